@@ -1,0 +1,167 @@
+"""A draft: the tokens that a drafter proposes, as one tree in flat arrays.
+
+Everything else (mask, depths, paths, the best subtree) is derived from ``parents``, so a chain, a
+tree, Lookahead's comb and a diffusion canvas are the same object to the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+ROOT = -1  # the parent of a first-level node: the last committed token
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A token tree of n nodes below the last committed token.
+
+    Parameters
+    ----------
+    tokens : array of int, shape [n]
+        A NumPy array, or a tensor that stays on the model's device; the draft never reads it.
+    parents : array of int, shape [n]
+        Index of each node's parent, always smaller than its own; -1 is the root.
+    positions : array of int, shape [n], optional
+        Offset of each node from the root's position. Default: its depth (first level 1).
+    judge : array of bool, shape [n], optional
+        Which nodes are candidates; the others are read but not judged. Default: all.
+    q : array or tensor, shape [n, vocabulary], optional
+        The distribution each node was really sampled from. None: the drafter was deterministic.
+    signals : dict of str to array [n]
+        What the drafter believed about each node, recorded as is (``confidence``, ``entropy`` ...).
+    source : str or sequence of str
+        Where the nodes come from (model, store, prompt ...), for all or for each.
+    stop : str
+        Why drafting stopped (``length``, ``fallback``, ``eos``, ``room`` ...).
+
+    Raises
+    ------
+    ValueError
+        If the arrays' lengths differ or a parent does not precede its child.
+    """
+
+    tokens: Any
+    parents: np.ndarray
+    positions: np.ndarray | None = None
+    judge: np.ndarray | None = None
+    q: Any = None
+    signals: dict[str, Any] = field(default_factory=dict)
+    source: str | Sequence[str] = "model"
+    stop: str = "length"
+
+    def __post_init__(self) -> None:
+        parents = np.asarray(self.parents, np.int64).reshape(-1)
+        object.__setattr__(self, "parents", parents)
+        if len(self.tokens) != len(parents):
+            raise ValueError(f"a draft of {len(self.tokens)} tokens needs as many parents, got {len(parents)}")
+        if len(parents) and ((parents >= np.arange(len(parents))).any() or parents.min() < ROOT):
+            raise ValueError("a parent must stand before its child (-1 is the root)")
+        for name in ("positions", "judge"):
+            value = getattr(self, name)
+            if value is not None and len(value) != len(parents):
+                raise ValueError(f"{name} has {len(value)} entries for {len(parents)} nodes")
+
+    @classmethod
+    def chain(cls, tokens: Any, **rest: Any) -> Draft:
+        """A draft in which every token follows the one before it."""
+        return cls(tokens, np.arange(-1, len(tokens) - 1), **rest)
+
+    @classmethod
+    def empty(cls, stop: str = "none") -> Draft:
+        """A draft of no tokens: the pass reads the root alone."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), stop=stop)
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether plain causal attention and one run of positions describe it."""
+        n = np.arange(len(self))
+        plain = self.positions is None or np.array_equal(self.positions, n + 1)
+        return bool(np.array_equal(self.parents, n - 1) and plain)
+
+    @cached_property
+    def depths(self) -> np.ndarray:
+        """Depth of each node, shape [n]; the first level is 1."""
+        depth = np.zeros(len(self) + 1, np.int64)  # slot -1 is the root
+        for i, parent in enumerate(self.parents):  # host work over n nodes, once a draft
+            depth[i] = depth[parent] + 1
+        return depth[:-1]
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Offset of each node from the root's position, shape [n]."""
+        return self.depths if self.positions is None else np.asarray(self.positions, np.int64)
+
+    @cached_property
+    def mask(self) -> np.ndarray:
+        """Which nodes each node sees among the draft, bool [n, n]: its ancestors and itself."""
+        n = len(self)
+        if self.is_chain:
+            return np.tri(n, dtype=bool)
+        seen = np.eye(n, dtype=bool)
+        for i, parent in enumerate(self.parents):
+            if parent != ROOT:
+                seen[i] |= seen[parent]
+        return seen
+
+    def path(self, node: int) -> list[int]:
+        """Node indices from the first level down to `node`; empty for the root."""
+        nodes = []
+        while node != ROOT:
+            nodes.append(node)
+            node = int(self.parents[node])
+        return nodes[::-1]
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest path."""
+        return int(self.depths.max(initial=0))
+
+    @property
+    def width(self) -> int:
+        """Nodes on the broadest level."""
+        return int(np.bincount(self.depths).max()) if len(self) else 0
+
+    def take(self, nodes: Sequence[int]) -> Draft:
+        """The subtree of `nodes`, in their old order.
+
+        Raises
+        ------
+        ValueError
+            If a node is kept without its parent.
+        """
+        keep = np.unique(np.asarray(nodes, np.int64))
+        index = np.full(len(self) + 1, -2)
+        index[keep] = np.arange(len(keep))
+        index[ROOT] = ROOT
+        parents = index[self.parents[keep]]
+        if (parents == -2).any():
+            raise ValueError("a node was kept without its parent")
+
+        def pick(values: Any) -> Any:
+            return None if values is None else values[keep]
+
+        source = self.source if isinstance(self.source, str) else [self.source[i] for i in keep]
+        signals = {name: pick(values) for name, values in self.signals.items()}
+        return Draft(
+            self.tokens[keep], parents, pick(self.positions), pick(self.judge), pick(self.q), signals, source, self.stop
+        )
+
+    def best(self, scores: np.ndarray, n: int) -> Draft:
+        """The `n` nodes of highest path score as a tree; ties go to the earlier node.
+
+        A node's path score is the least score on the way to it, so a subtree is always whole.
+        """
+        scores = np.asarray(scores, np.float64).copy()
+        for i, parent in enumerate(self.parents):
+            if parent != ROOT:
+                scores[i] = min(scores[i], scores[parent])
+        # A node's score is at most its parent's and its index larger, so a stable sort keeps parents first.
+        return self.take(np.argsort(-scores, kind="stable")[:n])

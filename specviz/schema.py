@@ -1,0 +1,118 @@
+"""The record's schema, in one place: what every column of a trace means.
+
+One run is one Parquet file, one row is one draft-verify cycle. All methods write the same
+columns; what a method has no word for is null. List columns of one group (``node_*`` ...) have
+the same length within a row, except the flat top-k lists, which are `top_k` times as long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VERSION = 1
+
+STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut")
+ORIGINS = ("draft", "bonus", "correction", "resampled", "fallback", "plain")
+ENDS = ("eos", "length", "context", "interrupted")
+EXACTNESS = ("exact", "exact up to ties", "lossy")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, its type (Arrow's spelling), and what it holds."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+COLUMNS: tuple[Column, ...] = (
+    # which cycle
+    Column("run", "string", "Identifier of the run; one run is one file."),
+    Column("method", "string", "The method's name, as sv.generate takes it."),
+    Column("prompt", "int32", "Index of the prompt in the run."),
+    Column("row", "int32", "Row of the batch that decoded it."),
+    Column("seed", "int64", "Seed of the run's random numbers."),
+    Column("update", "int32", "Which update of a stream (re-translation); 0 otherwise."),
+    Column("cycle", "int32", "Number of the cycle within prompt and update; 0 is the prefill."),
+    Column("context", "int32", "Committed tokens before the cycle, the prompt included."),
+    Column("keep", "int32", "How many earlier output tokens survive before this cycle's output is appended."),
+    Column("depth", "int32", "Length of the draft's longest path."),
+    Column("width", "int32", "Nodes on the draft's broadest level."),
+    Column("stop", "string", "Why drafting stopped: length, fallback, eos, room, none ..."),
+    Column("end", "string", "What ended the prompt's decoding in this cycle: eos, length, context, interrupted; else null."),
+    Column("control_name", "list<string>", "Names of the controller's values in this cycle."),
+    Column("control_value", "list<double>", "Those values."),
+    # time, in seconds; start counts from the start of the run
+    Column("start", "double", "When the cycle began."),
+    Column("duration", "double", "The whole cycle, recording excluded."),
+    Column("draft_time", "double", "Time spent drafting."),
+    Column("forward_time", "double", "The target's pass."),
+    Column("verify_time", "double", "Deciding what to keep."),
+    Column("commit_time", "double", "Gathering the cache and learning from the pass."),
+    # what was drafted
+    Column("node_token", "list<int32>", "Token of each node."),
+    Column("node_parent", "list<int32>", "Parent of each node; -1 is the root."),
+    Column("node_position", "list<int32>", "Offset from the root's position (1 is the next token)."),
+    Column("node_source", "list<string>", "Where the node came from: model, store, prompt, layer ..."),
+    Column("node_status", "list<string>", "pruned, unsent, unjudged (behind the first rejection), accepted, rejected, cut."),
+    Column("node_q", "list<float>", "The drafter's probability of the token, as it was sampled and tested."),
+    Column("node_p", "list<float>", "The target's probability of the token, as it was tested."),
+    Column("node_rank", "list<int32>", "Rank of the token in the target's distribution; 0 is the top. Ties share the better rank."),
+    Column("node_u", "list<float>", "The uniform number that the accept decision used."),
+    Column("node_confidence", "list<float>", "The drafter's largest probability where it chose the node."),
+    Column("node_entropy", "list<float>", "Entropy of the drafter's distribution there, in nats."),
+    Column("node_margin", "list<float>", "The drafter's largest probability minus its second largest there."),
+    Column("node_score", "list<float>", "The score by which the method ranked the node."),
+    Column("node_met", "list<bool>", "Whether the node met the drafter's threshold."),
+    Column("node_top_token", "list<int32>", "The drafter's top_k tokens where it chose each node, flat [nodes x top_k]."),
+    Column("node_top_p", "list<float>", "Their probabilities."),
+    # what the target predicted: at the root (-1) and at each node it read
+    Column("pred_node", "list<int32>", "After which node the prediction stands; -1 is the root."),
+    Column("pred_entropy", "list<float>", "Entropy of the target's distribution there, in nats."),
+    Column("pred_top_token", "list<int32>", "The target's top_k tokens, best first, flat [predictions x top_k]."),
+    Column("pred_top_p", "list<float>", "Their probabilities."),
+    Column("top_k", "int32", "How many candidates each top list holds."),
+    # what the cycle emitted
+    Column("out_position", "list<int32>", "Position in the output; 0 is the first generated token."),
+    Column("out_token", "list<int32>", "Token."),
+    Column("out_origin", "list<string>", "draft, bonus, correction, resampled, fallback, plain."),
+    Column("out_p", "list<float>", "The target's probability of the token."),
+    Column("out_u", "list<float>", "The uniform number it was sampled with; null where none was."),
+    # each forward pass
+    Column("pass_model", "list<string>", "Which model: target, draft."),
+    Column("pass_rows", "list<int32>", "Rows in the pass."),
+    Column("pass_tokens", "list<int32>", "Tokens fed to it."),
+    Column("pass_start", "list<double>", "When it began, seconds from the start of the run."),
+    Column("pass_duration", "list<double>", "How long it took, seconds."),
+)
+
+# Column groups whose lists have one entry for each node, prediction, output and pass.
+GROUPS = ("node", "pred", "out", "pass")
+FLAT = ("node_top_token", "node_top_p", "pred_top_token", "pred_top_p")
+
+# What the file's metadata (key b"specviz", JSON) says of the run.
+RUN_FIELDS: dict[str, str] = {
+    "schema": "Version of this schema.",
+    "run": "Identifier.",
+    "method": "Method name.",
+    "parameters": "Every parameter of the method with its value.",
+    "sampling": "temperature, top_k, top_p, seed, max_new_tokens.",
+    "exactness": "exact, exact up to ties, or lossy: of method, parameters and number format.",
+    "model": "Name of the target, and its parameter count.",
+    "draft": "Name of the drafter, and its parameter count; null where there is none.",
+    "tokenizer": "Name of the tokenizer.",
+    "eos": "Ids that end a text.",
+    "prompts": "For each prompt: its token ids and, where it had them, id, kind, language and reference.",
+    "pieces": "Bytes (base64) of every token id that occurs in the run.",
+    "machine": "Processor, device, system.",
+    "threads": "Threads that the backend used.",
+    "dtype": "Number format of the target.",
+    "versions": "Versions of Python, specviz and the libraries that ran.",
+    "created": "When the run began, ISO 8601, UTC.",
+    "record": "What was kept: judged or all.",
+    "timing": "How phase times were taken: host clock, device events or synchronised; and its stated cost.",
+    "peak_memory": "Peak resident bytes of the process, and of the device where there is one.",
+    "complete": "Whether the run ended by itself.",
+    "stopped": "Why it did not, where it did not.",
+}
