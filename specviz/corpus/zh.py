@@ -246,6 +246,9 @@ def _np(
         measure, nouns = NOUNS[entity.concept] if entity.concept in NOUNS else PLACES[entity.concept][:2]
         noun = _word(nouns, f"{path}.noun", pick)
     person = entity.concept in PEOPLE
+    single = entity.number == 1
+    if entity.concept == "shoe" and entity.number == 2:  # a pair
+        measure, single = "双", True
     noun = _adjectives(entity.adjectives, entity.concept, noun, path, pick)
     before = ""
     if entity.owner is not None:
@@ -259,7 +262,7 @@ def _np(
         else:
             count = pick(f"{path}.many", ("几" + measure, "多少" + measure, "多少"), (3, 2, 1))
     elif entity.counted:
-        count = _number(entity.number) + measure
+        count = _number(1 if measure == "双" else entity.number) + measure
     elif entity.concept in NAMES:
         count = ""
     elif entity.owner is not None:
@@ -267,7 +270,7 @@ def _np(
         if entity.number > 1 and person:
             noun += "们"
     elif entity.definite:
-        if entity.number == 1:
+        if single:
             # 那 is one right way among others; a relative clause invites it more than a bare noun does.
             options = ("", "那" + measure)
             count = pick(f"{path}.the", options, (2, 1) if entity.relative else (5, 1))
@@ -281,7 +284,7 @@ def _np(
         count = ""
     elif entity.concept in MASS:
         count = pick(f"{path}.some", ("", "一些"), (3, 1))
-    elif entity.number == 1:
+    elif single:
         count = "一" + measure
     else:
         count = pick(f"{path}.some", ("一些", "几" + measure), (2, 1))
