@@ -1,0 +1,22 @@
+"""Who can run a forward pass. Names are resolved when first used: importing this loads no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specviz.models.context import Context, Pass
+    from specviz.models.loading import bundled, load
+    from specviz.models.model import Model
+
+__all__ = ["Context", "Model", "Pass", "bundled", "load"]
+
+_HOMES = {"Context": "context", "Pass": "context", "Model": "model", "bundled": "loading", "load": "loading"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

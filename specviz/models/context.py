@@ -1,0 +1,435 @@
+"""The causal context: rows of text with their computed keys and values in one storage.
+
+Slot i of a row holds its token i. A draft's nodes lie in the slots behind the committed tokens
+while it is judged, so that committing a chain prefix moves nothing and committing a path is one gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from specviz.draft import Draft
+from specviz.errors import ModelError, PromptError
+
+if TYPE_CHECKING:
+    from specviz.models.model import Model
+
+
+@dataclass
+class Pass:
+    """What one forward pass gave.
+
+    Attributes
+    ----------
+    logits : list of tensor [1 + n, vocabulary]
+        For each row, float32 on the device: entry 0 predicts what follows the last committed token, entry
+        1 + i what follows node i.
+    tokens : int
+        Tokens fed, all rows together (padding not counted).
+    hidden : dict of int to list of tensor [1 + n, size]
+        For each layer asked for and each row, the hidden states at the same places. 0 is the embedding,
+        i the output of layer i; the last is taken behind the final norm, as in transformers.
+    """
+
+    logits: list[torch.Tensor]
+    tokens: int
+    hidden: dict[int, list[torch.Tensor]]
+
+
+class Store:
+    """Keys and values of all layers, in one tensor [layers, 2, rows, heads, slots, dim].
+
+    Allocated once; its address never changes. `aim` says where the next pass writes and how far it
+    reads; `write` is then called by each layer in turn.
+    """
+
+    def __init__(
+        self, layers: int, rows: int, heads: int, slots: int, dim: int, dtype: torch.dtype, device: Any
+    ) -> None:
+        # Zeros, not garbage: a masked slot still meets a weight of 0, and 0 times NaN is NaN.
+        self.data = torch.zeros(layers, 2, rows, heads, slots, dim, dtype=dtype, device=device)
+        self.flat = self.data.view(layers * 2, rows, heads, slots, dim)
+        self.reach = slots  # positions that a pass may use
+        self.index: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def aim(
+        self, start: int, count: int, end: int, index: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> None:
+        """Write the next pass's tokens to slots start ... start + count, or to `index`; read slots 0 ... end."""
+        self.index = index
+        self.read = self.flat.narrow(3, 0, end).unbind(0)
+        self.target = self.flat.narrow(3, start, count).unbind(0) if index is None else self.flat.unbind(0)
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store a layer's new keys and values [rows, heads, tokens, dim]; give all that the pass may see."""
+        at = 2 * layer
+        if self.index is None:
+            self.target[at].copy_(key)
+            self.target[at + 1].copy_(value)
+        else:
+            rows, slots = self.index
+            self.target[at].transpose(1, 2)[rows, slots] = key.transpose(1, 2)
+            self.target[at + 1].transpose(1, 2)[rows, slots] = value.transpose(1, 2)
+        return self.read[at], self.read[at + 1]
+
+
+class Context:
+    """Rows of committed text over one model; made by `Model.open`.
+
+    Attributes
+    ----------
+    length : list of int
+        Committed tokens of each row.
+    cached : list of int
+        How many of them have their keys and values in the storage; the rest are computed by the next pass.
+    """
+
+    def __init__(self, model: Model, prompts: Sequence[Sequence[int]], room: int) -> None:
+        if not prompts or any(len(prompt) == 0 for prompt in prompts):
+            raise PromptError("the prompt is empty; give at least one token")
+        longest = max(len(prompt) for prompt in prompts)
+        if longest > model.max_length:
+            raise PromptError(
+                f"the prompt has {longest} tokens, but {model.name} takes at most {model.max_length}"
+            )
+        self.model = model
+        self.rows = len(prompts)
+        self.slots = longest + room
+        self.length = [len(prompt) for prompt in prompts]
+        self.cached = [0] * self.rows
+        self._drafts: list[Draft] | None = None
+        self._triangles: dict[int, torch.Tensor] = {}
+        spare = int(self.rows > 1)  # where the padding of ragged rows is written
+        try:
+            self.store = Store(*model.shape(self.rows, self.slots + spare))
+            self.ids = torch.zeros(self.rows, self.slots + spare, dtype=torch.long, device=model.device)
+        except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, RuntimeError on a CPU
+            if not _no_memory(error):
+                raise
+            raise ModelError(
+                _lower(f"a cache of {self.rows} x {self.slots} tokens for {model.name}", model)
+            ) from None
+        self.store.reach = min(self.slots, model.max_length)
+        for row, prompt in enumerate(prompts):
+            self.ids[row, : len(prompt)] = _tensor(prompt, model)
+
+    # -- what is committed --------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The committed tokens of each row (copied from the device)."""
+        ids = self.ids.tolist()
+        return [ids[row][: self.length[row]] for row in range(self.rows)]
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit behind the longest row, draft nodes included."""
+        return min(self.slots, self.model.max_length) - max(self.length)
+
+    def extend(self, tokens: Sequence[Any] | torch.Tensor) -> None:
+        """Commit tokens that no draft held; they are computed by the next pass.
+
+        Parameters
+        ----------
+        tokens : list of lists of int, one for each row (an empty list leaves its row as it is)
+            For a context of one row also a flat list or a tensor on the device.
+
+        Raises
+        ------
+        ModelError
+            If the tokens do not fit into the room that `open` was asked for.
+        """
+        if self.rows == 1 and (torch.is_tensor(tokens) or not _nested(tokens)):
+            tokens = [tokens]
+        if len(tokens) != self.rows:
+            raise ModelError(f"extend got tokens for {len(tokens)} rows; the context has {self.rows}")
+        for row, new in enumerate(tokens):
+            self._fits(row, len(new), len(new))
+        for row, new in enumerate(tokens):
+            if len(new):
+                end = self.length[row] + len(new)
+                self.ids[row, self.length[row] : end] = _tensor(new, self.model)
+                self.length[row] = end
+        self._drafts = None
+
+    def commit(self, paths: Sequence[Any]) -> None:
+        """Keep these nodes of the drafts just read, drop the others.
+
+        Parameters
+        ----------
+        paths : list of lists of int, one for each row
+            Node indices from the first level down; empty keeps nothing. One row also takes a flat list.
+
+        Raises
+        ------
+        ModelError
+            If no draft is open or the nodes are not a path from the root.
+        """
+        if self.rows == 1 and not _nested(paths):
+            paths = [paths]
+        if self._drafts is None:
+            raise ModelError("commit follows forward: there is no draft to keep nodes of")
+        if len(paths) != self.rows:
+            raise ModelError(f"commit got paths for {len(paths)} rows; the context has {self.rows}")
+        for row, path in enumerate(paths):
+            if any(self._drafts[row].parents[node] != before for before, node in zip([-1, *path], path)):
+                raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
+        for row, path in enumerate(paths):
+            self._keep(row, list(path), self._drafts[row])
+        self._drafts = None
+
+    @torch.inference_mode()
+    def _keep(self, row: int, path: list[int], draft: Draft) -> None:
+        start, count = self.length[row], len(path)
+        if path != list(range(count)):
+            source = torch.as_tensor([start + node for node in path], device=self.ids.device)
+            kept = self.store.data[:, :, row].index_select(
+                3, source
+            )  # a copy, so source and target may overlap
+            self.store.data[:, :, row, :, start : start + count] = kept
+            self.ids[row, start : start + count] = self.ids[row].index_select(0, source)
+        self.length[row] = start + count
+        # A node read at a position other than its depth (a window, a canvas) is kept as text and computed anew.
+        offsets = draft.offsets
+        right = next((i for i, node in enumerate(path) if offsets[node] != i + 1), count)
+        self.cached[row] = start + right
+
+    def rewind(self, length: int | Sequence[int]) -> None:
+        """Forget everything past the first `length` tokens (one number, or one for each row)."""
+        lengths = [length] * self.rows if isinstance(length, int) else list(length)
+        for row, (new, old) in enumerate(zip(lengths, self.length, strict=True)):
+            if not 1 <= new <= old:
+                raise ModelError(
+                    f"rewind of row {row} to {new} tokens: it holds {old}, and at least 1 must stay"
+                )
+        self.length = lengths
+        self.cached = [min(pair) for pair in zip(self.cached, lengths)]
+        self._drafts = None
+
+    def close(self) -> None:
+        """Free the storage."""
+        self.store = self.ids = None  # type: ignore[assignment]
+
+    # -- passes -----------------------------------------------------------------------------
+
+    def prefill(self) -> int:
+        """Compute all pending tokens but the last of each row, without logits; give how many were fed."""
+        self._drafts = None
+        ends = [length - 1 for length in self.length]
+        counts = [max(end - cached, 0) for end, cached in zip(ends, self.cached)]
+        if any(counts):
+            if not any(self.cached):
+                self._head(
+                    max(counts)
+                )  # ragged rows need no padding mask: what stands behind a row's end is masked later
+            else:
+                self._run([end - n for end, n in zip(ends, counts)], counts, None, 0, ())
+            self.cached = [max(pair) for pair in zip(ends, self.cached)]
+        return sum(counts)
+
+    def forward(self, drafts: Draft | Sequence[Draft], hidden: Sequence[int] = ()) -> Pass:
+        """One pass over the pending tokens and the drafts' nodes.
+
+        Parameters
+        ----------
+        drafts : Draft, or one for each row
+            ``Draft.empty()`` reads the root alone.
+        hidden : sequence of int
+            Layers whose hidden states are wanted (see `Pass`); negative numbers count from the last.
+
+        Raises
+        ------
+        ModelError
+            If nodes or positions go beyond the room or the model's context, or the device is out of memory.
+        """
+        drafts = [drafts] if isinstance(drafts, Draft) else list(drafts)
+        if len(drafts) != self.rows:
+            raise ModelError(f"forward got {len(drafts)} drafts for {self.rows} rows")
+        nodes = [len(draft) for draft in drafts]
+        # With nothing pending the last committed token is fed again: its prediction is what the root needs.
+        starts = [min(cached, length - 1) for cached, length in zip(self.cached, self.length)]
+        counts = [length - start for length, start in zip(self.length, starts)]
+        for row, draft in enumerate(drafts):
+            self._fits(row, nodes[row], int(draft.offsets.max(initial=0)))
+            if nodes[row]:
+                end = self.length[row] + nodes[row]
+                self.ids[row, self.length[row] : end] = _tensor(draft.tokens, self.model)
+        depth = self.model.layers
+        wanted = tuple(layer % (depth + 1) if layer < 0 else layer for layer in hidden)
+        if any(layer > depth for layer in wanted):
+            raise ModelError(
+                f"{self.model.name} has {depth} layers; asked for the hidden state of {max(wanted)}"
+            )
+        keep = 1 + max(nodes)
+        last, states = self._run(starts, counts, drafts, keep, wanted)
+        self.cached = list(self.length)
+        self._drafts = drafts
+
+        def split(rows: torch.Tensor) -> list[torch.Tensor]:
+            return [rows[row, keep - 1 - n :] for row, n in enumerate(nodes)]
+
+        found = {layer: split(states[at]) for layer, at in zip(hidden, wanted)}
+        return Pass(split(last), sum(counts) + sum(nodes), found)
+
+    def _fits(self, row: int, tokens: int, reach: int) -> None:
+        if self.length[row] + tokens > self.slots:
+            raise ModelError(
+                f"row {row} holds {self.length[row]} of {self.slots} tokens; {tokens} more do not fit: open with more room"
+            )
+        if self.length[row] + reach > self.model.max_length:
+            raise ModelError(
+                f"{self.model.name} takes at most {self.model.max_length} tokens; position "
+                f"{self.length[row] + reach - 1} is beyond that"
+            )
+
+    @torch.inference_mode()
+    def _head(self, count: int) -> None:
+        """Feed the first `count` slots of every row, without a mask."""
+        self.store.aim(0, count, count)
+        self._call(self.ids[:, :count], slice(0, count), None, 0, ())
+
+    @torch.no_grad()
+    def _run(
+        self,
+        starts: list[int],
+        counts: list[int],
+        drafts: list[Draft] | None,
+        keep: int,
+        hidden: tuple[int, ...],
+    ) -> Any:
+        """Feed slots starts ... starts + counts of each row and its draft's nodes behind them.
+
+        Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes.
+        """
+        with torch.inference_mode():
+            nodes = [len(draft) for draft in drafts] if drafts else [0] * self.rows
+            fed = [count + n for count, n in zip(counts, nodes)]
+            chains = drafts is None or all(draft.is_chain for draft in drafts)
+            level = len(set(starts)) == 1 and len(set(fed)) == 1
+            if level and chains:
+                start, count = starts[0], fed[0]
+                self.store.aim(start, count, start + count)
+                # One token sees all, a prefill from slot 0 is causal: neither needs a mask.
+                mask = None if count == 1 or start == 0 else self._chain(start, count)
+                out = self._call(
+                    self.ids[:, start : start + count], slice(start, start + count), mask, keep, hidden
+                )
+            else:
+                out = self._call(*self._ragged(starts, counts, nodes, fed, drafts), keep, hidden)
+        if keep == 0:
+            return None
+        last, states = out
+        # The head runs outside inference mode, so that its result is an ordinary tensor.
+        return self.model.logits(last), states
+
+    def _call(
+        self, ids: torch.Tensor, positions: Any, mask: torch.Tensor | None, keep: int, hidden: tuple
+    ) -> Any:
+        try:
+            return self.model.run(ids, positions, mask, self.store, keep, hidden)
+        except RuntimeError as error:
+            if not _no_memory(error):
+                raise
+            raise ModelError(
+                _lower(f"a pass of {ids.numel()} tokens through {self.model.name}", self.model)
+            ) from None
+
+    def _chain(self, start: int, count: int) -> torch.Tensor:
+        """The mask of `count` tokens in a row behind `start` others: a slice of one kept for each count."""
+        kept = self._triangles.get(count)
+        if kept is None:
+            size = self.store.data.shape[4]
+            local = np.zeros((self.model.group, count, size + count), np.float32)
+            local[:, :, size:] = np.where(np.tri(count, dtype=bool), 0.0, -np.inf)
+            kept = torch.as_tensor(local).view(1, 1, -1, size + count).to(self.model.device, self.model.dtype)
+            self._triangles[count] = kept
+        return kept[..., kept.shape[-1] - count - start :]
+
+    def _ragged(
+        self,
+        starts: list[int],
+        counts: list[int],
+        nodes: list[int],
+        fed: list[int],
+        drafts: list[Draft] | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ids, positions and mask for trees, and for rows of different lengths; aims the storage."""
+        device, width = self.ids.device, max(fed)
+        end = max(start + n for start, n in zip(starts, fed))
+        spare = self.store.data.shape[4] - 1
+        positions = np.zeros((self.rows, width), np.int64)
+        slots = np.full((self.rows, width), spare, np.int64)
+        # Column 0 stands for all slots before `start`, the last for all behind what is fed.
+        local = np.full((self.rows, width, width + 2), -np.inf, np.float32)
+        for row, (start, count, n) in enumerate(zip(starts, counts, nodes)):
+            at = width - fed[row]
+            local[row, :, 0] = 0.0  # padding sees it too: a query that sees nothing is NaN
+            if at:
+                local[row, :at, 1] = 0.0
+            slots[row, at:] = np.arange(start, start + fed[row])
+            positions[row, at : at + count] = np.arange(start, start + count)
+            seen = np.zeros((fed[row], fed[row]), bool)
+            seen[:count, :count] = np.tri(count, dtype=bool)
+            if n:
+                assert drafts is not None
+                positions[row, at + count :] = start + count - 1 + drafts[row].offsets
+                seen[count:, :count] = True
+                seen[count:, count:] = drafts[row].mask
+            local[row, at:, 1 : 1 + fed[row]][seen] = 0.0
+        level = len(set(starts)) == 1 and len(set(fed)) == 1
+        near = torch.as_tensor(local).to(device, self.model.dtype)
+        if level:
+            start = starts[0]
+            self.store.aim(start, width, end)
+            ids = self.ids[:, start:end]
+            mask = torch.zeros(self.rows, self.model.group, width, end, dtype=self.model.dtype, device=device)
+            mask[..., start:] = near[:, None, :, 1:-1]
+        else:
+            at = torch.as_tensor(slots).to(device)
+            self.store.aim(0, width, end, (torch.arange(self.rows, device=device)[:, None], at))
+            ids = self.ids.gather(1, at)
+            origin = torch.as_tensor(starts, device=device)[:, None]
+            column = (torch.arange(end, device=device)[None] - origin + 1).clamp_(0, width + 1)
+            mask = near.gather(2, column[:, None].expand(-1, width, -1))[:, None].expand(
+                -1, self.model.group, -1, -1
+            )
+        return ids, torch.as_tensor(positions).to(device), mask.reshape(self.rows, 1, -1, end)
+
+
+def _nested(values: Sequence[Any]) -> bool:
+    return (
+        len(values) > 0
+        and not isinstance(values[0], (int, np.integer))
+        and not (torch.is_tensor(values[0]) and not values[0].ndim)
+    )
+
+
+def _tensor(tokens: Any, model: Model) -> torch.Tensor:
+    """Tokens as a tensor on the model's device; those that come from the host are checked on the way."""
+    if torch.is_tensor(tokens):
+        return tokens.to(model.device, torch.long)
+    array = np.asarray(tokens, np.int64)
+    if len(array) and not 0 <= array.min() <= array.max() < model.vocabulary:
+        wrong = int(array.max() if array.max() >= model.vocabulary else array.min())
+        raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")
+    return torch.from_numpy(array).to(model.device)
+
+
+def _no_memory(error: RuntimeError) -> bool:
+    return (
+        isinstance(error, torch.OutOfMemoryError)
+        or "can't allocate memory" in str(error)
+        or "out of memory" in str(error)
+    )
+
+
+def _lower(what: str, model: Model) -> str:
+    return (
+        f"out of memory on {model.device} for {what}: lower max_new_tokens, decode fewer prompts at once, shorten the "
+        f"prompt, or load with dtype='bfloat16' (now {str(model.dtype).removeprefix('torch.')})"
+    )

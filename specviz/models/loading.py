@@ -1,0 +1,197 @@
+"""From a name, a folder, a hub id or a model in memory to a `Model`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from specviz.errors import ModelError, SpecvizError
+from specviz.models.model import Model
+from specviz.paths import folder
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+def bundled() -> dict[str, Path]:
+    """The models that ship with the package: name to folder."""
+    try:
+        return {path.parent.name: path.parent for path in sorted(folder("models").glob("*/config.json"))}
+    except SpecvizError:
+        return {}
+
+
+def load(
+    spec: str | Path | PreTrainedModel | Model,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    tokenizer: Any = None,
+    revision: str | None = None,
+) -> Model:
+    """Load a causal language model.
+
+    Parameters
+    ----------
+    spec : str, Path, PreTrainedModel or Model
+        A bundled name, a folder in transformers' format, ``hf:<id>``, or a model in memory (which keeps its
+        device and dtype unless they are given).
+    device : str, default ``cpu``
+        ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
+    dtype : str, default ``float32``
+        ``float32``, ``float16``, ``bfloat16``, ``float64``, or ``auto`` for that of the stored weights.
+    tokenizer : transformers tokenizer, folder or hub id, optional
+        Default: the one beside the weights.
+    revision : str, optional
+        Branch, tag or commit of a hub model.
+
+    Raises
+    ------
+    ModelError
+        If there is no such model, it cannot be served, or the device is absent or full. No code that comes
+        with a model is ever run, and only safetensors weights are read.
+    """
+    if isinstance(spec, Model):
+        return spec
+    if isinstance(spec, PreTrainedModel):
+        if device is not None or dtype is not None:
+            spec = spec.to(
+                device=_device(device) if device is not None else spec.device,
+                dtype=_dtype(dtype) if dtype not in (None, "auto") else spec.dtype,
+            )
+        name = Path(getattr(spec, "name_or_path", "") or type(spec).__name__).name
+        return Model(
+            spec.eval(), _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer, name
+        )
+    if not isinstance(spec, (str, Path)):
+        raise ModelError(
+            f"a model is a bundled name, a folder, hf:<id> or a transformers model; got {type(spec).__name__}"
+        )
+    target = _device(device or "cpu")
+    number = _dtype(dtype or "float32")
+    text = str(spec)
+    if text.startswith("hf:"):
+        source, name, local = text[3:], text[3:], False
+    else:
+        path = bundled().get(text, Path(text).expanduser())
+        _check_folder(text, path)
+        source, name, local = str(path), path.resolve().name, True
+    net, words = _fetch(source, name, local, revision, number)
+    if tokenizer is not None:
+        words = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
+    try:
+        net = net.to(target)
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        size = sum(p.numel() * p.element_size() for p in net.parameters()) / 2**30
+        raise ModelError(
+            f"out of memory on {target}: {name} needs {size:.1f} GiB; load with dtype='bfloat16', "
+            "on another device, or a smaller model"
+        ) from None
+    return Model(net.eval().requires_grad_(False), words, name)
+
+
+def _fetch(
+    source: str, name: str, local: bool, revision: str | None, dtype: Any
+) -> tuple[PreTrainedModel, Any]:
+    """Weights and tokenizer: from the disk or the hub's cache, else from the network."""
+    options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
+    error: Exception | None = None
+    for only in (True,) if local else (True, False):
+        try:
+            config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
+            _check_config(config, name)
+            words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
+            net = AutoModelForCausalLM.from_pretrained(
+                source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only, **options
+            )
+            return net, words
+        except SpecvizError:
+            raise
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, json.JSONDecodeError) as found:
+            error = found
+    raise ModelError(_why(source, name, local, revision, error)) from None
+
+
+def _why(source: str, name: str, local: bool, revision: str | None, error: Exception | None) -> str:
+    """One line for what transformers says in many."""
+    said = " ".join(str(error).split())
+    if "trust_remote_code" in said or "custom code" in said:
+        return f"{name} comes with code of its own, which is never run; use a model that transformers itself knows"
+    if "out of memory" in said or "allocate memory" in said:
+        return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
+    if local:
+        return f"{source} does not load as a causal language model: {said[:200]}"
+    where = f" at revision {revision}" if revision else ""
+    if isinstance(error, OSError):
+        return (
+            f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or access not granted); "
+            f"pass a local folder, or one of the bundled models: {', '.join(bundled()) or 'none here'}"
+        )
+    return f"hf:{source}{where} does not load as a causal language model: {said[:200]}"
+
+
+def _check_folder(text: str, path: Path) -> None:
+    names = list(bundled())
+    if not path.exists():
+        near = difflib.get_close_matches(text, names, 3) or names
+        raise ModelError(
+            f"no model {text!r}: neither a bundled name nor a folder; bundled are {', '.join(near) or 'none'}"
+            "; a hub model is written hf:<id>"
+        )
+    if not path.is_dir():
+        raise ModelError(f"{text} is a file; a model is a folder in transformers' format")
+    if not (path / "config.json").is_file():
+        raise ModelError(f"{text} is not a model folder: it has no config.json")
+    if not any(path.glob("*.safetensors")):
+        raise ModelError(f"{text} has no safetensors weights (other formats can run code and are not read)")
+
+
+def _check_config(config: Any, name: str) -> None:
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{name} ({config.model_type}) cannot be served: it is not a causal language model but an "
+            "encoder-decoder"
+        )
+
+
+def _tokenizer(source: str | Path) -> Any:
+    text = str(source)
+    local = not text.startswith("hf:")
+    try:
+        return AutoTokenizer.from_pretrained(
+            text.removeprefix("hf:"), local_files_only=local, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"no tokenizer in {text}: {' '.join(str(error).split())[:200]}") from None
+
+
+def _dtype(dtype: str | torch.dtype) -> Any:
+    if isinstance(dtype, torch.dtype) or dtype == "auto":
+        return dtype
+    if dtype not in DTYPES:
+        raise ModelError(f"no dtype {dtype!r}; choose one of {', '.join(DTYPES)} or auto")
+    return DTYPES[dtype]
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        target = torch.device(device)
+    except RuntimeError:
+        raise ModelError(f"no device {str(device)!r}; choose cpu, cuda, cuda:<number> or mps") from None
+    if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
+        raise ModelError(
+            f"device {device} is not there (torch sees {torch.cuda.device_count()} CUDA devices); use cpu"
+        )
+    if target.type == "mps" and not torch.backends.mps.is_available():
+        raise ModelError("device mps is not there; use cpu")
+    return target

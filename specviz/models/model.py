@@ -1,0 +1,324 @@
+"""A causal model that is ready to run: weights, tokenizer and what the loop needs to know of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from specviz.errors import ModelError
+from specviz.models import attention
+from specviz.models.context import Context, Store
+from specviz.models.llama import Llama, describes
+from specviz.models.text import Text
+
+TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")
+UNBOUNDED = 1 << 40
+
+
+class Model:
+    """A transformers causal language model behind the seam's verbs.
+
+    Parameters
+    ----------
+    net : PreTrainedModel
+        On its device, in its number format. It is read, never changed.
+    tokenizer : transformers tokenizer, optional
+        Without one the model takes and gives token ids only.
+    name : str, optional
+    plain : bool, optional
+        Force (True) or forbid (False) the plain function for the Llama family; default: where it fits.
+    layers : int, optional
+        Run only the first so many layers; see `first`.
+
+    Attributes
+    ----------
+    vocabulary : int
+        Rows of the head.
+    eos : tuple of int
+        Ids that end a text, from the generation config.
+    max_length : int
+        Most tokens of one text: the positions the model knows, or its sliding window if that is shorter.
+    layers, group : int
+        Layers; query heads that share one key-value head.
+
+    Raises
+    ------
+    ModelError
+        If the model is one that this backend cannot serve; the line says why.
+    """
+
+    def __init__(
+        self,
+        net: PreTrainedModel,
+        tokenizer: Any = None,
+        name: str | None = None,
+        plain: bool | None = None,
+        layers: int | None = None,
+    ) -> None:
+        self.name = name or type(net).__name__
+        self.net = net
+        config = self._served(net)
+        self.config = config
+        self.tokenizer = tokenizer
+        self.layers = layers or config.num_hidden_layers
+        heads = config.num_attention_heads
+        self.heads = getattr(config, "num_key_value_heads", None) or heads
+        self.group = heads // self.heads
+        self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.vocabulary = net.get_output_embeddings().weight.shape[0]
+        self.parameters = sum(p.numel() for p in net.parameters())
+        positions = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+        # Within the window a sliding layer is an ordinary one; beyond it this backend does not go.
+        self.window = _window(config)
+        self.max_length = min(positions, self.window or UNBOUNDED)
+        self.eos = _eos(net, tokenizer)
+        self.text = Text(tokenizer, self.vocabulary, self.eos)
+        self.plain = describes(net) if plain is None else plain
+        if self.plain and not describes(net):
+            raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
+        self._llama = Llama(net, self.layers) if self.plain else None
+        self._shallow = _first(net, self.layers) if self.layers < config.num_hidden_layers else net
+        self._count: torch.Tensor | None = None
+
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"<Model {self.name}: {self.parameters / 1e6:.2f} M parameters, {dtype} on {self.device}>"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.net.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of the weights."""
+        return self.net.dtype
+
+    # -- text -----------------------------------------------------------------------------------
+
+    def encode(self, prompt: str | Sequence[Any]) -> list[int]:
+        """Token ids of a text, of chat messages, or of ids (checked); see `Text.encode`."""
+        return self.text.encode(prompt, self.name)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens left out."""
+        return self.text.decode(ids)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for."""
+        return self.text.piece(token)
+
+    def check_vocabulary(self, other: Model) -> None:
+        """Check that token ids mean the same in both models.
+
+        Raises
+        ------
+        ModelError
+            Naming the first id whose pieces differ, or the sizes where only those differ.
+        """
+        found = self.text.difference(other.text)
+        sizes = f"{self.name} has {self.vocabulary} ids, {other.name} has {other.vocabulary}"
+        if found is not None:
+            mine, theirs = (repr(text.name(found)) for text in (self.text, other.text))
+            raise ModelError(
+                f"{self.name} and {other.name} have different vocabularies: id {found} is {mine} in the one and "
+                f"{theirs} in the other ({sizes}); use two models with one tokenizer"
+            )
+        if self.vocabulary != other.vocabulary:
+            raise ModelError(f"the vocabularies differ in size: {sizes}; use two models with one tokenizer")
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> Context:
+        """A context holding `prompts` (token ids, one list a row), not yet computed.
+
+        Parameters
+        ----------
+        prompts : list of lists of int
+        room : int
+            Most tokens that will stand behind the longest prompt at any time, draft nodes included.
+
+        Raises
+        ------
+        PromptError
+            If a prompt is empty, longer than the model's context, or holds an id that the model lacks.
+        ModelError
+            If the storage does not fit into memory.
+        """
+        return Context(self, prompts, room)
+
+    def first(self, layers: int) -> Model:
+        """The model's first `layers` layers with its own norm and head: an early-exit drafter that shares the weights."""
+        if not 1 <= layers <= self.layers:
+            raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
+        return Model(self.net, self.tokenizer, f"{self.name}[:{layers}]", self.plain, layers)
+
+    def shape(self, rows: int, slots: int) -> tuple:
+        """Arguments of the storage that a context of `rows` x `slots` tokens needs."""
+        return self.layers, rows, self.heads, slots, self.dim, self.dtype, self.device
+
+    def logits(self, last: torch.Tensor) -> torch.Tensor:
+        """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""
+        if self._llama is not None:
+            head = self._llama.head
+            last = torch.nn.functional.linear(last, head.weight, head.bias)
+        else:
+            last = last.clone()
+        return last.float()
+
+    def run(
+        self,
+        ids: torch.Tensor,
+        positions: Any,
+        mask: torch.Tensor | None,
+        store: Store,
+        keep: int,
+        hidden: tuple[int, ...],
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """Feed `ids` [rows, n] over an aimed store; the last `keep` columns' results go to `logits`.
+
+        `positions` is a slice or a tensor [rows, n]; `mask` [rows or 1, 1, group * n, slots] or None (causal).
+        """
+        if self._llama is not None:
+            return self._llama(ids, positions, mask, store, keep, hidden)
+        if isinstance(positions, slice):
+            if self._count is None or len(self._count) < positions.stop or self._count.device != ids.device:
+                self._count = torch.arange(max(store.reach, positions.stop), device=ids.device)
+            positions = self._count[positions][None].expand(len(ids), -1)
+        cache = Cache(layers=[_Layer(store, i) for i in range(self.layers)])
+        with _attention(self.config):
+            out = self._shallow(
+                input_ids=ids,
+                position_ids=positions,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=max(keep, 1),
+                output_hidden_states=bool(hidden),
+            )
+        states = {layer: out.hidden_states[layer][:, -keep:] for layer in hidden}
+        return out.logits, states
+
+    def _served(self, net: PreTrainedModel) -> Any:
+        """The text config of a model that can be served; otherwise the reason why not."""
+        config, kind = net.config, net.config.model_type
+
+        def refuse(reason: str) -> ModelError:
+            return ModelError(f"{self.name} ({kind}) cannot be served: {reason}")
+
+        if getattr(config, "is_encoder_decoder", False):
+            raise refuse("it is not a causal language model but an encoder-decoder")
+        if net.get_output_embeddings() is None or not hasattr(net, "lm_head"):
+            raise refuse("it is not a causal language model (it has no language-model head)")
+        if (
+            getattr(config, "text_config", None) is not None
+            or getattr(config, "vision_config", None) is not None
+        ):
+            raise refuse("it takes more than text; load its language model alone")
+        if getattr(config, "is_causal", True) is False or getattr(
+            config, "use_bidirectional_attention", False
+        ):
+            raise refuse("it is not a causal language model (its attention looks both ways)")
+        for field, meaning in (
+            ("attn_logit_softcapping", "attention soft-capping"),
+            ("final_logit_softcapping", "soft-capped scores"),
+            ("num_kv_shared_layers", "layers that share keys and values"),
+            ("kv_lora_rank", "latent attention"),
+            ("attention_chunk_size", "chunked attention"),
+        ):
+            if getattr(config, field, None):
+                raise refuse(
+                    f"it uses {meaning} ({field} in its config), which this backend does not compute"
+                )
+        kinds = set(getattr(config, "layer_types", None) or ()) - {
+            "full_attention",
+            "sliding_attention",
+            "attention",
+        }
+        if kinds:
+            raise refuse(
+                f"its {', '.join(sorted(kinds))} layers keep a state that a key-value cache does not hold"
+            )
+        if any(hasattr(part, name) for part in net.modules() for name in ("sinks", "conv1d", "A_log")):
+            raise refuse("it has attention sinks or recurrent layers, which this backend does not compute")
+        if getattr(config, "add_cross_attention", False):
+            raise refuse("it has cross-attention, so it is not a causal language model by itself")
+        if not getattr(net, "_supports_attention_backend", False):
+            raise refuse("its attention is its own and cannot be pointed at our storage")
+        if len({p.device for p in net.parameters()}) > 1:
+            raise refuse("its layers lie on several devices; load it on one")
+        return config
+
+
+class _Layer(CacheLayerMixin):
+    """One layer of the storage as transformers' cache sees it."""
+
+    is_sliding = False
+
+    def __init__(self, store: Store, layer: int) -> None:
+        super().__init__()
+        self.store, self.layer = store, layer
+        self.is_initialized = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
+        return self.store.write(self.layer, key_states, value_states)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        pass  # the storage was allocated when the context was opened
+
+    def get_seq_length(self) -> int:
+        return 0  # positions are always given
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.store.read[0].shape[2], 0
+
+    def get_max_length(self) -> int:
+        return self.store.data.shape[4]
+
+
+@contextmanager
+def _attention(config: Any) -> Iterator[None]:
+    """Our attention for one pass; the model's own is put back, so its `generate` stays what it was."""
+    before = config._attn_implementation
+    config._attn_implementation = attention.NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def _window(config: Any) -> int | None:
+    """The sliding window, where some layer uses it."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    used = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
+    return window if window and used else None
+
+
+def _eos(net: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:
+    for source in (getattr(net, "generation_config", None), net.config, tokenizer):
+        found = getattr(source, "eos_token_id", None)
+        if found is not None:
+            return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
+    return ()
+
+
+def _first(net: PreTrainedModel, layers: int) -> PreTrainedModel:
+    """`net` with its first layers only: shallow copies of the two outer modules around the same layers."""
+    shallow, base = copy.copy(net), copy.copy(net.base_model)
+    stack = next((name for name in ("layers", "h") if name in base._modules), None)
+    if stack is None:
+        raise ModelError(
+            f"{type(net).__name__} keeps its layers under a name unknown here; first() cannot cut it"
+        )
+    base._modules = {**base._modules, stack: torch.nn.ModuleList(list(base._modules[stack])[:layers])}
+    shallow._modules = {**shallow._modules, net.base_model_prefix: base}
+    base.config = copy.copy(net.config)
+    base.config.num_hidden_layers = layers
+    return shallow

@@ -1,0 +1,167 @@
+"""Text to token ids and back, with the exact bytes of every piece."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from specviz.errors import PromptError
+
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Text:
+    """A tokenizer as this package needs it.
+
+    Parameters
+    ----------
+    tokenizer : transformers tokenizer or None
+    vocabulary : int
+        Rows of the model's head; ids must be smaller.
+    eos : tuple of int
+        Ids that end a text: dropped where a tokenizer adds one behind a prompt.
+    """
+
+    def __init__(self, tokenizer: Any, vocabulary: int, eos: tuple[int, ...] = ()) -> None:
+        self.tokenizer, self.vocabulary, self.eos = tokenizer, vocabulary, eos
+        self.scheme = _scheme(tokenizer) if tokenizer is not None else "none"
+        self.special = frozenset(getattr(tokenizer, "all_special_ids", ()))
+        added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+        self.added = {i: str(token) for i, token in added.items()}
+        self._pieces: dict[int, bytes] = {}
+
+    def encode(self, prompt: str | Sequence[Any], model: str = "the model") -> list[int]:
+        """Token ids of a text (with the begin-of-text token that the tokenizer adds), of chat messages, or of ids.
+
+        Parameters
+        ----------
+        prompt : str, list of int, or list of {"role": ..., "content": ...}
+
+        Raises
+        ------
+        PromptError
+            If the prompt is empty, holds an id outside the vocabulary, or needs a tokenizer or chat template
+            that the model has not.
+        """
+        if not isinstance(prompt, str):
+            prompt = list(prompt)
+            if prompt and all(isinstance(item, dict) for item in prompt):
+                return self._chat(prompt, model)
+            return self._ids(prompt, model)
+        if self.tokenizer is None:
+            raise PromptError(f"{model} has no tokenizer: pass token ids, or load it with tokenizer=")
+        if not prompt:
+            raise PromptError("the prompt is empty; give at least one character")
+        bare = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        ids = self.tokenizer(prompt)["input_ids"]
+        if len(ids) > len(bare) and ids[-1] in self.eos and (not bare or bare[-1] != ids[-1]):
+            ids = ids[:-1]  # a text that goes on has not ended
+        if not bare:
+            raise PromptError("the prompt has no tokens; give at least one visible character")
+        return self._ids(ids, model)
+
+    def _ids(self, ids: Sequence[Any], model: str) -> list[int]:
+        if not ids:
+            raise PromptError("the prompt is empty; give at least one token")
+        for i in ids:
+            if isinstance(i, bool) or not hasattr(i, "__index__"):
+                raise PromptError(
+                    f"a prompt is a text, a list of token ids or a list of messages; got an item {i!r:.60}"
+                )
+            if not 0 <= i < self.vocabulary:
+                raise PromptError(f"token id {int(i)} is outside {model}'s vocabulary of {self.vocabulary}")
+        return [int(i) for i in ids]
+
+    def _chat(self, messages: list[dict], model: str) -> list[int]:
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise PromptError(f"{model} has no chat template: pass the prompt as plain text")
+        for number, message in enumerate(messages):
+            if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+                raise PromptError(f"message {number} needs a role and a content, both text")
+        try:
+            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        except Exception as error:  # a template is a program; it raises what it likes
+            raise PromptError(
+                f"{model}'s chat template refuses these messages: {str(error).splitlines()[0]}"
+            ) from None
+        # The template writes the begin-of-text token itself.
+        return self._ids(self.tokenizer(text, add_special_tokens=False)["input_ids"], model)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`: their pieces joined, special tokens left out, broken characters replaced."""
+        return b"".join(self.piece(i) for i in ids if i not in self.special).decode("utf-8", "replace")
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for; joined, the bytes of a text's tokens are the text.
+
+        A sentencepiece token that begins a word keeps its space, so the first word of a text has one more
+        than the text. An id that the tokenizer lacks gives no bytes.
+        """
+        token = int(token)
+        found = self._pieces.get(token)
+        if found is None:
+            found = self._pieces[token] = self._bytes(token)
+        return found
+
+    def name(self, token: int) -> str:
+        """The token as the tokenizer writes it; empty where it has none."""
+        if self.tokenizer is None:
+            return ""
+        return self.tokenizer.convert_ids_to_tokens(token) or "" if token < len(self.tokenizer) else ""
+
+    def difference(self, other: Text) -> int | None:
+        """The first id that the two tokenizers spell differently, or None."""
+        if self.tokenizer is None or other.tokenizer is None or self.tokenizer is other.tokenizer:
+            return None
+        mine, theirs = self.tokenizer.get_vocab(), other.tokenizer.get_vocab()
+        if mine == theirs:
+            return None
+        return min(i for _, i in mine.items() ^ theirs.items())
+
+    def _bytes(self, token: int) -> bytes:
+        if self.tokenizer is None:
+            return f"<{token}>".encode()
+        if token in self.added:
+            return self.added[token].encode()
+        name = self.name(token)
+        if self.scheme == "bytes":
+            table = _alphabet()
+            return bytes(table[c] for c in name) if all(c in table for c in name) else name.encode()
+        if self.scheme == "sentencepiece":
+            raw = BYTE.fullmatch(name)
+            return bytes([int(raw[1], 16)]) if raw else name.replace("▁", " ").encode()
+        if self.scheme == "wordpiece":
+            return name[2:].encode() if name.startswith("##") else b" " + name.encode()
+        # An unknown scheme: what the token adds behind another one.
+        before = self.tokenizer.decode([token], skip_special_tokens=False)
+        twice = self.tokenizer.decode([token, token], skip_special_tokens=False)
+        return (twice[len(before) :] if twice.startswith(before) else before).encode()
+
+
+def _scheme(tokenizer: Any) -> str:
+    """How the tokenizer spells bytes, read off its decoder."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:  # a slow tokenizer: sentencepiece, or one that only decode() explains
+        return "sentencepiece" if hasattr(tokenizer, "sp_model") else "unknown"
+    decoder = json.loads(backend.to_str()).get("decoder") or {}
+    kinds = [part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part]
+    if "ByteLevel" in kinds:
+        return "bytes"
+    if "ByteFallback" in kinds or "Metaspace" in kinds or "▁" in json.dumps(decoder, ensure_ascii=False):
+        return "sentencepiece"
+    return "wordpiece" if "WordPiece" in kinds else "unknown"
+
+
+@lru_cache(1)
+def _alphabet() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for.
+
+    Printable Latin-1 characters stand for themselves, the others for code points from 256 on, in order
+    (Radford et al. 2019, GPT-2).
+    """
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}

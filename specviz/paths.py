@@ -1,0 +1,25 @@
+"""Where the package's data lies: beside the code in an installed wheel, at the root in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specviz.errors import SpecvizError
+
+HERE = Path(__file__).resolve().parent
+
+
+def folder(name: str) -> Path:
+    """The data folder called `name` (``models``, ``traces``, ``suites``, ``published``).
+
+    Raises
+    ------
+    SpecvizError
+        If neither the installed package nor the checkout has it.
+    """
+    for root in (HERE / "data", HERE.parent / "data"):
+        if (root / name).is_dir():
+            return root / name
+    raise SpecvizError(
+        f"the package's data folder {name!r} is missing; reinstall specviz-lm or use a full checkout"
+    )
