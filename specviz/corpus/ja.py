@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from specviz.corpus.meaning import (
     ANIMALS,
@@ -31,7 +31,10 @@ from specviz.corpus.meaning import (
     Piece,
     Place,
     Sentence,
+    asked,
 )
+
+T = TypeVar("T")
 
 CODE = "ja"
 LANGUAGES = {
@@ -54,7 +57,7 @@ NOUNS: dict[str, tuple[str, ...]] = {
     "father": ("父親",), "sister": ("姉",), "brother": ("弟",), "i": ("私",), "you": ("あなた",), "we": ("私たち",),
     "dog": ("犬",), "cat": ("猫",), "horse": ("馬",), "bird": ("鳥",),
     "bread": ("パン",), "apple": ("りんご",), "cheese": ("チーズ",), "soup": ("スープ",), "cake": ("ケーキ",),
-    "fish": ("魚",), "rice": ("ご飯", "お米"), "egg": ("卵",), "water": ("水", "お水"), "tea": ("お茶", "紅茶"),
+    "fish": ("魚",), "rice": ("ご飯", "お米"), "egg": ("卵",), "water": ("水",), "tea": ("お茶", "紅茶"),
     "coffee": ("コーヒー",), "milk": ("牛乳", "ミルク"),
     "book": ("本",), "letter": ("手紙",), "newspaper": ("新聞",), "map": ("地図",),
     "car": ("車", "自動車"), "bicycle": ("自転車",), "key": ("鍵",), "bag": ("かばん", "バッグ"), "chair": ("椅子",),
@@ -63,7 +66,7 @@ NOUNS: dict[str, tuple[str, ...]] = {
     "flower": ("花",), "window": ("窓",), "door": ("ドア", "扉"), "machine": ("機械",), "boat": ("船", "ボート"),
     "cup": ("カップ",), "ball": ("ボール",), "box": ("箱",), "camera": ("カメラ",),
     "house": ("家",), "school": ("学校",), "market": ("市場",), "station": ("駅",), "garden": ("庭",),
-    "kitchen": ("台所", "キッチン"), "park": ("公園",), "city": ("町", "都市"), "village": ("村",), "hospital": ("病院",),
+    "kitchen": ("台所", "キッチン"), "park": ("公園",), "city": ("町", "街"), "village": ("村",), "hospital": ("病院",),
     "library": ("図書館",), "office": ("会社", "オフィス"), "river": ("川",), "bridge": ("橋",), "shop": ("店", "お店"),
     "museum": ("博物館",), "hotel": ("ホテル",), "street": ("通り",), "forest": ("森",),
 }
@@ -114,19 +117,19 @@ ADJECTIVES: dict[str, dict[str, tuple[Adjective, ...]]] = {
     "empty": {"": (Adjective("空っぽ", "no", "空っぽの"), Adjective("空", "no", "空の"))},
     "warm": {"": _HOT_TO_TOUCH, "place": _WARM, "wear": _WARM},
     "cold": {"": (_i("冷たい"),), "place": (_i("寒い"),), "animate": (_i("寒い"),)},
-    "good": {"": (Adjective("いい", "ii", "いい"), Adjective("いい", "ii", "良い"))},
+    "good": {"": (Adjective("いい", "ii", "いい"), Adjective("いい", "ii", "良い")), "food": (_i("おいしい"),)},
     "long": {"": (_i("長い"),)},
 }
 COLOURS = frozenset(("red", "blue", "green", "white", "black"))
 
 ADVERBS = {
     "quickly": ("急いで", "素早く"), "slowly": ("ゆっくり", "ゆっくりと"), "carefully": ("慎重に", "注意深く"),
-    "often": ("よく", "しばしば"), "always": ("いつも", "常に"), "alone": ("一人で",),
+    "often": ("よく", "しばしば"), "always": ("いつも",), "alone": ("一人で",),
 }
 TIMES = {
     "yesterday": ("昨日",), "today": ("今日",), "tomorrow": ("明日",), "now": ("今",), "this_morning": ("今朝",),
     "this_evening": ("今晩", "今夜"), "last_week": ("先週",), "next_week": ("来週",), "every_day": ("毎日",),
-    "at_night": ("夜", "夜に"), "on_monday": ("月曜日に", "月曜に"), "on_tuesday": ("火曜日に", "火曜に"),
+    "at_night": ("夜に",), "on_monday": ("月曜日に", "月曜に"), "on_tuesday": ("火曜日に", "火曜に"),
     "on_wednesday": ("水曜日に", "水曜に"), "on_thursday": ("木曜日に", "木曜に"), "on_friday": ("金曜日に", "金曜に"),
     "on_saturday": ("土曜日に", "土曜に"), "on_sunday": ("日曜日に", "日曜に"),
 }
@@ -166,7 +169,10 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "open book": (Verb("開く", "5"),),
     "close": (Verb("閉める", "1"), Verb("閉じる", "1")),
     "close book": (Verb("閉じる", "1"),),
-    "clean": (Verb("掃除する", "suru", "run"), Verb("きれいにする", "suru", "run")),
+    "clean": (Verb("きれいにする", "suru", "run"), Verb("掃除する", "suru", "run")),
+    "clean cup": (Verb("洗う", "5", "run"), Verb("きれいにする", "suru", "run")),
+    "clean shoe": (Verb("磨く", "5", "run"), Verb("きれいにする", "suru", "run")),
+    "clean car": (Verb("洗う", "5", "run"), Verb("きれいにする", "suru", "run")),
     "repair": (Verb("修理する", "suru", "run"), Verb("直す", "5", "run")),
     "carry": (Verb("運ぶ", "5", "run"),),
     "lose": (Verb("なくす", "5", "point"), Verb("失う", "5", "point")),
@@ -178,12 +184,16 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "help": (Verb("手伝う", "5", "run"), Verb("助ける", "1", "run")),
     "visit": (Verb("訪ねる", "1", "act"), Verb("訪問する", "suru", "act")),
     "call": (Verb("電話をかける", "1", "act", "に"), Verb("電話する", "suru", "act", "に")),
-    "pick_up": (Verb("取りに行く", "iku", "point"), Verb("受け取る", "5", "point")),
-    "pick_up animate": (Verb("迎えに行く", "iku", "point"), Verb("迎える", "1", "point")),
+    "pick_up": (Verb("取りに行く", "iku", "point", at="に"), Verb("受け取る", "5", "point")),
+    "pick_up animate": (Verb("迎えに行く", "iku", "point", at="に"), Verb("迎えに行く", "iku", "point", at="へ")),
     "invite": (Verb("招待する", "suru", "point"), Verb("招く", "5", "point")),
     "paint": (Verb("描く", "5", "run"), Verb("絵に描く", "5", "run")),
     "paint picture": (Verb("描く", "5", "run"),),
-    "cook": (Verb("料理する", "suru", "run"), Verb("作る", "5", "run")),
+    "cook": (Verb("料理する", "suru", "run"), Verb("調理する", "suru", "run")),
+    "cook soup": (Verb("作る", "5", "run"), Verb("料理する", "suru", "run")),
+    "cook rice": (Verb("炊く", "5", "run"),),
+    "cook bread": (Verb("焼く", "5", "run"),),
+    "cook cake": (Verb("焼く", "5", "run"),),
     "look_for": (Verb("探す", "5", "run"),),
     "forget": (Verb("忘れる", "1", "point", at="に"), Verb("置き忘れる", "1", "point", at="に")),
     "give": (Verb("あげる", "1", "point"), Verb("渡す", "5", "point")),
@@ -201,7 +211,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "laugh": (Verb("笑う", "5", "run"),),
     "dance": (Verb("踊る", "5", "run"), Verb("ダンスをする", "suru", "run")),
     "live": (Verb("住む", "5", "state", at="に"), Verb("暮らす", "5", "state")),
-    "get_up": (Verb("起きる", "1", "point"), Verb("起き上がる", "5", "point")),
+    "get_up": (Verb("起きる", "1", "point"), Verb("起床する", "suru", "point")),
     "go": (Verb("行く", "iku", "point", at="に"),),
     "travel": (Verb("旅行する", "suru", "run"), Verb("旅をする", "suru", "run")),
     "arrive": (Verb("着く", "5", "point", at="に"), Verb("到着する", "suru", "point", at="に")),
@@ -382,8 +392,8 @@ class _Saying:
     pick: Pick
     words: dict[str, str] = field(default_factory=dict)
 
-    def one(self, key: str, options: Sequence[object]) -> object:
-        return options[0] if len(options) == 1 else self.pick(key, options, _ZIPF[len(options)])
+    def one(self, key: str, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
+        return options[0] if len(options) == 1 else self.pick(key, options, weights or _ZIPF[len(options)])
 
     def noun(self, concept: str, options: Sequence[str]) -> str:
         if len(options) == 1:
@@ -408,6 +418,13 @@ def _same(a: Entity | Gap | None, b: Entity | Gap | None) -> bool:
             and (a.pronoun or b.pronoun or a.concept in NAMES or a.concept in SPEAKERS))
 
 
+def _owns(subject: Entity | Gap | None, owner: Entity) -> bool:
+    """Whether the subject is the owner: 自分の."""
+    return _same(subject, owner) or (
+        isinstance(subject, Entity) and subject.concept == owner.concept and subject.number == owner.number
+        and subject.definite and owner.definite and subject.owner == owner.owner)
+
+
 def _animate(concept: str) -> bool:
     return concept in PEOPLE or concept in NAMES or concept in SPEAKERS or concept in ANIMALS
 
@@ -419,8 +436,8 @@ def _person(concept: str) -> bool:
 def _adjective(concept: str, head: str | None) -> tuple[Adjective, ...]:
     by_kind = ADJECTIVES[concept]
     if head is not None and len(by_kind) > 1:
-        kind = ("animate" if _animate(head) else "place" if head in PLACES
-                else "wear" if head in ("coat", "shoe") else "")
+        kind = ("animate" if _animate(head) else "place" if head in PLACES and head != "river"
+                else "food" if head in FOOD or head in DRINKS else "wear" if head in ("coat", "shoe") else "")
         return by_kind.get(kind, by_kind[""])
     return by_kind[""]
 
@@ -437,17 +454,19 @@ def _attributes(adjectives: tuple[str, ...], head: str, path: str, say: _Saying)
         # A て form links two qualities; before a colour, and for states, they simply follow each other.
         if adjectives[0] in COLOURS and adjectives[1] not in COLOURS:
             first, last = last, first
-        if last.cls == "1" and first.cls != "1":  # type: ignore[attr-defined]
+        if adjectives[0] == "good" and last.cls != "1":
             first, last = last, first
-        stack = first.attributive + last.attributive  # type: ignore[attr-defined]
-        if first.cls == "1":  # type: ignore[attr-defined]
+        if last.cls == "1" and first.cls != "1":
+            first, last = last, first
+        stack = first.attributive + last.attributive
+        if first.cls == "1":
             return stack
-        joined = inflect(first.text, first.cls, "te") + last.attributive  # type: ignore[attr-defined]
-        return str(say.one(f"{path}.adjectives", (joined, stack) if set(adjectives) & COLOURS else (joined,)))
-    return words[0].attributive  # type: ignore[attr-defined]
+        joined = inflect(first.text, first.cls, "te") + last.attributive
+        return str(say.one(f"{path}.adjectives", (stack, joined) if set(adjectives) & COLOURS else (joined,)))
+    return words[0].attributive
 
 
-def _pronoun(entity: Entity, path: str, say: _Saying) -> str:
+def _pronoun(entity: Entity, say: _Saying) -> str:
     many = entity.number > 1
     concept = entity.concept
     sex = NAMES.get(concept) or PEOPLE.get(concept)
@@ -470,27 +489,22 @@ def _head(entity: Entity, path: str, say: _Saying, subject: Entity | Gap | None 
     if concept in SPEAKERS:
         return NOUNS[concept][0]
     if entity.pronoun:
-        return _pronoun(entity, path, say)
+        return _pronoun(entity, say)
     owner = entity.owner
     adjectives = _attributes(entity.adjectives, concept, path, say)
     options = NOUNS[concept]
     before = ""
     if owner is not None:
-        reflexive = owner.pronoun and _same(owner, subject)
-        if owner.concept in SPEAKERS:
-            before = NOUNS[owner.concept][0] + "の"
-            if concept in KIN_OWN:
-                if owner.concept == "i":
-                    before = say.one(f"{path}.owner", ("", "私の"))  # type: ignore[assignment]
-                options = (KIN_OWN[concept],) if owner.concept != "you" else KIN_OTHER[concept][:1]
-        else:
-            of = _head(owner, f"{path}.owner", say, subject) + "の"
-            kin = concept in KIN_OTHER
-            before = of
-            if reflexive:
-                before = say.one(f"{path}.owner", (of, "") if kin else (of, "自分の"))  # type: ignore[assignment]
-            if kin:
-                options = KIN_OTHER[concept]
+        kin = concept in KIN_OTHER
+        own = owner.concept in SPEAKERS
+        before = (NOUNS[owner.concept][0] if own else _head(owner, f"{path}.owner", say, subject)) + "の"
+        if kin:
+            options = (KIN_OWN[concept],) if owner.concept in ("i", "we") else KIN_OTHER[concept]
+        if kin and owner.concept == "i":
+            before = say.one(f"{path}.owner", ("", before))
+        elif _owns(subject, owner):
+            oneself = "自分たちの" if owner.number > 1 or owner.concept == "we" else "自分の"
+            before = say.one(f"{path}.owner", (before, "") if kin else (oneself, before))
     noun = say.noun(concept if options is NOUNS[concept] else f"{concept}.kin", options)
     if entity.number > 1 and not entity.counted and concept in PEOPLE and not noun.endswith("達"):
         noun += "たち"
@@ -545,7 +559,7 @@ def _verbs(clause: Clause) -> tuple[Verb, ...]:
     """The verbs that can say the clause's verb of this object."""
     verb = clause.verb
     assert verb is not None
-    thing = clause.object.concept if isinstance(clause.object, Entity) else None
+    thing = clause.object.concept if isinstance(clause.object, Entity) and clause.asks != "what" else None
     if verb == "be_at":
         who = clause.subject.concept if isinstance(clause.subject, Entity) else None
         alive = clause.asks == "who" or who is None or _animate(who)
@@ -558,14 +572,12 @@ def _verbs(clause: Clause) -> tuple[Verb, ...]:
         return VERBS[f"{verb} person"]
     if thing is None:
         return VERBS[verb]
-    if verb == "eat" and thing == "soup":
-        return VERBS["eat soup"]
     if verb == "have" and thing in ANIMALS:
         return VERBS["have animal"]
     if verb in ("open", "close") and thing in ("book", "umbrella", "letter", "newspaper", "map"):
         return VERBS[f"{verb} book"]
-    if verb == "paint" and thing == "picture":
-        return VERBS["paint picture"]
+    if f"{verb} {thing}" in VERBS:
+        return VERBS[f"{verb} {thing}"]
     if verb == "pick_up" and _animate(thing):
         return VERBS["pick_up animate"]
     if _person(thing) and f"{verb} person" in VERBS:
@@ -592,13 +604,13 @@ def _with_modal(clause: Clause, path: str, say: _Saying, text: str, cls: str, ki
         word = say.one(f"{path}.modal", ((text + "ことができる", "1"), able))
         if text == "知る" or "ことができる" in able[0]:
             word = (text + "ことができる", "1")
-        return word[0], word[1], negated  # type: ignore[index]
+        return word[0], word[1], negated
     if negated:  # it is forbidden
         return inflect(text, cls, "te") + ("はいける"), "1", True
     ba = inflect(text, cls, "ba", negated=True)
     nai = inflect(text, cls, "plain", negated=True)
     word = say.one(f"{path}.modal", ((ba + "ばなる", "5"), (nai + "といける", "1"), (nai[:-1] + "くてはいける", "1")))
-    return word[0], word[1], True  # type: ignore[index]
+    return word[0], word[1], True
 
 
 def _predicate(clause: Clause, path: str, say: _Saying, form: str, verb: Verb | None, complement: Adjective | None,
@@ -645,17 +657,17 @@ def _predicate(clause: Clause, path: str, say: _Saying, form: str, verb: Verb | 
     return out[:cut], out[cut:]
 
 
-def _place(place: Place | None, clause: Clause, path: str, say: _Saying, verb: Verb | None, asked: bool) -> str:
+def _place(place: Place | None, clause: Clause, path: str, say: _Saying, verb: Verb | None, unknown: bool) -> str:
     relation = place.relation if place else ("to" if clause.verb in MOTION_WITH_HE else "at")
-    if asked:
+    if unknown:
         name = "どこ"
     else:
         assert place is not None
         adjective = _attributes((place.adjective,) if place.adjective else (), place.concept, path, say)
         name = adjective + say.noun(place.concept, NOUNS[place.concept])
     text = name + RELATIONS[relation]
-    if relation == "from":
-        return text + "から"
+    if relation == "from":  # one goes to the place to fetch somebody
+        return text + (verb.at if verb and clause.verb == "pick_up" and verb.cls == "iku" else "から")
     if clause.verb == "arrive":
         return text + "に"
     if relation == "to":
@@ -667,7 +679,7 @@ def _place(place: Place | None, clause: Clause, path: str, say: _Saying, verb: V
 
 def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | None = None, head: str | None = None,
             topic: str | None = "は", wish_is_mine: bool | None = None, open_aspect: bool = True,
-            main: bool = False) -> _Parts:
+            main: bool = False, drops: bool = False) -> _Parts:
     """The constituents of a clause in order.
 
     Parameters
@@ -681,7 +693,9 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
     topic : str, optional
         "は" (the grammar then decides between は and が), "が", or None: the subject is left out.
     main : bool
-        Whether the subject may open a sentence of its own.
+        A main clause: a comma may follow what stands before the topic.
+    drops : bool
+        Whether a pronoun may go unsaid as the subject.
     """
 
     def slot(name: str) -> str:
@@ -693,19 +707,21 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
             replace(clause, object=Entity(head, pronoun=True)) if isinstance(thing, Gap) else clause)
     else:
         filled = clause
+    new = (isinstance(subject, Entity) and not subject.definite and not subject.pronoun and subject.owner is None
+           and subject.concept not in NAMES and subject.concept not in SPEAKERS)
     verb: Verb | None = None
     complement: Adjective | None = None
     if clause.verb == "be" or (clause.verb is None and clause.complement):
         if clause.complement:
             what = filled.subject.concept if isinstance(filled.subject, Entity) else None
-            complement = say.one(f"{path}.complement", _predicates(clause.complement, what))  # type: ignore[assignment]
+            complement = say.one(f"{path}.complement", _predicates(clause.complement, what))
     elif clause.verb is not None:
         options = _verbs(filled)
-        if form == "noun" or clause.modal:  # 必要な, 大好きな would change the object's particle
+        if form == "noun" or clause.modal or topic == "が" or new or asks == "who":  # no が ... が
             options = tuple(v for v in options if v.kind != "adj") or options
         if asks in ("what", "whom") and len(options) > 1 and clause.verb == "meet":
             options = options[:1]
-        verb = say.one(f"{path}.verb.word", options)  # type: ignore[assignment]
+        verb = say.one(f"{path}.verb.word", options)
 
     predicate: list[Piece] = []
     if clause.verb is None:
@@ -721,9 +737,7 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
         if rest:
             predicate.append(Piece(rest, slot("verb")))
 
-    # Existence of something new: 庭に犬がいます.
-    new = (isinstance(subject, Entity) and not subject.definite and not subject.pronoun and subject.owner is None
-           and subject.concept not in NAMES and subject.concept not in SPEAKERS)
+    # Existence: 庭に犬がいます.
     exists = clause.verb == "be_at" and new and clause.place is not None and asks is None
 
     time: list[Piece] = []
@@ -747,7 +761,7 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
     things: list[Piece] = []
     if asks == "what":
         things = [Piece("何" + case, slot("object"))]
-    elif asks == "whom" and clause.recipient is None and clause.verb not in ("give", "show", "bring", "send"):
+    elif asked(clause) == "object" and asks == "whom":
         things = [Piece("誰" + case, slot("object"))]
     elif isinstance(thing, Entity):
         many = None
@@ -756,7 +770,7 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
         things = _noun(thing, f"{path}.object", slot("object"), say, case, filled.subject, floats=True, many=many)
 
     recipient: list[Piece] = []
-    if asks == "whom" and not things or asks == "whom" and clause.verb in ("give", "show", "bring", "send"):
+    if asked(clause) == "recipient":
         recipient = [Piece("誰に", slot("recipient"))]
     elif clause.recipient is not None:
         recipient = _noun(clause.recipient, f"{path}.recipient", slot("recipient"), say, "に", filled.subject)
@@ -770,9 +784,11 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
         if particle == "は" and (new and not clause.negated and asks is None and clause.verb != "be"):
             particle = "が"
         drop = False
-        if main and others and clause.verb and (subject.pronoun or subject.concept in SPEAKERS):
-            asked_you = subject.concept == "you" and asks is not None
-            drop = bool(say.one(f"{path}.subject.drop", (True, False) if asked_you else (False, True)))
+        if drops and others and clause.verb and (subject.pronoun or subject.concept in SPEAKERS):
+            if subject.concept == "you":  # left out only of questions
+                drop = asks is not None and say.one(f"{path}.subject.drop", (True, False))
+            elif subject.concept != "we":
+                drop = say.one(f"{path}.subject.drop", (False, True), (3, 1))
         if not drop:
             about = _noun(subject, f"{path}.subject", slot("subject"), say, particle,
                           floats=exists and particle == "が")
@@ -800,15 +816,16 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
     if not goal:
         middle += place
     pair = (recipient, things)
-    if recipient and things and asks is None:
-        if say.one(f"{path}.object.order", (True, True, False)) is False:
-            pair = (things, recipient)
+    if recipient and things and asks is None and say.one(f"{path}.object.order", (False, True), (3, 1)):
+        pair = (things, recipient)
     late = not frequency and bool(adverb)
     if late and (things or (goal and place)):
         late = bool(say.one(f"{path}.adverb.order", (True, False)))
     if adverb and not frequency and not late:
         middle += adverb
     middle += pair[0] + pair[1]
+    if time and len(middle) > 1 and middle[0] is time[0] and middle[1].text[0] == "本":  # 昨日、本を: not 日本
+        middle[0] = Piece(time[0].text + "、", time[0].slot)
     if goal:
         middle += place
     if late:
@@ -859,11 +876,9 @@ def _named(clause: Clause, before: Clause) -> Clause:
     return replace(clause, subject=subject, object=thing, recipient=recipient)  # type: ignore[arg-type]
 
 
-def _subordinate(clause: Clause, link: str, say: _Saying, past: bool, topic: str | None,
+def _subordinate(clause: Clause, link: str, say: _Saying, tense: str, topic: str | None,
                  wish_is_mine: bool | None, same: bool) -> list[Piece]:
     """The second clause with the conjunction at its end."""
-    if link == "that":
-        return []
     if link == "because":
         word = str(say.one("link", LINKS["because"]))
         parts = _clause(clause, "second", say, "noun" if word == "ので" else "plain", topic=topic,
@@ -872,10 +887,11 @@ def _subordinate(clause: Clause, link: str, say: _Saying, past: bool, topic: str
             parts.predicate[-1] = replace(parts.predicate[-1], text="な")
         return [*parts.all(), Piece(word + "、", "link")]
     if link == "when":
-        word = str(say.one("link", LINKS["when"]))
-        done = clause.tense == "future" and _has_predicate(clause)
-        parts = _clause(replace(clause, tense="past") if done and _telic(clause) else clause, "second", say, "noun",
-                        topic=topic, wish_is_mine=wish_is_mine)
+        once = tense != "past" and _telic(clause)  # it comes first: 着いたとき; by habit: 着くと
+        habit = once and tense == "present"
+        word = say.one("link", ("と", "とき") if habit else LINKS["when"])
+        parts = _clause(replace(clause, tense="past") if once and not habit else clause, "second", say,
+                        "plain" if word == "と" else "noun", topic=topic, wish_is_mine=wish_is_mine)
         return [*parts.all(), Piece(word + "、", "link")]
     # if: たら always; ば where nobody decides about what follows
     state = clause.negated or clause.modal is not None or clause.verb in ("be", "be_at")
@@ -892,16 +908,21 @@ def _subordinate(clause: Clause, link: str, say: _Saying, past: bool, topic: str
     return [*out, Piece(tail + "、", "link")]
 
 
+def _state(clause: Clause) -> bool:
+    """Whether the clause says how things are, not what happens."""
+    return clause.modal is not None or clause.verb in ("be", "be_at", "have", "need", "love", "know", "live")
+
+
 def _telic(clause: Clause) -> bool:
     """Whether "when it will happen" means after it (着いたとき), not during it (寝るとき)."""
-    return not clause.negated and clause.modal is None and clause.verb not in (
-        "be", "be_at", "have", "need", "love", "know", "live", "believe", "hope", "think", "sleep", "work", "wait",
-        "sing", "laugh", "dance", "go", "travel", "run")
+    return not clause.negated and not _state(clause) and clause.verb in (
+        "arrive", "come_back", "get_up", "find", "lose", "forget", "meet", "buy", "sell", "open", "close", "see",
+        "pick_up", "give", "bring", "send", "show", "call", "invite", "visit")
 
 
 def _close(out: list[Piece], asks: bool, say: _Saying) -> list[Piece]:
-    if not out:
-        return [Piece("。", "mark")]
+    if not out:  # a lone copula
+        return []
     if out[-1].text.endswith("、"):
         text = out[-1].text[:-1]
         out[-1:] = [replace(out[-1], text=text)] if text else []
@@ -922,25 +943,26 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     Returns
     -------
     list of Piece
+        Empty when a partial meaning has no word of its own (a copula without its complement).
     """
     say = _Saying(pick)
     main, second, link = sentence.main, sentence.second, sentence.link
     asks = main.asks is not None and _has_predicate(main)
+    if second is not None and _same(main.subject, second.subject) and _empty(replace(second, subject=None)):
+        second = None  # of "Anna slept because she" nothing more can be said yet
     if second is None or _empty(second):
-        parts = _clause(main, "main", say, "polite", main=True)
+        parts = _clause(main, "main", say, "polite", main=True, drops=True)
         out = parts.all()
         if link == "but" and _has_predicate(main):
             out.append(Piece("が、", "link"))
-        elif link == "that" and parts.predicate and main.verb == "hope":
-            out = out
         return _close(out, asks, say)
 
     if _empty(main):
         if link in ("because", "when", "if") and _has_predicate(second):
-            return _close(_subordinate(second, link, say, False, "が", None, False), False, say)
+            return _close(_subordinate(second, link, say, main.tense, "が", None, False), False, say)
         if link == "that" and _has_predicate(second):
             return _close([*_clause(second, "second", say, "plain", topic="が").all(), Piece("と", "link")], False, say)
-        out = _clause(second, "second", say, "polite", main=True).all()
+        out = _clause(second, "second", say, "polite", main=True, drops=True).all()
         if link in ("and", "but"):
             out.insert(0, Piece("そして、" if link == "and" else "しかし、", "link"))
         return _close(out, False, say)
@@ -949,7 +971,7 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
         return _close(_coordinate(main, second, link, say), False, say)
 
     if not _has_predicate(second):  # the fragment follows as an afterthought
-        first = _clause(main, "main", say, "polite", main=True).all()
+        first = _clause(main, "main", say, "polite", main=True, drops=True).all()
         rest = _clause(second, "second", say, "plain", topic="が").all()
         return _close([*first, Piece("、", "mark"), *rest], False, say)
 
@@ -958,40 +980,48 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
         return _close(_reported(main, second, say, same), asks, say)
 
     second = _named(second, main)
-    past = main.tense == "past"
     wish = True if _first_person(second.subject) else None
+    now = link != "because" and main.tense == "present"  # by habit, not at this moment
     if same or _mentions(second, main.subject):
-        inner = _subordinate(second, link, say, past, None if same else "が", wish, same)
+        inner = _subordinate(second, link, say, main.tense, None if same else "が", wish, same)
         drop = same and isinstance(main.subject, Entity) and (
             main.subject.pronoun or main.subject.concept in SPEAKERS)
         if same and say.one("order", (False, True)):
             # 疲れていたので、アンナは寝ました; a pronoun may then go unsaid altogether.
-            after = _clause(main, "main", say, "polite", main=drop)
+            after = _clause(main, "main", say, "polite", drops=drop, open_aspect=not now)
             return _close([*inner, *after.all()], asks, say)
-        parts = _clause(main, "main", say, "polite")
+        parts = _clause(main, "main", say, "polite", open_aspect=not now)
         topic = [replace(p, text=p.text[:-1] + "は") if p.text.endswith("が") else p for p in parts.topic]
         if topic and not same:
             topic.append(Piece("、", "mark"))
         return _close([*topic, *inner, *parts.front, *parts.middle, *parts.predicate], asks, say)
-    inner = _subordinate(second, link, say, past, "が", wish, same)
-    return _close([*inner, *_clause(main, "main", say, "polite", main=True).all()], asks, say)
+    inner = _subordinate(second, link, say, main.tense, "が", wish, same)
+    after = _clause(main, "main", say, "polite", drops=True, open_aspect=not now)
+    return _close([*inner, *after.all()], asks, say)
 
 
 def _reported(main: Clause, second: Clause, say: _Saying, same: bool) -> list[Piece]:
     """Saying, thinking, believing, hoping that."""
     hope = main.verb == "hope"
-    parts = _clause(main, "main", say, "polite", main=not (main.subject and not same and second.subject is None))
+    parts = _clause(main, "main", say, "polite", main=True)
+    if main.tense == second.tense == "past" and second.time is None and _state(second):
+        # What lasted while it was said is told as it was then: 疲れていると言いました.
+        second = replace(second, tense=say.one("second.verb.tense", ("present", "past")))
     inner = _clause(second, "second", say, "noun" if hope else "plain", topic=None if same else "が",
                     wish_is_mine=True if same else None)
     if hope and inner.predicate and second.complement and inner.predicate[-1].text == "の":
         inner.predicate[-1] = replace(inner.predicate[-1], text="である")
+    before_it = []
+    if same and second.subject and second.modal != "want" and say.one("second.subject.self", (False, True), (3, 1)):
+        many = second.subject.number > 1 or second.subject.concept == "we"  # type: ignore[union-attr]
+        before_it = [Piece("自分たちが" if many else "自分が", "second.subject")]
     quote = "ことを" if hope else "と"
     if main.negated and not hope and parts.predicate:
         quote = str(say.one("link", ("と", "とは")))
     before = [*parts.front, *parts.topic, *parts.middle]
     if before and not same:
         before.append(Piece("、", "mark"))
-    return [*before, *inner.all(), Piece(quote, "link"), *parts.predicate]
+    return [*before, *before_it, *inner.all(), Piece(quote, "link"), *parts.predicate]
 
 
 def _coordinate(main: Clause, second: Clause, link: str | None, say: _Saying) -> list[Piece]:
@@ -1003,7 +1033,8 @@ def _coordinate(main: Clause, second: Clause, link: str | None, say: _Saying) ->
         return [*before, Piece("、", "link"), *after]
     if link == "but":
         word = str(say.one("link", LINKS["but"]))
-        return [*_clause(main, "main", say, "polite", main=True).all(), Piece(word + "、", "link"), *after]
+        before = _clause(main, "main", say, "polite", main=True, drops=same).all()
+        return [*before, Piece(word + "、", "link"), *after]
     # The て form leaves tense, negation and wish to the last verb, so the clauses must agree in them.
     joins = main.tense == second.tense and (not same or not (second.modal or second.negated))
     form = str(say.one("link", ("te", "stem") if joins and main.complement is None else ("te",))) if joins else "polite"
