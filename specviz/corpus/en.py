@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from specviz.corpus.meaning import (
-    MASS, NAMES, PEOPLE, SPEAKERS, Clause, Entity, Gap, Pick, Piece, Place, Sentence, asked,
+    MASS, NAMES, PEOPLE, SPEAKERS, Clause, Entity, Gap, Pick, Piece, Place, Sentence, asked, once,
 )  # fmt: skip
 
 CODE = "en"
@@ -18,9 +18,9 @@ LANGUAGES = {
 # Singular and plural; "s" is added where no plural is given. The first word is the usual one.
 NOUNS: dict[str, tuple[str, ...]] = {
     "child": ("child children", "kid"), "woman": ("woman women",), "man": ("man men",), "girl": ("girl",),
-    "boy": ("boy",), "friend": ("friend",), "neighbor": ("neighbor",), "doctor": ("doctor", "physician"),
+    "boy": ("boy",), "friend": ("friend",), "neighbor": ("neighbor",), "doctor": ("doctor",),
     "teacher": ("teacher",), "student": ("student",), "farmer": ("farmer",), "driver": ("driver",),
-    "cook": ("cook", "chef"), "painter": ("painter",), "guest": ("guest", "visitor"), "mother": ("mother",),
+    "cook": ("cook", "chef"), "painter": ("painter",), "guest": ("guest",), "mother": ("mother",),
     "father": ("father",), "sister": ("sister",), "brother": ("brother",), "dog": ("dog",), "cat": ("cat",),
     "horse": ("horse",), "bird": ("bird",), "bread": ("bread",), "apple": ("apple",), "cheese": ("cheese",),
     "soup": ("soup",), "cake": ("cake",), "fish": ("fish fish",), "rice": ("rice",), "egg": ("egg",),
@@ -172,7 +172,7 @@ def _article(following: str) -> str:
 
 
 def _noun(entity: Entity | Place, slot: str, pick: Pick, plural: bool) -> str:
-    singular, _, many = _choose(pick, f"{slot}.noun", NOUNS[entity.concept]).partition(" ")
+    singular, _, many = _choose(pick, f"noun.{entity.concept}", NOUNS[entity.concept]).partition(" ")
     return (many or singular + "s") if plural else singular
 
 
@@ -461,7 +461,7 @@ def _clause(
 
 def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     """The sentence in surface order (see :class:`~specviz.corpus.meaning.Language`)."""
-    pick = _once(pick)
+    pick = once(pick)
     link, second = sentence.link, sentence.second
     mark = "?" if sentence.main.asks else "."
     dependent = link in ("when", "if")
@@ -486,18 +486,6 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     return [*body, *rest, Piece(mark, "mark")]
 
 
-def _once(pick: Pick) -> Pick:
-    """The same answer to the same key within one sentence."""
-    made: dict[str, object] = {}
-
-    def again(key: str, options: Sequence, weights: Sequence[float] | None = None):  # type: ignore[no-untyped-def,type-arg]
-        if key not in made:
-            made[key] = pick(key, options, weights)
-        return made[key]
-
-    return again
-
-
 def join(pieces: Sequence[Piece], capital: bool = True) -> str:
     """The text of pieces. A comma before another mark is dropped; `capital`: the first letter is."""
     words: list[str] = []
@@ -514,7 +502,7 @@ def join(pieces: Sequence[Piece], capital: bool = True) -> str:
 
 def noun_phrase(entity: Entity, pick: Pick, use: str = "about") -> str:
     """An entity alone, as an object: "her", "the doctor who sings"."""
-    return join(_entity(entity, use, _once(pick)), capital=False)
+    return join(_entity(entity, use, once(pick)), capital=False)
 
 
 PHRASES: dict[str, tuple[str, ...]] = {

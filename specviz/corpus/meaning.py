@@ -252,6 +252,24 @@ def keyed_pick(seed: int) -> Pick:
     return pick
 
 
+def once(pick: Pick, only: str = "") -> Pick:
+    """`pick`, but the same answer to the same key (where it starts with `only`).
+
+    Within one sentence, so that equal keys agree; over a story with ``only="noun."`` it keeps
+    the same word for the same thing, where a language names the choice of a noun ``noun.<concept>``.
+    """
+    made: dict[str, object] = {}
+
+    def again(key: str, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
+        if not key.startswith(only):
+            return pick(key, options, weights)
+        if key not in made:
+            made[key] = pick(key, options, weights)
+        return made[key]  # type: ignore[return-value]
+
+    return again
+
+
 def paraphrases(say: Callable[[Pick], str], most: int = 64) -> Iterator[str]:
     """Every distinct text that `say` can produce, first options first, at most `most` of them.
 

@@ -591,18 +591,27 @@ def _first(rng: random.Random, link: str) -> Clause:
 # --- questions ----------------------------------------------------------------------------
 
 
-def _named(entity: Entity | Gap | None) -> Entity | Gap | None:
-    """An entity without pronouns: what "she" stands for."""
+def _named(entity: Entity | Gap | None, by: Entity | Gap | None = None) -> Entity | Gap | None:
+    """An entity without pronouns: what "she" stands for; "her" stays where the subject `by` is the owner."""
     if not isinstance(entity, Entity) or entity.concept in SPEAKERS:
         return entity
-    owner = _named(entity.owner)
-    assert not isinstance(owner, Gap)
+    owner = entity.owner
+    if owner and not (isinstance(by, Entity) and by.concept == owner.concept):
+        named = _named(owner)
+        owner = named if isinstance(named, Entity) else None
     return replace(entity, pronoun=False, owner=owner)
+
+
+def _spelled(clause: Clause) -> Clause:
+    """A clause whose subject and object are named, so that it can be understood alone."""
+    return replace(
+        clause, subject=_named(clause.subject), object=_named(clause.object, clause.subject), front=None
+    )
 
 
 def _questions(clause: Clause, split: Split | None) -> list[Clause]:
     """Every question of the split about a fact of `clause`, with more or less of what else it says."""
-    full = replace(clause, subject=_named(clause.subject), object=_named(clause.object), front=None)
+    full = _spelled(clause)
     if isinstance(full.subject, Entity):
         full = replace(full, subject=replace(full.subject, definite=True, relative=None))
     asks: list[Asks] = []
@@ -626,6 +635,8 @@ def _questions(clause: Clause, split: Split | None) -> list[Clause]:
     found = []
     for ask in asks:
         whole = replace(full, asks=ask)
+        if ask == "who":  # "whose" the thing is must be said
+            whole = replace(whole, object=_named(whole.object))
         about = asked(whole)
         drops = [s for s in ("time", "place", "adverb") if s != about and getattr(full, s) is not None]
         if full.verb in ("live", "be_at", "go", "travel", "arrive") and "place" in drops:
@@ -652,7 +663,7 @@ def question(rng: random.Random, clause: Clause) -> tuple[Clause, Clause] | None
     split = split_of(clause)
     options = _questions(clause, split)
     rng.shuffle(options)
-    named = replace(clause, subject=_named(clause.subject), object=_named(clause.object), front=None)
+    named = _spelled(clause)
     for ask in options:
         about = asked(ask)
         plain = replace(clause, front=None)
@@ -762,6 +773,8 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
     clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=avoid, verbs=verbs)
     if isinstance(clause.object, Entity) and clause.object.owner is None:
         clause = replace(clause, object=replace(clause.object, definite=clause.object.concept in ("door", "window")))
+    if clause.verb == "be":
+        clause = replace(clause, complement=draw(rng, _FEELINGS))
     return replace(clause, time=time, negated=False)
 
 
