@@ -1,0 +1,268 @@
+"""Synthetic traces: what a run of each method could have recorded, without a model.
+
+They fulfil the record's identities and decisions, and their token table holds what breaks careless
+code: Chinese characters split over tokens, HTML, quotes, control characters, bytes that are no UTF-8.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specviz.trace import Recorder, Trace
+
+HOSTILE = [
+    b"</script><img src=x onerror=alert(1)>",
+    b"<b>&amp;",
+    b"\"'`${x}",
+    b"\x00\x07\n\t",
+    b"\xff\xfe",
+    "\u202eabc".encode(),
+    b"$\\frac{1}{2}$",
+]
+WORDS = [b" the", b" cat", b" sat", b" on", b" a", b" mat", b".", b" and", b" saw", b"Die", b" Katze", b"ing"]
+WHOLE = [c.encode() for c in "日本語中文字"]
+HALVES = [half for c in "猫座席" for half in (c.encode()[:2], c.encode()[2:])]  # pairs: first, then rest
+PIECES: list[bytes] = [b"", b"<eos>", *WORDS, *WHOLE, *HALVES, *HOSTILE]
+EOS = 1
+FIRST_HALF = 2 + len(WORDS) + len(WHOLE)
+SIMPLE = range(2, FIRST_HALF)  # tokens that are whole characters and harmless
+SECONDS = range(FIRST_HALF + 1, FIRST_HALF + len(HALVES), 2)  # only ever after their first half
+K = 3
+
+
+def piece(token: int) -> bytes:
+    """Bytes of a token of the synthetic vocabulary."""
+    return PIECES[token] if token < len(PIECES) else b" t%d" % token
+
+
+def metadata(method: str = "speculative", seed: int = 0, prompts: int = 1, **more: Any) -> dict[str, Any]:
+    """Run metadata as a loop would write it."""
+    rng = np.random.default_rng(seed)
+    parameters: dict[str, Any] = {
+        "autoregressive": {},
+        "speculative": {"length": 4},
+        "bild": {"fallback": 0.6, "rollback": 2.0, "cap": 10},
+        "tree": {"nodes": 12},
+    }[method]
+    sampling = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": seed, "max_new_tokens": 64}
+    return {
+        "run": f"{method}-{seed}",
+        "method": method,
+        "parameters": parameters,
+        "sampling": sampling,
+        "exactness": "lossy" if method == "bild" else "exact up to ties",
+        "model": {"name": "town", "parameters": 3_000_000},
+        "draft": None if method == "autoregressive" else {"name": "town-draft", "parameters": 500_000},
+        "tokenizer": "town",
+        "eos": [EOS],
+        "prompts": [
+            {
+                "tokens": rng.choice(SIMPLE, 7).tolist(),
+                "id": f"q{i}",
+                "kind": "translation",
+                "language": "de",
+                "reference": "Die Katze.",
+            }
+            for i in range(prompts)
+        ],
+        "machine": {"processor": "a processor", "device": "cpu", "system": "Linux on secret-host"},
+        "threads": 1,
+        "dtype": "float32",
+        "versions": {"python": "3.11", "specviz": "0"},
+        "created": "2026-11-20T00:00:00Z",
+        "timing": "host clock",
+        "peak_memory": {"process": 123_456_789, "device": None},
+        **more,
+    }
+
+
+def cycles(
+    method: str = "speculative",
+    prompts: int = 1,
+    tokens: int = 40,
+    seed: int = 0,
+    temperature: float = 0.0,
+    hostile: bool = True,
+    vocabulary: int = len(PIECES),
+    top_k: int = K,
+) -> list[dict[str, Any]]:
+    """Cycles of a run: prefill, then drafts that are judged, then end of text or the limit."""
+    rng = np.random.default_rng(seed)
+    made: list[dict[str, Any]] = []
+    clock = 0.0
+
+    def draw(before: int | None) -> int:
+        if before is not None and before + 1 in SECONDS:
+            return before + 1
+        token = int(rng.integers(2, vocabulary)) if hostile else int(rng.choice(SIMPLE))
+        return token - 1 if token in SECONDS else token
+
+    for prompt in range(prompts):
+        context, emitted, number = 7, 0, 0
+        made.append(
+            {
+                "prompt": prompt,
+                "cycle": 0,
+                "context": 0,
+                "keep": 0,
+                "start": clock,
+                "duration": 0.02,
+                "pass_model": ["target"],
+                "pass_rows": [1],
+                "pass_tokens": [6],
+                "pass_start": [clock],
+                "pass_duration": [0.02],
+            }
+        )
+        clock += 0.02
+        last: int | None = None
+        done = False
+        while not done:
+            number += 1
+            n = {"autoregressive": 0, "speculative": 4, "bild": int(rng.integers(0, 11)), "tree": 12}[method]
+            parent = np.arange(-1, n - 1)
+            if method == "tree":
+                parent = np.array([-1, -1, -1, 0, 0, 1, 3, 3, 4, 6, 6, 9])
+            token = np.zeros(n, np.int64)
+            for i in range(n):
+                token[i] = draw(int(token[parent[i]]) if parent[i] >= 0 else last)
+            q = rng.uniform(0.2, 1.0, n)
+            p = np.where(rng.random(n) < 0.75, rng.uniform(0.5, 1.0, n), rng.uniform(0.001, 0.3, n))
+            u = rng.random(n)
+            if method == "bild":
+                good = -np.log(p.astype(np.float32)) <= 2.0
+            elif temperature:
+                good = u < np.minimum(1, p / q)
+            else:
+                good = p > 0.5
+            status = np.full(n, "unjudged", object)
+            path: list[int] = []
+            here, walking = -1, True
+            while walking:
+                walking = False
+                for child in np.flatnonzero(parent == here):
+                    status[child] = "rejected"
+                    if good[child]:
+                        status[child] = "accepted"
+                        path.append(int(child))
+                        here, walking = int(child), True
+                        break
+            rejected = bool((status == "rejected").any())
+            final = draw(int(token[path[-1]]) if path else last)
+            origin = "correction" if rejected else "bonus"
+            if rejected and temperature:
+                origin = "resampled"
+            if method == "bild" and not rejected:
+                origin = "fallback"
+            if method == "autoregressive":
+                origin = "plain"
+            out = [int(token[i]) for i in path] + [final]
+            origins = ["draft"] * len(path) + [origin]
+            end = None
+            if number * 4 > tokens and rng.random() < 0.3:
+                out[-1], end = EOS, "eos"
+            if emitted + len(out) >= tokens:
+                room = tokens - emitted
+                for i in path[room:]:
+                    status[i] = "cut"
+                out, origins, end = out[:room], origins[:room], "length"
+            done = end is not None
+            # The target's candidates: at each prediction, its first is what greedy decoding would take.
+            top = rng.integers(2, vocabulary, (n + 1, top_k))
+            for i in range(n):
+                if status[i] in ("accepted", "cut"):
+                    top[parent[i] + 1, 0] = token[i]
+            for i in range(n):
+                if status[i] == "rejected":
+                    while top[parent[i] + 1, 0] == token[i]:
+                        top[parent[i] + 1, 0] = rng.integers(2, vocabulary)
+            if not path[len(out) :] and end != "length":
+                top[(path[-1] if path else -1) + 1, 0] = final
+            rank = np.array([0 if top[parent[i] + 1, 0] == token[i] else 2 for i in range(n)], np.int64)
+            judged = np.isin(status, ["accepted", "rejected", "cut"])
+            times = [0.0005 * n, 0.006, 0.0002, 0.0003]
+            made.append(
+                {
+                    "prompt": prompt,
+                    "cycle": number,
+                    "context": context,
+                    "keep": emitted,
+                    "depth": int(np.max(_depth(parent), initial=0)),
+                    "width": 3 if method == "tree" else int(n > 0),
+                    "stop": "none" if not n else ("fallback" if method == "bild" and n < 10 else "length"),
+                    "end": end,
+                    "control_name": ["window"],
+                    "control_value": [float(n)],
+                    "start": clock,
+                    "duration": sum(times),
+                    "draft_time": times[0],
+                    "forward_time": times[1],
+                    "verify_time": times[2],
+                    "commit_time": times[3],
+                    "node_token": token,
+                    "node_parent": parent,
+                    "node_position": _depth(parent),
+                    "node_source": ["model"] * n,
+                    "node_status": status.tolist(),
+                    "node_q": q,
+                    "node_p": np.where(judged, p, np.nan),
+                    "node_rank": np.where(judged, rank, np.nan),
+                    "node_u": u if temperature else None,
+                    "node_confidence": np.maximum(q, 0.5),
+                    "node_entropy": 1 - q,
+                    "node_margin": q / 2,
+                    "node_met": q > 0.1,
+                    "node_top_token": rng.integers(2, vocabulary, (n, top_k)),
+                    "node_top_p": np.sort(rng.random((n, top_k)))[:, ::-1],
+                    "pred_node": np.arange(-1, n),
+                    "pred_entropy": rng.random(n + 1),
+                    "pred_top_token": top,
+                    "pred_top_p": np.sort(rng.random((n + 1, top_k)))[:, ::-1],
+                    "top_k": top_k,
+                    "out_position": np.arange(emitted, emitted + len(out)),
+                    "out_token": out,
+                    "out_origin": origins,
+                    "out_p": rng.random(len(out)),
+                    "out_u": None,
+                    "pass_model": ["draft"] * (n > 0) + ["target"],
+                    "pass_rows": [1] * (n > 0) + [1],
+                    "pass_tokens": [n] * (n > 0) + [n + 1],
+                    "pass_start": [clock] * (n > 0) + [clock + times[0]],
+                    "pass_duration": [times[0]] * (n > 0) + [times[1]],
+                }
+            )
+            last = out[-1]
+            clock += sum(times)
+            context += len(out)
+            emitted += len(out)
+    return made
+
+
+def _depth(parent: np.ndarray) -> np.ndarray:
+    depth = np.zeros(len(parent) + 1, np.int64)
+    for i, above in enumerate(parent):
+        depth[i] = depth[above] + 1
+    return depth[:-1]
+
+
+def build(
+    method: str = "speculative",
+    prompts: int = 1,
+    tokens: int = 40,
+    seed: int = 0,
+    temperature: float = 0.0,
+    hostile: bool = True,
+    path: Path | None = None,
+    record: str | None = "judged",
+    **more: Any,
+) -> Trace:
+    """A whole synthetic trace: ``autoregressive``, ``speculative``, ``bild`` or ``tree``."""
+    run = metadata(method, seed, prompts, **more)
+    run["sampling"]["temperature"] = temperature
+    recorder = Recorder(run, path, record, piece=piece)
+    for cycle in cycles(method, prompts, tokens, seed, temperature, hostile):
+        recorder.add(cycle)
+    return recorder.close()
