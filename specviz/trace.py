@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"  # what a run's file is called, after its name, while the run goes on
 KEY = b"specviz"  # where the run's metadata stands in the file
-BATCH = 128  # cycles that are written at once
-WAIT = 0.5  # seconds after which fewer are
+BATCH = 256  # cycles that are written at once
+WAIT = 1.0  # seconds after which fewer are
 GROUP_BYTES = 64 << 20  # a row group of the finished file
 METADATA_LIMIT = 64 << 20  # bytes of a file's footer or header
 DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account
@@ -75,36 +75,37 @@ def _dump(value: Any) -> bytes:
 # ---------------------------------------------------------------- writing
 
 
-def _scalars(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _lists(values: list[Any], kind: pa.ListType) -> tuple[pa.Array, np.ndarray]:
+    """A list column from one value per row (array, list or None; NaN becomes null), and its lengths."""
     import pyarrow as pa
 
-    return pa.array(values, kind, from_pandas=True)
-
-
-def _lists(values: list[Any], kind: pa.ListType) -> pa.Array:
-    """One list column from one value per row (array, list or None); NaN becomes null."""
-    import pyarrow as pa
-
+    kinds = set(map(type, values))
+    if kinds == {type(None)}:
+        return pa.nulls(len(values), kind), np.full(len(values), -1, np.int64)
     parts = [v for v in values if v is not None]
-    if not parts:
-        return pa.nulls(len(values), kind)
-    arrays = [v for v in parts if isinstance(v, np.ndarray)]
-    if len(arrays) == len(parts):
-        flat = np.concatenate([v.reshape(-1) for v in arrays])
-        sizes = [-1 if v is None else v.size for v in values]
-        inner = pa.array(
-            flat.astype(np.float32) if kind.value_type == pa.float32() else flat, from_pandas=True
-        )
-        inner = inner if inner.type == kind.value_type else inner.cast(kind.value_type)
+    flat: Any
+    if list in kinds or tuple in kinds:
+        parts = [v if isinstance(v, list | tuple) else np.ravel(v).tolist() for v in parts]
+        flat = list(chain.from_iterable(parts))
+        lengths = list(map(len, parts))
     else:
-        rows = [v.reshape(-1).tolist() if isinstance(v, np.ndarray) else v for v in parts]
-        sizes = [-1 if v is None else (v.size if isinstance(v, np.ndarray) else len(v)) for v in values]
-        inner = pa.array(list(chain.from_iterable(rows)), kind.value_type, from_pandas=True)
-    counts = np.array(sizes, np.int64)
+        flat = np.concatenate(parts, axis=None)
+        lengths = [v.size for v in parts]
+    counts, mask = np.array(lengths, np.int64), None
+    if len(parts) < len(values):
+        given = np.array([v is not None for v in values])
+        counts, mask = np.full(len(values), -1, np.int64), pa.array(~given)
+        counts[given] = lengths
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(np.maximum(counts, 0), out=offsets[1:])
-    mask = pa.array(counts < 0) if (counts < 0).any() else None
-    return pa.ListArray.from_arrays(offsets, inner, mask=mask)
+    if isinstance(flat, list):
+        inner = pa.array(flat, kind.value_type, from_pandas=True)
+    else:
+        if flat.dtype == np.float64 and kind.value_type == pa.float32():
+            flat = flat.astype(np.float32)  # several times as fast as Arrow's checked cast
+        inner = pa.array(flat, from_pandas=flat.dtype.kind == "f")
+        inner = inner if inner.type == kind.value_type else inner.cast(kind.value_type)
+    return pa.ListArray.from_arrays(offsets, inner, mask=mask), counts
 
 
 class Recorder:
@@ -151,14 +152,15 @@ class Recorder:
         self._piece = piece
         self._pieces: dict[int, bytes] = {}
         self._schema = arrow_schema()
-        self._columns = [c for c in schema.COLUMNS if record is not None or c.name in TEXT_COLUMNS]
         self._names = {c.name for c in schema.COLUMNS}
+        self._kept = self._names if record is not None else set(TEXT_COLUMNS)
         self._batches: list[pa.RecordBatch] = []
         self._failed: TraceError | None = None
         self._file: Any = None
         self._closed = False
         if self.path is not None:
             self._open(force)
+        _lists([np.zeros(1)], _arrow_type("list<float>"))  # loads what converting needs now, not in the middle of a run
         self._flushed = time.perf_counter()
 
     @property
@@ -237,28 +239,28 @@ class Recorder:
     def _convert(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
         import pyarrow as pa
 
-        unknown: set[str] = set().union(*rows) - self._names
-        if unknown:
+        given: set[str] = set().union(*rows)
+        if unknown := given - self._names:
             raise TraceError(f"a cycle has no columns {sorted(unknown)}; see specviz.schema.COLUMNS")
         sampling = self.run.get("sampling") or {}
         fixed = {"run": self.run["run"], "method": self.run["method"], "seed": sampling.get("seed")}
         fixed |= {"prompt": 0, "row": 0, "update": 0}
-        arrays = []
+        arrays, counts = [], {}
         for field in self._schema:
             name = field.name
             try:
-                if self.run["record"] is None and name not in TEXT_COLUMNS:
+                if (name not in given and name not in fixed) or name not in self._kept:
                     array = pa.nulls(len(rows), field.type)
                 elif pa.types.is_list(field.type):
-                    array = _lists([row.get(name) for row in rows], field.type)
+                    array, counts[name] = _lists([row.get(name) for row in rows], field.type)
                 else:
-                    default = fixed.get(name)
-                    array = _scalars([row.get(name, default) for row in rows], field.type)
+                    values = [row.get(name, fixed.get(name)) for row in rows]
+                    array = pa.array(values, field.type, from_pandas=True)
             except (pa.ArrowException, TypeError, ValueError) as error:
                 raise TraceError(f"column {name} cannot hold what a cycle gave it: {error}") from error
             arrays.append(array)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        _check_lengths(batch)
+        _check_lengths(counts, batch.column("top_k"), "the record")
         return batch
 
     def _new_pieces(self, batch: pa.RecordBatch | None) -> dict[int, bytes]:
@@ -430,32 +432,31 @@ def _sizes(column: Any) -> np.ndarray:
     return pc.fill_null(pc.list_value_length(column), -1).to_numpy().astype(np.int64)
 
 
-def _check_lengths(table: pa.Table | pa.RecordBatch, where: str = "the record") -> None:
-    """Lists of one group are as long as each other in every row; top lists `top_k` times as long."""
-    names = table.schema.names
+def _check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
+    """Lists of one group are as long as each other in every row; top lists `top_k` times as long.
+
+    `sizes` holds each list column's length per row, -1 for null.
+    """
+    k = None
     for group in (*schema.GROUPS, "control"):
-        columns = [n for n in names if n.startswith(group + "_") and n not in schema.FLAT]
+        columns = {name: size for name, size in sizes.items() if name.startswith(group + "_")}
         known: np.ndarray | None = None
         first = ""
-        for name in columns:
-            size = _sizes(table.column(name))
-            if known is None:
+        for name, size in columns.items():  # in the schema's order: flat lists come after the others
+            if name in schema.FLAT:
+                k = top_k.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) if k is None else k
+                wanted = np.zeros(len(size), np.int64) if known is None else np.maximum(known, 0) * k
+            elif known is None:
                 known, first = size, name
                 continue
-            bad = (size >= 0) & (known >= 0) & (size != known)
+            else:
+                wanted = known
+            bad = (size != wanted) & (size >= 0) & (wanted >= 0)
             if bad.any():
                 i = int(np.argmax(bad))
-                raise TraceError(f"{where}: cycle {i} has {size[i]} of {name} but {known[i]} of {first}")
-            known = np.maximum(known, size)
-        for name in (
-            n for n in names if n in schema.FLAT and n.startswith(group + "_") and known is not None
-        ):
-            size = _sizes(table.column(name))
-            k = table.column("top_k").fill_null(0).to_numpy().astype(np.int64)
-            bad = (size >= 0) & (size != np.maximum(known, 0) * k)
-            if bad.any():
-                i = int(np.argmax(bad))
-                raise TraceError(f"{where}: cycle {i} has {size[i]} of {name}, not top_k times its rows")
+                raise TraceError(f"{where}: cycle {i} has {size[i]} of {name}; {first} asks for {wanted[i]}")
+            if name not in schema.FLAT:
+                known = np.maximum(known, size)
 
 
 def _check_values(table: pa.Table, where: str) -> None:
@@ -853,7 +854,11 @@ class Trace:
         for store in self._stores:
             with _reading(store.path or Path("the trace")):
                 table = store.columns(list(dict.fromkeys([*KEYS, *names])))
-                _check_lengths(table, store.where)
+                lists = [f.name for f in table.schema if pa.types.is_list(f.type)]
+                sizes = {name: _sizes(table.column(name)) for name in lists}
+                _check_lengths(
+                    sizes, table.column("top_k") if "top_k" in table.schema.names else None, store.where
+                )
                 _check_values(table, store.where)
                 for name in ("run", "method"):
                     if not set(pc.unique(table.column(name)).to_pylist()) <= {store.run[name]}:
