@@ -201,6 +201,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "show": (Verb("見せる", "1"),),
     "show me": (Verb("見せてくれる", "1"), Verb("見せる", "1")),
     "bring": (Verb("持ってくる", "kuru", "point"), Verb("届ける", "1")),
+    "bring away": (Verb("持っていく", "iku", "point"), Verb("届ける", "1")),
     "bring me": (Verb("持ってきてくれる", "1", "point"), Verb("持ってくる", "kuru", "point")),
     "send": (Verb("送る", "5"),),
     "send me": (Verb("送ってくれる", "1", "point"), Verb("送る", "5")),
@@ -564,6 +565,8 @@ def _verbs(clause: Clause) -> tuple[Verb, ...]:
         who = clause.subject.concept if isinstance(clause.subject, Entity) else None
         alive = clause.asks == "who" or who is None or _animate(who)
         return VERBS["be_at animate" if alive else "be_at"]
+    if verb == "bring" and _first_person(clause.subject):
+        return VERBS["bring away"]
     if clause.recipient is not None and _mine(clause.recipient) and not _first_person(clause.subject):
         if clause.modal is None:
             return VERBS[f"{verb} me"] if f"{verb} me" in VERBS else VERBS[verb]
@@ -781,8 +784,9 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
         about = [Piece("誰が", slot("subject"))]
     elif isinstance(subject, Entity) and topic is not None:
         particle = topic
-        if particle == "は" and (new and not clause.negated and asks is None and clause.verb != "be"):
-            particle = "が"
+        if new and not clause.negated and asks is None and clause.verb != "be" and not (
+                isinstance(thing, Entity) and thing.relative and isinstance(thing.relative.object, Gap)):
+            particle = "が"  # but not 画家がジュリアが見たかばんを
         drop = False
         if drops and others and clause.verb and (subject.pronoun or subject.concept in SPEAKERS):
             if subject.concept == "you":  # left out only of questions
