@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from specviz.corpus.meaning import (
-    MASS, NAMES, SPEAKERS, Clause, Entity, Gap, Pick, Piece, Place, Sentence, asked, once,
+    MASS,
+    NAMES,
+    SPEAKERS,
+    Clause,
+    Entity,
+    Gap,
+    Pick,
+    Piece,
+    Place,
+    Sentence,
+    asked,
+    once,
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -124,9 +135,9 @@ LINKS: dict[str, tuple[str, ...]] = {
     "but": ("aber",),
 }  # fmt: skip
 DATIVE = frozenset(("help",))  # verbs whose object is in the dative
-_NUMBERS = "keine ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf".split()
+_NUMBERS = ("keine", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf")
 _CASES = ("nom", "acc", "dat", "gen")
-_DEFINITE = dict(m="der den dem des", f="die die der der", n="das das dem des", p="die die den der")
+_DEFINITE = {"m": "der den dem des", "f": "die die der der", "n": "das das dem des", "p": "die die den der"}
 _EIN = {"m": ("", "en", "em", "es"), "f": ("e", "e", "er", "er"), "n": ("", "", "em", "es"),
         "p": ("e", "e", "en", "er")}  # fmt: skip
 _WEAK = {"m": ("e", "en", "en", "en"), "f": ("e", "e", "en", "en"), "n": ("e", "e", "en", "en"),
@@ -296,7 +307,11 @@ def _prepositional(preposition: str, phrase: str) -> str:
 
 
 def _entity(entity: Entity, slot: str, pick: Pick, case: str, negated: bool = False) -> list[Piece]:
-    found = [Piece(_head(entity, slot, pick, case, negated), slot)]
+    head = _head(entity, slot, pick, case, negated)
+    found = [Piece(head, slot)]
+    if negated and head.startswith("kein"):  # it negates the verb
+        none, _, rest = head.partition(" ")
+        found = [Piece(none, slot.rpartition(".")[0] + ".verb"), Piece(rest, slot)]
     if entity.relative:
         found += [Piece(",", "mark"), Piece(_relative(entity, slot, pick), f"{slot}.relative"), Piece(",", "mark")]
     return found
@@ -385,7 +400,7 @@ def _complex(clause: Clause, name: str, pick: Pick, person: str, last: bool) -> 
         else:
             finite, bracket = _WERDEN[person], whole
     elif clause.tense == "past" and verb.infinitive not in ("sein", "haben") and pick(
-        "perfect", (False, True), (1, 1)
+        "text.perfect", (False, True), (1, 1)
     ):
         finite, bracket = (_SEIN if verb.sein else _HABEN)[person], verb.participle
     else:
@@ -408,12 +423,10 @@ def _clause(
     slots: dict[str, list[Piece]] = {}
     case = "dat" if clause.verb in DATIVE else "acc"
     item, to = clause.object, clause.recipient
-    none = (
-        clause.negated and isinstance(item, Entity) and about is None and not item.definite and item.owner is None
+    none = bool(
+        clause.negated and clause.verb and isinstance(item, Entity) and about in (None, "verb") and not item.definite and item.owner is None
         and not item.pronoun and not item.counted and item.concept not in NAMES and item.concept not in SPEAKERS
     )  # fmt: skip
-    if clause.asks == "yes_no" and clause.negated and isinstance(item, Entity):
-        none = not (item.definite or item.owner or item.pronoun or item.counted or item.concept in (*NAMES, *SPEAKERS))
     if isinstance(clause.subject, Entity) and about != "subject":
         slots["subject"] = _entity(clause.subject, f"{name}.subject", pick, "nom")
     if isinstance(item, Entity) and about != "object":
@@ -507,7 +520,7 @@ def _middle(
         order += [*time, *known]
     else:
         order += [*known, *time]
-    negation = ["not"] if clause.negated and not none else []
+    negation = ["not"] if clause.negated and clause.verb and not none else []
     often = ["adverb"] if clause.adverb in ("often", "always") and "adverb" in slots else []
     manner = ["adverb"] if "adverb" in slots and not often else []
     place = ["place"] if "place" in slots else []

@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from specviz.corpus.meaning import (
-    MASS, NAMES, PEOPLE, SPEAKERS, Clause, Entity, Gap, Pick, Piece, Place, Sentence, asked, once,
+    MASS,
+    NAMES,
+    PEOPLE,
+    SPEAKERS,
+    Clause,
+    Entity,
+    Gap,
+    Pick,
+    Piece,
+    Place,
+    Sentence,
+    asked,
+    once,
 )  # fmt: skip
 
 CODE = "en"
@@ -98,7 +110,9 @@ LINKS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _STATIVE = frozenset(("have", "need", "love", "know", "believe", "think", "hope", "say", "see", "be", "be_at",
                       "forget", "find", "lose", "live"))  # fmt: skip
-_NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
+_NUMBERS = (
+    "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+)  # fmt: skip
 _SUBJECT = {"i": "I", "you": "you", "we": "we", "f": "she", "m": "he", "n": "it", "pl": "they"}
 _OBJECT = {"i": "me", "you": "you", "we": "us", "f": "her", "m": "him", "n": "it", "pl": "them"}
 _OWNER = {"i": "my", "you": "your", "we": "our", "f": "her", "m": "his", "n": "its", "pl": "their"}

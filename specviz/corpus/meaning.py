@@ -252,11 +252,15 @@ def keyed_pick(seed: int) -> Pick:
     return pick
 
 
-def once(pick: Pick, only: str = "") -> Pick:
+# Choices that a text keeps from sentence to sentence: the word for a thing, the past tense of telling.
+STEADY = ("noun.", "text.")
+
+
+def once(pick: Pick, only: str | tuple[str, ...] = "") -> Pick:
     """`pick`, but the same answer to the same key (where it starts with `only`).
 
-    Within one sentence, so that equal keys agree; over a story with ``only="noun."`` it keeps
-    the same word for the same thing, where a language names the choice of a noun ``noun.<concept>``.
+    Within one sentence, so that equal keys agree; over a story with ``only=STEADY``, so that
+    it keeps the same word for the same thing (a language names that choice ``noun.<concept>``).
     """
     made: dict[str, object] = {}
 

@@ -10,14 +10,37 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import Literal, TypeVar
 
 from specviz.corpus.meaning import (
-    ANIMALS, DITRANSITIVE, DRINKS, FOOD, INTRANSITIVE, KIN, MASS, MOTION, NAMES, PEOPLE, PLACES, SPEAKERS,
-    SPEECH, TIME_TENSES, TIMES, TRANSITIVE, Asks, Clause, Entity, Gap, Place, Sentence, Split, Tense,
-    asked, split_of,
+    ANIMALS,
+    DITRANSITIVE,
+    DRINKS,
+    FOOD,
+    INTRANSITIVE,
+    KIN,
+    MASS,
+    MOTION,
+    NAMES,
+    PEOPLE,
+    PLACES,
+    SPEAKERS,
+    SPEECH,
+    TIME_TENSES,
+    TIMES,
+    TRANSITIVE,
+    Asks,
+    Clause,
+    Entity,
+    Gap,
+    Place,
+    Sentence,
+    Split,
+    Tense,
+    asked,
+    split_of,
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -37,7 +60,6 @@ _SMALL = (
 )  # fmt: skip
 _BEINGS = (*ROLES, *NAMES, *ANIMALS)
 _PERSONS = (*ROLES, *NAMES, *KIN)
-_SIGHTS = (*_BEINGS, "car", "bicycle", "boat", "picture", "flower", "house_key", "bag", "ball", "machine")
 OBJECTS: dict[str, tuple[str, ...]] = {
     "have": (*_GOODS, "key", "apple", "egg", "cake", "dog", "cat", "horse", "bird"),
     "buy": (*_GOODS, *FOOD, "milk", "tea", "coffee", "horse"),
@@ -157,13 +179,14 @@ HOW: dict[str, tuple[str, ...]] = {
 _ANIMAL_VERBS = ("see", "eat", "drink", "run", "sleep", "come_back", "wait", "be", "be_at")
 _STATIVE = frozenset(("have", "love", "know", "need", "be", "be_at", "live"))
 _VERBS = (*TRANSITIVE, *DITRANSITIVE, *INTRANSITIVE, *MOTION, "be", "be_at")
+_LASTING = ("car", "bicycle", "boat", "camera", "clock", "dog", "cat", "horse", "shoe")
 _GONE = frozenset(("sell", "eat", "drink", "lose", "forget", "give", "send", "bring"))
 _FEELINGS = ("tired", "happy")
 
 # --- drawing ------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def _ranked(options: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[float, ...]]:
     order = sorted(set(options))
     random.Random(len(order) * 31 + 7).shuffle(order)
@@ -341,10 +364,10 @@ def _clause(
     when = tense or _tense(rng, time)
     if time and when not in TIME_TENSES[time]:
         time = None
-    if verb in _STATIVE and (when == "future" or time in ("now", "today", "this_morning", "this_evening")):
-        if verb != "be_at" and verb != "be":
-            time = None
-            when = tense if tense and tense != "future" else ("past" if when == "past" else "present")
+    brief = when == "future" or time in ("now", "today", "this_morning", "this_evening")
+    if brief and verb in _STATIVE and verb not in ("be", "be_at"):
+        time = None
+        when = tense if tense and tense != "future" else ("past" if when == "past" else "present")
     if verb == "live" and time not in (None, "last_week"):
         time = None
     taken = avoid | {subject.concept} | ({subject.owner.concept} if subject.owner else frozenset())
@@ -372,19 +395,20 @@ def _clause(
         if concept in _SMALL and verb in ("lose", "look_for", "find", "forget", "need", "show") and owner_ok:
             if rng.random() < 0.6:
                 item = _own(rng, subject, item)
-        elif concept in ("car", "bicycle", "boat", "camera", "clock", "dog", "cat", "horse", "shoe", "window") and (
-            verb in ("sell", "repair", "clean", "love", "look_for", "paint") and owner_ok and rng.random() < 0.5
-        ):
-            item = _own(rng, subject, item)
-        elif concept in KIN and owner_ok and rng.random() < 0.6:
+        elif owner_ok and rng.random() < 0.55 and (
+            concept in KIN
+            or (verb in ("sell", "repair", "clean", "love", "look_for", "paint") and concept in _LASTING)
+        ):  # fmt: skip
             item = _own(rng, subject, item)
         elif concept in KIN:
             names = [n for n in NAMES if n not in taken]
             item = replace(item, owner=Entity(draw(rng, names)) if subject.concept != "i" else Entity("i"))
-        elif verb in ("repair", "find", "read", "clean", "see") and concept in (*_SMALL, "car", "bicycle", "clock"):
-            if rng.random() < 0.15:
-                names = [n for n in NAMES if n not in taken]
-                item = replace(item, owner=Entity(draw(rng, names)), definite=True, counted=False)
+        elif (
+            verb in ("repair", "find", "read", "clean", "see") and concept in (*_SMALL, *_LASTING)
+            and concept not in ANIMALS and rng.random() < 0.15
+        ):  # fmt: skip
+            names = [n for n in NAMES if n not in taken]
+            item = replace(item, owner=Entity(draw(rng, names)), definite=True, counted=False)
         if verb in DITRANSITIVE:
             if item.owner is None and verb == "show":
                 item = replace(item, counted=False, number=1 if item.counted else item.number)
@@ -392,9 +416,7 @@ def _clause(
             taken |= {recipient.concept}
             if rng.random() < 0.12 and subject.concept not in ("i", "we"):
                 recipient = Entity("i")
-    if verb in ("live", "be_at") or verb in ("go", "travel", "arrive"):
-        spot = place(rng, verb)
-    elif verb in WHERE and rng.random() < 0.33:
+    if verb in ("live", "be_at", "go", "travel", "arrive") or (verb in WHERE and rng.random() < 0.33):
         spot = place(rng, verb)
     if verb == "be":
         fitting = FITS[subject.concept]
@@ -492,9 +514,7 @@ def _joined(rng: random.Random, split: Split | None, main: Clause, link: str) ->
         tense = "past" if main.tense == "past" else rng.choice(("past", "present", "future", "future"))  # type: ignore[assignment]
         if main.verb == "hope":
             tense = "future"
-    elif link in ("when", "if"):
-        tense = "past" if main.tense == "past" else "present"
-    elif link == "because":
+    elif link in ("when", "if", "because"):
         tense = "past" if main.tense == "past" else "present"
     else:
         tense = main.tense
@@ -615,9 +635,8 @@ def _questions(clause: Clause, split: Split | None) -> list[Clause]:
     if isinstance(full.subject, Entity):
         full = replace(full, subject=replace(full.subject, definite=True, relative=None))
     asks: list[Asks] = []
-    if isinstance(full.subject, Entity) and full.subject.concept not in SPEAKERS and _is_person(full.subject):
-        if full.subject.number == 1:
-            asks.append("who")
+    if _is_person(full.subject) and isinstance(full.subject, Entity) and full.subject.number == 1:
+        asks.append("who")
     if isinstance(full.object, Entity):
         if full.object.counted and not clause.negated:
             asks.append("how_many")
@@ -801,7 +820,7 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
     told: list[Sentence] = []
     while len(told) < n:
         time = opening if not told and rng.random() < 0.8 else None
-        clause = _until(split, lambda: _event(rng, scene, tense, time), 1000)
+        clause = _until(split, partial(_event, rng, scene, tense, time), 1000)
         if clause is None:
             return story(rng, split, n)  # a corner that no clause of the split leads out of
         if time and rng.random() < 0.6:
@@ -812,10 +831,9 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
             if clause.subject.pronoun:
                 back = clause.subject
             if back is not None and _clear(scene, clause, back):
-                link = rng.choice(("because", "and", "but"))
-                pronoun = back
-                second = _until(split, lambda: _aside(rng, pronoun, tense, str(link), clause), 200)
-                link = link if second else None
+                kind = rng.choice(("because", "and", "but"))
+                second = _until(split, partial(_aside, rng, back, tense, kind, clause), 200)
+                link = kind if second else None
         _remember(scene, clause)
         told.append(Sentence(clause, link, second))
     return told
