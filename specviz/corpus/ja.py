@@ -388,9 +388,13 @@ _ZIPF = tuple(tuple(1 / rank for rank in range(1, n + 1)) for n in range(9))
 
 @dataclass
 class _Saying:
-    """The picks of one sentence; a concept keeps its word throughout."""
+    """The picks of one sentence; a concept keeps its word throughout.
+
+    `silent`: the clause being said leaves its subject out, so that 彼女の would have nothing to refer to.
+    """
 
     pick: Pick
+    silent: bool = False
     words: dict[str, str] = field(default_factory=dict)
 
     def one(self, key: str, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
@@ -505,7 +509,8 @@ def _head(entity: Entity, path: str, say: _Saying, subject: Entity | Gap | None 
             before = say.one(f"{path}.owner", ("", before))
         elif _owns(subject, owner):
             oneself = "自分たちの" if owner.number > 1 or owner.concept == "we" else "自分の"
-            before = say.one(f"{path}.owner", (before, "") if kin else (oneself, before))
+            options_before = (before, "") if kin else (oneself, before)
+            before = ("" if kin else oneself) if say.silent else say.one(f"{path}.owner", options_before)
     noun = say.noun(concept if options is NOUNS[concept] else f"{concept}.kin", options)
     if entity.number > 1 and not entity.counted and concept in PEOPLE and not noun.endswith("達"):
         noun += "たち"
@@ -530,7 +535,7 @@ def _noun(entity: Entity, path: str, slot: str, say: _Saying, particle: str,
     if number is None:
         text += particle
     else:
-        orders = (f"{text}{particle}{number}", f"{number}の{text}{particle}")
+        orders: tuple[str, ...] = (f"{text}{particle}{number}", f"{number}の{text}{particle}")
         if entity.owner is not None:  # 私の3冊の本 keeps the owner in front
             orders = orders[:1] if floats else (f"{text}{number}{particle}",)
         elif not floats:
@@ -662,6 +667,8 @@ def _predicate(clause: Clause, path: str, say: _Saying, form: str, verb: Verb | 
 
 def _place(place: Place | None, clause: Clause, path: str, say: _Saying, verb: Verb | None, unknown: bool) -> str:
     relation = place.relation if place else ("to" if clause.verb in MOTION_WITH_HE else "at")
+    if unknown and relation not in ("to", "from"):
+        relation = "at"
     if unknown:
         name = "どこ"
     else:
@@ -704,7 +711,10 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
     def slot(name: str) -> str:
         return fixed or f"{path}.{name}"
 
+    if clause.asks == "who":  # the answer must not show in the wording
+        clause = replace(clause, subject=None)
     subject, thing, asks = clause.subject, clause.object, clause.asks
+    before, say.silent = say.silent, topic is None
     if head is not None:  # fill the gap for the choice of words only
         filled = replace(clause, subject=Entity(head, pronoun=True)) if isinstance(subject, Gap) else (
             replace(clause, object=Entity(head, pronoun=True)) if isinstance(thing, Gap) else clause)
@@ -805,6 +815,7 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
         front, middle = time, place + about
         if time and main:
             front = [Piece(time[0].text + "、", time[0].slot)]
+        say.silent = before
         return _Parts(front, [], middle + adverb, predicate)
     goal = clause.verb in ("go", "travel", "arrive", "come_back", "run", "live", "be_at")
     if time and asks != "when" and about:
@@ -834,6 +845,7 @@ def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | Non
         middle += place
     if late:
         middle += adverb
+    say.silent = before
     return _Parts(front, about, middle, predicate)
 
 
