@@ -38,6 +38,8 @@ class Draft:
         Where the nodes come from (model, store, prompt ...), for all or for each.
     stop : str
         Why drafting stopped (``length``, ``fallback``, ``eos``, ``room`` ...).
+    logits : tensor [n, vocabulary] or list of n rows
+        The drafter's raw predictions where it chose each node; the record is reduced from them later.
 
     Raises
     ------
@@ -53,6 +55,7 @@ class Draft:
     signals: dict[str, Any] = field(default_factory=dict)
     source: str | Sequence[str] = "model"
     stop: str = "length"
+    logits: Any = None
 
     def __post_init__(self) -> None:
         parents = np.asarray(self.parents, np.int64).reshape(-1)
@@ -150,9 +153,11 @@ class Draft:
 
         source = self.source if isinstance(self.source, str) else [self.source[i] for i in keep]
         signals = {name: pick(values) for name, values in self.signals.items()}
+        logits = [self.logits[i] for i in keep] if isinstance(self.logits, list) else pick(self.logits)
         return Draft(
-            self.tokens[keep], parents, pick(self.positions), pick(self.judge), pick(self.q), signals, source, self.stop
-        )
+            self.tokens[keep], parents, pick(self.positions), pick(self.judge), pick(self.q), signals, source,
+            self.stop, logits,
+        )  # fmt: skip
 
     def best(self, scores: np.ndarray, n: int) -> Draft:
         """The `n` nodes of highest path score as a tree; ties go to the earlier node.

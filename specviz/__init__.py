@@ -1,0 +1,62 @@
+"""Learn, see and measure speculative decoding: instrumented decoders and their traces.
+
+Names are resolved when first used: importing the package loads neither torch nor pandas.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+    from .loop import generate, stream
+    from .methods import names as list_methods
+    from .models import bundled as list_models
+    from .models import load
+    from .trace import Trace
+
+    open = Trace.open
+
+# Where each public name lives, and what it is called there.
+_DOORS = {
+    "load": ("models", "load"),
+    "list_models": ("models", "bundled"),
+    "list_methods": ("methods", "names"),
+    "generate": ("loop", "generate"),
+    "stream": ("loop", "stream"),
+    "open": ("trace", "Trace.open"),
+    "Trace": ("trace", "Trace"),
+    "SpecvizError": ("errors", "SpecvizError"),
+    "TraceError": ("errors", "TraceError"),
+    "ModelError": ("errors", "ModelError"),
+    "ParameterError": ("errors", "ParameterError"),
+    "PromptError": ("errors", "PromptError"),
+}
+
+__all__ = [
+    "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError", "generate",
+    "list_methods", "list_models", "load", "open", "stream",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            value: Any = version("specviz-lm")
+        except PackageNotFoundError:  # a checkout that was never installed
+            value = "0+unknown"
+    elif name in _DOORS:
+        room, inner = _DOORS[name]
+        value = attrgetter(inner)(import_module(f"{__name__}.{room}"))
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_DOORS, "__version__"})

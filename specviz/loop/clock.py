@@ -1,0 +1,89 @@
+"""Clocks for phases and passes, and contexts whose passes are timed and recorded."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+
+class Clock:
+    """The host's clock: right where passes are synchronous (a CPU)."""
+
+    timing = "host clock"
+
+    def mark(self) -> Any:
+        """A point in time; pairs of marks are compared later."""
+        return time.perf_counter()
+
+    def between(self, first: Any, second: Any) -> float:
+        """Seconds from one mark to another."""
+        return second - first
+
+
+class EventClock(Clock):
+    """CUDA: events in the device's own queue, compared after they happened; nothing waits for them."""
+
+    timing = "device events, read after the fact; about 5 us of host time each"
+
+    def mark(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, first: Any, second: Any) -> float:
+        if first is second:
+            return 0.0
+        second.synchronize()
+        return first.elapsed_time(second) / 1e3
+
+
+class SynchronisedClock(Clock):
+    """MPS: the host's clock after the device has finished; each mark stalls the queue."""
+
+    timing = "synchronised: the device is drained at each phase, which slows the run"
+
+    def mark(self) -> Any:
+        torch.mps.synchronize()
+        return time.perf_counter()
+
+
+def clock_for(device: torch.device | str) -> Clock:
+    """The clock that tells the truth about a device."""
+    kinds = {"cuda": EventClock, "mps": SynchronisedClock}
+    return kinds.get(torch.device(device).type, Clock)()
+
+
+class Watched:
+    """A context of one row whose passes are written down: model, tokens, when and how long.
+
+    Everything else is the context's own.
+    """
+
+    def __init__(self, context: Any, name: str, clock: Clock | None, passes: list[tuple]) -> None:
+        self.context = context
+        self.extend, self.commit, self.rewind = context.extend, context.commit, context.rewind
+        self._name, self._clock, self._passes = name, clock, passes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.context, name)
+
+    def forward(self, draft: Any, hidden: Any = ()) -> Any:
+        """The context's forward, timed."""
+        if self._clock is None:
+            result = self.context.forward(draft, hidden)
+            self._passes.append((self._name, result.tokens, None, None))
+            return result
+        start = self._clock.mark()
+        result = self.context.forward(draft, hidden)
+        self._passes.append((self._name, result.tokens, start, self._clock.mark()))
+        return result
+
+    def prefill(self) -> int:
+        """The context's prefill, timed."""
+        start = self._clock.mark() if self._clock else None
+        tokens = self.context.prefill()
+        if tokens:  # a prompt of one token leaves nothing to compute
+            self._passes.append((self._name, tokens, start, self._clock.mark() if self._clock else None))
+        return tokens

@@ -1,0 +1,191 @@
+"""One prompt, decoded cycle by cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..draft import Draft
+from ..methods.base import Method, Session, Verdict
+from ..sampling import Sampling, Uniforms
+from .clock import Clock, Watched
+
+
+@dataclass
+class Cycle:
+    """A finished cycle.
+
+    Parameters
+    ----------
+    prompt, number : int
+        Index of the prompt, and of the cycle within it; cycle 0 is the prefill.
+    context : int
+        Committed tokens before the cycle.
+    tokens : list of int
+        What it emitted, and `origins` how each came about.
+    end : str or None
+        What ended the decoding: eos, length, context.
+    draft, verdict, status
+        What was proposed, what was decided, and the final status of each node. None in the prefill.
+    scores : tensor [1 + n, vocabulary] or None
+        The target's logits at the root and at each node.
+    passes : list of (model, tokens, mark, mark)
+        Forward passes, in order.
+    marks : list
+        Clock marks: begin, drafted, passed, verified, committed.
+    control : dict
+        The controller's values.
+    """
+
+    prompt: int
+    number: int
+    context: int
+    keep: int
+    tokens: list[int] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
+    end: str | None = None
+    draft: Draft | None = None
+    verdict: Verdict | None = None
+    status: list[str] = field(default_factory=list)
+    scores: Any = None
+    passes: list[tuple] = field(default_factory=list)
+    marks: list[Any] = field(default_factory=list)
+    control: dict[str, float] = field(default_factory=dict)
+
+
+def decode(
+    target: Any,
+    tokens: list[int],
+    method: Method,
+    *,
+    drafter: Any = None,
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 128,
+    eos: Any = None,
+    seed: int = 0,
+    prompt: int = 0,
+    uniforms: Any = None,
+    clock: Clock | None = None,
+) -> Iterator[Cycle]:
+    """Decode one prompt; yield each cycle when it is finished.
+
+    Parameters
+    ----------
+    target, drafter : Model
+        Anything with the model's face: ``vocabulary``, ``eos``, ``max_length``, ``device``, ``open``.
+    tokens : list of int
+        The prompt, at least one token and shorter than the target's context.
+    method : Method
+        Drafter and verifier.
+    sampling : Sampling, optional
+        Default: greedy.
+    max_new_tokens : int
+        Never more than these are emitted.
+    eos : iterable of int, optional
+        Ids that end the text. Default: the target's.
+    seed, prompt : int
+        Keys of the random numbers.
+    uniforms : callable, optional
+        ``uniforms(cycle, use, n)`` in place of the generator: a test can walk through all outcomes.
+    clock : Clock, optional
+        None takes no times.
+
+    Yields
+    ------
+    Cycle
+        First the prefill, then one for each draft-verify cycle.
+    """
+    passes: list[tuple] = []
+    opened: list[Any] = []
+    source = uniforms or Uniforms(seed, prompt)
+
+    def open_context(model: Any, ids: list[int], room: int, name: str) -> Watched:
+        opened.append(Watched(model.open([ids], room), name, clock, passes))
+        return opened[-1]
+
+    ends = frozenset(target.eos if eos is None else eos)
+    limit = min(max_new_tokens, target.max_length - len(tokens))
+    full = "length" if limit == max_new_tokens else "context"
+    session = Session(
+        list(tokens), sampling or Sampling(), target, drafter, ends, limit, open_context,
+        lambda use, n: source(session.cycle, use, n),
+    )  # fmt: skip
+
+    def cycle_of(number: int, length: int, marks: list[Any]) -> Cycle:
+        new = passes[:]
+        passes.clear()
+        keep = length - len(tokens)
+        return Cycle(prompt, number, length, keep, passes=new, marks=marks, control=dict(session.control))
+
+    mark = clock.mark if clock else lambda: None
+    length = len(tokens)
+    try:
+        begin = mark()
+        context = open_context(target, session.prompt, limit + method.spare, "target")
+        context.prefill()
+        passed = mark()
+        method.start(session)
+        ready = mark()
+        # In the prefill the target comes first; phases are told apart by their marks all the same.
+        first = cycle_of(0, length, [begin, passed, ready])
+        first.end = full if limit <= 0 else None
+        yield first
+        end = first.end
+        while end is None:
+            session.cycle += 1
+            left = limit - (length - len(tokens))
+            begin = mark()
+            draft = method.draft(left)
+            drafted = mark()
+            result = context.forward(draft, method.hidden) if wants_pass(draft) else None
+            scores = None if result is None else result.logits[0]
+            passed = mark()
+            verdict = method.verify(draft, scores)
+            verified = mark()
+            emitted = [verdict.tokens[node] for node in verdict.path]
+            origins = ["draft"] * len(emitted)
+            if verdict.token is not None:
+                emitted.append(verdict.token)
+                origins.append(verdict.origin)
+            count, end = ending(emitted, ends, left, full)
+            status = cut(draft, verdict, count) if end else verdict.status
+            if end is None:  # what nobody reads is not committed
+                context.commit(verdict.path)
+                if verdict.token is not None:
+                    context.extend([[verdict.token]])
+                method.learn(draft, result, verdict)
+            cycle = cycle_of(session.cycle, length, [begin, drafted, passed, verified, mark()])
+            cycle.tokens, cycle.origins, cycle.end = emitted[:count], origins[:count], end
+            cycle.draft, cycle.verdict, cycle.status, cycle.scores = draft, verdict, status, scores
+            length += count
+            yield cycle
+    finally:
+        for each in opened:
+            each.close()
+
+
+def wants_pass(draft: Draft) -> bool:
+    """Whether the target has something to read: an empty draft reads the root, unjudged nodes need nothing."""
+    return not len(draft) or draft.judge is None or any(draft.judge)
+
+
+def ending(emitted: list[int], eos: frozenset[int], left: int, full: str) -> tuple[int, str | None]:
+    """How many of a cycle's tokens are emitted, and what ends the text there, if anything.
+
+    An end token ends it wherever it stands, and stays; otherwise `left` tokens are the limit.
+    """
+    for i, token in enumerate(emitted[:left]):
+        if token in eos:
+            return i + 1, "eos"
+    return (left, full) if len(emitted) >= left else (len(emitted), None)
+
+
+def cut(draft: Draft, verdict: Verdict, count: int) -> list[str]:
+    """Statuses when the text ended after `count` tokens: nodes behind the last emitted one are cut."""
+    if count > len(verdict.path):
+        return verdict.status  # it ended with the target's own token
+    last = verdict.path[count - 1]
+    below = draft.mask[:, last].copy()  # nodes that see the last emitted one
+    below[last] = False
+    return ["cut" if gone else status for gone, status in zip(below, verdict.status)]

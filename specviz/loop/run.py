@@ -1,0 +1,398 @@
+"""One run: check everything, load what must be loaded, decode each prompt, keep the record."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import methods
+from ..errors import ModelError, ParameterError, PromptError
+from ..methods.base import Method
+from ..sampling import Sampling
+from ..trace import Recorder, Trace
+from .clock import clock_for
+from .cycle import Cycle, decode
+from .reduce import Reducer
+
+RECORDS = ("judged", "all", None)
+DEFAULT_DRAFT = {"town": "town-draft"}  # bundled targets that bring a drafter
+KEPT = ("id", "kind", "language", "reference")  # what a prompt may say of itself
+# Settings of a generation config whose logits processors read the whole text so far: a block pass
+# would need another one at each node. Beside each the value that switches it off.
+PREFIX_PROCESSORS = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": 1.0,
+    "watermarking_config": None,
+    "constraints": None,
+    "force_words_ids": None,
+}
+
+
+class Run:
+    """A run as an iterator of finished cycles; its `trace` is there when it ends, however it ends.
+
+    Made by `stream`; `generate` exhausts one. Closing it early keeps the trace so far.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        prompt: Any,
+        method: str | Method = "speculative",
+        *,
+        draft: Any = None,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        record: str | None = "judged",
+        out: str | Path | None = None,
+        force: bool = False,
+        device: str | None = None,
+        dtype: str | None = None,
+        **parameters: Any,
+    ) -> None:
+        # What can be checked without a model is checked first.
+        self.method = method if isinstance(method, Method) else methods.find(method)(**parameters)
+        if isinstance(method, Method) and parameters:
+            raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
+        self.sampling = Sampling(temperature, top_k, top_p)
+        self.max_new_tokens = whole("max_new_tokens", max_new_tokens, 1)
+        self.seed = whole("seed", seed, 0)
+        if record not in RECORDS:
+            raise ParameterError(f"record must be 'judged', 'all' or None, got {record!r}")
+        self.record = record
+        self.prompts = prompts(prompt)
+        self.model = ready(model, device, dtype)
+        self.drafter = self._drafter(draft, device, dtype)
+        refuse_processors(self.model)
+        if self.drafter is not None:
+            self.model.check_vocabulary(self.drafter)
+        for entry in self.prompts:  # later turns are checked when their prompt exists
+            self._ids(entry["turns"][:1] if "turns" in entry else entry["prompt"], "turns" in entry)
+        self.clock = clock_for(self.model.device) if record else None
+        name = f"{self.method.name}-{uuid.uuid4().hex[:8]}"
+        path = None if out is None else Path(out)
+        if path is not None and path.suffix != ".parquet":
+            path = path / f"{name}.parquet"
+        recorder = Recorder(self._metadata(name), path, record, piece=self.model.piece, force=force)
+        self.recorder = recorder
+        self.reducer = Reducer(recorder, record, self.clock)
+        self.trace: Trace | None = None
+        self._cycles = self._decode()
+
+    def __iter__(self) -> Iterator[Cycle]:
+        return self
+
+    def __next__(self) -> Cycle:
+        return next(self._cycles)
+
+    def close(self) -> None:
+        """Stop here and keep the trace so far."""
+        self._cycles.close()
+        if self.trace is None:  # it had not begun
+            self._end("closed before it began")
+
+    def _decode(self) -> Iterator[Cycle]:
+        try:
+            for entry in self.prompts:
+                yield from self._texts(entry)
+        except KeyboardInterrupt:
+            self._end("interrupted")
+        except GeneratorExit:
+            self._end("closed by the caller")
+            raise
+        except BaseException as error:
+            # The record must not hide what went wrong, nor be lost by it.
+            with suppress(Exception):
+                self._end(f"{type(error).__name__}: {error}"[:500])
+            raise
+        else:
+            self._end(None)
+
+    def _texts(self, entry: dict[str, Any]) -> Iterator[Cycle]:
+        """The texts of one prompt: one for each turn, a turn's answer being part of the next one's prompt."""
+        turns = entry.get("turns")
+        if turns is None:
+            yield from self._text(self._ids(entry["prompt"], False), entry, {})
+            return
+        messages: list[Any] = []
+        for number, turn in enumerate(turns):
+            messages.append(turn)
+            ids = self._ids(messages, True)
+            answer: list[int] = []
+            for cycle in self._text(ids, entry, {"turn": number}):
+                answer += cycle.tokens
+                yield cycle
+            messages.append(self.model.decode([t for t in answer if t not in self.model.eos]))
+
+    def _text(self, ids: list[int], entry: dict[str, Any], more: dict[str, Any]) -> Iterator[Cycle]:
+        known = self.recorder.run["prompts"]
+        known.append({"tokens": ids} | {k: entry[k] for k in KEPT if entry.get(k) is not None} | more)
+        for cycle in decode(
+            self.model,
+            ids,
+            self.method,
+            drafter=self.drafter,
+            sampling=self.sampling,
+            max_new_tokens=self.max_new_tokens,
+            seed=self.seed,
+            prompt=len(known) - 1,
+            clock=self.clock,
+        ):
+            self.reducer.add(cycle)
+            yield cycle
+
+    def _end(self, stopped: str | None) -> None:
+        if stopped is not None:
+            self.reducer.interrupt()
+        self.reducer.flush()
+        self.recorder.run["peak_memory"] = peak_memory(self.model.device)
+        self.trace = self.recorder.close(complete=stopped is None, stopped=stopped)
+
+    def _drafter(self, draft: Any, device: str | None, dtype: str | None) -> Any:
+        if not self.method.needs_draft:
+            return None
+        if draft is None:
+            draft = DEFAULT_DRAFT.get(self.model.name)
+            if draft is None:
+                raise ParameterError(
+                    f"{self.method.name} needs a draft model: pass draft= (a name, a folder or a model)"
+                )
+            print(f"specviz: no draft= given, using {draft}", file=sys.stderr)
+        return ready(
+            draft, device or str(self.model.device), dtype or str(self.model.dtype).removeprefix("torch.")
+        )
+
+    def _ids(self, prompt: Any, turns: bool) -> list[int]:
+        if turns:  # questions and answers by turns
+            prompt = [
+                {"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(prompt)
+            ]
+        ids = list(self.model.encode(prompt))
+        for model in filter(None, (self.model, self.drafter)):
+            if len(ids) >= model.max_length:
+                raise PromptError(
+                    f"the prompt has {len(ids)} tokens and leaves no room in {model.name}'s context of "
+                    f"{model.max_length}: shorten it"
+                )
+        return ids
+
+    def _metadata(self, name: str) -> dict[str, Any]:
+        model, drafter = self.model, self.drafter
+        dtype = str(model.dtype).removeprefix("torch.")
+        sampling = {name: getattr(self.sampling, name) for name in ("temperature", "top_k", "top_p")}
+        tokenizer = getattr(model, "tokenizer", None)
+        return {
+            "run": name,
+            "method": self.method.name,
+            "parameters": self.method.values,
+            "sampling": sampling | {"seed": self.seed, "max_new_tokens": self.max_new_tokens},
+            "exactness": self.method.exactness(self.sampling, dtype),
+            "model": {"name": model.name, "parameters": model.parameters},
+            "draft": None if drafter is None else {"name": drafter.name, "parameters": drafter.parameters},
+            "tokenizer": None if tokenizer is None else getattr(tokenizer, "name_or_path", "") or model.name,
+            "eos": list(model.eos),
+            "prompts": [],
+            "machine": machine(model.device),
+            "threads": torch.get_num_threads(),
+            "dtype": dtype,
+            "versions": versions(),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "timing": self.clock.timing if self.clock else None,
+        }
+
+
+def generate(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Trace:
+    """Decode one prompt, or several one after another, and return the trace.
+
+    Parameters
+    ----------
+    model : str, path, transformers model or specviz model
+        A bundled name, a folder, ``hf:<id>``, or a loaded model.
+    prompt : str, list of chat messages, list of token ids, dict, or a list of such
+        A dict holds ``prompt`` or ``turns`` (texts, decoded in turn as one conversation) and may say ``id``,
+        ``kind``, ``language`` and ``reference``, which the trace keeps.
+    method : str or Method
+        See `specviz.list_methods`.
+    draft : like `model`, optional
+        The draft model, for methods that need one; the others leave it alone.
+    max_new_tokens : int
+        Most tokens generated for each prompt. Default 128.
+    temperature, top_k, top_p : float, int, float
+        Sampling; temperature 0 (the default) is greedy, top_k 0 and top_p 1 are off.
+    seed : int
+        Seed of the random numbers.
+    record : {"judged", "all", None}
+        What the trace keeps: what judging read, every row of every pass, or the text alone.
+    out : path, optional
+        Where to write the trace: a ``.parquet`` file, or a folder that gets a new file.
+    force : bool
+        Whether an existing file may be replaced.
+    device, dtype : str, optional
+        For models that are still to be loaded.
+    **parameters
+        The method's own, by name.
+
+    Returns
+    -------
+    Trace
+        Of all prompts. After Ctrl-C the trace so far, with ``run["complete"]`` False.
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError
+        Before any work, with one line that says what to do.
+    """
+    run = Run(model, prompt, method, **options)
+    for _ in run:
+        pass
+    assert run.trace is not None
+    return run.trace
+
+
+def stream(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Run:
+    """Like `generate`, but gives an iterator of finished cycles whose ``trace`` is there at the end.
+
+    Examples
+    --------
+    >>> run = specviz.stream(model, "...", method="bild", draft=small)  # doctest: +SKIP
+    >>> for cycle in run:  # doctest: +SKIP
+    ...     print(model.decode(cycle.tokens), end="")
+    >>> run.trace  # doctest: +SKIP
+    """
+    return Run(model, prompt, method, **options)
+
+
+def ready(model: Any, device: str | None, dtype: str | None) -> Any:
+    """A model that can open contexts: loaded if it is a name, a path or a transformers model."""
+    if model is None:
+        raise ModelError("no model was given")
+    if hasattr(model, "open") and hasattr(model, "encode") and not isinstance(model, Path):
+        if device is not None and torch.device(device).type != torch.device(model.device).type:
+            raise ModelError(f"{model.name} is on {model.device}; load it on {device}, or drop device=")
+        return model
+    from ..models import load
+
+    return load(model, **{k: v for k, v in (("device", device), ("dtype", dtype)) if v is not None})
+
+
+def refuse_processors(model: Any) -> None:
+    """Refuse a generation config whose logits processors depend on the whole prefix.
+
+    Raises
+    ------
+    ModelError
+        Naming them.
+    """
+    config = getattr(getattr(model, "net", None), "generation_config", None)
+    found = [
+        f"{name}={value!r}"
+        for name, off in PREFIX_PROCESSORS.items()
+        if (value := getattr(config, name, None)) not in (None, off)
+    ]
+    if found:
+        raise ModelError(
+            f"{model.name}'s generation config sets {', '.join(found)}, which depends on the whole text so far and is "
+            "not served: switch it off there (model.generation_config) to decode without it"
+        )
+
+
+def prompts(given: Any) -> list[dict[str, Any]]:
+    """The prompts as a list of dicts with ``prompt`` or ``turns``.
+
+    Raises
+    ------
+    PromptError
+        If it is empty or of no known form.
+    """
+    single = (
+        isinstance(given, str | Mapping)
+        or not isinstance(given, Sequence)
+        or (len(given) > 0 and isinstance(given[0], Mapping) and "role" in given[0])
+        or (len(given) > 0 and hasattr(given[0], "__index__"))
+    )
+    entries = [given] if single else list(given)
+    if not entries:
+        raise PromptError("the prompt is empty; give a text, chat messages, token ids, or a list of prompts")
+    found = []
+    for i, entry in enumerate(entries):
+        where = "" if single else f" (prompt {i})"
+        if not isinstance(entry, Mapping):
+            entry = {"prompt": entry.tolist() if hasattr(entry, "tolist") else entry}
+        if ("prompt" in entry) == ("turns" in entry):
+            raise PromptError(f"a prompt needs either 'prompt' or 'turns'{where}")
+        if "turns" in entry:
+            turns = entry["turns"]
+            if (
+                isinstance(turns, str)
+                or not turns
+                or not all(isinstance(t, str) and t.strip() for t in turns)
+            ):
+                raise PromptError(f"'turns' must be a list of texts that are not empty{where}")
+        elif not isinstance(entry["prompt"], str | Sequence):
+            raise PromptError(
+                f"a prompt is a text, chat messages or token ids, got {type(entry['prompt']).__name__}{where}"
+            )
+        elif len(entry["prompt"]) == 0 or (isinstance(entry["prompt"], str) and not entry["prompt"].strip()):
+            raise PromptError(f"the prompt is empty{where}; give at least one token")
+        found.append(dict(entry))
+    return found
+
+
+def whole(name: str, value: Any, low: int) -> int:
+    """`value` as an int of at least `low`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < low:
+        raise ParameterError(f"{name} must be a whole number of at least {low}, got {value!r}")
+    return int(value)
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """Processor, device and system; no name of the machine or of a person."""
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf8") as lines:
+        processor = next(
+            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor
+        )
+    name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
+    return {"processor": processor, "device": name, "system": f"{platform.system()} {platform.release()}"}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, specviz and the libraries that ran."""
+    found = {"python": platform.python_version()}
+    for package, name in (
+        ("specviz", "specviz-lm"),
+        *((n, n) for n in ("torch", "transformers", "numpy", "pyarrow")),
+    ):
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(name)
+    return found
+
+
+def peak_memory(device: torch.device) -> dict[str, int | None]:
+    """Peak resident bytes of the process, and of the device where it keeps count."""
+    process = None
+    with suppress(ImportError):  # Windows
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    cuda = torch.device(device).type == "cuda"
+    return {"process": process, "device": torch.cuda.max_memory_allocated(device) if cuda else None}

@@ -1,0 +1,64 @@
+"""The methods: one file a paper or a family, found by entry point (group ``specviz.methods``).
+
+Another package adds a method by naming its class in its own entry points:
+
+    [project.entry-points."specviz.methods"]
+    mine = "my_package.mine:Mine"
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import metadata
+
+from ..errors import ParameterError, SpecvizError
+from .base import Method, Parameter, Session, Verdict, near
+
+__all__ = ["GROUP", "Method", "Parameter", "Session", "Verdict", "find", "names", "near"]
+
+GROUP = "specviz.methods"
+
+
+@cache
+def _points() -> dict[str, metadata.EntryPoint]:
+    """Entry points by name; a name of ours is never replaced by another package's."""
+    found: dict[str, metadata.EntryPoint] = {}
+    for point in metadata.entry_points(group=GROUP):
+        if point.name not in found or point.value.startswith("specviz."):
+            found[point.name] = point
+    return found
+
+
+def names() -> list[str]:
+    """Names of all methods that `specviz.generate` takes; imports none of them."""
+    return sorted(_points())
+
+
+def find(name: str) -> type[Method]:
+    """The method's class.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such method; near names are offered.
+    SpecvizError
+        If the package that declares it cannot be imported, or declares no `Method`.
+    """
+    points = _points()
+    if name not in points:
+        nothing = "no method is installed: install specviz-lm (pip install -e . in a checkout)"
+        raise ParameterError(f"unknown method {name!r}" + near(name, points, nothing))
+    point = points[name]
+    try:
+        method = point.load()
+    except Exception as error:  # another package's fault must not look like ours, nor break the rest
+        raise SpecvizError(
+            f"method {name!r} ({point.value}) cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise SpecvizError(f"method {name!r} ({point.value}) is not a specviz.methods.Method")
+    if method.name != name:
+        raise SpecvizError(
+            f"method {name!r} ({point.value}) calls itself {method.name!r}: the names must agree"
+        )
+    return method

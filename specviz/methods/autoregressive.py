@@ -1,0 +1,32 @@
+"""Autoregressive decoding: one pass of the target for each token. The yardstick of all others."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..draft import Draft
+from ..sampling import FINAL, Sampling, draw
+from .base import Method, Verdict
+
+
+class Autoregressive(Method):
+    """No draft; each cycle the target writes one token."""
+
+    name = "autoregressive"
+    title = "Autoregressive"
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "exact"
+
+    def draft(self, left: int) -> Draft:
+        return Draft.empty()
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        assert scores is not None
+        sampling = self.session.sampling
+        if sampling.greedy:
+            return Verdict([], [], int(scores[0].argmax()), "plain", [])
+        p = sampling.probabilities(scores[0])
+        u = float(self.session.uniforms(FINAL, 1)[0])
+        token = int(draw(p, u))
+        return Verdict([], [], token, "plain", [], token_u=u, token_p=p[token])

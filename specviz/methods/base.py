@@ -1,0 +1,224 @@
+"""What a method is: declared parameters, a drafter and a verifier."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..errors import ParameterError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..draft import Draft
+    from ..sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A method's parameter, declared once: checked before any work, shown in help and records.
+
+    Parameters
+    ----------
+    name : str
+        Keyword of `specviz.generate`.
+    default : bool, int, float or str
+        Its type is the parameter's type.
+    low, high : float, optional
+        Legal values, both ends included.
+    choices : tuple of str
+        Legal values of a text parameter.
+    unit : str
+        ``tokens``, ``probability``, ``nats`` ...
+    meaning : str
+        One sentence.
+    symbol : str
+        The paper's symbol.
+    """
+
+    name: str
+    default: Any
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    meaning: str = ""
+    symbol: str = ""
+    choices: tuple[str, ...] = ()
+
+    def check(self, value: Any) -> Any:
+        """The value in the parameter's type.
+
+        Raises
+        ------
+        ParameterError
+            If it has another type or lies outside the range.
+        """
+        kind = type(self.default)
+        if kind is bool:
+            if isinstance(value, bool | np.bool_):
+                return bool(value)
+            raise ParameterError(f"{self.name} must be True or False, got {value!r}")
+        if kind is str:
+            if value in self.choices:
+                return value
+            raise ParameterError(f"{self.name} must be one of {', '.join(self.choices)}, got {value!r}")
+        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if not number or value != value or (kind is int and value != int(value)):
+            raise ParameterError(
+                f"{self.name} must be {'a whole' if kind is int else 'a'} number, got {value!r}"
+            )
+        low = -float("inf") if self.low is None else self.low
+        high = float("inf") if self.high is None else self.high
+        if not low <= value <= high:
+            raise ParameterError(f"{self.name} must {self.range}, got {value:g}")
+        return kind(value)
+
+    @property
+    def range(self) -> str:
+        """The legal values in words."""
+        if self.choices:
+            return "be one of " + ", ".join(self.choices)
+        if self.low is not None and self.high is not None:
+            return f"lie in [{self.low:g}, {self.high:g}]"
+        if self.low is not None:
+            return f"be at least {self.low:g}"
+        return "be a number" if self.high is None else f"be at most {self.high:g}"
+
+
+@dataclass
+class Verdict:
+    """What a verifier decided about a draft, as host values (one synchronisation brought them over).
+
+    Parameters
+    ----------
+    path : list of int
+        Accepted nodes, from the first level down.
+    tokens : list of int
+        Token of every node of the draft.
+    token : int or None
+        The token that follows the path; None if the method has none this time.
+    origin : str
+        How `token` came about: bonus, correction, resampled, fallback, plain.
+    status : list of str
+        For each node: accepted, rejected, unjudged.
+    u : array [n], optional
+        Uniform used to judge each node; NaN where none was.
+    token_u : float, optional
+        Uniform that drew `token`.
+    p, q : tensors [n], optional
+        Probabilities of the nodes' tokens as they were tested. None: the plain softmax was (or nothing).
+    token_p : tensor [], optional
+        The target's probability of `token` as it was drawn. None: the plain softmax.
+    """
+
+    path: list[int]
+    tokens: list[int]
+    token: int | None
+    origin: str
+    status: list[str]
+    u: np.ndarray | None = None
+    token_u: float | None = None
+    p: Any = None
+    q: Any = None
+    token_p: Any = None
+
+
+@dataclass
+class Session:
+    """What a method may use while it decodes one prompt.
+
+    Parameters
+    ----------
+    prompt : list of int
+        Token ids of the prompt.
+    sampling : Sampling
+        Temperature, top-k, top-p.
+    target : Model
+        The model whose text is wanted.
+    drafter : Model or None
+        The draft model, if the method needs one.
+    eos : frozenset of int
+        Ids that end the text.
+    limit : int
+        Tokens that may be generated.
+    open : callable
+        ``open(model, tokens, room, name)`` gives a context whose passes are timed and recorded under a name.
+    uniforms : callable
+        ``uniforms(use, n)`` gives the current cycle's uniforms for a use, float64 [n].
+    """
+
+    prompt: list[int]
+    sampling: Sampling
+    target: Any
+    drafter: Any
+    eos: frozenset[int]
+    limit: int
+    open: Callable[..., Any]
+    uniforms: Callable[[int, int], np.ndarray]
+    cycle: int = 0
+    control: dict[str, float] = field(default_factory=dict)
+
+
+class Method:
+    """A drafter and a verifier. Subclass it in one file and name it in the entry points.
+
+    The loop calls, for each prompt, `start` once and then, each cycle, `draft`, `verify` and `learn`.
+    Class attributes say what the method is; parameters arrive checked, as attributes of their names.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    needs_draft: ClassVar[bool] = False
+    hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
+    spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
+
+    def __init__(self, **values: Any) -> None:
+        known = {p.name: p for p in self.parameters}
+        for name in values:
+            if name not in known:
+                raise ParameterError(
+                    f"{self.name} has no parameter {name!r}" + near(name, known, "it has none")
+                )
+        for p in self.parameters:
+            setattr(self, p.name, p.check(values.get(p.name, p.default)))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Every parameter with its value."""
+        return {p.name: getattr(self, p.name) for p in self.parameters}
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format."""
+        raise NotImplementedError
+
+    def start(self, session: Session) -> None:
+        """A prompt begins: open contexts, forget the last prompt."""
+        self.session = session
+
+    def draft(self, left: int) -> Draft:
+        """Propose tokens. `left` tokens may still be emitted, so at most ``left - 1`` lead to a pass."""
+        raise NotImplementedError
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.
+
+        `scores` is None where the draft asked for no pass (no node of it is to be judged).
+        """
+        raise NotImplementedError
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        """A cycle was committed and decoding goes on: bring the drafter up to date."""
+
+
+def near(name: str, known: Any, otherwise: str) -> str:
+    """The end of a sentence about an unknown name: what was probably meant, or what there is."""
+    close = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(close) + "?"
+    return "; there is " + ", ".join(sorted(known)) if known else "; " + otherwise

@@ -1,0 +1,79 @@
+"""A small model that drafts a chain, one token a pass; what draft-model methods share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..draft import Draft
+from ..sampling import DRAFT, draw
+from .base import Session
+
+NOTHING = Draft.empty()
+
+
+class DraftModel:
+    """The drafter's context beside the target's, kept in step with the committed text.
+
+    Parameters
+    ----------
+    session : Session
+        The prompt, the sampling and the draft model.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.length = len(session.prompt)  # committed tokens
+        self.full = session.drafter.max_length
+        room = min(session.limit, self.full - self.length)
+        self.context = session.open(session.drafter, session.prompt, room, "draft")
+        self.context.prefill()
+
+    def room(self, most: int) -> int:
+        """How many of `most` tokens the drafter's own context can still draft."""
+        # A draft of n tokens feeds n - 1 of them; the whole block must fit when it is accepted.
+        return max(0, min(most, self.full - self.length))
+
+    def chain(self, n: int) -> Draft:
+        """n tokens, drawn as the target draws (same temperature, top-k and top-p), without looking at them.
+
+        Leviathan et al. 2023, Algorithm 1, lines 1-5: q_i from the small model, x_i from q_i.
+        """
+        if n <= 0:
+            return Draft.empty("room")
+        greedy = self.session.sampling.greedy
+        u = None if greedy else torch.as_tensor(self.session.uniforms(DRAFT, n), device=self.device)
+        tokens: list[Tensor] = []
+        scores: list[Tensor] = []
+        chosen: list[Tensor] = []
+        for i in range(n):
+            row = self.predict()
+            scores.append(row)
+            if u is None:
+                token = row.argmax(-1, keepdim=True)
+            else:
+                chosen.append(self.session.sampling.probabilities(row))
+                token = draw(chosen[-1], u[i]).view(1)
+            tokens.append(token)
+            self.context.extend(token)
+        q = torch.stack(chosen) if chosen else None
+        return Draft.chain(torch.cat(tokens), q=q, logits=scores, stop="length")
+
+    def predict(self) -> Tensor:
+        """The drafter's logits after the committed text and what it drafted, [vocabulary]."""
+        return self.context.forward(NOTHING).logits[0][0]
+
+    @property
+    def device(self) -> Any:
+        return self.session.drafter.device
+
+    def follow(self, kept: int, token: int | None) -> None:
+        """Keep the first `kept` drafted tokens, which it has computed; then the target's own token."""
+        self.length += kept
+        if self.length < self.full:  # else its context is full: it drafts no more
+            self.context.rewind(self.length)
+            if token is not None:
+                self.context.extend([[token]])
+        self.length += token is not None

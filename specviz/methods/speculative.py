@@ -1,0 +1,140 @@
+"""Speculative decoding with a draft model: greedy matching, or rejection sampling.
+
+Leviathan, Kalman and Matias 2023 ("Fast Inference from Transformers via Speculative Decoding",
+Algorithm 1); Chen et al. 2023 ("Accelerating Large Language Model Decoding with Speculative
+Sampling", Algorithm 2). Both give the same rule; line numbers below are Leviathan's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..draft import Draft
+from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
+from .base import Method, Parameter, Session, Verdict
+from .draft_model import DraftModel
+
+
+class Speculative(Method):
+    """A draft model writes a few tokens; the target keeps those it would have written itself."""
+
+    name = "speculative"
+    title = "Speculative decoding"
+    paper = "Leviathan et al. 2023; Chen et al. 2023"
+    parameters = (
+        Parameter("draft_length", 4, 1, 64, "tokens", "Tokens that the draft model writes in a cycle.", "γ"),
+    )
+    needs_draft = True
+    draft_length: int
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        # Greedy compares argmaxes of a block pass: it can flip where two logits nearly tie. In sampling the
+        # law of the output is the target's (Leviathan, theorem in appendix A.1), whatever a draw rounds to.
+        return "exact up to ties" if sampling.greedy else "exact"
+
+    def start(self, session: Session) -> None:
+        self.session = session
+        self.drafter = DraftModel(session)
+
+    def draft(self, left: int) -> Draft:
+        # The target adds a token to every draft, so one token of the limit is its own.
+        if left <= 1:
+            return Draft.empty("length")
+        return self.drafter.chain(self.drafter.room(min(self.draft_length, left - 1)))
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        assert scores is not None
+        if self.session.sampling.greedy:
+            return verify_greedy(draft, scores)
+        n = len(draft)
+        u, last = self.session.uniforms(ACCEPT, n), float(self.session.uniforms(FINAL, 1)[0])
+        return verify_sampled(draft, self.session.sampling.probabilities(scores), u, last)
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        self.drafter.follow(len(verdict.path), verdict.token)
+
+
+def chain_status(n: int, kept: int) -> list[str]:
+    """Status of a chain's nodes when the first `kept` were accepted."""
+    return (["accepted"] * kept + ["rejected"] + ["unjudged"] * n)[:n]
+
+
+def verify_greedy(draft: Draft, scores: Tensor) -> Verdict:
+    """Keep the longest prefix that equals the target's own argmaxes, then its next one.
+
+    `scores` [1 + n, vocabulary]: row i predicts node i, the last row the bonus.
+    """
+    n = len(draft)
+    best = scores.argmax(-1)
+    both = torch.cat(
+        [best, torch.as_tensor(draft.tokens, device=best.device)]
+    ).tolist()  # the synchronisation
+    best, tokens = both[: n + 1], both[n + 1 :]
+    kept = matching(best, tokens)
+    origin = "plain" if n == 0 else "bonus" if kept == n else "correction"
+    return Verdict(list(range(kept)), tokens, best[kept], origin, chain_status(n, kept))
+
+
+def matching(best: list[int], tokens: list[int]) -> int:
+    """Length of the common prefix."""
+    kept = 0
+    while kept < len(tokens) and best[kept] == tokens[kept]:
+        kept += 1
+    return kept
+
+
+def verify_sampled(draft: Draft, p: Tensor, u: np.ndarray, last: float) -> Verdict:
+    """Rejection sampling of a chain: lines 8-15 of Algorithm 1.
+
+    Parameters
+    ----------
+    draft : Draft
+        With ``q`` [n, vocabulary], the distributions its tokens were really drawn from.
+    p : tensor [1 + n, vocabulary]
+        The target's distributions, warped as q was.
+    u : array [n]
+        Uniforms for the accepts.
+    last : float
+        Uniform for the token after the accepted ones.
+    """
+    n = len(draft)
+    tokens = torch.as_tensor(draft.tokens, device=p.device)
+    nothing = torch.zeros_like(p[:1])  # where nothing was drafted
+    q = torch.cat([draft.q, nothing]) if n else nothing
+    p_node = p[:n].gather(1, tokens[:, None])[:, 0]
+    q_node = q[:n].gather(1, tokens[:, None])[:, 0]
+    kept = accepts(p_node, q_node, torch.as_tensor(u, device=p.device, dtype=exact_type(p.device)))
+    kept = kept.long().cumprod(0).sum()  # line 9: the first rejection ends the block
+    token = draw(after(p, q, kept), last)
+    k, t, *drafted = torch.cat([kept[None], token[None], tokens]).tolist()  # the synchronisation
+    origin = "plain" if n == 0 else "bonus" if k == n else "resampled"
+    used = np.where(np.arange(n) <= k, u, np.nan)
+    status = chain_status(n, k)
+    return Verdict(list(range(k)), drafted, t, origin, status, used, last, p_node, q_node, p[k, t])
+
+
+def accepts(p: Tensor, q: Tensor, u: Tensor) -> Tensor:
+    """Line 9: accept where u < p(x) / q(x); bool [n].
+
+    Written as u q < p in the widest float, where the product of two float32 is exact: the decision can
+    be repeated from the recorded numbers.
+    """
+    return u * q.to(u.dtype) < p.to(u.dtype)
+
+
+def after(p: Tensor, q: Tensor, kept: Tensor) -> Tensor:
+    """Lines 11-14: the distribution of the token after `kept` accepted ones, [vocabulary], unnormalised.
+
+    After a rejection the residual max(0, p - q); after the whole block q is zero and it is p, the bonus.
+    """
+    return residual(p[kept], q[kept])
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """max(0, p - q), [vocabulary], unnormalised; p itself where rounding leaves nothing."""
+    rest = (p - q).clamp(min=0)
+    return torch.where(rest.sum() > 0, rest, p)
