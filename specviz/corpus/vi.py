@@ -13,7 +13,6 @@ from specviz.corpus.meaning import (
     DITRANSITIVE,
     DRINKS,
     FOOD,
-    KIN,
     MASS,
     MOTION,
     NAMES,
@@ -44,7 +43,7 @@ NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "girl": ("", ("cô bé", "bé gái")), "boy": ("", ("cậu bé", "bé trai")), "friend": ("người", ("bạn",)),
     "neighbor": ("người", ("hàng xóm", "láng giềng")), "doctor": ("", ("bác sĩ",)),
     "teacher": ("", ("thầy giáo", "giáo viên")), "student": ("", ("nữ sinh", "học sinh")),
-    "farmer": ("", ("nông dân",)), "driver": ("", ("tài xế", "người lái xe")), "cook": ("", ("đầu bếp",)),
+    "farmer": ("người", ("nông dân",)), "driver": ("người", ("tài xế", "lái xe")), "cook": ("", ("đầu bếp",)),
     "painter": ("", ("họa sĩ",)), "guest": ("vị", ("khách",)), "mother": ("người", ("mẹ", "má")),
     "father": ("người", ("bố", "cha")), "sister": ("người", ("chị gái",)), "brother": ("người", ("anh trai",)),
     "dog": ("con", ("chó",)), "cat": ("con", ("mèo",)), "horse": ("con", ("ngựa",)), "bird": ("con", ("chim",)),
@@ -112,24 +111,24 @@ VERBS: dict[str, tuple[tuple[str, ...], str]] = {
     "see": (("nhìn thấy", "thấy"), "event"), "find": (("tìm thấy", "tìm được"), "event"), "eat": (("ăn",), "act"),
     "drink": (("uống",), "act"), "read": (("đọc",), "act"), "write": (("viết",), "act"), "open": (("mở",), "act"),
     "close": (("đóng",), "act"), "clean": (("lau", "lau chùi"), "act"), "repair": (("sửa", "sửa chữa"), "act"),
-    "carry": (("mang", "vác"), "act"), "lose": (("làm mất", "đánh mất"), "event"), "need": (("cần",), "state"),
+    "carry": (("mang",), "act"), "lose": (("làm mất", "đánh mất"), "event"), "need": (("cần",), "state"),
     "love": (("yêu",), "state"), "know": (("quen", "quen biết"), "state"), "meet": (("gặp",), "event"),
     "help": (("giúp", "giúp đỡ"), "act"), "visit": (("thăm", "đến thăm"), "act"),
     "call": (("gọi điện cho", "gọi điện thoại cho"), "act"), "pick_up": (("lấy",), "act"), "invite": (("mời",), "act"),
     "paint": (("vẽ",), "act"), "cook": (("nấu",), "act"), "look_for": (("tìm", "tìm kiếm"), "act"),
     "forget": (("quên", "bỏ quên"), "event"),
-    "give": (("đưa", "trao"), "act"), "show": (("cho",), "act"), "bring": (("đem",), "act"), "send": (("gửi",), "act"),
+    "give": (("đưa", "trao"), "act"), "show": (("cho",), "act"), "bring": (("mang", "đem"), "act"), "send": (("gửi",), "act"),
     "sleep": (("ngủ",), "act"), "work": (("làm việc",), "act"), "wait": (("đợi", "chờ"), "act"),
     "sing": (("hát", "ca hát"), "act"), "laugh": (("cười",), "act"), "dance": (("nhảy múa", "khiêu vũ"), "act"),
     "live": (("sống",), "state"), "get_up": (("thức dậy", "ngủ dậy"), "event"),
     "go": (("đi",), "act"), "travel": (("đi du lịch", "du lịch"), "act"), "arrive": (("đến", "tới"), "event"),
     "come_back": (("trở về", "quay về"), "event"), "run": (("chạy",), "act"),
     "be": (("là",), "state"), "be_at": (("ở",), "state"),
-    "say": (("nói",), "act"), "think": (("nghĩ", "cho"), "state"), "believe": (("tin",), "state"),
+    "say": (("nói",), "event"), "think": (("nghĩ", "cho"), "state"), "believe": (("tin",), "state"),
     "hope": (("hy vọng", "mong"), "state"),
 }
-BY_OBJECT = {("pick_up", "person"): ("đón",), ("love", "thing"): ("rất thích", "yêu thích"),
-             ("clean", "shoe"): ("đánh",), ("clean", "cup"): ("rửa",), ("clean", "car"): ("rửa", "lau"),
+BY_OBJECT = {("pick_up", "person"): ("đón",), ("carry", "bag"): ("xách", "mang"), ("love", "thing"): ("rất thích", "yêu thích"),
+             ("clean", "cup"): ("rửa",), ("clean", "car"): ("rửa", "lau"),
              ("clean", "bicycle"): ("rửa", "lau"), ("close", "book"): ("gấp",), ("close", "umbrella"): ("gấp",),
              ("open", "letter"): ("mở",), ("cook", "egg"): ("nấu", "luộc")}
 MODALS = {"want": ("muốn",), "can": ("có thể",), "must": ("phải",)}
@@ -160,7 +159,7 @@ def _forms(adjective: str, concept: str) -> tuple[str, ...]:
     """The words of an adjective beside a noun."""
     kind = _kind(concept)
     if adjective == "old":
-        return {"person": ("già", "lớn tuổi"), "animal": ("già",), "place": ("cổ", "cũ")}.get(kind, ("cũ",))
+        return {"person": ("già", "lớn tuổi"), "animal": ("già",), "place": ("cũ", "cổ")}.get(kind, ("cũ",))
     if adjective == "big" and kind == "person":
         return ("to lớn",)
     if adjective == "young" and kind == "animal":
@@ -186,11 +185,16 @@ def _forms(adjective: str, concept: str) -> tuple[str, ...]:
     return ADJECTIVES[adjective]
 
 
+# Feelings and age beside a person's noun, where the bare word would read as a predicate.
+BESIDE = {"tired": ("mệt mỏi",), "happy": ("vui vẻ", "hạnh phúc"), "old": ("lớn tuổi", "già"), "young": ("trẻ", "trẻ tuổi")}
+
+
 def _adjectives(adjectives: Sequence[str], concept: str, slot: str, pick: Pick) -> str:
     """Adjectives after a noun, colours last; two that are no colours are joined by và."""
     several = len(adjectives) > 1
     ranked = sorted(adjectives, key=lambda a: a in COLOURS)
-    words = [_word(_forms(a, concept)[: 1 if several else None], f"{slot}.{a}", pick) for a in ranked]
+    forms = [BESIDE[a] if a in BESIDE and _kind(concept) == "person" else _forms(a, concept) for a in ranked]
+    words = [_word(f[:1] if several else f, f"{slot}.{a}", pick) for a, f in zip(ranked, forms, strict=True)]
     if several and ranked[-1] not in COLOURS:
         return " ".join(words[:-1]) + " và " + words[-1]
     return " ".join(words)
@@ -207,7 +211,7 @@ def _pronoun(entity: Entity) -> str:
     sex = NAMES.get(concept) or PEOPLE.get(concept)
     if entity.number > 1:
         return "họ" if sex else "chúng"
-    special = {"mother": "bà ấy", "father": "ông ấy", "child": "nó", "girl": "cô bé ấy", "boy": "cậu bé ấy"}
+    special = {"mother": "bà ấy", "father": "ông ấy", "child": "nó", "girl": "em ấy", "boy": "cậu ấy"}
     return special.get(concept) or {"f": "cô ấy", "m": "anh ấy"}.get(sex or "", "nó")
 
 
@@ -249,12 +253,12 @@ def _np(
     if entity.adjectives:
         after.append(_adjectives(entity.adjectives, concept, path, pick))
     if entity.owner is not None:
-        near = concept in KIN and not after
         kin = concept in ("mother", "father", "sister", "brother")
+        near = kin and not after and (entity.owner.pronoun or entity.owner.concept in SPEAKERS)
         if kin and single and not entity.counted:
             base = noun
         if own:
-            words = [_owner(entity.owner, path, near, pick), "của mình"]
+            words = ["của mình", _owner(entity.owner, path, False, pick)]
             after.append(pick(f"{path}.own", words, (2, 1)))
         else:
             after.append(_owner(entity.owner, path, near, pick))
@@ -276,12 +280,14 @@ def _np(
         head = base if single else ("các " if person else "những ") + base
     elif entity.definite:
         if single:
-            end = "đó" if point and not entity.relative else ""
-            if not end:
+            if point and not entity.relative:
+                end = "đó"
+            elif not entity.relative:
                 end = pick(f"{path}.the", ("", "ấy" if person else "đó"), (4, 1))
             head = base
         else:
-            head = pick(f"{path}.the", ("các ", "những ") if person else ("những ", "các "), (3, 1)) + base
+            several = ("những ",) if classifier and classifier != "vị" else ("các ", "những ")
+            head = (pick(f"{path}.the", several, (3, 1)) if len(several) > 1 else several[0]) + base
             end = "đó" if point and not entity.relative else ""
     elif none:
         head = base
@@ -295,7 +301,7 @@ def _np(
     inner = slot if slot.endswith(".relative") else f"{slot}.relative"
     clause = entity.relative
     out = [Piece(" ".join([head, *after]), slot)]
-    said = [Piece(p.text, inner) for p in _clause(clause, inner, pick, f"{path}.relative", "relative", concept)]
+    said = [Piece(p.text, inner) for p in _clause(clause, inner, pick, f"{path}.relative", "relative", entity)]
     if not isinstance(clause.subject, Gap) or pick(f"{path}.that", (False, True), (2, 1)) or clause.verb == "be":
         out.append(Piece("mà", inner))
     return [*out, *said, *([Piece(end, slot)] if end else [])]
@@ -325,19 +331,19 @@ def _place(place: Place | None, path: str, pick: Pick, asked: bool, use: str) ->
         prepositions: tuple[str, ...] = (full,)
     else:
         noun, prepositions = word, bare
-        if place.concept in ("river", "house") and place.relation != "at":
-            noun = f"{classifier} {word}" if place.concept == "house" else word
+        if place.concept == "house" and (place.relation != "at" or use in ("bare", "goal")):
+            noun = f"{classifier} {word}"
+        if place.concept == "river" and use in ("bare", "goal") and place.relation not in AROUND:
+            noun = "bờ " + word
     if place.relation == "from":
         return "từ " + noun
     if place.relation in AROUND:
         spot = _word(AROUND[place.relation], f"{path}.around", pick)
-        if place.concept == "house" and place.definite and not place.adjective:
-            noun = f"{classifier} {word}"
         return ("đến " if use == "goal" else "ở " if use == "at" else "") + f"{spot} {noun}"
     if use == "goal":
         return _word(("đến", "tới"), f"{path}.to", pick) + " " + noun
     if use == "bare":
-        return ("bờ " if place.concept == "river" else "") + noun
+        return noun
     preposition = _word(prepositions, f"{path}.at", pick)
     if use == "be":
         return noun if preposition in ("ở", "tại") else f"{preposition} {noun}"
@@ -345,6 +351,12 @@ def _place(place: Place | None, path: str, pick: Pick, asked: bool, use: str) ->
 
 
 # --- clauses ----------------------------------------------------------------------------
+
+
+def _head_noun(clause: Clause, head: Entity | None) -> str:
+    """The concept that the complement describes; a thing when a fragment lacks it."""
+    who = clause.subject if isinstance(clause.subject, Entity) else head
+    return who.concept if who is not None else "book"
 
 
 def _same(a: object, b: object) -> bool:
@@ -357,7 +369,7 @@ def _same(a: object, b: object) -> bool:
 
 
 def _clause(
-    clause: Clause, slot: str, pick: Pick, path: str, role: str = "main", head: str | None = None, drop: bool = False
+    clause: Clause, slot: str, pick: Pick, path: str, role: str = "main", head: Entity | None = None, drop: bool = False
 ) -> list[Piece]:
     """A clause. `role` is "main", "sub" (after khi, nếu) or "relative"; `head` the noun that a gap stands for; `drop`
     leaves the subject unsaid."""
@@ -400,7 +412,8 @@ def _clause(
 
     # Object and recipient.
     target = clause.object
-    concept = head if isinstance(target, Gap) else target.concept if isinstance(target, Entity) else None
+    filled = head if isinstance(target, Gap) else target
+    concept = filled.concept if isinstance(filled, Entity) else None
     obj: list[Piece] = []
     if asks == "what" and verb != "be":
         obj = [Piece(pick(f"{path}.what", ("gì", "cái gì"), (2, 1)), B)]
@@ -443,8 +456,7 @@ def _clause(
     if verb is None:
         said = [Piece("cho", R), *to] if to else []
         if clause.complement:
-            noun = who.concept if isinstance(who, Entity) else head or "book"
-            said.append(Piece(_forms(clause.complement, noun)[0], at("complement")))
+            said.append(Piece(_forms(clause.complement, _head_noun(clause, head))[0], at("complement")))
         return [*before, *subject, *often, *obj, *said, *manner, *spot, *after]
 
     # Tense, negation and modal.
@@ -456,13 +468,17 @@ def _clause(
         if neg:
             words = pick(f"{path}.past", ("", "đã"), (3, 1))
         elif yes_no:
-            done = pick(f"{path}.done", (False, True), (2, 1))
+            done = clause.time is None and pick(f"{path}.done", (False, True), (2, 1))
+        elif isinstance(who, Entity) and who.relative is not None:
+            words = "đã"  # it also shows where the relative clause ends
         elif role == "main":
             words = pick(f"{path}.past", ("đã", ""), (3, 1) if clause.time is None else (2, 1))
         elif role == "relative":
             words = pick(f"{path}.past", ("đã", ""), (1, 1))
     elif tense == "future" and role != "sub":
         words = "sẽ"
+        if yes_no and not neg and clause.time and not clause.modal:
+            words = pick(f"{path}.will", ("sẽ", "có"), (1, 1))
     elif tense == "present" and kind == "act" and not clause.modal and not neg and role == "main":
         if clause.time == "now":
             words = "đang"
@@ -478,6 +494,8 @@ def _clause(
             modal = "có thể"
         elif done:
             words = "đã"
+        elif words == "đang":
+            words = "có đang"
         elif (verb not in ("have", "be_at") and not words) or (verb == "be_at" and tense != "future"):
             words = "có"
     front = [Piece(" ".join(w for w in (words, modal) if w), V)] if words or modal else []
@@ -517,6 +535,8 @@ def _clause(
             break
     if verb == "visit" and place is not None:
         stems = ("thăm",)
+    if verb == "forget" and spot:
+        stems = ("bỏ quên", "để quên")
     stem = _word(stems, f"{path}.verb", pick)
     if neg and stem.startswith("rất "):
         stem = stem[4:]
@@ -544,12 +564,14 @@ def _clause(
 
 
 def _copula(
-    clause: Clause, path: str, pick: Pick, lead: list[Piece], verb: str, slot: str, head: str | None
+    clause: Clause, path: str, pick: Pick, lead: list[Piece], verb: str, slot: str, head: Entity | None
 ) -> list[Piece]:
     """An adjective is its own predicate; a colour takes có."""
     if clause.complement is None:
         return [*lead, Piece("thế nào", slot)] if clause.asks == "what" else [*lead, Piece("là", verb)]
-    noun = clause.subject.concept if isinstance(clause.subject, Entity) else head or "book"
+    noun = _head_noun(clause, head)
+    if isinstance(clause.subject, Entity) and clause.subject.relative is not None and not lead:
+        lead = [Piece("thì", verb)]  # shows where the relative clause ends
     if clause.complement in COLOURS:
         word = ADJECTIVES[clause.complement][0]
         has = not lead or not lead[-1].text.endswith("có")
@@ -563,10 +585,10 @@ def _giving(
     """gửi cho David một lá thư, gửi lá thư cho David."""
     if verb == "show":
         return [Piece("cho", V), *to, Piece("xem", V), *obj]
-    given = [Piece("cho " + to[0].text, R), *to[1:]] if to else []
-    if not obj or not given:
+    given = [Piece(("đến cho " if verb == "bring" else "cho ") + to[0].text, R), *to[1:]] if to else []
+    if not obj or not given or (isinstance(clause.object, Entity) and clause.object.pronoun):
         return [Piece(stem, V), *obj, *given]
-    if pick(f"{path}.order", (True, False), (2, 1)):
+    if pick(f"{path}.order", (verb != "bring", verb == "bring"), (2, 1)):
         return [Piece(stem, V), *given, *obj]
     return [Piece(stem, V), *obj, *given]
 

@@ -41,7 +41,7 @@ NAME_WORDS = {
 SPEAKER_WORDS = {"i": "我", "you": "你", "we": "我们"}
 # concept: (measure word, nouns, the most usual first)
 NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "child": ("个", ("孩子", "小孩")), "woman": ("个", ("女人", "女士")), "man": ("个", ("男人",)),
+    "child": ("个", ("孩子", "小孩")), "woman": ("个", ("女人", "女子")), "man": ("个", ("男人",)),
     "girl": ("个", ("女孩", "姑娘")), "boy": ("个", ("男孩",)), "friend": ("个", ("朋友",)),
     "neighbor": ("个", ("邻居",)), "doctor": ("位", ("医生", "大夫")), "teacher": ("位", ("老师", "教师")),
     "student": ("个", ("学生",)), "farmer": ("个", ("农民", "农夫")), "driver": ("个", ("司机",)),
@@ -64,7 +64,7 @@ NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # concept: (measure word, nouns, what follows the noun for "at", what follows it as a goal or source)
 PLACES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
-    "house": ("座", ("房子",), ("里",), "里"), "school": ("所", ("学校",), ("", "里"), ""),
+    "house": ("座", ("房子",), ("里",), "那里"), "school": ("所", ("学校",), ("", "里"), ""),
     "market": ("个", ("市场",), ("上", "里"), ""), "station": ("个", ("车站",), ("", "里"), ""),
     "garden": ("个", ("花园",), ("里",), ""), "kitchen": ("个", ("厨房",), ("里",), ""),
     "park": ("个", ("公园",), ("里",), ""), "city": ("座", ("城市",), ("里",), ""),
@@ -83,12 +83,12 @@ ADJECTIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "red": (("红色的", "红"), ("红色", "红")), "blue": (("蓝色的", "蓝"), ("蓝色", "蓝")),
     "green": (("绿色的", "绿"), ("绿色", "绿")), "white": (("白色的", "白"), ("白色", "白")),
     "black": (("黑色的", "黑"), ("黑色", "黑")),
-    "heavy": (("很重的", "沉重的"), ("重", "沉")), "expensive": (("昂贵的", "很贵的"), ("贵",)),
+    "heavy": (("沉重的", "很重的"), ("重", "沉")), "expensive": (("昂贵的", "很贵的"), ("贵",)),
     "cheap": (("便宜的",), ("便宜",)), "beautiful": (("漂亮的", "美丽的"), ("漂亮", "美丽")),
     "young": (("年轻的",), ("年轻",)), "tired": (("疲惫的", "很累的"), ("累", "疲惫")),
     "happy": (("高兴的", "快乐的"), ("高兴", "开心")), "clean": (("干净的",), ("干净",)),
     "empty": (("空的", "空"), ("空",)), "warm": (("温暖的", "暖和的"), ("暖和", "温暖")),
-    "cold": (("冰冷的",), ("冷",)), "good": (("好",), ("好",)), "long": (("很长的", "长长的"), ("长",)),
+    "cold": (("冰冷的",), ("冷",)), "good": (("好",), ("好",)), "long": (("长长的", "很长的"), ("长",)),
 }
 CLASSIFYING = ("red", "blue", "green", "white", "black", "empty")  # 是红色的, not 很红色
 # These lose 的 next to the noun when another adjective precedes.
@@ -116,9 +116,9 @@ VERBS: dict[str, tuple[tuple[str, ...], str]] = {
     "drink": (("喝",), "act"), "read": (("看", "读"), "act"), "write": (("写",), "act"),
     "open": (("打开",), "event"), "close": (("关上",), "event"), "clean": (("擦",), "act"),
     "repair": (("修理", "修"), "act"), "carry": (("拿",), "act"), "lose": (("弄丢", "丢"), "event"),
-    "need": (("需要",), "state"), "love": (("爱", "热爱"), "state"), "know": (("认识",), "state"),
+    "need": (("需要",), "state"), "love": (("喜爱", "爱"), "state"), "know": (("认识",), "state"),
     "meet": (("遇见", "遇到"), "event"), "help": (("帮助", "帮"), "act"), "visit": (("拜访", "看望"), "act"),
-    "call": (("打",), "act"), "pick_up": (("取",), "event"), "invite": (("邀请", "请"), "event"),
+    "call": (("打",), "act"), "pick_up": (("取",), "event"), "invite": (("邀请",), "event"),
     "paint": (("画",), "act"), "cook": (("做",), "act"), "look_for": (("找", "寻找"), "act"),
     "forget": (("忘记", "忘"), "event"),
     "give": (("给",), "event"), "show": (("看",), "event"), "bring": (("带",), "event"), "send": (("寄",), "event"),
@@ -133,7 +133,7 @@ VERBS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 # Verbs whose word depends on what is done to.
 BY_OBJECT = {
-    ("eat", "soup"): ("喝",), ("read", "map"): ("看",), ("pick_up", "person"): ("接",),
+    ("eat", "soup"): ("喝",), ("read", "map"): ("看",), ("pick_up", "person"): ("接",), ("love", "person"): ("爱",),
     ("carry", "bag"): ("提",), ("close", "book"): ("合上",), ("close", "umbrella"): ("收起",),
 } | {("clean", o): ("洗",) for o in ("coat", "cup", "shoe", "bag", "car", "bicycle")} | {
     ("carry", o): ("搬",)
@@ -147,6 +147,8 @@ RESULT = {
 PAST = {"sleep": ("睡觉了", "睡了一觉"), "wait": ("等了一会儿", "等了等"), "sing": ("唱了歌", "唱歌了"),
         "dance": ("跳了舞", "跳舞了")}
 
+# Nobody plans these, so that 要 would not do for the future.
+UNWILLED = ("lose", "forget", "see", "find", "meet", "laugh")
 MODALS = {"want": ("想", "要"), "can": ("能", "可以"), "must": ("必须", "得")}
 NOT_MODALS = {"want": ("不想", "不愿意"), "can": ("不能", "没办法"), "must": ("不可以", "不许")}
 
@@ -292,7 +294,7 @@ def _np(
         return [Piece(before + count + noun, slot)]
     inner = slot if slot.endswith(".relative") else f"{slot}.relative"
     clause = entity.relative
-    said = _clause(clause, inner, pick, f"{path}.relative", "relative", entity.concept)
+    said = _clause(clause, inner, pick, f"{path}.relative", "relative", entity)
     relative = [Piece(p.text, inner) for p in said] + [Piece("的", inner)]
     if before:
         return [Piece(before, slot), *relative, Piece(count + noun, slot)]
@@ -322,10 +324,16 @@ def _place(place: Place | None, path: str, pick: Pick, asked: bool, use: str) ->
         return start + noun + _word(AROUND[place.relation], f"{path}.around", pick)
     if place.relation == "at" and use != "goal":
         return start + noun + _word(inside, f"{path}.inside", pick)
-    return start + noun + end
+    return start + noun + ("里" if use == "from" and place.concept == "house" else end)
 
 
 # --- clauses ----------------------------------------------------------------------------
+
+
+def _head_noun(clause: Clause, head: Entity | None) -> str:
+    """The concept that the complement describes; a thing when a fragment lacks it."""
+    who = clause.subject if isinstance(clause.subject, Entity) else head
+    return who.concept if who is not None else "book"
 
 
 def _same(a: object, b: object) -> bool:
@@ -338,7 +346,7 @@ def _same(a: object, b: object) -> bool:
 
 
 def _parts(
-    clause: Clause, slot: str, pick: Pick, path: str, role: str, head: str | None
+    clause: Clause, slot: str, pick: Pick, path: str, role: str, head: Entity | None
 ) -> tuple[list[Piece], list[Piece], list[Piece], list[Piece]]:
     """Topic, subject, time and the rest of a clause.
 
@@ -389,7 +397,7 @@ def _parts(
 
 
 def _predicate(
-    clause: Clause, slot: str, pick: Pick, path: str, role: str, head: str | None, at: object
+    clause: Clause, slot: str, pick: Pick, path: str, role: str, head: Entity | None, at: object
 ) -> tuple[list[Piece], bool]:
     """All that follows subject and time; True if the subject is among it."""
     assert callable(at)
@@ -403,7 +411,8 @@ def _predicate(
     # Object and recipient.
     obj: list[Piece] = []
     target = clause.object
-    concept = head if isinstance(target, Gap) else target.concept if isinstance(target, Entity) else None
+    filled = head if isinstance(target, Gap) else target
+    concept = filled.concept if isinstance(filled, Entity) else None
     if asks == "what" or (whom and not gives):
         obj = [Piece("什么" if asks == "what" else "谁", B)]
         concept = "person" if whom else None
@@ -427,7 +436,7 @@ def _predicate(
         if to:
             out += [Piece("给" + to[0].text, R), *to[1:]]
         if clause.complement:
-            concept = clause.subject.concept if isinstance(clause.subject, Entity) else head or "book"
+            concept = _head_noun(clause, head)
             out.append(Piece("很" * (clause.complement not in CLASSIFYING) +
                              _forms(clause.complement, concept)[1][0], at("complement")))
         return out + obj, False
@@ -462,17 +471,23 @@ def _predicate(
         elif kind == "state":
             aux = "会"
         else:
-            aux = _word(("会", "要", "将"), f"{path}.will", pick)
+            words = ("会", "要", "将")
+            if verb in UNWILLED or (isinstance(clause.subject, Entity) and _kind(clause.subject.concept) != "person"):
+                words = ("会", "将")
+            aux = _word(words if asks is None else ("会",), f"{path}.will", pick)
     elif neg and tense == "past" and kind != "state" and not habit:
         aux = _word(("没有", "没"), f"{path}.not", pick)
+    elif neg and tense == "present" and kind == "act" and not habit and clause.time in ("now", "today", None):
+        aux = _word(("没在", "不") if clause.time == "now" else ("不", "没在"), f"{path}.not", pick)
     elif neg:
         aux = "不"
     elif tense == "past":
-        perfect = kind != "state" and not habit and not plain
+        bought = role == "relative" and isinstance(clause.subject, Gap) and bool(obj)  # 买了书的男人
+        perfect = kind != "state" and not habit and (not plain or bought)
     elif tense == "present" and kind == "act" and not habit and role == "main":
         if clause.time == "now":
             progressive = True
-        elif clause.time is None:
+        elif clause.time in (None, "today"):
             progressive = pick(f"{path}.doing", (True, False), (2, 1))
 
     out: list[Piece] = []
@@ -526,6 +541,8 @@ def _predicate(
             aux = _word(("正在", "在"), f"{path}.zai", pick) if clause.time == "now" else "在"
         if verb in MOTION and after:
             aux = ""
+    if aux == "没在" and before.startswith("在"):
+        aux = "没"
     have_not = False
     if yes_no and perfect:
         have_not = pick(f"{path}.ask", (False, True), (2, 1))
@@ -544,14 +561,21 @@ def _predicate(
     if verb == "call":
         if obj:
             return [*out, Piece("给" + obj[0].text, B), *obj[1:], Piece(f"打{le}电话", V)], False
-        return [*out, Piece(("给他" if isinstance(target, Gap) else "") + f"打{le}电话", V)], False
+        return [*out, Piece(("给" + _pronoun(head) if isinstance(target, Gap) and head else "") + f"打{le}电话", V)], False
     if verb in MOTION:
-        return out + _moving(verb, stem, le, after, relation, perfect, pick, path, V, P), False
+        mover = clause.subject if isinstance(clause.subject, Entity) else head
+        beast = mover is not None and _kind(mover.concept) == "animal"
+        return out + _moving(verb, stem, le, after, relation, beast, pick, path, V, P), False
     if verb == "live":
         return [*out, Piece("住" if after else "生活", V), *([Piece(after, P)] if after else [])], False
     if verb == "have" and clause.modal == "want" and not neg:
         out[-1 if not before else 0] = Piece("想要", V)
         return out + obj, False
+    if verb == "forget" and before.startswith("在") and isinstance(target, Entity) \
+            and clause.front != "place" and asks in (None, "who", "yes_no"):
+        # 把雨伞忘在了车站
+        out.remove(Piece(before, P))
+        return [*out, Piece("把" + obj[0].text, B), *obj[1:], Piece(f"忘在{le}", V), Piece(before[1:], P)], False
     if verb == "forget":
         stem = ("忘了带" if perfect else stem + "带") if stem == "忘" else stem + le + "带"
         return [*out, Piece(stem, V), *obj], False
@@ -577,12 +601,12 @@ def _predicate(
 
 
 def _copula(
-    clause: Clause, path: str, pick: Pick, role: str, head: str | None, aux: str, verb: str, slot: str
+    clause: Clause, path: str, pick: Pick, role: str, head: Entity | None, aux: str, verb: str, slot: str
 ) -> list[Piece]:
     """很 + adjective, or 是 + 的 for colours."""
     if clause.complement is None:
         return [Piece("怎么样", slot)] if clause.asks == "what" else [Piece(aux + "是", verb)]
-    concept = clause.subject.concept if isinstance(clause.subject, Entity) else head or "book"
+    concept = _head_noun(clause, head)
     word = _word(_forms(clause.complement, concept)[1], f"{path}.complement", pick)
     if clause.complement in CLASSIFYING:
         return [Piece(aux + "是", verb), Piece(word + "的", slot)]
@@ -601,7 +625,7 @@ def _giving(
     gap = isinstance(target, Gap)
     ba = False
     if definite and obj and to and clause.asks not in ("what", "how_many"):
-        ba = pick(f"{path}.ba", (True, False), (3, 1))
+        ba = (isinstance(target, Entity) and target.pronoun) or pick(f"{path}.ba", (True, False), (3, 1))
     taken = [Piece("把" + obj[0].text, B), *obj[1:]] if ba else []
     given = [Piece("给" + to[0].text, R), *to[1:]] if to else []
     if verb == "give":
@@ -619,7 +643,7 @@ def _giving(
 
 
 def _moving(
-    verb: str, stem: str, le: str, after: str, relation: str | None, perfect: bool, pick: Pick, path: str, V: str,
+    verb: str, stem: str, le: str, after: str, relation: str | None, beast: bool, pick: Pick, path: str, V: str,
     P: str,
 ) -> list[Piece]:
     goal = [Piece(after, P)] if after else []
@@ -632,13 +656,15 @@ def _moving(
     if verb == "run":
         if goal:
             return [Piece(_word(("跑到", "跑去"), f"{path}.run", pick) + le, V), *goal]
-        return [Piece("跑" + le if relation == "from" else "跑步" + le, V)]
+        return [Piece(("跑" if relation == "from" or beast else "跑步") + le, V)]
+    if verb == "arrive" and not goal:
+        stem = "到达"
     if verb == "go" and not goal:
         return [Piece("离开" + le, V)]
     return [Piece(stem + le, V), *goal]
 
 
-def _clause(clause: Clause, slot: str, pick: Pick, path: str, role: str, head: str | None = None) -> list[Piece]:
+def _clause(clause: Clause, slot: str, pick: Pick, path: str, role: str, head: Entity | None = None) -> list[Piece]:
     topic, subject, time, rest = _parts(clause, slot, pick, path, role, head)
     return [*topic, *subject, *time, *rest]
 
@@ -646,12 +672,25 @@ def _clause(clause: Clause, slot: str, pick: Pick, path: str, role: str, head: s
 # --- sentences --------------------------------------------------------------------------
 
 
-def _pronouns(clause: Clause) -> list[Entity]:
-    found = []
+def _refers(clause: Clause, to: Clause) -> bool:
+    """Whether a pronoun of `clause` may stand for something that `to` names."""
+    named: list[Entity] = []
+    for entity in (to.subject, to.object, to.recipient):
+        if isinstance(entity, Entity):
+            named += [e for e in (entity, entity.owner) if e is not None and not e.pronoun]
     for entity in (clause.subject, clause.object, clause.recipient):
         if isinstance(entity, Entity):
-            found += [e for e in (entity, entity.owner) if e is not None and e.pronoun]
-    return found
+            for e in (entity, entity.owner):
+                # "the girl ... her key": the owner is named in the clause itself
+                if e is None or not e.pronoun or (e is entity.owner and _names(clause.subject, e)):
+                    continue
+                if any(_same(e, n) for n in named):
+                    return True
+    return False
+
+
+def _names(subject: object, pronoun: Entity) -> bool:
+    return isinstance(subject, Entity) and not subject.pronoun and _same(pronoun, subject)
 
 
 def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
@@ -699,8 +738,7 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
 
     # A clause that may come first in Chinese; its pronouns must not come before what they stand for.
     shared = _same(second.subject, main.subject) and isinstance(main.subject, Entity) and not main.subject.pronoun
-    backward = [p for p in _pronouns(second) if p.concept not in SPEAKERS]
-    named = isinstance(main.subject, Entity) and not main.subject.pronoun and bool(backward)
+    named = _refers(second, main)
     role = link if link in ("if", "when") else "main"
     topic, subject, time, rest = _parts(second, "second", pick, "second", role, None)
     clause = [*topic, *subject, *time, *rest]
