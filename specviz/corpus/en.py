@@ -105,7 +105,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 MODALS = {"want": ("want to",), "can": ("can",), "must": ("must", "have to")}
 LINKS: dict[str, tuple[str, ...]] = {
-    "that": ("that", ""), "because": ("because", "since"), "when": ("when",), "if": ("if",), "and": ("and",),
+    "that": ("that", ""), "because": ("because",), "when": ("when",), "if": ("if",), "and": ("and",),
     "but": ("but",),
 }  # fmt: skip
 _STATIVE = frozenset(("have", "need", "love", "know", "believe", "think", "hope", "say", "see", "be", "be_at",
@@ -311,7 +311,7 @@ def _complex(
         aux, rest = finite(verb.base, verb.past)
     elif verb.base == "be":
         aux, rest = _be(person, tense == "past"), ""
-    elif tense == "present" and mode not in ("condition", "habit") and _ongoing(clause, name, pick):
+    elif tense == "present" and mode not in ("condition", "habit") and _ongoing(clause, pick):
         aux, rest = _be(person, False), verb.ing
     else:
         aux, rest = finite(verb.base, verb.past)
@@ -320,13 +320,13 @@ def _complex(
     return aux, rest, verb
 
 
-def _ongoing(clause: Clause, name: str, pick: Pick) -> bool:
+def _ongoing(clause: Clause, pick: Pick) -> bool:
     """Whether a present tense is said with -ing."""
     if clause.verb in _STATIVE or clause.time in ("every_day", "at_night") or clause.adverb in ("often", "always"):
         return False
     if clause.time in ("now", "today"):
         return True
-    return pick(f"{name}.ongoing", (True, False), (2, 1))
+    return pick("text.ongoing", (True, False), (2, 1))
 
 
 def _negative(aux: str, name: str, pick: Pick) -> str:
@@ -343,6 +343,8 @@ def _clause(
     """`mode`: main, habit (main, no -ing), sub, condition (no future: after if and when) or relative (`gap`: its head as subject)."""
     subject = clause.subject if isinstance(clause.subject, Entity) else gap
     person = _class(subject) if subject else "n"
+    if subject and subject.concept == "child" and subject.number == 1 and not subject.pronoun:
+        person = "n"  # "the child sings", though "they sing"
     if clause.asks == "who":
         person = "n"
     about = asked(clause)
@@ -485,10 +487,7 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
         mode = "condition" if dependent else "main" if link in (None, "and", "but") else "sub"
         rest = _clause(second, "second", pick, mode)
     if link:
-        if link == "because" and sentence.main.asks:
-            word = "because"
-        else:
-            word = _choose(pick, "link", LINKS[link])
+        word = _choose(pick, "link", LINKS[link])
         joint = [Piece(word, "link")] if word else []
         if link == "but" or (link == "and" and pick("link.comma", (True, False), (1, 1))):
             joint = [Piece(",", "mark"), *joint]

@@ -247,7 +247,7 @@ def thing(rng: random.Random, concept: str, definite: bool | None = None, bare: 
         number = 2
     elif concept not in MASS:
         roll = rng.random()
-        if roll < 0.08:
+        if roll < 0.06:
             number = 2
         elif roll < 0.2 and not definite and concept not in PEOPLE:
             number, counted = rng.choice((2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 12)), True
@@ -309,8 +309,11 @@ def _sex(entity: Entity) -> str | None:
 def _own(rng: random.Random, subject: Entity, item: Entity) -> Entity:
     """`item` as the subject's own: my key, her key."""
     if subject.concept in SPEAKERS:
-        return replace(item, owner=Entity(subject.concept), definite=True, counted=False)
-    return replace(item, owner=Entity(subject.concept, pronoun=True), definite=True, counted=False)
+        owner = Entity(subject.concept)
+    else:
+        owner = Entity(subject.concept, pronoun=True)
+    number = 2 if item.concept == "shoe" else 1
+    return replace(item, number=number, owner=owner, definite=True, counted=False)
 
 
 def _relative(rng: random.Random, head: Entity, tense: Tense, avoid: frozenset[str]) -> Clause | None:
@@ -436,8 +439,12 @@ def _clause(
             how = None
         if how == "alone" and (subject.number > 1 or subject.concept == "we"):
             how = None
-    if negated and not subject.definite:
-        subject = replace(subject, definite=True)
+    if negated or verb == "be":
+        subject = replace(subject, definite=True, adjectives=() if verb == "be" else subject.adjectives)
+    if negated and time in ("every_day", "at_night"):
+        time = None
+    if item and item.concept in ("window", "door") and spot:
+        spot = Place("kitchen")
     front: Literal["time", "place"] | None = None
     if not plain:
         if time and rng.random() < 0.3:
@@ -445,7 +452,7 @@ def _clause(
         elif spot and not time and spot.relation not in ("to", "from") and verb not in (
             "be_at", "live", "arrive", "be") and not negated and rng.random() < 0.08:  # fmt: skip
             front = "place"
-        if rng.random() < 0.08 and not recipient:
+        if rng.random() < 0.12 and not recipient:
             role: Entity | None = None
             if item and not (spot or time or how) and not item.counted:
                 role = item
@@ -625,8 +632,9 @@ def _named(entity: Entity | Gap | None, by: Entity | Gap | None = None) -> Entit
 def _spelled(clause: Clause) -> Clause:
     """A clause whose subject and object are named, so that it can be understood alone."""
     return replace(
-        clause, subject=_named(clause.subject), object=_named(clause.object, clause.subject), front=None
-    )
+        clause, subject=_named(clause.subject), object=_named(clause.object, clause.subject),
+        recipient=_named(clause.recipient), front=None,
+    )  # type: ignore[arg-type]  # fmt: skip
 
 
 def _questions(clause: Clause, split: Split | None) -> list[Clause]:
@@ -772,9 +780,7 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
             recipient = None
             if verb in DITRANSITIVE:
                 if others:
-                    recipient = replace(_mention(rng, scene, others[0], 0.3), pronoun=False)
-                    if others[0].concept in scene.told:
-                        recipient = replace(recipient, definite=True, adjectives=())
+                    recipient = _mention(rng, scene, others[0], 0.5)
                 else:
                     recipient = replace(person(rng, avoid, speakers=False), adjectives=(), owner=None)
                     if recipient.concept in KIN:
@@ -784,16 +790,19 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
     if others and roll < 0.62:
         verb = draw(rng, [v for v in ("meet", "see", "visit", "help", "call", "invite", "look_for", "pick_up")
                           if v not in recent])  # fmt: skip
-        other = _mention(rng, scene, others[0], 0.0)
+        other = _mention(rng, scene, others[0], 0.5)
         where = place(rng, verb, tense) if verb in WHERE and rng.random() < 0.5 else None
         return Clause(verb, subject, other, place=where, time=time, tense=tense)
-    verbs = tuple(v for v in (*INTRANSITIVE, *MOTION, "buy", "find", "eat", "drink", "read", "write", "open", "cook",
+    once = tuple(v for v in INTRANSITIVE if v != "live")
+    verbs = tuple(v for v in (*once, *MOTION, "buy", "find", "eat", "drink", "read", "write", "open", "cook",
                               "lose", "paint", "be", "repair", "clean", "sell", "close") if v not in recent)  # fmt: skip
     clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=avoid, verbs=verbs)
     if isinstance(clause.object, Entity) and clause.object.owner is None:
         clause = replace(clause, object=replace(clause.object, definite=clause.object.concept in ("door", "window")))
     if clause.verb == "be":
         clause = replace(clause, complement=draw(rng, _FEELINGS))
+    if tense == "past" and clause.adverb in ("often", "always"):
+        clause = replace(clause, adverb=None)
     return replace(clause, time=time, negated=False)
 
 
@@ -815,7 +824,7 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
     list[Sentence]
     """
     scene = _Scene(people=_protagonists(rng))
-    tense: Tense = "past" if rng.random() < 0.85 else "present"
+    tense: Tense = "past" if rng.random() < 0.9 else "present"
     opening = draw(rng, [t for t in TIMES if tense in TIME_TENSES[t] and t not in ("at_night", "now", "today")])
     told: list[Sentence] = []
     while len(told) < n:
@@ -856,15 +865,19 @@ def _aside(rng: random.Random, subject: Entity, tense: Tense, link: str, main: C
             rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main),
             verbs=("love", "need", "look_for"))  # fmt: skip
         return replace(clause, negated=False)
-    verbs = tuple(v for v in ("be", *INTRANSITIVE, "go", "come_back", "run", "drink", "eat") if v != main.verb)
+    once = tuple(v for v in INTRANSITIVE if v != "live")
+    verbs = tuple(v for v in ("be", *once, "go", "come_back", "run", "drink", "eat") if v != main.verb)
+    clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=verbs)
+    if isinstance(clause.object, Entity):
+        clause = replace(clause, object=replace(clause.object, definite=False, counted=False))
+    if tense == "past" and clause.adverb in ("often", "always"):
+        clause = replace(clause, adverb=None)
+    if clause.verb == "be":
+        return replace(clause, complement="tired" if link == "but" else draw(rng, _FEELINGS), negated=False)
     if link == "but":
-        clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=verbs)
-        if clause.verb == "be":
-            return replace(clause, complement="tired", negated=False)
-        return replace(clause, negated=True, adverb=None)
-    return replace(
-        _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=verbs), negated=False
-    )
+        place = clause.place if clause.verb == "go" else None
+        return replace(clause, negated=True, adverb=None, place=place)
+    return replace(clause, negated=False)
 
 
 def _remember(scene: _Scene, clause: Clause) -> None:
