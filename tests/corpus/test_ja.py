@@ -138,6 +138,8 @@ CHECKED = [
      "ベンは、かばんが緑色であることを願っています。"),
     (S(C("buy", ANNA, BREAD), "and", C("come_back", SHE)), "アンナはパンを買って、戻りました。"),
     (S(C("wait", ANNA, negated=True), "and", C("sing", BEN)), "アンナは待たず、ベンは歌いました。"),
+    (S(C("wait", ANNA), "and", C("sing", BEN, **LATER)), "アンナは待ちましたし、ベンは歌います。"),
+    (S(C("sing", BEN, **LATER), "when", C("arrive", ANNA, **NOW)), "アンナが着いたとき、ベンは歌います。"),
     (S(C("work", ANNA), "but", C("buy", SHE, BREAD, negated=True)), "アンナは働きましたが、パンを買いませんでした。"),
 ]
 
@@ -235,6 +237,12 @@ def test_paraphrases_are_distinct_and_right():
     rng = random.Random(1)
     counts = [len(ways(world.sentence(rng, None))) for _ in range(150)]
     assert 4 <= sum(counts) / len(counts) <= 30
+
+
+def test_a_contrasted_subject_is_said():
+    assert all("私は" in text for text in ways(S(C("wait", ME), "but", C("sing", BEN))))
+    assert "待ちました。" in ways(C("wait", ME))
+    assert all("あなた" in text for text in ways(C("wait", YOU)))
 
 
 def test_noun_phrase():
