@@ -54,25 +54,25 @@ DEFAULT = Agr(EL, False, False)
 
 # gender and words; all words of a concept share the gender, so that a pronoun fits any of them
 NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "child": ("m", ("niño",)), "woman": ("f", ("mujer",)), "man": ("m", ("hombre",)),
+    "child": ("m", ("niño",)), "woman": ("f", ("mujer", "señora")), "man": ("m", ("hombre", "señor")),
     "girl": ("f", ("chica", "muchacha")), "boy": ("m", ("chico", "muchacho")), "friend": ("m", ("amigo",)),
     "neighbor": ("f", ("vecina",)), "doctor": ("f", ("doctora", "médica")),
     "teacher": ("m", ("profesor", "maestro")), "student": ("f", ("estudiante", "alumna")),
     "farmer": ("m", ("agricultor", "granjero")), "driver": ("m", ("conductor", "chófer")),
     "cook": ("m", ("cocinero",)), "painter": ("f", ("pintora",)), "guest": ("m", ("invitado", "huésped")),
-    "mother": ("f", ("madre",)), "father": ("m", ("padre",)), "sister": ("f", ("hermana",)),
+    "mother": ("f", ("madre", "mamá")), "father": ("m", ("padre", "papá")), "sister": ("f", ("hermana",)),
     "brother": ("m", ("hermano",)),
     "dog": ("m", ("perro",)), "cat": ("m", ("gato",)), "horse": ("m", ("caballo",)), "bird": ("m", ("pájaro",)),
     "bread": ("m", ("pan",)), "apple": ("f", ("manzana",)), "cheese": ("m", ("queso",)), "soup": ("f", ("sopa",)),
     "cake": ("m", ("pastel",)), "fish": ("m", ("pescado",)), "rice": ("m", ("arroz",)), "egg": ("m", ("huevo",)),
     "water": ("f", ("agua",)), "tea": ("m", ("té",)), "coffee": ("m", ("café",)), "milk": ("f", ("leche",)),
     "book": ("m", ("libro",)), "letter": ("f", ("carta",)), "newspaper": ("m", ("periódico", "diario")),
-    "map": ("m", ("mapa",)),
+    "map": ("m", ("mapa", "plano")),
     "car": ("m", ("coche", "auto")), "bicycle": ("f", ("bicicleta", "bici")), "key": ("f", ("llave",)),
     "bag": ("f", ("bolsa",)), "chair": ("f", ("silla",)), "table": ("f", ("mesa",)), "lamp": ("f", ("lámpara",)),
     "clock": ("m", ("reloj",)), "ticket": ("m", ("billete", "boleto")), "picture": ("m", ("cuadro",)),
-    "phone": ("m", ("teléfono",)), "umbrella": ("m", ("paraguas",)), "coat": ("m", ("abrigo",)),
-    "shoe": ("m", ("zapato",)), "gift": ("m", ("regalo",)), "flower": ("f", ("flor",)),
+    "phone": ("m", ("teléfono", "móvil")), "umbrella": ("m", ("paraguas",)), "coat": ("m", ("abrigo",)),
+    "shoe": ("m", ("zapato",)), "gift": ("m", ("regalo", "obsequio")), "flower": ("f", ("flor",)),
     "window": ("f", ("ventana",)), "door": ("f", ("puerta",)), "machine": ("f", ("máquina",)),
     "boat": ("m", ("barco",)), "cup": ("f", ("taza",)), "ball": ("f", ("pelota",)), "box": ("f", ("caja",)),
     "camera": ("f", ("cámara",)),
@@ -90,7 +90,7 @@ _PLAIN = {"á": "a", "é": "e", "í": "i", "ó": "o", "ú": "u"}
 def _plural(word: str) -> str:
     if word == "paraguas":
         return word
-    if word[-1] in "aeioué":
+    if word[-1] in "aeiouáé":
         return word + "s"
     if word.endswith(("ón", "ín")):
         return word[:-2] + _PLAIN[word[-2]] + "nes"
@@ -221,13 +221,13 @@ VERBS: dict[str, Verb] = {v.infinitive: v for v in (
     _verb("reír", present="río ríe reímos ríen", preterite="reí rio reímos rieron",
           subjunctive="ría ría riamos rían", participle="reído", reflexive=True),
     _verb("reunir", stem="reún", reflexive=True), _verb("encontrar", stem="encuentr"),
-    _verb("enviar", stem="enví"), _verb("mostrar", stem="muestr"), _verb("cerrar", stem="cierr"),
+    _verb("enviar", stem="enví"), _verb("extraviar", stem="extraví"), _verb("mostrar", stem="muestr"), _verb("cerrar", stem="cierr"),
     _verb("perder", stem="pierd"), _verb("pensar", stem="piens"), _verb("volver", stem="vuelv", participle="vuelto"),
     _verb("escribir", participle="escrito"), _verb("abrir", participle="abierto"),
     _verb("creer", preterite="creí creyó creímos creyeron", participle="creído"),
     _verb("levantar", reflexive=True),
     *(_verb(v) for v in (
-        "comprar", "vender", "hallar", "comer", "beber", "tomar", "limpiar", "reparar", "arreglar", "llevar",
+        "comprar", "vender", "hallar", "entregar", "redactar", "lavar", "declarar", "comer", "beber", "tomar", "limpiar", "reparar", "arreglar", "llevar",
         "transportar", "necesitar", "amar", "adorar", "ayudar", "visitar", "llamar", "invitar", "pintar", "cocinar",
         "preparar", "buscar", "olvidar", "enseñar", "mandar", "trabajar", "esperar", "aguardar", "cantar", "bailar",
         "vivir", "viajar", "llegar", "regresar", "correr", "deber", "desear",
@@ -246,15 +246,15 @@ class Frame(NamedTuple):
 WORDS: dict[str, tuple[Frame, ...]] = {
     "have": (Frame("tener"),), "buy": (Frame("comprar"),), "sell": (Frame("vender"),), "see": (Frame("ver"),),
     "find": (Frame("encontrar"), Frame("hallar")), "eat": (Frame("comer"),),
-    "drink": (Frame("beber"), Frame("tomar")), "read": (Frame("leer"),), "write": (Frame("escribir"),),
-    "open": (Frame("abrir"),), "close": (Frame("cerrar"),), "clean": (Frame("limpiar"),),
+    "drink": (Frame("beber"), Frame("tomar")), "read": (Frame("leer"),), "write": (Frame("escribir"), Frame("redactar"),),
+    "open": (Frame("abrir"),), "close": (Frame("cerrar"),), "clean": (Frame("limpiar"), Frame("lavar"),),
     "repair": (Frame("reparar"), Frame("arreglar")), "carry": (Frame("llevar"), Frame("transportar")),
-    "lose": (Frame("perder"),), "need": (Frame("necesitar"),), "love": (Frame("querer"), Frame("amar")),
+    "lose": (Frame("perder"), Frame("extraviar"),), "need": (Frame("necesitar"),), "love": (Frame("querer"), Frame("amar")),
     "know": (Frame("conocer"),), "meet": (Frame("encontrarse", "con"), Frame("reunir", "con")),
     "help": (Frame("ayudar"),), "visit": (Frame("visitar"),), "call": (Frame("llamar"),),
     "pick_up": (Frame("recoger"),), "invite": (Frame("invitar"),), "paint": (Frame("pintar"),),
     "cook": (Frame("cocinar"), Frame("preparar")), "look_for": (Frame("buscar"),), "forget": (Frame("olvidar"),),
-    "give": (Frame("dar"),), "show": (Frame("mostrar"), Frame("enseñar")), "bring": (Frame("traer"),),
+    "give": (Frame("dar"), Frame("entregar"),), "show": (Frame("mostrar"), Frame("enseñar")), "bring": (Frame("traer"),),
     "send": (Frame("enviar"), Frame("mandar")),
     "sleep": (Frame("dormir"),), "work": (Frame("trabajar"),), "wait": (Frame("esperar"), Frame("aguardar")),
     "sing": (Frame("cantar"),), "laugh": (Frame("reír"),), "dance": (Frame("bailar"),), "live": (Frame("vivir"),),
@@ -262,7 +262,7 @@ WORDS: dict[str, tuple[Frame, ...]] = {
     "go": (Frame("ir"),), "travel": (Frame("viajar"),), "arrive": (Frame("llegar"),),
     "come_back": (Frame("volver"), Frame("regresar")), "run": (Frame("correr"),),
     "be": (Frame("estar"),), "be_at": (Frame("estar"),),
-    "say": (Frame("decir"),), "think": (Frame("pensar"),), "believe": (Frame("creer"),), "hope": (Frame("esperar"),),
+    "say": (Frame("decir"), Frame("declarar"),), "think": (Frame("pensar"),), "believe": (Frame("creer"),), "hope": (Frame("esperar"),),
 }
 LOVE_A_THING = (Frame("adorar"), Frame("amar"))
 MODALS = {"want": (("querer", ""), ("desear", "")), "can": (("poder", ""),), "must": (("tener", "que"), ("deber", ""))}
@@ -557,12 +557,12 @@ def _personal_a(entity: Entity, verb: str | None) -> str:
 
 def _clause(
     clause: Clause, path: str, pick: Pick, mode: str = "", flat: str = "", head: Entity | None = None,
-    order: bool = True,
+    order: bool = True, same: bool = False,
 ) -> list[Piece]:
     """The pieces of one clause, without marks around it.
 
     `flat`: the one slot of all pieces (a relative clause). `head`: what its gap stands for.
-    `order`: the time may come first by choice.
+    `order`: the time may come first by choice. `same`: the subject is that of the main clause.
     """
 
     def at(name: str) -> str:
@@ -619,7 +619,7 @@ def _clause(
             if obj.concept == "you":
                 after.append(([Piece("a usted", at("object"))], False))
         else:
-            if clause.verb == "love" and not obj.definite and not obj.counted and (obj.concept in MASS or obj.number > 1):
+            if clause.verb == "love" and not (obj.definite or obj.counted or _is_person(obj) or obj.concept in ANIMALS):
                 obj = replace(obj, definite=True)  # in general: adorar el queso, adorar las flores
             case = frame.case or _personal_a(obj, clause.verb)
             use = "" if case else "negated" if clause.negated else "object"
@@ -721,8 +721,9 @@ def _clause(
             subject_pieces = [Piece(_strong(subject), at("subject"))]
         elif _is_person(subject):
             # the pronoun is dropped where the verb tells the person
-            clear = subject.concept == "we" or (subject.concept == "i" and _tells(verb, tense)) or subject.pronoun
-            if pick(f"{path}.subject.said", (not clear, clear), (6, 1)):
+            clear = subject.concept == "we" or (subject.concept == "i" and _tells(verb, tense)) or subject.pronoun or same
+            said_it = subject.concept == "you" and not same  # usted is told from ella by its pronoun alone
+            if said_it or pick(f"{path}.subject.said", (not clear, clear), (6, 1)):
                 subject_pieces = [Piece(_strong(subject), at("subject"))]
 
     if asks is None:
@@ -834,7 +835,10 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     out = [] if empty else _clause(main, "main", pick, order=not early and link != "that")
     if link is not None or second is not None:
         free = link in ("and", "but", None)
-        inner = _clause(second, "second", pick, _mode(main, link, second), order=free) if second is not None else []
+        inner: list[Piece] = []
+        if second is not None:
+            same = isinstance(main.subject, Entity) and main.subject == second.subject and not early
+            inner = _clause(second, "second", pick, _mode(main, link, second), order=free, same=same)
         joint = [Piece(LINKS[link], "link")] if link else []
         if early:
             out = [*joint, *inner, Piece(",", "mark"), *out]

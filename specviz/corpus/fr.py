@@ -19,6 +19,7 @@ from specviz.corpus.meaning import (
     NAMES,
     PEOPLE,
     SPEAKERS,
+    THINGS,
     Clause,
     Entity,
     Gap,
@@ -53,13 +54,13 @@ DEFAULT = Agr(IL, False, False)
 
 # gender and words; all words of a concept share the gender, so that a pronoun fits any of them
 NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "child": ("m", ("enfant",)), "woman": ("f", ("femme",)), "man": ("m", ("homme",)),
+    "child": ("m", ("enfant",)), "woman": ("f", ("femme", "dame")), "man": ("m", ("homme",)),
     "girl": ("f", ("fille", "fillette")), "boy": ("m", ("garçon",)), "friend": ("m", ("ami", "copain")),
     "neighbor": ("f", ("voisine",)), "doctor": ("f", ("médecin", "docteure")),
-    "teacher": ("m", ("professeur", "enseignant")), "student": ("f", ("étudiante",)),
+    "teacher": ("m", ("professeur", "enseignant")), "student": ("f", ("étudiante", "élève")),
     "farmer": ("m", ("agriculteur", "fermier")), "driver": ("m", ("chauffeur", "conducteur")),
-    "cook": ("m", ("cuisinier",)), "painter": ("f", ("peintre",)), "guest": ("m", ("invité",)),
-    "mother": ("f", ("mère",)), "father": ("m", ("père",)), "sister": ("f", ("sœur",)),
+    "cook": ("m", ("cuisinier",)), "painter": ("f", ("peintre", "artiste")), "guest": ("m", ("invité", "convive")),
+    "mother": ("f", ("mère", "maman")), "father": ("m", ("père", "papa")), "sister": ("f", ("sœur",)),
     "brother": ("m", ("frère",)),
     "dog": ("m", ("chien",)), "cat": ("m", ("chat",)), "horse": ("m", ("cheval",)),
     "bird": ("m", ("oiseau",)),
@@ -67,14 +68,14 @@ NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "soup": ("f", ("soupe",)), "cake": ("m", ("gâteau",)), "fish": ("m", ("poisson",)),
     "rice": ("m", ("riz",)), "egg": ("m", ("œuf",)),
     "water": ("f", ("eau",)), "tea": ("m", ("thé",)), "coffee": ("m", ("café",)), "milk": ("m", ("lait",)),
-    "book": ("m", ("livre", "bouquin")), "letter": ("f", ("lettre",)), "newspaper": ("m", ("journal",)),
+    "book": ("m", ("livre", "bouquin")), "letter": ("f", ("lettre",)), "newspaper": ("m", ("journal", "quotidien")),
     "map": ("f", ("carte",)),
     "car": ("f", ("voiture", "auto")), "bicycle": ("m", ("vélo",)), "key": ("f", ("clé", "clef")),
     "bag": ("m", ("sac",)), "chair": ("f", ("chaise",)), "table": ("f", ("table",)),
     "lamp": ("f", ("lampe",)), "clock": ("f", ("horloge", "pendule")), "ticket": ("m", ("billet", "ticket")),
-    "picture": ("m", ("tableau",)), "phone": ("m", ("téléphone",)),
-    "umbrella": ("m", ("parapluie",)), "coat": ("m", ("manteau",)), "shoe": ("f", ("chaussure",)),
-    "gift": ("m", ("cadeau",)), "flower": ("f", ("fleur",)), "window": ("f", ("fenêtre",)),
+    "picture": ("m", ("tableau",)), "phone": ("m", ("téléphone", "portable")),
+    "umbrella": ("m", ("parapluie",)), "coat": ("m", ("manteau", "pardessus")), "shoe": ("f", ("chaussure",)),
+    "gift": ("m", ("cadeau", "présent")), "flower": ("f", ("fleur",)), "window": ("f", ("fenêtre",)),
     "door": ("f", ("porte",)), "machine": ("f", ("machine",)), "boat": ("m", ("bateau",)),
     "cup": ("f", ("tasse",)), "ball": ("f", ("balle",)), "box": ("f", ("boîte",)),
     "camera": ("m", ("appareil photo",)),
@@ -136,10 +137,13 @@ ADJECTIVES: dict[str, tuple[Adjective, ...]] = {
     "cheap": (Adjective("bon marché", "bon marché", "bon marché", "bon marché"),),
     "beautiful": (_adjective("beau", "belle", 2, "bel"), _adjective("joli", rank=2)),
     "young": (_adjective("jeune", rank=4),), "tired": (_adjective("fatigué"),),
-    "happy": (_adjective("heureux", "heureuse"),), "clean": (_adjective("propre"),),
+    "happy": (_adjective("heureux", "heureuse"), _adjective("content")), "clean": (_adjective("propre"),),
     "empty": (_adjective("vide"),), "warm": (_adjective("chaud"),), "cold": (_adjective("froid"),),
     "good": (_adjective("bon", "bonne", 2),), "long": (_adjective("long", "longue", 3),),
 }
+
+AGED = (ADJECTIVES["old"][0], _adjective("âgé"))  # of people
+BRAND_NEW = (ADJECTIVES["new"][0], _adjective("neuf", "neuve"))  # of things
 
 # --- verbs ------------------------------------------------------------------------------
 
@@ -199,6 +203,9 @@ VERBS: dict[str, Verb] = {v.infinitive: v for v in (
     _verb("pouvoir", "peux peut pouvons pouvez peuvent", "pourr", "pu",
           subjunctive="puisse puisse puissions puissiez puissent"),
     _verb("devoir", "dois doit devons devez doivent", "devr", "dû"),
+    _verb("offrir", "offre offre offrons offrez offrent", "offrir", "offert"),
+    _verb("faire", "fais fait faisons faites font", "fer", "fait", subjunctive="fasse fasse fassions fassiez fassent"),
+    _verb("apercevoir", "aperçois aperçoit apercevons apercevez aperçoivent", "apercevr", "aperçu"),
     _verb("vendre", "vends vend vendons vendez vendent", "vendr", "vendu"),
     _verb("voir", "vois voit voyons voyez voient", "verr", "vu"),
     _verb("boire", "bois boit buvons buvez boivent", "boir", "bu"),
@@ -217,7 +224,8 @@ VERBS: dict[str, Verb] = {v.infinitive: v for v in (
     _verb("courir", "cours court courons courez courent", "courr", "couru"),
     _verb("dire", "dis dit disons dites disent", "dir", "dit"),
     _verb("croire", "crois croit croyons croyez croient", "croir", "cru"),
-    _er("acheter", "achèt"), _er("trouver"), _er("manger"), _er("fermer"),
+    _er("acheter", "achèt"), _er("trouver"), _er("rédiger"), _er("laver"), _er("égarer"), _er("rechercher"),
+    _er("expédier"), _er("déclarer"), _er("manger"), _er("fermer"),
     _er("nettoyer", "nettoi"), _er("réparer"), _er("porter"), _er("transporter"), _er("aimer"),
     _er("adorer"), _er("rencontrer"), _er("aider"), _er("appeler", "appell"), _er("téléphoner"),
     _er("passer", etre=True), _er("inviter"), _er("préparer"), _er("cuisiner"), _er("chercher"),
@@ -226,6 +234,9 @@ VERBS: dict[str, Verb] = {v.infinitive: v for v in (
     _er("lever", "lèv", etre=True, reflexive=True), _er("voyager"), _er("arriver", etre=True),
     _er("rentrer", etre=True), _er("penser"), _er("espérer", "espèr", "espérer"),
 )}
+
+
+VERBS["se rendre"] = VERBS["rendre"]._replace(etre=True, reflexive=True)
 
 
 class Frame(NamedTuple):
@@ -239,29 +250,29 @@ class Frame(NamedTuple):
 
 WORDS: dict[str, tuple[Frame, ...]] = {
     "have": (Frame("avoir"),), "buy": (Frame("acheter"),), "sell": (Frame("vendre"),),
-    "see": (Frame("voir"),), "find": (Frame("trouver"),), "eat": (Frame("manger"),),
-    "drink": (Frame("boire"),), "read": (Frame("lire"),), "write": (Frame("écrire"),),
-    "open": (Frame("ouvrir"),), "close": (Frame("fermer"),), "clean": (Frame("nettoyer"),),
+    "see": (Frame("voir"), Frame("apercevoir")), "find": (Frame("trouver"),), "eat": (Frame("manger"),),
+    "drink": (Frame("boire"),), "read": (Frame("lire"),), "write": (Frame("écrire"), Frame("rédiger")),
+    "open": (Frame("ouvrir"),), "close": (Frame("fermer"),), "clean": (Frame("nettoyer"), Frame("laver")),
     "repair": (Frame("réparer"),), "carry": (Frame("porter"), Frame("transporter")),
-    "lose": (Frame("perdre"),), "need": (Frame("avoir", tail="besoin", case="de"),),
+    "lose": (Frame("perdre"), Frame("égarer")), "need": (Frame("avoir", tail="besoin", case="de"),),
     "love": (Frame("aimer"), Frame("adorer")), "know": (Frame("connaître"),),
-    "meet": (Frame("rencontrer"),), "help": (Frame("aider"),),
-    "visit": (Frame("rendre", tail="visite", case="à"),),
+    "meet": (Frame("rencontrer"),), "help": (Frame("aider"), Frame("donner", tail="un coup de main", case="à")),
+    "visit": (Frame("rendre", tail="visite", case="à"), Frame("aller", then="voir")),
     "call": (Frame("appeler"), Frame("téléphoner", case="à")),
     "pick_up": (Frame("aller", then="chercher"), Frame("passer", then="prendre")),
     "invite": (Frame("inviter"),), "paint": (Frame("peindre"),),
-    "cook": (Frame("préparer"), Frame("cuisiner")), "look_for": (Frame("chercher"),),
+    "cook": (Frame("préparer"), Frame("cuisiner")), "look_for": (Frame("chercher"), Frame("rechercher")),
     "forget": (Frame("oublier"),),
-    "give": (Frame("donner"),), "show": (Frame("montrer"),), "bring": (Frame("apporter"),),
-    "send": (Frame("envoyer"),),
+    "give": (Frame("donner"), Frame("offrir")), "show": (Frame("montrer"),), "bring": (Frame("apporter"),),
+    "send": (Frame("envoyer"), Frame("expédier")),
     "sleep": (Frame("dormir"),), "work": (Frame("travailler"),),
     "wait": (Frame("attendre"), Frame("patienter")), "sing": (Frame("chanter"),),
     "laugh": (Frame("rire"),), "dance": (Frame("danser"),), "live": (Frame("vivre"), Frame("habiter")),
     "get_up": (Frame("lever"),),
-    "go": (Frame("aller"),), "travel": (Frame("voyager"),), "arrive": (Frame("arriver"),),
+    "go": (Frame("aller"), Frame("se rendre")), "travel": (Frame("voyager"), Frame("faire", tail="un voyage")), "arrive": (Frame("arriver"),),
     "come_back": (Frame("revenir"), Frame("rentrer")), "run": (Frame("courir"),),
     "be": (Frame("être"),), "be_at": (Frame("être"),),
-    "say": (Frame("dire"),), "think": (Frame("penser"),), "believe": (Frame("croire"),),
+    "say": (Frame("dire"), Frame("déclarer")), "think": (Frame("penser"),), "believe": (Frame("croire"),),
     "hope": (Frame("espérer"),),
 }
 MODALS = {"want": "vouloir", "can": "pouvoir", "must": "devoir"}
@@ -271,26 +282,28 @@ STATES = frozenset(("have", "need", "love", "know", "live", "be", "be_at", "thin
 
 ADVERBS = {
     "quickly": ("rapidement", "vite"), "slowly": ("lentement",), "carefully": ("soigneusement", "avec soin"),
-    "often": ("souvent",), "always": ("toujours",), "alone": ("seul",),
+    "often": ("souvent", "fréquemment"), "always": ("toujours",), "alone": ("seul", "tout seul"),
 }
 FREQUENCY = ("often", "always")  # stand right after the conjugated verb
 TIMES = {
     "yesterday": ("hier",), "today": ("aujourd'hui",), "tomorrow": ("demain",),
     "now": ("maintenant", "en ce moment"), "this_morning": ("ce matin",), "this_evening": ("ce soir",),
     "last_week": ("la semaine dernière", "la semaine passée"), "next_week": ("la semaine prochaine",),
-    "every_day": ("tous les jours", "chaque jour"), "at_night": ("la nuit",), "on_monday": ("lundi",),
+    "every_day": ("tous les jours", "chaque jour"), "at_night": ("la nuit", "pendant la nuit"), "on_monday": ("lundi",),
     "on_tuesday": ("mardi",), "on_wednesday": ("mercredi",), "on_thursday": ("jeudi",),
     "on_friday": ("vendredi",), "on_saturday": ("samedi",), "on_sunday": ("dimanche",),
 }
 HABITS = ("every_day", "at_night")  # times that ask for the imparfait
-RELATIONS = {"near": "près de", "behind": "derrière", "in_front_of": "devant", "from": "de"}
-# "at" with a definite place: à unless it is named here
-INSIDE = {
-    "house": "dans", "garden": "dans", "kitchen": "dans", "park": "dans", "city": "dans", "forest": "dans",
-    "street": "dans", "shop": "dans", "village": "dans", "bridge": "sur", "river": "au bord de",
+RELATIONS = {"near": ("près de", "à côté de"), "behind": ("derrière",), "in_front_of": ("devant",), "from": ("de",)}
+# "at" with a definite place: à or dans unless it is named here; "en ville" and the like have no article
+AT = {
+    "house": ("dans", "à"), "garden": ("dans",), "kitchen": ("dans",), "park": ("dans", "à"), "city": ("dans", "en"),
+    "forest": ("dans", "en"), "street": ("dans",), "shop": ("dans", "à"), "village": ("dans", "à"), "bridge": ("sur",),
+    "river": ("au bord de",), "market": ("à",),
 }
-TOWARDS = {"garden": "dans", "kitchen": "dans", "street": "dans", "forest": "dans", "bridge": "sur",
-           "river": "au bord de"}
+# "to" with a definite place: à unless it is named here
+TO = {"city": ("dans", "en"), "garden": ("dans",), "kitchen": ("dans",), "street": ("dans",), "forest": ("dans", "en"),
+      "bridge": ("sur",), "river": ("au bord de",)}
 SOME_PLACE = {"bridge": "sur", "river": "au bord de", "market": "sur"}  # otherwise: dans un, dans une
 
 LINKS = {"that": "que", "because": "parce que", "when": "quand", "if": "si", "and": "et", "but": "mais"}
@@ -411,9 +424,18 @@ def _participle(verb: Verb, agr: Agr | None) -> str:
     return word + ("e" if agr.fem else "") + ("s" if agr.plural else "")
 
 
-def _adjectives(concepts: Sequence[str], key: str, pick: Pick, agr: Agr, noun: str) -> tuple[list[str], list[str]]:
-    """The adjectives before and after a noun."""
-    chosen = [_choose(pick, f"{key}.adjective.{c}", ADJECTIVES[c]) for c in concepts]
+def _adjectives(
+    concepts: Sequence[str], kind: str, key: str, pick: Pick, agr: Agr, noun: str
+) -> tuple[list[str], list[str]]:
+    """The adjectives before and after `noun`, a word for the concept `kind`."""
+    chosen = []
+    for c in concepts:
+        options = ADJECTIVES[c][:1] if c == "happy" else ADJECTIVES[c]  # content stays a complement
+        if c == "old" and kind in PEOPLE:
+            options = AGED
+        elif c == "new" and kind in THINGS:
+            options = BRAND_NEW
+        chosen.append(_choose(pick, f"{key}.adjective.{c}", options))
     before = sorted((a for a in chosen if a.rank), key=lambda a: a.rank)
     after = [a.form(agr) for a in chosen if not a.rank]
     words: list[str] = []
@@ -440,7 +462,7 @@ def _group(entity: Entity, key: str, pick: Pick, case: str = "", negated: bool =
     else:
         noun = _choose(pick, f"{key}.noun", NOUNS[entity.concept][1])
         noun = PLURALS[noun] if agr.plural else noun
-    before, after = _adjectives(entity.adjectives, key, pick, agr, noun)
+    before, after = _adjectives(entity.adjectives, entity.concept, key, pick, agr, noun)
     first = before[0] if before else noun
     article = "les" if agr.plural else "la" if agr.fem else "le"
     number = ""
@@ -492,19 +514,26 @@ def _noun(
 def _place(place: Place, verb: str | None, key: str, pick: Pick) -> str:
     fem = NOUNS[place.concept][0] == "f"
     noun = _choose(pick, f"{key}.noun", NOUNS[place.concept][1])
-    before, after = _adjectives((place.adjective,) if place.adjective else (), key, pick, Agr(IL, False, fem), noun)
+    adjectives = (place.adjective,) if place.adjective else ()
+    before, after = _adjectives(adjectives, place.concept, key, pick, Agr(IL, False, fem), noun)
     if place.definite:
         article = "la" if fem else "le"
     else:
         article = "une" if fem else "un"
     if place.relation in RELATIONS and (place.relation, verb) != ("from", "pick_up"):  # chercher à la gare
-        word = RELATIONS[place.relation]
+        word = _choose(pick, f"{key}.relation", RELATIONS[place.relation])
     elif place.relation == "to" and verb in ("run", "travel"):
         word = "jusqu'à"
     elif not place.definite:
         word = SOME_PLACE.get(place.concept, "dans")
     else:
-        word = (TOWARDS if place.relation == "to" or verb == "arrive" else INSIDE).get(place.concept, "à")
+        if place.relation == "to" or verb == "arrive":
+            options = TO.get(place.concept, ("à",))
+        else:
+            options = AT.get(place.concept, ("à", "dans"))
+        word = _choose(pick, f"{key}.relation", options[:1] if place.adjective else options)
+        article = "" if word == "en" else article
+        return " ".join(w for w in (word, article, *before, noun, *after) if w)
     return " ".join((word, article, *before, noun, *after))
 
 
@@ -571,8 +600,10 @@ def _clause(
     frame = Frame("")
     if clause.verb is not None:
         frames = WORDS[clause.verb]
-        if clause.verb == "live" and place is None:
-            frames = frames[:1]  # habiter wants its place
+        if clause.verb in ("live", "go") and clause.place is None:
+            frames = frames[:1]  # habiter and se rendre want their place
+        if clause.negated and frames[-1].tail.startswith("un "):
+            frames = frames[:1]
         frame = _choose(pick, f"{path}.verb.word", frames)
     complement = clause.complement
     sensation = clause.verb == "be" and complement in ("warm", "cold") and (
@@ -602,9 +633,9 @@ def _clause(
             clitics.append((0 if oagr.person not in (IL, ILS) else 1, _gendered(OBJECTS, oagr), at("object")))
             ahead = oagr
     elif isinstance(obj, Entity):
-        if clause.verb == "love" and not obj.definite and (obj.concept in MASS or obj.number > 1) and not obj.counted:
+        if clause.verb == "love" and not (obj.definite or obj.counted or _is_person(obj) or obj.concept in ANIMALS):
             obj = replace(obj, definite=True)  # in general: aimer le fromage, aimer les fleurs
-        negated = clause.negated and not frame.case
+        negated = clause.negated and not frame.case and clause.verb != "love"
         after.append(("object", noun(obj, "object", frame.case, negated), obj.relative is not None))
     if recipient is not None:
         ragr = _agreement(recipient)
@@ -620,7 +651,9 @@ def _clause(
     if clause.adverb is not None:
         word = _choose(pick, f"{path}.adverb.word", ADVERBS[clause.adverb])
         if clause.adverb == "alone":
-            word += ("e" if agr.fem else "") + ("s" if agr.plural else "")
+            word = word.replace("seul", "seule" if agr.fem else "seul") + ("s" if agr.plural else "")
+            if agr.fem:  # toute seule, toutes seules; but tout seuls
+                word = word.replace("tout", "toutes" if agr.plural else "toute")
         piece = Piece(word, at("adverb"))
         if clause.adverb in FREQUENCY and clause.verb is not None:
             middle = [piece]
@@ -685,18 +718,15 @@ def _clause(
         ]
 
     # the verb complex
-    chain = [VERBS[frame.verb].infinitive]
-    if clause.modal:
-        chain.insert(0, MODALS[clause.modal])
-    verb = VERBS[chain[0]]
+    whole = VERBS[frame.verb]
+    verb = VERBS[MODALS[clause.modal]] if clause.modal else whole
     tense = _tense(clause, mode)
     if clause.modal in ("can", "must") and tense == "imperfect" and mode == "" and not (
         clause.time in HABITS or clause.adverb in FREQUENCY or clause.verb in STATES
     ):
         tense = pick(f"{path}.verb.aspect", ("imperfect", "perfect"), (2, 1))
     slot = at("verb")
-    whole = VERBS[frame.verb]
-    chained = len(chain) > 1 or bool(frame.then)
+    chained = bool(clause.modal or frame.then)
     reflexive = Piece(REFLEXIVES[agr.person], slot) if whole.reflexive else None
     bound = [*([reflexive] if reflexive else []), *clitic_pieces]
     auxiliary = ""
@@ -740,8 +770,11 @@ def _clause(
             forms.append("verb first")
     if asks == "where" and clause.verb == "be_at" and not pronoun and not (clause.modal or clause.negated):
         forms = ["verb first", "particle"]
-    weights = (2, 2) if len(forms) == 2 else (1,)
-    form = pick(f"{path}.question", tuple(forms), weights) if len(forms) > 1 else forms[0]
+    if asks == "yes_no":
+        forms.append("tone")
+    form = _choose(pick, f"{path}.question", forms)
+    if form == "tone":  # Anna dort ?
+        return [*lead, *straight(subject_pieces)]
     if form == "particle":
         return [*lead, *word, particle, *straight(subject_pieces)]
     if form == "verb first":  # Qu'a acheté Anna ? Où est Anna ?
@@ -844,7 +877,7 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
 
 # y never starts a word that elides here; huit and onze do not elide
 _ELISION = re.compile(
-    r"\b(l|d|j|m|n|s|qu)(?:e|a(?<=\bla)) (?=[aâeéèêhiîoôuœAEÉIOU])(?!huit|onze|est-ce)|\bsi (?=ils?\b)", re.IGNORECASE
+    r"\b(l|d|j|m|n|s|qu)(?:e|a(?<=\bla)) (?=[aâeéèêhiîoôuœAEÉIOU])(?!huit|onze)|\bsi (?=ils?\b)", re.IGNORECASE
 )
 _CONTRACTION = re.compile(r"\b(de|à) (les?)\b")
 _CONTRACTED = {"de le": "du", "de les": "des", "à le": "au", "à les": "aux"}
