@@ -160,6 +160,8 @@ def _forms(adjective: str, concept: str) -> tuple[str, ...]:
     kind = _kind(concept)
     if adjective == "old":
         return {"person": ("già", "lớn tuổi"), "animal": ("già",), "place": ("cũ", "cổ")}.get(kind, ("cũ",))
+    if adjective == "small" and kind == "person":
+        return ("nhỏ", "nhỏ bé")
     if adjective == "big" and kind == "person":
         return ("to lớn",)
     if adjective == "young" and kind == "animal":

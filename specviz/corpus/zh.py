@@ -733,8 +733,7 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
         return [*first, comma, *([Piece(word, "link")] if word else []), *topic, *subject, *time, *rest]
     if link is None or link == "that":
         first = _clause(main, "main", pick, "main", "main")
-        mark = [comma] if link and main.verb == "say" and pick("link", (False, True), (2, 1)) else []
-        return [*first, *mark, *_clause(second, "second", pick, "second", "main")]
+        return [*first, *_clause(second, "second", pick, "second", "main")]
 
     # A clause that may come first in Chinese; its pronouns must not come before what they stand for.
     shared = _same(second.subject, main.subject) and isinstance(main.subject, Entity) and not main.subject.pronoun

@@ -1,0 +1,278 @@
+"""Vietnamese: hand-checked sentences, the lexicon, paraphrases and fragments."""
+
+from __future__ import annotations
+
+import random
+import string
+import unicodedata
+from itertools import pairwise
+
+import pytest
+
+from specviz.corpus import vi, world
+from specviz.corpus.meaning import (
+    CODE_TASKS,
+    CODES,
+    KIN,
+    NAMES,
+    PHRASES,
+    SLOTS,
+    Clause,
+    Entity,
+    Gap,
+    Place,
+    Sentence,
+    concepts,
+    keyed_pick,
+    paraphrases,
+    partial,
+    random_pick,
+)
+
+E, C, P, S = Entity, Clause, Place, Sentence
+ANNA, DAVID, DOCTOR = E("Anna"), E("David"), E("doctor")
+SHE, HE, IT = E("Anna", pronoun=True), E("David", pronoun=True), E("book", pronoun=True)
+A_BOOK = E("book", definite=False)
+
+
+def first(key, options, weights=None):
+    return options[0]
+
+
+def say(sentence, pick=first):
+    return vi.join(vi.pieces(sentence, pick))
+
+
+def every(sentence, most=500):
+    return list(paraphrases(lambda pick: say(sentence, pick), most))
+
+
+# The first option of every choice.
+PAIRS = [
+    (S(C("buy", ANNA, A_BOOK)), "Anna đã mua một quyển sách."),
+    (S(C("buy", ANNA, E("apple", 3, True, False), time="yesterday")), "Anna đã mua ba quả táo hôm qua."),
+    (S(C("buy", ANNA, E("apple", 12, True, False), place=P("market"))), "Anna đã mua 12 quả táo ở chợ."),
+    (S(C("buy", ANNA, E("bread", definite=False), negated=True)), "Anna không mua bánh mì."),
+    (S(C("buy", ANNA, A_BOOK, tense="future", time="tomorrow")), "Anna sẽ mua một quyển sách ngày mai."),
+    (S(C("buy", ANNA, E("shoe", 2, definite=False))), "Anna đã mua một đôi giày."),
+    (S(C("read", DOCTOR, E("newspaper"), tense="present", time="now")), "Bác sĩ đang đọc tờ báo bây giờ."),
+    (S(C("read", DOCTOR, E("newspaper"), tense="present", time="every_day")), "Bác sĩ đọc tờ báo mỗi ngày."),
+    (S(C("read", E("i"), E("letter", 2), tense="present")), "Tôi đang đọc những lá thư."),
+    (S(C("have", DAVID, E("horse", 2, True, False), tense="present")), "David có hai con ngựa."),
+    (S(C("have", DAVID, E("car", definite=False), tense="present", negated=True)),
+     "David không có chiếc ô tô nào."),
+    (S(C("know", E("we"), E("teacher"), tense="present", negated=True)), "Chúng tôi không quen thầy giáo."),
+    (S(C("see", E("cat"), E("bird", 2), place=P("garden"))),
+     "Con mèo đã nhìn thấy những con chim trong vườn."),
+    (S(C("open", E("driver"), E("window", adjectives=("big",)), adverb="slowly")),
+     "Người tài xế đã mở cửa sổ to chậm rãi."),
+    (S(C("call", ANNA, E("brother", owner=E("i")))), "Anna đã gọi điện cho anh trai tôi."),
+    (S(C("pick_up", ANNA, DAVID, place=P("station", "from"))), "Anna đã đón David từ nhà ga."),
+    (S(C("pick_up", ANNA, E("letter"), place=P("station"))), "Anna đã lấy lá thư ở nhà ga."),
+    (S(C("forget", DAVID, E("umbrella", owner=HE), place=P("office"))),
+     "David đã bỏ quên chiếc ô của mình ở văn phòng."),
+    (S(C("love", SHE, E("coffee"), tense="present")), "Cô ấy rất thích cà phê."),
+    (S(C("love", SHE, DAVID, tense="present")), "Cô ấy yêu David."),
+    (S(C("eat", E("child"), E("soup", adjectives=("warm",)), adverb="often", tense="present")),
+     "Đứa trẻ thường ăn súp nóng."),
+    (S(C("give", ANNA, A_BOOK, DAVID)), "Anna đã đưa cho David một quyển sách."),
+    (S(C("give", ANNA, IT, DAVID)), "Anna đã đưa nó cho David."),
+    (S(C("show", ANNA, E("picture", owner=SHE), E("i"))), "Anna đã cho tôi xem bức tranh của mình."),
+    (S(C("bring", DAVID, E("flower", 5, True, False), E("mother", owner=E("you")), tense="future")),
+     "David sẽ mang năm bông hoa đến cho mẹ bạn."),
+    (S(C("send", DAVID, E("letter"), ANNA, negated=True)), "David không gửi cho Anna lá thư."),
+    (S(C("sleep", E("child"), time="at_night", tense="present", place=P("hotel"))),
+     "Đứa trẻ ngủ ở khách sạn ban đêm."),
+    (S(C("live", E("painter"), place=P("village", definite=False, adjective="old"))),
+     "Họa sĩ sống ở một ngôi làng cũ."),
+    (S(C("go", ANNA, place=P("school", "to"), time="on_monday", front="time")),
+     "Vào thứ Hai, Anna đã đi đến trường."),
+    (S(C("travel", E("we"), place=P("river", "to"), time="last_week")),
+     "Chúng tôi đã đi du lịch đến bờ sông tuần trước."),
+    (S(C("arrive", ANNA, place=P("station"))), "Anna đã đến nhà ga."),
+    (S(C("come_back", ANNA, place=P("forest", "from"), negated=True)), "Anna không trở về từ rừng."),
+    (S(C("run", E("dog"), place=P("house", "to"))), "Con chó đã chạy đến ngôi nhà."),
+    (S(C("be", ANNA, complement="tired", tense="present")), "Anna mệt."),
+    (S(C("be", E("car"), complement="red", tense="present")), "Chiếc ô tô đó có màu đỏ."),
+    (S(C("be", E("book"), complement="old", tense="present", negated=True)), "Quyển sách đó không cũ."),
+    (S(C("be", DOCTOR, complement="old", tense="future")), "Bác sĩ đó sẽ già."),
+    (S(C("be_at", ANNA, place=P("kitchen"), tense="present")), "Anna ở trong bếp."),
+    (S(C("be_at", E("child", definite=False), place=P("park"))), "Trong công viên có một đứa trẻ."),
+    (S(C("buy", ANNA, A_BOOK, modal="want", tense="present")), "Anna muốn mua một quyển sách."),
+    (S(C("help", E("you"), E("farmer", 2), modal="must", tense="present")),
+     "Bạn phải giúp những người nông dân."),
+    (S(C("repair", DAVID, E("bicycle", owner=ANNA), modal="can", tense="past")),
+     "David có thể sửa chiếc xe đạp của Anna."),
+    (S(C("wait", E("man", relative=C("buy", Gap(), A_BOOK)), place=P("bridge"))),
+     "Người đàn ông đã mua một quyển sách đã đợi trên cầu."),
+    (S(C("lose", DAVID, E("key", relative=C("find", ANNA, Gap())))),
+     "David đã làm mất chiếc chìa khóa mà Anna đã tìm thấy."),
+    (S(C("be", E("girl", relative=C("call", DAVID, Gap())), complement="happy")),
+     "Cô bé mà David đã gọi điện cho thì vui."),
+    (S(C("see", ANNA, E("table", definite=False, adjectives=("old", "red")))),
+     "Anna đã nhìn thấy một cái bàn cũ màu đỏ."),
+    (S(C("say", ANNA), "that", C("sleep", DAVID, tense="present")), "Anna đã nói rằng David đang ngủ."),
+    (S(C("hope", E("i"), tense="present"), "that", C("come_back", HE, tense="future")),
+     "Tôi hy vọng rằng anh ấy sẽ trở về."),
+    (S(C("sleep", ANNA), "because", C("be", SHE, complement="tired")), "Anna đã ngủ vì cô ấy mệt."),
+    (S(C("sleep", ANNA), "because", C("sing", DAVID)), "Anna đã ngủ vì David đã hát."),
+    (S(C("sing", DAVID), "when", C("arrive", ANNA, place=P("hotel"))),
+     "David đã hát khi Anna đến khách sạn."),
+    (S(C("sing", ANNA), "when", C("see", SHE, DAVID)), "Anna đã hát khi cô ấy nhìn thấy David."),
+    (S(C("help", DAVID, E("we"), tense="future"), "if", C("arrive", HE, tense="present")),
+     "David sẽ giúp chúng tôi nếu anh ấy đến."),
+    (S(C("help", DAVID, ANNA, tense="future"), "if", C("call", SHE, DAVID, tense="present")),
+     "David sẽ giúp Anna nếu cô ấy gọi điện cho David."),
+    (S(C("buy", ANNA, A_BOOK), "and", C("drink", DAVID, E("tea", definite=False))),
+     "Anna đã mua một quyển sách, và David đã uống trà."),
+    (S(C("buy", ANNA, A_BOOK), "but", C("read", SHE, IT, negated=True)),
+     "Anna đã mua một quyển sách, nhưng cô ấy không đọc nó."),
+    (S(C("buy", ANNA, A_BOOK, asks="yes_no")), "Anna có mua một quyển sách không?"),
+    (S(C("be", ANNA, complement="happy", tense="present", asks="yes_no")), "Anna có vui không?"),
+    (S(C("buy", ANNA, A_BOOK, asks="who")), "Ai đã mua một quyển sách?"),
+    (S(C("buy", ANNA, A_BOOK, asks="what", tense="future")), "Anna sẽ mua gì?"),
+    (S(C("give", ANNA, E("book"), DAVID, asks="whom")), "Anna đã đưa cho ai quyển sách?"),
+    (S(C("meet", ANNA, DAVID, place=P("park"), asks="where")), "Anna đã gặp David ở đâu?"),
+    (S(C("go", ANNA, place=P("park", "to"), asks="where")), "Anna đã đi đâu?"),
+    (S(C("go", ANNA, place=P("park", "to"), time="yesterday", asks="when")),
+     "Anna đã đi đến công viên khi nào?"),
+    (S(C("go", ANNA, place=P("park", "to"), time="tomorrow", tense="future", asks="when")),
+     "Khi nào Anna sẽ đi đến công viên?"),
+    (S(C("have", ANNA, E("apple", 3, True, False), tense="present", asks="how_many")),
+     "Anna có bao nhiêu quả táo?"),
+    (S(C(None, DOCTOR)), "Bác sĩ."),
+    (S(C(None, DOCTOR, E("book"))), "Bác sĩ quyển sách."),
+    (S(C("buy", DOCTOR)), "Bác sĩ đã mua."),
+    (S(C("buy", None, E("book"))), "Đã mua quyển sách."),
+    (S(C(None, None, place=P("garden"), time="yesterday")), "Trong vườn hôm qua."),
+]
+
+
+@pytest.mark.parametrize(("meaning", "text"), PAIRS, ids=[text for _, text in PAIRS])
+def test_most_usual_words(meaning, text):
+    assert say(meaning) == text
+
+
+# Other right ways to say it.
+OTHERS = [
+    (S(C("close", ANNA, E("door"), time="yesterday")),
+     ("Anna đã đóng cánh cửa hôm qua.", "Hôm qua Anna đóng cánh cửa đó.")),
+    (S(C("give", ANNA, E("letter"), DAVID)), ("Anna đã đưa lá thư cho David.", "Anna trao cho David bức thư đó.")),
+    (S(C("buy", ANNA, E("car", definite=False), asks="yes_no")),
+     ("Anna có mua một chiếc xe hơi không?", "Anna đã mua một chiếc ô tô chưa?")),
+    (S(C("sing", DAVID), "when", C("arrive", ANNA, place=P("hotel"))),
+     ("Khi Anna đến khách sạn, David đã hát.", "David hát lúc Anna tới khách sạn.")),
+    (S(C("sing", DAVID, tense="future"), "if", C("call", ANNA, E("i"), tense="present")),
+     ("Nếu Anna gọi điện cho tôi thì David sẽ hát.", "David sẽ hát nếu Anna gọi điện cho tôi.")),
+    (S(C("be", E("mother", owner=E("i")), complement="happy")), ("Mẹ tôi vui.", "Mẹ của tôi vui vẻ.")),
+    (S(C("buy", ANNA, A_BOOK), "and", C("sleep", SHE)),
+     ("Anna đã mua một quyển sách, và cô ấy đã ngủ.", "Anna đã mua một quyển sách và đã ngủ.")),
+]
+
+
+@pytest.mark.parametrize(("meaning", "texts"), OTHERS, ids=[texts[0] for _, texts in OTHERS])
+def test_paraphrases(meaning, texts):
+    said = every(meaning)
+    assert len(said) == len(set(said))
+    assert set(texts) <= set(said)
+
+
+def test_every_concept_has_its_own_words():
+    words = {}
+    found = concepts()
+    for kind in ("name", "person", "animal", "food", "drink", "readable", "thing"):
+        for concept in found[kind]:
+            meaning = S(C(None, E(concept, definite=False)))
+            words[concept] = set(every(meaning))
+    for place in found["place"]:
+        words[place] = set(every(S(C(None, None, place=P(place)))))
+    for time in found["time"]:
+        words[time] = set(every(S(C(None, None, time=time))))
+    for adverb in found["adverb"]:
+        words[adverb] = set(every(S(C("sing", ANNA, adverb=adverb))))
+    for adjective in found["adjective"]:
+        words[adjective] = set(every(S(C("be", E("box"), complement=adjective))))
+    for verb in found["verb"]:
+        words[verb] = set(every(S(C(verb, ANNA, E("box"), DAVID, "new", P("house")))))
+    for modal in found["modal"]:
+        words[modal] = set(every(S(C("sing", ANNA, modal=modal))))
+    for link in found["link"]:
+        words[link] = set(every(S(C("say", ANNA), link, C("sing", DAVID))))
+    for relation in found["relation"]:
+        words[relation] = set(every(S(C("wait", ANNA, place=P("school", relation)))))
+    assert all(words.values())
+    taken = {}
+    for concept, texts in words.items():
+        for text in texts:
+            assert text not in taken, (concept, taken.get(text), text)
+            taken[text] = concept
+
+
+def test_phrases():
+    assert set(vi.LANGUAGES) == set(CODES)
+    assert vi.PHRASES.keys() == PHRASES.keys()
+    for name, variants in vi.PHRASES.items():
+        assert 2 <= len(set(variants)) <= 4
+        for text in variants:
+            assert {f for _, f, _, _ in string.Formatter().parse(text) if f} == set(PHRASES[name]), text
+    assert vi.CODE_TASKS.keys() == CODE_TASKS.keys()
+    for name, variants in vi.CODE_TASKS.items():
+        assert 2 <= len(set(variants)) <= 4
+        slots = {f for _, f, _, _ in string.Formatter().parse(CODE_TASKS[name]) if f} | {"name", "a"}
+        for text in variants:
+            assert {f for _, f, _, _ in string.Formatter().parse(text) if f} == slots, text
+
+
+def _meanings(n):
+    rng = random.Random(5)
+    return [world.sentence(rng, None, question=i % 6 == 0, links=0.4) for i in range(n)]
+
+
+def test_random_sentences():
+    slots = {f"{c}.{s}" for c in ("main", "second") for s in SLOTS} | {
+        f"{c}.{s}.relative" for c in ("main", "second") for s in ("subject", "object", "recipient")}
+    pick = random_pick(random.Random(1))
+    for meaning in _meanings(2000):
+        found = vi.pieces(meaning, pick)
+        assert {p.slot for p in found} <= slots | {"link", "mark"}
+        assert all(p.text and p.text == p.text.strip() for p in found)
+        text = vi.join(found)
+        assert text[-1] in ".?"
+        assert text[0] == text[0].upper()
+        assert not any(bad in text for bad in ("  ", " .", " ,", ",."))
+        assert text == unicodedata.normalize("NFC", text)
+        words = text[:-1].split()
+        assert all(a != b or a == "luôn" for a, b in pairwise(words)), text
+
+
+def test_number_of_paraphrases():
+    counts = sorted(len(every(m, 64)) for m in _meanings(200))
+    assert 4 <= counts[100] <= 30
+    assert counts[20] >= 2
+
+
+def test_fragments():
+    rng = random.Random(2)
+    for meaning in _meanings(500):
+        names = [f"{c}.{s}" for c in ("main", "second") for s in SLOTS]
+        said = set(rng.sample(names, rng.randint(1, 10))) | ({"link"} if rng.random() < 0.5 else set())
+        part = partial(meaning, said)
+        if part is not None:
+            assert say(part, keyed_pick(3)).strip(" .?,")
+
+
+def test_a_part_repeats_the_choices_of_the_whole():
+    for seed in range(20):
+        pick = keyed_pick(seed)
+        whole = vi.pieces(S(C("see", E("woman", adjectives=("old",)), E("box", 2), time="this_morning")), pick)
+        part = vi.pieces(S(C(None, E("woman", adjectives=("old",)), E("box", 2))), pick)
+        for slot in ("main.subject", "main.object"):
+            assert [p.text for p in whole if p.slot == slot] == [p.text for p in part if p.slot == slot]
+
+
+def test_noun_phrase():
+    who = E("teacher", relative=C("know", E("i"), Gap(), tense="present"))
+    assert vi.noun_phrase(who, first) == "thầy giáo mà tôi quen"
+    assert vi.noun_phrase(ANNA, first) == vi.join([vi.pieces(S(C(None, ANNA)), first)[0]])
+    assert all(vi.noun_phrase(E(k, owner=ANNA), first) for k in KIN)
+    assert len({vi.noun_phrase(E(n), first) for n in NAMES}) == len(NAMES)
