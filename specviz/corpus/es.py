@@ -267,6 +267,7 @@ WORDS: dict[str, tuple[Frame, ...]] = {
 LOVE_A_THING = (Frame("adorar"), Frame("amar"))
 MODALS = {"want": (("querer", ""), ("desear", "")), "can": (("poder", ""),), "must": (("tener", "que"), ("deber", ""))}
 STATES = frozenset(("have", "need", "love", "know", "live", "be", "be_at", "think", "believe", "hope"))
+GOING_ON = ("work", "look_for", "sleep", "wait")  # imperfect when they give the reason for something
 
 # --- adverbs, times, places ---------------------------------------------------------------
 
@@ -515,7 +516,7 @@ def _place(place: Place, verb: str | None, key: str, pick: Pick) -> str:
 def _tense(clause: Clause, mode: str, path: str, pick: Pick) -> str:
     """The Spanish tense and mood.
 
-    `mode`: "" or what the link asks for: "if", "subjunctive" and "past wish" (subjunctive after a present
+    `mode`: "" or what the link asks for: "if", "because", "subjunctive" and "past wish" (subjunctive after a present
     or past main clause), "shifted" (after a past verb of thinking), "said" (after a past "say").
     """
     tense = clause.tense
@@ -527,7 +528,7 @@ def _tense(clause: Clause, mode: str, path: str, pick: Pick) -> str:
         tense = "present"
     lasting = (
         clause.verb in STATES or clause.modal is not None or clause.time in HABITS
-        or (clause.adverb in FREQUENCY and clause.time is None)
+        or (clause.adverb in FREQUENCY and clause.time is None) or (mode == "because" and clause.verb in GOING_ON)
     )
     if mode in ("shifted", "said"):
         if tense != "past":
@@ -653,7 +654,7 @@ def _clause(
         if clause.adverb == "always":
             early = not clause.negated and asks is None and pick(f"{path}.adverb.position", (True, False), (2, 1))
             ahead, middle = (piece, []) if early else ([], piece)
-        elif clause.adverb == "alone" or not after:
+        elif clause.adverb == "alone" or not (isinstance(obj, Entity) and obj.definite):
             late = piece
         else:
             early = pick(f"{path}.adverb.position", (False, True), (2, 1))
@@ -690,7 +691,7 @@ def _clause(
             word, particle = _choose(pick, f"{path}.verb.modal", MODALS[clause.modal])
             verb = VERBS[word]
         tense = _tense(clause, mode, path, pick)
-        if clause.modal in ("can", "must") and tense == "imperfect" and not mode and not (
+        if clause.modal in ("can", "must") and tense == "imperfect" and mode in ("", "because") and not (
             clause.time in HABITS or clause.adverb in FREQUENCY or clause.verb in STATES
         ):
             tense = pick(f"{path}.verb.aspect", ("imperfect", "preterite"), (2, 1))
@@ -821,7 +822,7 @@ def _mode(main: Clause, link: str | None, second: Clause | None) -> str:
     ahead = link == "when" and second is not None and second.tense != "past"
     if ahead and "future" in (main.tense, second.tense if second else ""):
         return "subjunctive"
-    return "if" if link == "if" else ""
+    return link if link in ("if", "because") else ""
 
 
 def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:

@@ -277,6 +277,7 @@ WORDS: dict[str, tuple[Frame, ...]] = {
 }
 MODALS = {"want": "vouloir", "can": "pouvoir", "must": "devoir"}
 STATES = frozenset(("have", "need", "love", "know", "live", "be", "be_at", "think", "believe", "hope"))
+GOING_ON = ("work", "look_for", "sleep", "wait")  # imparfait when they give the reason for something
 
 # --- adverbs, times, places ---------------------------------------------------------------
 
@@ -541,7 +542,7 @@ def _place(place: Place, verb: str | None, key: str, pick: Pick) -> str:
 
 
 def _tense(clause: Clause, mode: str) -> str:
-    """The French tense. `mode`: "", "subjunctive", "if", "when" (main clause in the future), "shifted"."""
+    """The French tense. `mode`: "", "because", "subjunctive", "if", "when" (main clause in the future), "shifted"."""
     tense: str = clause.tense
     if mode == "subjunctive":
         return "past subjunctive" if tense == "past" else "subjunctive"
@@ -551,7 +552,7 @@ def _tense(clause: Clause, mode: str) -> str:
         tense = "future"
     lasting = (
         clause.verb in STATES or clause.modal is not None or clause.time in HABITS
-        or (clause.adverb in FREQUENCY and clause.time is None)
+        or (clause.adverb in FREQUENCY and clause.time is None) or (mode == "because" and clause.verb in GOING_ON)
     )
     if mode == "shifted":
         if tense == "past":
@@ -721,7 +722,7 @@ def _clause(
     whole = VERBS[frame.verb]
     verb = VERBS[MODALS[clause.modal]] if clause.modal else whole
     tense = _tense(clause, mode)
-    if clause.modal in ("can", "must") and tense == "imperfect" and mode == "" and not (
+    if clause.modal in ("can", "must") and tense == "imperfect" and mode in ("", "because") and not (
         clause.time in HABITS or clause.adverb in FREQUENCY or clause.verb in STATES
     ):
         tense = pick(f"{path}.verb.aspect", ("imperfect", "perfect"), (2, 1))
@@ -852,8 +853,8 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
                 mode = "subjunctive"
             elif main.tense == "past":
                 mode = "shifted"
-        elif link == "if":
-            mode = "if"
+        elif link in ("if", "because"):
+            mode = link
         elif link == "when" and main.tense == "future":
             mode = "when"
         free = link in ("and", "but", None)

@@ -112,6 +112,7 @@ PAIRS = [
     (S(C("buy", E("doctor"))), "La doctora compró."),
     (S(C(None, None, time="yesterday")), "Ayer."),
     (S(C(None, None), "because", C(None, E("Anna", pronoun=True))), "Porque ella."),
+    (S(C("wait", A), "because", C("work", T)), "Anna esperó porque Tom trabajaba."),
     (S(C("be", Y, complement="happy", tense="present")), "Usted está feliz."),
     (S(C("be", W, complement="tired")), "Estábamos cansados."),
     (S(C("arrive", E("Clara"), place=P("hotel", definite=False, adjective="new"))), "Clara llegó a un hotel nuevo."),

@@ -112,6 +112,7 @@ PAIRS = [
     (S(C("buy", E("doctor"))), "La médecin a acheté."),
     (S(C(None, None, time="yesterday")), "Hier."),
     (S(C(None, None), "because", C(None, E("Anna", pronoun=True))), "Parce qu'elle."),
+    (S(C("wait", A), "because", C("work", T)), "Anna a attendu parce que Tom travaillait."),
     (S(C("be", Y, complement="happy", tense="present")), "Vous êtes heureux."),
     (S(C("be", W, complement="tired")), "Nous étions fatigués."),
     (S(C("arrive", E("Clara"), place=P("hotel", definite=False, adjective="new"))), "Clara est arrivée dans un nouvel hôtel."),
