@@ -340,7 +340,7 @@ def _recheck(part: Trace) -> pd.DataFrame:
             distance = -np.log(nodes["p"].to_numpy(np.float64))
         margin = threshold - distance
         expected = margin >= 0
-        close = np.abs(margin) <= ROUNDING * (1 + abs(threshold))
+        close = np.isfinite(margin) & (np.abs(margin) <= ROUNDING * (1 + distance))
     elif not sampling.get("temperature"):
         rule = "greedy"
         tops = part.tops("pred")

@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -37,7 +38,9 @@ BATCH = 256  # cycles that are written at once
 WAIT = 1.0  # seconds after which fewer are
 GROUP_BYTES = 64 << 20  # a row group of the finished file
 METADATA_LIMIT = 64 << 20  # bytes of a file's footer or header
-DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account
+DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
+SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
+WORD_LIMIT = 256  # characters of a word in a column
 KEYS = ("run", "method", "prompt", "row", "update", "cycle")
 TEXT_COLUMNS = ("run", "method", "prompt", "row", "seed", "update", "cycle", "context", "keep", "end")
 TEXT_COLUMNS += ("out_position", "out_token", "out_origin")
@@ -69,7 +72,7 @@ def _dump(value: Any) -> bytes:
             return os.fspath(x)
         raise TypeError(f"run metadata cannot hold a {type(x).__name__}")
 
-    return json.dumps(value, default=plain, ensure_ascii=False).encode("utf8", "surrogatepass")
+    return json.dumps(value, default=plain, ensure_ascii=False).encode("utf8", "replace")
 
 
 # ---------------------------------------------------------------- writing
@@ -160,7 +163,9 @@ class Recorder:
         self._closed = False
         if self.path is not None:
             self._open(force)
-        _lists([np.zeros(1)], _arrow_type("list<float>"))  # loads what converting needs now, not in the middle of a run
+        _lists(
+            [np.zeros(1)], _arrow_type("list<float>")
+        )  # loads what converting needs now, not in the middle of a run
         self._flushed = time.perf_counter()
 
     @property
@@ -173,6 +178,8 @@ class Recorder:
         import pyarrow as pa
 
         assert self.path is not None
+        if self.path.suffix != ".parquet":
+            raise TraceError(f"a trace's file ends in .parquet, {self.path} does not")
         if self.path.exists() and not force:
             raise TraceError(f"{self.path} exists: choose another name, or force to replace it")
         if self.partial.exists() and not force:
@@ -377,9 +384,16 @@ def _check_run(run: Any, where: str) -> dict[str, Any]:
             continue
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
             raise TraceError(f"{where}: the run's '{name}' is a {type(value).__name__}")
+    words = (str, int, type(None))
     for prompt in run.get("prompts") or []:
-        if not isinstance(prompt, dict) or not _ids(prompt.get("tokens") or []):
+        whole = isinstance(prompt, dict) and _ids(prompt.get("tokens") or [])
+        if not whole or not all(
+            isinstance(prompt.get(k), words) for k in ("id", "kind", "language", "length")
+        ):
             raise TraceError(f"{where}: the run's 'prompts' are not what they should be")
+    for name in ("model", "draft", "peak_memory"):
+        if not all(isinstance(v, (*words, float)) for v in (run.get(name) or {}).values()):
+            raise TraceError(f"{where}: the run's '{name}' is not what it should be")
     if not _ids(run.get("eos") or []):
         raise TraceError(f"{where}: the run's 'eos' is not a list of token ids")
     _decode_pieces(run.get("pieces"), where)
@@ -403,8 +417,12 @@ def _load_metadata(metadata: dict[bytes, bytes] | None, where: str) -> dict[str,
     text = (metadata or {}).get(KEY)
     if text is None:
         raise TraceError(f"{where} is not a specviz trace (its metadata has no '{KEY.decode()}')")
+    if len(text) > METADATA_LIMIT:
+        raise TraceError(f"{where}: the run's metadata is longer than {METADATA_LIMIT >> 20} MiB")
     try:
         run = json.loads(text)
+        if b"\\u" in text:
+            json.dumps(run, ensure_ascii=False).encode("utf8")  # half a surrogate pair is no text
     except (ValueError, RecursionError):
         raise TraceError(f"{where}: the run's metadata is not JSON") from None
     return _check_run(run, where)
@@ -473,6 +491,12 @@ def _check_values(table: pa.Table, where: str) -> None:
             fail(name, "has empty cells")
     for name in names:
         column = table.column(name)
+        words = column.type.value_type if pa.types.is_list(column.type) else column.type
+        if isinstance(words, pa.DictionaryType):
+            flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+            longest = (pc.max(pc.binary_length(chunk.dictionary)).as_py() for chunk in flat.chunks)
+            if max((n or 0 for n in longest), default=0) > WORD_LIMIT:
+                fail(name, f"has words longer than {WORD_LIMIT} bytes")
         if column.type == pa.int32() and pc.any(pc.less(column, 0)).as_py():
             fail(name, "has negative numbers")
         if name == "top_k" and (pc.max(column).as_py() or 0) > 1_000_000:
@@ -662,10 +686,9 @@ def _check_size(file: pq.ParquetFile, path: Path) -> None:
             if chunk.num_values < 0 or chunk.total_uncompressed_size < 0:
                 raise TraceError(f"{path}: its metadata counts are negative")
             total += max(8 * chunk.num_values, chunk.total_uncompressed_size)
-    if total > DATA_LIMIT:
-        raise TraceError(
-            f"{path} would need {total >> 30} GiB in memory; the limit is {DATA_LIMIT >> 30} GiB"
-        )
+    limit = min(DATA_LIMIT, max(SMALL, SWELL * path.stat().st_size))
+    if total > limit:
+        raise TraceError(f"{path} would need {total >> 20} MiB in memory; the limit is {limit >> 20} MiB")
 
 
 def _open_file(path: Path) -> _Store:
@@ -674,6 +697,34 @@ def _open_file(path: Path) -> _Store:
         _check_schema(file.schema_arrow, str(path))
         _check_size(file, path)
     return _Store(run, path=path)
+
+
+def _plain(metadata: bytes) -> bool:
+    """Whether an Arrow message is a schema or an uncompressed record batch, the two that a run writes.
+
+    Compressed buffers state their own size, so a small file could fill the memory. The reader has no
+    switch for them; this looks into the message's flatbuffer: Message (header_type 1, header 2) and
+    RecordBatch (compression 3), field numbers of Arrow's Message.fbs.
+    """
+
+    def field(table: int, number: int) -> int:
+        """Place of a table's field, 0 if absent."""
+        fields = table - struct.unpack_from("<i", metadata, table)[0]
+        slot = 4 + 2 * number
+        if slot >= struct.unpack_from("<H", metadata, fields)[0]:
+            return 0
+        place = int(struct.unpack_from("<H", metadata, fields + slot)[0])
+        return table + place if place else 0
+
+    try:
+        message = struct.unpack_from("<I", metadata, 0)[0]
+        kind = metadata[field(message, 1)]
+        if kind != 3:
+            return kind == 1
+        at = field(message, 2)
+        return not field(at + struct.unpack_from("<I", metadata, at)[0], 3)
+    except (struct.error, IndexError):
+        return False
 
 
 def _open_partial(path: Path) -> _Store:
@@ -685,6 +736,10 @@ def _open_partial(path: Path) -> _Store:
         if size > DATA_LIMIT:
             raise TraceError(f"{path} is longer than {DATA_LIMIT >> 30} GiB")
         content = pa.py_buffer(path.read_bytes())
+        with contextlib.suppress(pa.ArrowInvalid, StopIteration), pa.BufferReader(content) as file:
+            for message in pa.ipc.MessageReader.open_stream(file):  # ends where the file was cut off
+                if not _plain(message.metadata.to_pybytes()):
+                    raise TraceError(f"{path} is not what a run writes (compressed, or another kind of data)")
         with pa.BufferReader(content) as file, pa.ipc.open_stream(file) as stream:
             run = _load_metadata(stream.schema.metadata, str(path))
             _check_schema(stream.schema, str(path))
@@ -833,6 +888,9 @@ class Trace:
         prompts = self._prompts
         if prompt is not None:
             chosen = frozenset(int(p) for p in some(prompt))
+            count = max(len(s.run["prompts"] or []) for s in stores)
+            if count and not any(0 <= p < count for p in chosen):
+                raise TraceError(f"no such prompt; there are {count}, the first is 0")
             prompts = chosen if prompts is None else prompts & chosen
         return Trace(stores, prompts)
 

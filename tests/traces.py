@@ -129,6 +129,8 @@ def cycles(
             token = np.zeros(n, np.int64)
             for i in range(n):
                 token[i] = draw(int(token[parent[i]]) if parent[i] >= 0 else last)
+                while token[i] in token[:i][parent[:i] == parent[i]]:  # siblings differ
+                    token[i] = draw(None)
             q = rng.uniform(0.2, 1.0, n)
             p = np.where(rng.random(n) < 0.75, rng.uniform(0.5, 1.0, n), rng.uniform(0.001, 0.3, n))
             u = rng.random(n)
@@ -151,7 +153,12 @@ def cycles(
                         here, walking = int(child), True
                         break
             rejected = bool((status == "rejected").any())
-            final = draw(int(token[path[-1]]) if path else last)
+            # The target's own token is none that it just rejected.
+            here = path[-1] if path else -1
+            refused = {int(token[i]) for i in np.flatnonzero(parent == here) if status[i] == "rejected"}
+            final = draw(int(token[here]) if path else last)
+            while final in refused:
+                final = draw(None)
             origin = "correction" if rejected else "bonus"
             if rejected and temperature:
                 origin = "resampled"
@@ -173,14 +180,10 @@ def cycles(
             # The target's candidates: at each prediction, its first is what greedy decoding would take.
             top = rng.integers(2, vocabulary, (n + 1, top_k))
             for i in range(n):
-                if status[i] in ("accepted", "cut"):
+                if status[i] in ("accepted", "cut"):  # its siblings were rejected
                     top[parent[i] + 1, 0] = token[i]
-            for i in range(n):
-                if status[i] == "rejected":
-                    while top[parent[i] + 1, 0] == token[i]:
-                        top[parent[i] + 1, 0] = rng.integers(2, vocabulary)
-            if not path[len(out) :] and end != "length":
-                top[(path[-1] if path else -1) + 1, 0] = final
+            if out and len(out) > len(path):
+                top[(path[-1] if path else -1) + 1, 0] = out[-1]
             rank = np.array([0 if top[parent[i] + 1, 0] == token[i] else 2 for i in range(n)], np.int64)
             judged = np.isin(status, ["accepted", "rejected", "cut"])
             times = [0.0005 * n, 0.006, 0.0002, 0.0003]
