@@ -56,7 +56,8 @@ def _clause(clause: Clause, name: str, pick: Pick, main: bool = False, gap: Enti
     if clause.recipient and about != "recipient":
         to = _entity(clause.recipient, f"{name}.recipient", pick, "dat")
         pronoun = isinstance(clause.object, Entity) and clause.object.pronoun
-        item = [*item, *to] if pronoun else [*to, *item]
+        first_to = not pronoun and pick(f"{name}.dative", (True, False), (2, 1))
+        item = [*to, *item] if first_to else [*item, *to]
     tail: list[Piece] = []
     if clause.complement:
         word = de._choose(pick, f"{name}.complement", de.ADJECTIVES[clause.complement]).split("/")[0]
@@ -64,14 +65,18 @@ def _clause(clause: Clause, name: str, pick: Pick, main: bool = False, gap: Enti
     if clause.adverb:
         tail.append(Piece(de._choose(pick, f"{name}.adverb", de.ADVERBS[clause.adverb]), f"{name}.adverb"))
     if clause.place and about != "place":
-        tail.append(Piece(de._place(clause.place, f"{name}.place", pick), f"{name}.place"))
+        where = Piece(de._place(clause.place, f"{name}.place", pick), f"{name}.place")
+        before = bool(clause.adverb) and pick(f"{name}.where", (False, True), (2, 1))
+        tail = [where, *tail] if before and not clause.complement else [*tail, where]
     if clause.time and about != "time":
         when = Piece(de._choose(pick, f"{name}.time", de.TIMES[clause.time]), f"{name}.time")
         leading = clause.front == "time"
         if main and not clause.asks and pick(f"{name}.front", (leading, not leading), (5, 2)):
             first = [when]
         else:
-            tail.append(when)
+            places = [p for p in tail if p.slot == f"{name}.place"]
+            early = bool(places) and tail[-1] is places[0] and pick(f"{name}.order", (False, True), (3, 1))
+            tail = [*tail[:-1], when, *places] if early else [*tail, when]
     return [*first, *who, *doing, *item, *tail]
 
 

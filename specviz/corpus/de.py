@@ -48,7 +48,7 @@ NOUNS: dict[str, tuple[str, ...]] = {
     "bicycle": ("n Fahrrad Fahrräder", "n Rad Räder"), "key": ("m Schlüssel Schlüssel",),
     "bag": ("f Tasche Taschen",), "chair": ("m Stuhl Stühle",), "table": ("m Tisch Tische",),
     "lamp": ("f Lampe Lampen",), "clock": ("f Uhr Uhren",), "ticket": ("f Fahrkarte Fahrkarten",),
-    "picture": ("n Bild Bilder",), "phone": ("n Telefon Telefone",),
+    "picture": ("n Bild Bilder", "n Gemälde Gemälde"), "phone": ("n Telefon Telefone",),
     "umbrella": ("m Regenschirm Regenschirme", "m Schirm Schirme"), "coat": ("m Mantel Mäntel",),
     "shoe": ("m Schuh Schuhe",), "gift": ("n Geschenk Geschenke",), "flower": ("f Blume Blumen",),
     "window": ("n Fenster Fenster",), "door": ("f Tür Türen",), "machine": ("f Maschine Maschinen",),
@@ -57,7 +57,7 @@ NOUNS: dict[str, tuple[str, ...]] = {
     "house": ("n Haus Häuser",), "school": ("f Schule Schulen",), "market": ("m Markt Märkte",),
     "station": ("m Bahnhof Bahnhöfe",), "garden": ("m Garten Gärten",), "kitchen": ("f Küche Küchen",),
     "park": ("m Park Parks",), "city": ("f Stadt Städte",), "village": ("n Dorf Dörfer",),
-    "hospital": ("n Krankenhaus Krankenhäuser",), "library": ("f Bibliothek Bibliotheken", "f Bücherei Büchereien"),
+    "hospital": ("n Krankenhaus Krankenhäuser", "f Klinik Kliniken"), "library": ("f Bibliothek Bibliotheken", "f Bücherei Büchereien"),
     "office": ("n Büro Büros",), "river": ("m Fluss Flüsse",), "bridge": ("f Brücke Brücken",),
     "shop": ("m Laden Läden", "n Geschäft Geschäfte"), "museum": ("n Museum Museen",), "hotel": ("n Hotel Hotels",),
     "street": ("f Straße Straßen",), "forest": ("m Wald Wälder",),
@@ -75,7 +75,7 @@ _ADJECTIVE_ORDER = (
     "happy", "tired", "new", "old", "young", "red", "blue", "green", "white", "black",
 )  # fmt: skip
 ADVERBS: dict[str, tuple[str, ...]] = {
-    "quickly": ("schnell",), "slowly": ("langsam",), "carefully": ("vorsichtig", "sorgfältig"),
+    "quickly": ("schnell", "rasch"), "slowly": ("langsam",), "carefully": ("vorsichtig", "sorgfältig"),
     "often": ("oft", "häufig"), "always": ("immer",), "alone": ("allein", "alleine"),
 }  # fmt: skip
 TIMES: dict[str, tuple[str, ...]] = {
@@ -83,7 +83,7 @@ TIMES: dict[str, tuple[str, ...]] = {
     "this_morning": ("heute Morgen",), "this_evening": ("heute Abend",), "last_week": ("letzte Woche", "vorige Woche"),
     "next_week": ("nächste Woche",), "every_day": ("jeden Tag", "täglich"), "at_night": ("nachts", "in der Nacht"),
     "on_monday": ("am Montag",), "on_tuesday": ("am Dienstag",), "on_wednesday": ("am Mittwoch",),
-    "on_thursday": ("am Donnerstag",), "on_friday": ("am Freitag",), "on_saturday": ("am Samstag",),
+    "on_thursday": ("am Donnerstag",), "on_friday": ("am Freitag",), "on_saturday": ("am Samstag", "am Sonnabend"),
     "on_sunday": ("am Sonntag",),
 }  # fmt: skip
 # Where (dative), where to (":acc" or ":dat" after the preposition), where from (dative).
@@ -122,7 +122,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "work": ("arbeiten arbeitet arbeitete gearbeitet",), "wait": ("warten wartet wartete gewartet",),
     "sing": ("singen singt sang gesungen",), "laugh": ("lachen",), "dance": ("tanzen",),
     "live": ("wohnen", "leben"), "get_up": ("auf|stehen steht stand gestanden +",),
-    "go": ("gehen geht ging gegangen +",), "travel": ("reisen reist reiste gereist +",),
+    "go": ("gehen geht ging gegangen +",), "travel": ("reisen reist reiste gereist +", "fahren fährt fuhr gefahren +"),
     "arrive": ("an|kommen kommt kam gekommen +",),
     "come_back": ("zurück|kommen kommt kam gekommen +", "zurück|kehren kehrt kehrte gekehrt +"),
     "run": ("laufen läuft lief gelaufen +", "rennen rennt rannte gerannt +"), "be": ("sein ist war gewesen +",),
@@ -131,7 +131,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 MODALS: dict[str, tuple[str, ...]] = {"want": ("wollen",), "can": ("können",), "must": ("müssen",)}
 LINKS: dict[str, tuple[str, ...]] = {
-    "that": ("dass",), "because": ("weil", "denn"), "when": ("wenn",), "if": ("wenn", "falls"), "and": ("und",),
+    "that": ("dass",), "because": ("weil", "denn", "da"), "when": ("wenn",), "if": ("wenn", "falls"), "and": ("und",),
     "but": ("aber",),
 }  # fmt: skip
 DATIVE = frozenset(("help",))  # verbs whose object is in the dative

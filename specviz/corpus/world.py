@@ -842,8 +842,13 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
             if back is not None and _clear(scene, clause, back):
                 kind = rng.choice(("because", "and", "but"))
                 second = _until(split, partial(_aside, rng, back, tense, kind, clause), 200)
+                if second and any(_is_person(e) and e.concept != back.concept for e in _mentioned(second)):
+                    second = None  # a new person only in passing would make later pronouns unclear
                 link = kind if second else None
         _remember(scene, clause)
+        if second and isinstance(second.object, Entity):
+            scene.things.setdefault(second.object.concept, second.object)
+            scene.gone.add(second.object.concept)
         told.append(Sentence(clause, link, second))
     return told
 
