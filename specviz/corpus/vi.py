@@ -131,6 +131,7 @@ BY_OBJECT = {("pick_up", "person"): ("đón",), ("carry", "bag"): ("xách", "man
              ("clean", "cup"): ("rửa",), ("clean", "car"): ("rửa", "lau"),
              ("clean", "bicycle"): ("rửa", "lau"), ("close", "book"): ("gấp",), ("close", "umbrella"): ("gấp",),
              ("open", "letter"): ("mở",), ("cook", "egg"): ("nấu", "luộc")}
+MAIN = ("main", "then")
 MODALS = {"want": ("muốn",), "can": ("có thể",), "must": ("phải",)}
 NOT_MODALS = {"want": ("không muốn",), "can": ("không thể",), "must": ("không được",)}
 NUMBERS = ("không", "một", "hai", "ba", "bốn", "năm", "sáu", "bảy", "tám", "chín", "mười")
@@ -160,8 +161,8 @@ def _forms(adjective: str, concept: str) -> tuple[str, ...]:
     kind = _kind(concept)
     if adjective == "old":
         return {"person": ("già", "lớn tuổi"), "animal": ("già",), "place": ("cũ", "cổ")}.get(kind, ("cũ",))
-    if adjective == "small" and kind == "person":
-        return ("nhỏ", "nhỏ bé")
+    if adjective == "small" and kind != "thing":
+        return ("nhỏ", "nhỏ bé") if kind != "food" else ("nhỏ",)
     if adjective == "big" and kind == "person":
         return ("to lớn",)
     if adjective == "young" and kind == "animal":
@@ -275,7 +276,8 @@ def _np(
     elif concept in MASS:
         head = base
         if entity.definite and entity.owner is None:
-            end = "đó" if point else pick(f"{path}.the", ("", "đó"), (4, 1))
+            if entity.relative is None:
+                end = "đó" if point else pick(f"{path}.the", ("", "đó"), (4, 1))
         elif not entity.definite and not none:
             head = pick(f"{path}.some", (base, "một ít " + base), (4, 1))
     elif entity.owner is not None:
@@ -373,7 +375,7 @@ def _same(a: object, b: object) -> bool:
 def _clause(
     clause: Clause, slot: str, pick: Pick, path: str, role: str = "main", head: Entity | None = None, drop: bool = False
 ) -> list[Piece]:
-    """A clause. `role` is "main", "sub" (after khi, nếu) or "relative"; `head` the noun that a gap stands for; `drop`
+    """A clause. `role` is "main", "then" (with a nếu clause), "sub" (after khi, nếu) or "relative"; `head` the noun that a gap stands for; `drop`
     leaves the subject unsaid."""
 
     def at(name: str) -> str:
@@ -400,10 +402,9 @@ def _clause(
         else:
             before = [Piece(word, at("time"))]
     elif clause.time:
-        words = TIMES[clause.time]
-        time = [Piece(_word(words, f"{path}.time", pick), at("time"))]
-        first = clause.front == "time" and role == "main"
-        if not first and role == "main" and asks != "who" and subject:
+        time = [Piece(_word(TIMES[clause.time], f"{path}.time", pick), at("time"))]
+        first = clause.front == "time" and role in MAIN
+        if not first and role in MAIN and asks != "who" and subject:
             first = pick(f"{path}.early", (False, True), (2, 1))
         if first:
             before = time
@@ -465,27 +466,27 @@ def _clause(
     kind = VERBS[verb][1]
     habit = bool(often) or clause.time in HABITUAL
     yes_no = asks == "yes_no"
-    words, done = "", False
+    mark, done = "", False
     if tense == "past" and kind != "state" and not habit and not clause.modal:
         if neg:
-            words = pick(f"{path}.past", ("", "đã"), (3, 1))
+            mark = pick(f"{path}.past", ("", "đã"), (3, 1))
         elif yes_no:
             done = clause.time is None and pick(f"{path}.done", (False, True), (2, 1))
         elif isinstance(who, Entity) and who.relative is not None:
-            words = "đã"  # it also shows where the relative clause ends
-        elif role == "main":
-            words = pick(f"{path}.past", ("đã", ""), (3, 1) if clause.time is None else (2, 1))
+            mark = "đã"  # it also shows where the relative clause ends
+        elif role in MAIN:
+            mark = pick(f"{path}.past", ("đã", ""), (3, 1) if clause.time is None else (2, 1))
         elif role == "relative":
-            words = pick(f"{path}.past", ("đã", ""), (1, 1))
+            mark = "đã" if isinstance(who, Gap) else pick(f"{path}.past", ("đã", ""), (1, 1))
     elif tense == "future" and role != "sub":
-        words = "sẽ"
+        mark = "sẽ"
         if yes_no and not neg and clause.time and not clause.modal:
-            words = pick(f"{path}.will", ("sẽ", "có"), (1, 1))
+            mark = pick(f"{path}.will", ("sẽ", "có"), (1, 1))
     elif tense == "present" and kind == "act" and not clause.modal and not neg and role == "main":
         if clause.time == "now":
-            words = "đang"
+            mark = "đang"
         elif clause.time is None and not habit:
-            words = pick(f"{path}.doing", ("đang", ""), (2, 1))
+            mark = pick(f"{path}.doing", ("đang", ""), (2, 1))
     modal = ""
     if clause.modal:
         modal = _word((NOT_MODALS if neg else MODALS)[clause.modal], f"{path}.modal", pick)
@@ -495,20 +496,23 @@ def _clause(
         if clause.modal == "can":
             modal = "có thể"
         elif done:
-            words = "đã"
-        elif words == "đang":
-            words = "có đang"
-        elif (verb not in ("have", "be_at") and not words) or (verb == "be_at" and tense != "future"):
-            words = "có"
-    front = [Piece(" ".join(w for w in (words, modal) if w), V)] if words or modal else []
-    if often and (words or modal):
+            mark = "đã"
+        elif mark == "đang":
+            mark = "có đang"
+        elif (verb not in ("have", "be_at") and not mark) or (verb == "be_at" and tense != "future"):
+            mark = "có"
+    front = [Piece(" ".join(w for w in (mark, modal) if w), V)] if mark or modal else []
+    if often and (mark or modal):
         # Anna sẽ thường ..., Anna không thường ..., Anna thường muốn ...
         if clause.modal and not neg:
-            lead = [*([Piece(words, V)] if words else []), *often, Piece(modal, V)]
+            lead = [*([Piece(mark, V)] if mark else []), *often, Piece(modal, V)]
         else:
             lead = [*front, *often]
     else:
         lead = [*often, *front]
+
+    if subject and isinstance(who, Entity) and who.relative is not None and not lead and role in MAIN:
+        lead = [Piece("thì", V)]  # shows where the relative clause ends
 
     question: list[Piece] = []
     if yes_no:
@@ -521,7 +525,7 @@ def _clause(
     if verb == "be_at":
         new = isinstance(who, Entity) and not who.definite and not who.pronoun and who.owner is None and \
             who.concept not in (*NAMES, *SPEAKERS)
-        if new and role == "main" and place and asks is None and not clause.modal and subject:
+        if new and role in MAIN and place and asks is None and not clause.modal and subject:
             # Trong công viên có một đứa trẻ.
             there = [Piece(_place(place, f"{path}.place", pick, False, "at"), at("place"))]
             assert isinstance(who, Entity)
@@ -555,7 +559,7 @@ def _clause(
         core += spot
         spot = []
     early: list[Piece] = []
-    if clause.front == "place" and role == "main" and spot and use == "at" and not where and relation != "from":
+    if clause.front == "place" and role in MAIN and spot and use == "at" and not where and relation != "from":
         early, spot = spot, []
         if pick(f"{path}.comma", (True, False), (2, 1)):
             early.append(Piece(",", "mark"))
@@ -572,8 +576,6 @@ def _copula(
     if clause.complement is None:
         return [*lead, Piece("thế nào", slot)] if clause.asks == "what" else [*lead, Piece("là", verb)]
     noun = _head_noun(clause, head)
-    if isinstance(clause.subject, Entity) and clause.subject.relative is not None and not lead:
-        lead = [Piece("thì", verb)]  # shows where the relative clause ends
     if clause.complement in COLOURS:
         word = ADJECTIVES[clause.complement][0]
         has = not lead or not lead[-1].text.endswith("có")
@@ -623,7 +625,7 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
     word = Piece(_word(WORDS[link], "link", pick), "link") if link else None
     if link == "that" and main.verb == "think" and word is not None:
         word = Piece("rằng", "link")
-    first = _clause(main, "main", pick, "main")
+    first = _clause(main, "main", pick, "main", "then" if link == "if" else "main")
     start = [word] if word else []
     if second is None:
         return [*first, *([comma] if link in ("but", "and") else []), *start]

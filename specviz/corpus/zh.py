@@ -149,7 +149,8 @@ PAST = {"sleep": ("睡觉了", "睡了一觉"), "wait": ("等了一会儿", "等
 
 # Nobody plans these, so that 要 would not do for the future.
 UNWILLED = ("lose", "forget", "see", "find", "meet", "laugh")
-MODALS = {"want": ("想", "要"), "can": ("能", "可以"), "must": ("必须", "得")}
+MAIN = ("main", "then")
+MODALS = {"want": ("想", "想要"), "can": ("能", "可以"), "must": ("必须", "得")}
 NOT_MODALS = {"want": ("不想", "不愿意"), "can": ("不能", "没办法"), "must": ("不可以", "不许")}
 
 DIGITS = "零一两三四五六七八九十"
@@ -182,6 +183,11 @@ def _forms(adjective: str, concept: str) -> tuple[tuple[str, ...], tuple[str, ..
             return ("年老的", "上了年纪的"), ("老",)
         if kind in ("animal", "place"):
             return ("老",), ("老",)
+    if adjective == "young" and kind == "animal":
+        return ("年幼的",), ("年幼",)
+    if adjective in CLASSIFYING[:5] and (kind == "animal" or concept in ("apple", "flower")):
+        long, short = ADJECTIVES[adjective][0]
+        return (short, long), ADJECTIVES[adjective][1]
     if adjective == "big" and kind == "person":
         return ("高大的",), ("高大",)
     if adjective == "warm" and kind == "food":
@@ -350,7 +356,8 @@ def _parts(
 ) -> tuple[list[Piece], list[Piece], list[Piece], list[Piece]]:
     """Topic, subject, time and the rest of a clause.
 
-    `role` is "main", "if", "when" or "relative"; the last two say no 了, "if" and "when" no 会.
+    `role` is "main", "then" (what follows if something is so: nothing under way), "if", "when" or "relative"; the
+    last two say no 了, "if" and "when" no 会.
     `head` is the noun that a gap stands for.
     """
 
@@ -371,8 +378,8 @@ def _parts(
         time = [Piece("什么时候", at("time"))]
     elif clause.time:
         word = _word(TIMES[clause.time], f"{path}.time", pick)
-        first = clause.front == "time" and role == "main"
-        if not first and role in ("main", "if") and subject and asks not in ("who", "when"):
+        first = clause.front == "time" and role in MAIN
+        if not first and role in (*MAIN, "if") and subject and asks not in ("who", "when"):
             first = pick(f"{path}.early", (False, True), (2, 1))
         time = [Piece(word, at("time"))]
         if first:
@@ -386,7 +393,7 @@ def _parts(
     rest, lifted = _predicate(clause, slot, pick, path, role, head, at)
     if lifted:  # "公园里有一个孩子": the subject comes after the verb
         subject = []
-    if clause.front == "place" and role == "main":
+    if clause.front == "place" and role in MAIN:
         places = [p for p in rest if p.slot == at("place")]
         if places and places[0].text.startswith("在") and verb not in ("be_at", "live"):
             rest = [p for p in rest if p.slot != at("place")]
@@ -428,8 +435,10 @@ def _predicate(
     elif clause.recipient is not None:
         to = _np(clause.recipient, R, pick, f"{path}.recipient")
 
+    out: list[Piece] = []
     if verb is None:  # a fragment
-        out = [Piece(_word(ADVERBS[clause.adverb], f"{path}.adverb", pick), A)] if clause.adverb else []
+        if clause.adverb:
+            out.append(Piece(_word(ADVERBS[clause.adverb], f"{path}.adverb", pick), A))
         if place or where:
             use = "from" if place and place.relation == "from" else "goal" if place and place.relation == "to" else "at"
             out.append(Piece(_place(place, f"{path}.place", pick, where, use), P))
@@ -455,7 +464,7 @@ def _predicate(
     aux, perfect, progressive = "", False, False
     if clause.modal:
         if neg:
-            words = NOT_MODALS[clause.modal]
+            words: tuple[str, ...] = NOT_MODALS[clause.modal]
             if clause.modal == "can" and tense == "past":
                 words = ("没能", "不能")
         else:
@@ -474,7 +483,7 @@ def _predicate(
             words = ("会", "要", "将")
             if verb in UNWILLED or (isinstance(clause.subject, Entity) and _kind(clause.subject.concept) != "person"):
                 words = ("会", "将")
-            aux = _word(words if asks is None else ("会",), f"{path}.will", pick)
+            aux = _word(words if asks is None and role == "main" else ("会",), f"{path}.will", pick)
     elif neg and tense == "past" and kind != "state" and not habit:
         aux = _word(("没有", "没"), f"{path}.not", pick)
     elif neg and tense == "present" and kind == "act" and not habit and clause.time in ("now", "today", None):
@@ -490,7 +499,6 @@ def _predicate(
         elif clause.time in (None, "today"):
             progressive = pick(f"{path}.doing", (True, False), (2, 1))
 
-    out: list[Piece] = []
     freq = clause.adverb if clause.adverb in FREQUENT else None
     if freq:
         word = _word(ADVERBS[freq], f"{path}.adverb", pick)
@@ -505,7 +513,7 @@ def _predicate(
     if verb == "be_at":
         subject = clause.subject
         if isinstance(subject, Entity) and not subject.definite and not subject.pronoun and subject.owner is None \
-                and role == "main" and not clause.modal and (place or where) and asks != "who" \
+                and role in MAIN and not clause.modal and (place or where) and asks != "who" \
                 and subject.concept not in (*NAMES, *SPEAKERS) and not where:
             # 公园里有一个孩子
             aux = "没" if aux == "不" else aux
@@ -584,7 +592,7 @@ def _predicate(
         return [*out, *whole, Piece(f"{stem}到{le}", V), Piece(after, P)], False
 
     definite = isinstance(target, Entity) and (target.definite or target.owner is not None)
-    if verb in RESULT and obj and definite and not neg and asks is None and role == "main" and not habit \
+    if verb in RESULT and obj and definite and not neg and asks is None and role in MAIN and not habit \
             and (perfect or tense == "future" or clause.modal) and clause.modal != "can" \
             and pick(f"{path}.ba", (False, True), (2, 1)):
         result = RESULT[verb].replace("擦", stem) if verb == "clean" else RESULT[verb]
@@ -721,13 +729,13 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
         return [Piece(start, "link"), *rest] if start else rest
 
     if link in ("and", "but"):
-        words = ("但是", "可是", "不过") if link == "but" else ("", "而")
+        joins: tuple[str, ...] = ("但是", "可是", "不过") if link == "but" else ("", "而")
         same = _same(second.subject, main.subject)
         first = _clause(main, "main", pick, "main", "main")
         topic, subject, time, rest = _parts(second, "second", pick, "second", "main", None)
         if same and link == "and":
-            words = ("", "并且", "而且")
-        word = _word(words, "link", pick)
+            joins = ("", "并且", "而且")
+        word = _word(joins, "link", pick)
         if same and (word == "并且" or (link == "but" and pick("second.drop", (False, True), (2, 1)))):
             subject = []
         return [*first, comma, *([Piece(word, "link")] if word else []), *topic, *subject, *time, *rest]
@@ -741,7 +749,7 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
     role = link if link in ("if", "when") else "main"
     topic, subject, time, rest = _parts(second, "second", pick, "second", role, None)
     clause = [*topic, *subject, *time, *rest]
-    m_topic, m_subject, m_time, m_rest = _parts(main, "main", pick, "main", "main", None)
+    m_topic, m_subject, m_time, m_rest = _parts(main, "main", pick, "main", "then" if link == "if" else "main", None)
     whole = [*m_topic, *m_subject, *m_time, *m_rest]
     if link == "because":
         word = _word(("因为", "由于") if not named else ("因为",), "link", pick)
@@ -758,7 +766,7 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
                     *m_rest]
         if named:
             return [*whole, comma, Piece(word, "link"), *clause, Piece("的话", "link")]
-        if main.asks is not None:
+        if main.asks is not None or not m_subject:
             return [Piece(word, "link"), *clause, *tail, comma, *whole]
         return [Piece(word, "link"), *clause, *tail, comma, *m_topic, *m_subject, *m_time, then, *m_rest]
     end = Piece(_word(("的时候", "时"), "link", pick), "link")
@@ -766,8 +774,8 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
         return [*m_topic, *m_subject, *m_time, *topic, *time, *rest, end, comma, *m_rest]
     if named:
         topic, subject, time, rest = _parts(second, "second", pick, "second", "main", None)
-        then = "当时" if main.tense == "past" else "那时"
-        return [*whole, comma, Piece(then, "link"), *topic, *subject, *time, *rest]
+        meanwhile = Piece("当时" if main.tense == "past" else "那时", "link")
+        return [*whole, comma, meanwhile, *topic, *subject, *time, *rest]
     return [*clause, end, comma, *whole]
 
 
