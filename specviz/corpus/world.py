@@ -774,7 +774,7 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
             verbs = [v for v in verbs if v not in ("find", "look_for", "need")] or verbs
         if verbs:
             verb = draw(rng, verbs)
-            item = replace(scene.things[concept], definite=True, adjectives=(), counted=False)
+            item = replace(scene.things[concept], owner=None, definite=True, adjectives=(), counted=False)
             if len(scene.things) == 1 and item.number == 1 and concept not in MASS and rng.random() < 0.6:
                 item = Entity(concept, pronoun=True)
             recipient = None
@@ -799,6 +799,9 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
     clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=avoid, verbs=verbs)
     if isinstance(clause.object, Entity) and clause.object.owner is None:
         clause = replace(clause, object=replace(clause.object, definite=clause.object.concept in ("door", "window")))
+    item = clause.object
+    if isinstance(item, Entity) and item.owner and item.owner.pronoun and not _clear(scene, clause, item.owner):
+        clause = replace(clause, object=replace(item, owner=None, definite=False))
     if clause.verb == "be":
         clause = replace(clause, complement=draw(rng, _FEELINGS))
     if tense == "past" and clause.adverb in ("often", "always"):
