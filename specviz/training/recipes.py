@@ -1,0 +1,97 @@
+"""Shapes and schedules of the bundled models, one :class:`Recipe` each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specviz.errors import ParameterError
+from specviz.training.tokenizer import ASSISTANT, BEGIN, END, PAD, SIZE, STOP
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is made.
+
+    Attributes
+    ----------
+    layers, width, heads, kv_heads, feed_forward : int
+        The Llama shape; input and output embeddings are tied.
+    tokens : int
+        Tokens of training chats (padding not counted) that a whole run reads.
+    matrix_rate, rate : float
+        Peak learning rates (:class:`specviz.training.optimizer.Optimizer`).
+    step, micro : int
+        Tokens of an update, and of a forward pass.
+    prompt_weight : float
+        Weight of the user's tokens in the loss; the assistant's count 1.
+    start : str or None
+        The bundled model whose weights the run starts from.
+    target : str or None
+        Train on this model's own greedy answers instead of the corpus' answers.
+    context, seed : int
+    """
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    feed_forward: int
+    tokens: int
+    matrix_rate: float = 0.02
+    rate: float = 0.006
+    step: int = 4096
+    micro: int = 1024
+    prompt_weight: float = 0.1
+    start: str | None = None
+    target: str | None = None
+    context: int = 1024
+    seed: int = 0
+
+
+RECIPES = {
+    r.name: r
+    for r in (
+        Recipe("town", 8, 144, 4, 2, 384, tokens=16_000_000),
+        Recipe("town-draft", 1, 128, 4, 2, 384, tokens=8_000_000),
+        Recipe("town-draft-aligned", 1, 128, 4, 2, 384, tokens=2_500_000, start="town-draft", target="town",
+               matrix_rate=0.005, rate=0.001),
+    )
+}  # fmt: skip
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a bundled model.
+
+    Raises
+    ------
+    ParameterError
+        If there is none of that name.
+    """
+    if name not in RECIPES:
+        raise ParameterError(f"no recipe named {name!r}: choose one of {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+def build(made: Recipe):  # noqa: ANN201 (a transformers model; nothing is imported until one is wanted)
+    """A fresh model of the recipe's shape, seeded."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(made.seed)
+    config = LlamaConfig(
+        vocab_size=SIZE,
+        hidden_size=made.width,
+        num_hidden_layers=made.layers,
+        num_attention_heads=made.heads,
+        num_key_value_heads=made.kv_heads,
+        intermediate_size=made.feed_forward,
+        max_position_embeddings=made.context,
+        tie_word_embeddings=True,
+        bos_token_id=BEGIN,
+        eos_token_id=[END, STOP],
+        pad_token_id=PAD,
+        attn_implementation="sdpa",
+    )
+    assert ASSISTANT < config.vocab_size
+    return LlamaForCausalLM(config)

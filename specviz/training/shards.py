@@ -1,0 +1,118 @@
+"""Training data: shards of tokenised chats, made when first needed and kept in a cache folder.
+
+A shard is a safetensors file of flat arrays; the same seed and number give the same shard, so a
+resumed run reads on where it stopped. Batches hold chats of like length side by side, padded, each
+in a row of its own: no chat sees another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from specviz.corpus import tasks
+from specviz.training.tokenizer import PAD, encode_chat
+
+CHATS = 4096  # a shard; about 350,000 tokens
+Turns = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Chats as flat arrays: `tokens` uint16 [n], `answer` uint8 [n] (1: the assistant's), `starts` int64 [chats + 1]."""
+
+    tokens: np.ndarray
+    answer: np.ndarray
+    starts: np.ndarray
+
+    def chat(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and answer marks of one chat."""
+        at = slice(self.starts[i], self.starts[i + 1])
+        return self.tokens[at], self.answer[at]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+def pack(tokenizer: Any, chats: Iterator[Turns], longest: int) -> Shard:
+    """Tokenise chats; those longer than `longest` tokens are left out."""
+    tokens, answer, starts = [], [], [0]
+    for turns in chats:
+        ids, said = encode_chat(tokenizer, turns)
+        if len(ids) <= longest:
+            tokens += ids
+            answer += said
+            starts.append(len(tokens))
+    return Shard(np.array(tokens, np.uint16), np.array(answer, np.uint8), np.array(starts, np.int64))
+
+
+def corpus_shard(cache: Path, tokenizer: Any, seed: int, number: int, longest: int, chats: int = CHATS) -> Shard:
+    """Shard `number` of the training corpus, from the cache or made now."""
+    mark = hashlib.blake2b(tokenizer.to_str().encode(), digest_size=4).hexdigest()  # another tokenizer, other shards
+    file = cache / f"corpus-{mark}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
+    if not file.exists():
+        stream = islice(tasks.stream(f"{seed}:{number}", "train"), chats)
+        write(file, pack(tokenizer, (s.turns for s in stream), longest))
+    return read(file)
+
+
+def write(file: Path, shard: Shard) -> None:
+    """Write a shard so that a killed process leaves no half of one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(f".{os.getpid()}.part")
+    save_file({"tokens": shard.tokens, "answer": shard.answer, "starts": shard.starts}, part)
+    os.replace(part, file)
+
+
+def read(file: Path) -> Shard:
+    """Read a shard."""
+    return Shard(**load_file(file))
+
+
+def batches(shard: Shard, size: int, rng: random.Random) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The chats of a shard as batches of at most about `size` tokens each, in random order.
+
+    Returns
+    -------
+    list of (tokens int64 [rows, length], answer bool [rows, length])
+        Padded on the right with ``<pad>``; padding is no answer.
+    """
+    lengths = np.diff(shard.starts)
+    order = sorted(range(len(shard)), key=lambda i: lengths[i] + rng.random() * 8)
+    made: list[tuple[np.ndarray, np.ndarray]] = []
+    row: list[int] = []
+    for i in [*order, -1]:
+        longest = max((lengths[j] for j in (*row, i)), default=0) if i >= 0 else 0
+        if row and (i < 0 or longest * (len(row) + 1) > size):
+            width = max(lengths[j] for j in row)
+            tokens = np.full((len(row), width), PAD, np.int64)
+            answer = np.zeros((len(row), width), bool)
+            for r, j in enumerate(row):
+                ids, said = shard.chat(j)
+                tokens[r, : len(ids)], answer[r, : len(ids)] = ids, said
+            made.append((tokens, answer))
+            row = []
+        row.append(i)
+    rng.shuffle(made)
+    return made
+
+
+def batch_stream(
+    shard: Callable[[int], Shard], size: int, seed: int, start: tuple[int, int] = (0, 0)
+) -> Iterator[tuple[tuple[int, int], tuple[np.ndarray, np.ndarray]]]:
+    """Batches of shard 0, 1, 2 ... without end, each with the place (shard, batch) to go on from after it."""
+    number, at = start
+    while True:
+        made = batches(shard(number), size, random.Random(f"{seed}:{number}"))
+        for at in range(at, len(made)):
+            yield (number, at + 1), made[at]
+        number, at = number + 1, 0

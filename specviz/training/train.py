@@ -1,0 +1,172 @@
+"""The training loop: reads shards, updates a model, survives being killed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch.nn.functional import cross_entropy
+
+from specviz.errors import ModelError
+from specviz.training.optimizer import Optimizer
+from specviz.training.recipes import Recipe
+from specviz.training.shards import Shard, batch_stream, batches
+
+WARM = 0.03  # the share of a run in which the rates rise
+
+
+def rate_at(progress: float) -> float:
+    """The learning rate's factor at `progress` (0 to 1): a linear rise, then a cosine to zero."""
+    if progress < WARM:
+        return max(progress / WARM, 0.02)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM) / (1 - WARM))))
+
+
+def loss_sums(model: Any, tokens: torch.Tensor, answer: torch.Tensor, prompt_weight: float) -> tuple[Any, Any, int]:
+    """Summed loss of a batch: weighted (for the gradient), of the answers alone, and how many answer tokens.
+
+    Scores are computed only where a token counts: the vocabulary's product is a fifth of a pass.
+    """
+    hidden = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
+    following, said = tokens[:, 1:], answer[:, 1:]
+    pad = model.config.pad_token_id
+    counted = said if prompt_weight == 0 else following != pad
+    scores = hidden[counted] @ model.lm_head.weight.T
+    each = cross_entropy(scores.float(), following[counted], reduction="none")
+    said = said[counted]
+    weighted = (each * torch.where(said, 1.0, prompt_weight)).sum() if prompt_weight else each.sum()
+    return weighted, each.detach()[said].sum(), int(said.sum())
+
+
+@torch.inference_mode()
+def evaluate_loss(model: Any, shard: Shard, size: int = 2048) -> float:
+    """Mean loss of an answer token over a shard, in nats."""
+    total, count = 0.0, 0
+    device = next(model.parameters()).device
+    for tokens, answer in batches(shard, size, random.Random(0)):
+        t, a = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
+        _, loss, n = loss_sums(model, t, a, 0.0)
+        total, count = total + float(loss), count + n
+    return total / count
+
+
+def write_checkpoint(file: Path, model: Any, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Weights, optimiser and position in one file, replaced whole: a kill leaves the old or the new one."""
+    tensors = {f"model.{n}": p.detach() for n, p in optimizer.parameters.items()}
+    tensors |= {f"optimizer.{n}": t for n, t in optimizer.state.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    save_file(tensors, part, metadata={"state": json.dumps(state)})
+    os.replace(part, file)
+
+
+def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, Any]:
+    """Load what :func:`write_checkpoint` wrote into the model and optimiser; returns the state.
+
+    Raises
+    ------
+    ModelError
+        If the checkpoint belongs to another shape.
+    """
+    with safe_open(file, "pt") as stored, torch.no_grad():
+        state = json.loads(stored.metadata()["state"])
+        for prefix, tensors in (("model.", optimizer.parameters), ("optimizer.", optimizer.state)):
+            for name, tensor in tensors.items():
+                if prefix + name not in stored.keys() or stored.get_slice(prefix + name).get_shape() != [*tensor.shape]:  # noqa: SIM118
+                    raise ModelError(f"{file} is a checkpoint of another shape: delete it or change the recipe back")
+                tensor.copy_(stored.get_tensor(prefix + name))
+    return state
+
+
+def train(
+    recipe: Recipe,
+    model: Any,
+    shard: Callable[[int], Shard],
+    dev: Shard,
+    checkpoint: Path,
+    *,
+    minutes: float | None = None,
+    every: float = 60.0,
+    device: str = "cpu",
+    stop_after: int | None = None,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> dict[str, Any]:
+    """Train `model` in place and return what its card needs.
+
+    Parameters
+    ----------
+    shard : callable
+        Gives training shard 0, 1, 2 ...
+    dev : Shard
+        Chats of the dev split, for the curve.
+    checkpoint : Path
+        Read first if it exists, written every `every` seconds and at the end.
+    minutes : float, optional
+        Spread the schedule over this much training time instead of the recipe's tokens.
+    stop_after : int, optional
+        Leave after this many updates of this call, the schedule unfinished.
+
+    Returns
+    -------
+    dict
+        ``tokens`` read, ``seconds`` trained, ``updates``, ``curve``: list of (tokens, train loss, dev loss) in
+        nats an answer token, and ``done``.
+    """
+    model.to(device).train()
+    optimizer = Optimizer(model, recipe.matrix_rate, recipe.rate)
+    state: dict[str, Any] = {
+        "place": [0, 0], "tokens": 0, "seconds": 0.0, "updates": 0, "curve": [], "recipe": asdict(recipe)
+    }  # fmt: skip
+    if checkpoint.exists():
+        state = read_checkpoint(checkpoint, optimizer)
+        optimizer.steps = state["updates"]
+        say(f"{recipe.name}: going on after {state['tokens']:,} tokens")
+    stream = batch_stream(shard, recipe.micro, recipe.seed, tuple(state["place"]))
+    began, done_before = time.monotonic(), state["seconds"]
+    saved = spoken = began
+    updates, running, here = 0, None, state["tokens"]
+    while True:
+        state["seconds"] = done_before + time.monotonic() - began
+        progress = state["seconds"] / (60 * minutes) if minutes else state["tokens"] / recipe.tokens
+        finished = progress >= 1
+        if finished or progress * 20 >= len(state["curve"]):
+            state["curve"].append((state["tokens"], running, evaluate_loss(model, dev)))
+        now = time.monotonic()
+        if finished or now - saved > every or (stop_after is not None and updates >= stop_after):
+            write_checkpoint(checkpoint, model, optimizer, state)
+            saved = now
+        if finished or now - spoken > 15:
+            speed = (state["tokens"] - here) / max(now - began, 1e-9)
+            left = (state["seconds"] / max(progress, 1e-9) - state["seconds"]) / 60
+            say(
+                f"{recipe.name}: {min(progress, 1):6.1%}  {state['tokens']:,} tokens  {speed:,.0f}/s  "
+                f"loss {running or float('nan'):.3f}  dev {state['curve'][-1][2]:.3f}  {max(left, 0):.1f} min left"
+            )
+            spoken = now
+        if finished or (stop_after is not None and updates >= stop_after):
+            return state | {"done": finished}
+        group = [next(stream) for _ in range(max(1, recipe.step // recipe.micro))]
+        count = sum(float(a[:, 1:].sum()) for _, (_, a) in group)
+        total = 0.0
+        for place, (tokens, answer) in group:
+            t, a = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
+            weighted, loss, _ = loss_sums(model, t, a, recipe.prompt_weight)
+            (weighted / count).backward()
+            total += float(loss)
+            state["tokens"] += int((tokens != model.config.pad_token_id).sum())
+            state["place"] = list(place)
+        optimizer.step(rate_at(progress))
+        state["updates"] += 1
+        updates += 1
+        running = total / count if running is None else 0.98 * running + 0.02 * total / count
