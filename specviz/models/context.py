@@ -49,7 +49,7 @@ class Store:
     """
 
     def __init__(
-        self, layers: int, rows: int, heads: int, slots: int, dim: int, dtype: torch.dtype, device: Any
+        self, layers: int, rows: int, heads: int, slots: int, dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         # Zeros, not garbage: a masked slot still meets a weight of 0, and 0 times NaN is NaN.
         self.data = torch.zeros(layers, 2, rows, heads, slots, dim, dtype=dtype, device=device)
@@ -57,25 +57,29 @@ class Store:
         self.reach = slots  # positions that a pass may use
         self.index: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def aim(
-        self, start: int, count: int, end: int, index: tuple[torch.Tensor, torch.Tensor] | None = None
-    ) -> None:
-        """Write the next pass's tokens to slots start ... start + count, or to `index`; read slots 0 ... end."""
+    def aim(self, start: int, count: int, end: int, index: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
+        """Where the next pass writes (slots start ... start + count, or `index`) and reads (slots 0 ... end)."""
         self.index = index
         self.read = self.flat.narrow(3, 0, end).unbind(0)
-        self.target = self.flat.narrow(3, start, count).unbind(0) if index is None else self.flat.unbind(0)
+        self.target = self.data.narrow(4, start, count).unbind(0) if index is None else self.data.unbind(0)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store a layer's new keys and values [rows, heads, tokens, dim]; give all that the pass may see."""
-        at = 2 * layer
+        if self.index is not None:
+            return self.write_both(layer, torch.stack((key, value)))
+        target = self.target[layer]
+        target[0].copy_(key)
+        target[1].copy_(value)
+        return self.read[2 * layer], self.read[2 * layer + 1]
+
+    def write_both(self, layer: int, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, with keys and values in one tensor [2, rows, heads, tokens, dim]."""
         if self.index is None:
-            self.target[at].copy_(key)
-            self.target[at + 1].copy_(value)
+            self.target[layer].copy_(new)
         else:
             rows, slots = self.index
-            self.target[at].transpose(1, 2)[rows, slots] = key.transpose(1, 2)
-            self.target[at + 1].transpose(1, 2)[rows, slots] = value.transpose(1, 2)
-        return self.read[at], self.read[at + 1]
+            self.target[layer].permute(1, 3, 0, 2, 4)[rows, slots] = new.permute(1, 3, 0, 2, 4)
+        return self.read[2 * layer], self.read[2 * layer + 1]
 
 
 class Context:

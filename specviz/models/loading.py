@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from specviz.errors import ModelError, SpecvizError
+from specviz.models.llama import describes, pack
 from specviz.models.model import Model
 from specviz.paths import folder
 
@@ -97,7 +98,10 @@ def load(
             f"out of memory on {target}: {name} needs {size:.1f} GiB; load with dtype='bfloat16', "
             "on another device, or a smaller model"
         ) from None
-    return Model(net.eval().requires_grad_(False), words, name)
+    net = net.eval().requires_grad_(False)
+    if target.type == "cpu" and net.dtype == torch.float32 and describes(net):
+        pack(net)
+    return Model(net, words, name)
 
 
 def _fetch(

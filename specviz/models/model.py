@@ -166,8 +166,7 @@ class Model:
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""
         if self._llama is not None:
-            head = self._llama.head
-            last = torch.nn.functional.linear(last, head.weight, head.bias)
+            last = self._llama.head(last.flatten(0, 1)).view(*last.shape[:2], -1)
         else:
             last = last.clone()
         return last.float()
