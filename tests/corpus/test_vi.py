@@ -14,8 +14,10 @@ from specviz.corpus.meaning import (
     CODE_TASKS,
     CODES,
     KIN,
+    MASS,
     NAMES,
     PHRASES,
+    PLACES,
     SLOTS,
     Clause,
     Entity,
@@ -276,3 +278,43 @@ def test_noun_phrase():
     assert vi.noun_phrase(ANNA, first) == vi.join([vi.pieces(S(C(None, ANNA)), first)[0]])
     assert all(vi.noun_phrase(E(k, owner=ANNA), first) for k in KIN)
     assert len({vi.noun_phrase(E(n), first) for n in NAMES}) == len(NAMES)
+
+
+# In the order of concepts().
+CLASSIFIED = """
+Ba đứa trẻ; Ba người phụ nữ; Ba người đàn ông; Ba cô bé; Ba cậu bé; Ba người bạn; Ba người hàng xóm; Ba
+bác sĩ; Ba thầy giáo; Ba nữ sinh; Ba người nông dân; Ba người tài xế; Ba đầu bếp; Ba họa sĩ; Ba vị
+khách; Ba người mẹ; Ba người bố; Ba người chị gái; Ba người anh trai; Ba con chó; Ba con mèo; Ba con
+ngựa; Ba con chim; Ba quả táo; Ba cái bánh ngọt; Ba con cá; Ba quả trứng; Ba quyển sách; Ba lá thư; Ba
+tờ báo; Ba tấm bản đồ; Ba chiếc ô tô; Ba chiếc xe đạp; Ba chiếc chìa khóa; Ba chiếc túi; Ba cái ghế; Ba
+cái bàn; Ba cái đèn; Ba chiếc đồng hồ; Ba tấm vé; Ba bức tranh; Ba chiếc điện thoại; Ba chiếc ô; Ba
+chiếc áo khoác; Ba chiếc giày; Ba món quà; Ba bông hoa; Ba cửa sổ; Ba cánh cửa; Ba cái máy; Ba chiếc
+thuyền; Ba cái cốc; Ba quả bóng; Ba cái hộp; Ba chiếc máy ảnh
+"""
+NEW_PLACES = """
+Trong một ngôi nhà mới; Ở một ngôi trường mới; Ở một khu chợ mới; Ở một nhà ga mới; Trong một khu vườn
+mới; Trong một căn bếp mới; Trong một công viên mới; Ở một thành phố mới; Ở một ngôi làng mới; Ở một
+bệnh viện mới; Ở một thư viện mới; Ở một văn phòng mới; Bên một dòng sông mới; Trên một cây cầu mới; Ở
+một cửa hàng mới; Ở một bảo tàng mới; Ở một khách sạn mới; Trên một con phố mới; Trong một khu rừng mới
+"""
+KNOWN_PLACES = """
+Trong nhà; Ở trường; Ở chợ; Ở nhà ga; Trong vườn; Trong bếp; Trong công viên; Trong thành phố; Trong
+làng; Ở bệnh viện; Ở thư viện; Ở văn phòng; Bên sông; Trên cầu; Ở cửa hàng; Ở bảo tàng; Ở khách sạn;
+Trên phố; Trong rừng
+"""
+
+
+def _listed(text):
+    return [" ".join(entry.split()) for entry in text.split(";")]
+
+
+def test_three_of_everything():
+    found = concepts()
+    kinds = ("person", "animal", "food", "drink", "readable", "thing")
+    nouns = [c for kind in kinds for c in found[kind] if c not in MASS]
+    assert [say(S(C(None, E(c, 3, True, False))))[:-1] for c in nouns] == _listed(CLASSIFIED)
+
+
+def test_every_place():
+    assert [say(S(C(None, None, place=P(c, "at", False, "new"))))[:-1] for c in PLACES] == _listed(NEW_PLACES)
+    assert [say(S(C(None, None, place=P(c))))[:-1] for c in PLACES] == _listed(KNOWN_PLACES)

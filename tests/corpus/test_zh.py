@@ -12,8 +12,10 @@ from specviz.corpus.meaning import (
     CODE_TASKS,
     CODES,
     KIN,
+    MASS,
     NAMES,
     PHRASES,
+    PLACES,
     SLOTS,
     Clause,
     Entity,
@@ -246,3 +248,40 @@ def test_noun_phrase():
     assert zh.noun_phrase(ANNA, first) == zh.join([zh.pieces(S(C(None, ANNA)), first)[0]])
     assert all(zh.noun_phrase(E(k, owner=ANNA), first) for k in KIN)
     assert len({zh.noun_phrase(E(n), first) for n in NAMES}) == len(NAMES)
+
+
+# In the order of concepts().
+MEASURED = """
+三个孩子; 三个女人; 三个男人; 三个女孩; 三个男孩; 三个朋友; 三个邻居; 三位医生; 三位老师;
+三个学生; 三个农民; 三个司机; 三个厨师; 三位画家; 三位客人; 三位妈妈; 三位爸爸; 三个姐姐;
+三个哥哥; 三只狗; 三只猫; 三匹马; 三只鸟; 三个苹果; 三块蛋糕; 三条鱼; 三个鸡蛋; 三本书;
+三封信; 三份报纸; 三张地图; 三辆汽车; 三辆自行车; 三把钥匙; 三个包; 三把椅子; 三张桌子;
+三盏灯; 三个时钟; 三张票; 三幅画; 三部手机; 三把雨伞; 三件大衣; 三只鞋; 三份礼物; 三朵花;
+三扇窗户; 三扇门; 三台机器; 三条船; 三个杯子; 三个球; 三个箱子; 三台相机
+"""
+NEW_PLACES = """
+在一座新房子里; 在一所新学校; 在一个新市场上; 在一个新车站; 在一个新花园里; 在一个新厨房里;
+在一个新公园里; 在一座新城市里; 在一个新村子里; 在一家新医院; 在一个新图书馆; 在一间新办公室;
+在一条新河边; 在一座新桥上; 在一家新商店; 在一家新博物馆; 在一家新酒店; 在一条新街上;
+在一片新森林里
+"""
+KNOWN_PLACES = """
+在房子里; 在学校; 在市场上; 在车站; 在花园里; 在厨房里; 在公园里; 在城市里; 在村子里;
+在医院; 在图书馆; 在办公室; 在河边; 在桥上; 在商店; 在博物馆; 在酒店; 在街上; 在森林里
+"""
+
+
+def _listed(text):
+    return [" ".join(entry.split()) for entry in text.split(";")]
+
+
+def test_three_of_everything():
+    found = concepts()
+    kinds = ("person", "animal", "food", "drink", "readable", "thing")
+    nouns = [c for kind in kinds for c in found[kind] if c not in MASS]
+    assert [say(S(C(None, E(c, 3, True, False))))[:-1] for c in nouns] == _listed(MEASURED)
+
+
+def test_every_place():
+    assert [say(S(C(None, None, place=P(c, "at", False, "new"))))[:-1] for c in PLACES] == _listed(NEW_PLACES)
+    assert [say(S(C(None, None, place=P(c))))[:-1] for c in PLACES] == _listed(KNOWN_PLACES)
