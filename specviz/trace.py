@@ -629,8 +629,10 @@ class _Store:
             missing = [n for n in names if n not in self._read]
             if missing:
                 assert self.path is not None
-                with _parquet(self.path) as file:
-                    new = file.read(columns=missing)
+                with _parquet(self.path, words=True) as file:
+                    # One group at a time: Arrow cannot join lists of dictionary codes across groups.
+                    groups = [file.read_row_group(i, missing) for i in range(file.num_row_groups)]
+                new = pa.concat_tables(groups) if groups else arrow_schema().empty_table().select(missing)
                 new.validate(full=True)
                 self._read |= {name: new.column(name) for name in missing}
             found = pa.table({name: self._read[name] for name in names})
@@ -644,13 +646,17 @@ def _reading(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
         raise TraceError(f"{path} cannot be read as a trace: {_reason(error)}") from error
 
 
 @contextlib.contextmanager
-def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """The file, if its footer is small, its columns are ours and its data fits in memory."""
+def _parquet(path: Path, words: bool = False) -> Iterator[pq.ParquetFile]:
+    """The file, if its footer is small.
+
+    With `words`, strings are read as dictionary codes: one long string, repeated a million times, stays
+    one string.
+    """
     import pyarrow.parquet as pq
 
     with _reading(path):
@@ -665,15 +671,15 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
             raise TraceError(
                 f"{path}: its metadata is longer than the file or than {METADATA_LIMIT >> 20} MiB"
             )
-        strings = [c.name + ".list.element" if c.type[:4] == "list" else c.name for c in schema.COLUMNS]
-        strings = [n for n, c in zip(strings, schema.COLUMNS, strict=True) if "string" in c.type]
-        # Strings are read as dictionaries: one long string repeated a million times stays one string.
-        with pq.ParquetFile(
-            path,
-            read_dictionary=strings,
-            thrift_string_size_limit=METADATA_LIMIT,
-            thrift_container_size_limit=1_000_000,
-        ) as file:
+        limits = {"thrift_string_size_limit": METADATA_LIMIT, "thrift_container_size_limit": 1_000_000}
+        with pq.ParquetFile(path, **limits) as file:
+            if not words:
+                yield file
+                return
+            leaves = [file.schema.column(i).path for i in range(len(file.schema))]
+        known = {c.name for c in schema.COLUMNS if "string" in c.type}
+        coded = [leaf for leaf in leaves if leaf.split(".")[0] in known]
+        with pq.ParquetFile(path, read_dictionary=coded, **limits) as file:
             yield file
 
 
@@ -736,7 +742,7 @@ def _open_partial(path: Path) -> _Store:
         if size > DATA_LIMIT:
             raise TraceError(f"{path} is longer than {DATA_LIMIT >> 30} GiB")
         content = pa.py_buffer(path.read_bytes())
-        with contextlib.suppress(pa.ArrowInvalid, StopIteration), pa.BufferReader(content) as file:
+        with contextlib.suppress(pa.ArrowInvalid, OSError), pa.BufferReader(content) as file:
             for message in pa.ipc.MessageReader.open_stream(file):  # ends where the file was cut off
                 if not _plain(message.metadata.to_pybytes()):
                     raise TraceError(f"{path} is not what a run writes (compressed, or another kind of data)")

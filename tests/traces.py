@@ -88,8 +88,12 @@ def cycles(
     hostile: bool = True,
     vocabulary: int = len(PIECES),
     top_k: int = K,
+    cut: bool = True,
 ) -> list[dict[str, Any]]:
-    """Cycles of a run: prefill, then drafts that are judged, then end of text or the limit."""
+    """Cycles of a run: prefill, then drafts that are judged, then end of text or the limit.
+
+    Without `cut` every text ends with an end token, and no step lacks its bonus or correction.
+    """
     rng = np.random.default_rng(seed)
     made: list[dict[str, Any]] = []
     clock = 0.0
@@ -169,13 +173,14 @@ def cycles(
             out = [int(token[i]) for i in path] + [final]
             origins = ["draft"] * len(path) + [origin]
             end = None
-            if number * 4 > tokens and rng.random() < 0.3:
-                out[-1], end = EOS, "eos"
-            if emitted + len(out) >= tokens:
+            full = emitted + len(out) >= tokens
+            if full and cut:
                 room = tokens - emitted
                 for i in path[room:]:
                     status[i] = "cut"
                 out, origins, end = out[:room], origins[:room], "length"
+            elif full or (number * 4 > tokens and rng.random() < 0.3):
+                out[-1], end = EOS, "eos"
             done = end is not None
             # The target's candidates: at each prediction, its first is what greedy decoding would take.
             top = rng.integers(2, vocabulary, (n + 1, top_k))
@@ -260,12 +265,13 @@ def build(
     hostile: bool = True,
     path: Path | None = None,
     record: str | None = "judged",
+    cut: bool = True,
     **more: Any,
 ) -> Trace:
     """A whole synthetic trace: ``autoregressive``, ``speculative``, ``bild`` or ``tree``."""
     run = metadata(method, seed, prompts, **more)
     run["sampling"]["temperature"] = temperature
     recorder = Recorder(run, path, record, piece=piece)
-    for cycle in cycles(method, prompts, tokens, seed, temperature, hostile):
+    for cycle in cycles(method, prompts, tokens, seed, temperature, hostile, cut=cut):
         recorder.add(cycle)
     return recorder.close()

@@ -1,0 +1,260 @@
+"""The metrics: their identities, their pooling, and decisions that can be checked again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import traces
+
+from specviz import metrics
+from specviz.errors import TraceError
+from specviz.trace import Recorder, Trace
+
+METHODS = ["autoregressive", "speculative", "bild", "tree"]
+
+
+def record(*cycles: dict, **run) -> Trace:
+    recorder = Recorder({"run": "r", "method": "m", **run})
+    for i, cycle in enumerate(cycles):
+        recorder.add({"cycle": i, **cycle})
+    return recorder.close()
+
+
+def chain(status: list[str], out: int, **more) -> dict:
+    """A cycle with a chain draft of these statuses that emits `out` tokens."""
+    n = len(status)
+    accepted = status.count("accepted")
+    return {
+        "node_token": np.arange(n) + 5,
+        "node_parent": np.arange(-1, n - 1),
+        "node_status": status,
+        "out_token": np.arange(out) + 5,
+        "out_position": np.arange(out),
+        "out_origin": ["draft"] * accepted + ["bonus"] * (out - accepted),
+        **more,
+    }
+
+
+A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "pruned"
+PREFILL = {"start": 0.0, "duration": 0.5, "pass_model": ["target"], "pass_rows": [1], "pass_tokens": [9]}
+
+
+def test_a_run_counted_by_hand():
+    def passes(at: float) -> dict:
+        return {
+            "start": at,
+            "duration": 0.25,
+            "pass_model": ["draft", "draft", "target"],
+            "pass_rows": [1] * 3,
+            "pass_tokens": [1, 1, 5],
+            "pass_start": [at, at + 0.05, at + 0.1],
+            "pass_duration": [0.05, 0.05, 0.1],
+        }
+
+    trace = record(
+        PREFILL,
+        chain([A, A, R, U], 3, stop="length", **passes(1.0)),
+        chain([A, P], 2, stop="fallback", **passes(2.0)),
+        chain([A, C, C], 1, stop="eos", end="eos", **passes(3.0)),
+        peak_memory={"process": 10**9, "device": None},
+        exactness="exact up to ties",
+    )
+    assert metrics.steps(trace) == 3
+    assert metrics.emitted(trace) == metrics.output(trace) == 6
+    assert metrics.drafted(trace) == 9
+    assert metrics.accepted(trace) == 4
+    assert metrics.tau(trace) == 2.0
+    assert metrics.acceptance_rate(trace) == 4 / 6  # the pruned and the two cut nodes do not count
+    assert metrics.accepted_share(trace) == 4 / 6
+    assert metrics.mean_accepted(trace) == 4 / 3
+    assert metrics.target_passes(trace) == 3
+    assert metrics.draft_passes(trace) == 6
+    assert metrics.seconds(trace) == 1.25
+    assert metrics.seconds(trace, prefill=False) == 0.75
+    assert metrics.tokens_per_second(trace) == 6 / 1.25
+    assert metrics.tokens_per_second(trace, prefill=False) == 6 / 0.75
+    assert metrics.fallback_share(trace) == 2 / 6
+    assert metrics.rollback_share(trace) == 1 / 6
+    assert metrics.peak_memory(trace) == 1e9
+    assert metrics.exactness(trace) == "exact up to ties"
+    depth = metrics.by_depth(trace)
+    assert depth["depth"].tolist() == [1, 2, 3, 4]
+    assert depth["sent"].tolist() == [3, 1, 1, 1]
+    assert depth["judged"].tolist() == [3, 1, 1, 0]
+    assert depth["accepted"].tolist() == [3, 1, 0, 0]
+    assert depth["given"].tolist()[:3] == [1, 1, 0]
+    assert np.isnan(depth["given"].iloc[3])
+    assert depth["overall"].tolist() == [1, 1 / 3, 0, 0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_identities_where_nothing_is_cut(method, temperature):
+    trace = traces.build(method, prompts=4, temperature=temperature, tokens=60, cut=False)
+    assert not trace.cycles["cut"].any()
+    emitted, accepted, steps = metrics.emitted(trace), metrics.accepted(trace), metrics.steps(trace)
+    assert emitted == accepted + steps
+    assert metrics.tau(trace) == emitted / steps
+    assert metrics.accepted_share(trace) == pytest.approx(1 - 1 / metrics.tau(trace))
+    assert metrics.mean_accepted(trace) == pytest.approx(metrics.tau(trace) - 1)
+    assert metrics.target_passes(trace) == steps
+    if method == "autoregressive":
+        assert metrics.tau(trace) == 1.0
+        assert metrics.accepted_share(trace) == 0.0
+        assert np.isnan(metrics.acceptance_rate(trace))
+        assert metrics.draft_passes(trace) == 0
+
+
+def test_pooling_is_a_ratio_of_sums():
+    trace = record(
+        PREFILL,
+        chain([A] * 9, 10),
+        {"prompt": 1, **PREFILL, "cycle": 0},
+        {**chain([R], 1), "prompt": 1, "cycle": 1},
+        {**chain([R], 1), "prompt": 1, "cycle": 2, "keep": 1},
+    )
+    assert metrics.tau(trace) == 12 / 3  # the mean of the prompts' means would be 5.5
+    assert metrics.acceptance_rate(trace) == 9 / 11
+
+
+def test_tokens_taken_back_are_no_output():
+    trace = record(PREFILL, chain([], 5), chain([], 2, keep=1))
+    assert metrics.emitted(trace) == 7
+    assert metrics.output(trace) == 3
+
+
+def test_rows_of_a_batch_share_the_clock_and_the_pass():
+    both = {"start": 1.0, "duration": 0.5, "pass_model": ["target"], "pass_start": [1.1]}
+    both |= {"pass_rows": [2], "pass_tokens": [8], "cycle": 1}
+    trace = record({**chain([A], 2), **both}, {**chain([A], 2), **both, "row": 1, "prompt": 1})
+    assert metrics.seconds(trace) == 0.5
+    assert metrics.target_passes(trace) == 1
+    overlapping = record(
+        {"start": 0.0, "duration": 2.0}, {"start": 1.0, "duration": 0.5}, {"start": 1.5, "duration": 1}
+    )
+    assert metrics.seconds(overlapping) == 2.5
+
+
+def test_rejected_siblings_are_no_rollback():
+    tree = {
+        "node_token": [5, 6, 7],
+        "node_parent": [-1, -1, 1],
+        "node_status": [R, A, R],
+        "out_token": [6, 9],
+        "out_position": [0, 1],
+        "out_origin": ["draft", "correction"],
+    }
+    assert (
+        metrics.rollback_share(record(PREFILL, tree)) == 1 / 2
+    )  # the leaf; not the sibling of an accepted one
+    leaf = {**tree, "node_status": [R, A, A], "out_token": [6, 7, 9], "out_position": [0, 1, 2]}
+    assert metrics.rollback_share(record(PREFILL, {**leaf, "out_origin": ["draft", "draft", "bonus"]})) == 0
+
+
+def test_summary_and_comparison(tmp_path):
+    for method in METHODS:
+        traces.build(method, prompts=2, path=tmp_path / f"{method}.parquet")
+    trace = Trace.open(tmp_path)
+    table = trace.summary().set_index("method")
+    assert list(table.index) == sorted(METHODS)
+    for method in METHODS:
+        part = trace.select(method=method)
+        assert table.loc[method, "tau"] == metrics.tau(part)
+        assert table.loc[method, "tokens_per_second"] == metrics.tokens_per_second(part)
+    assert table.loc["autoregressive", "tau"] == 1.0
+    assert table.loc["bild", "exactness"] == "lossy"
+    assert metrics.exactness(trace) == "lossy"
+    parts = {m: trace.select(method=m) for m in METHODS}
+    compared = metrics.compare(parts, "autoregressive").set_index("name")
+    assert compared.loc["autoregressive", "speedup"] == 1.0
+    expected = metrics.tokens_per_second(parts["tree"]) / metrics.tokens_per_second(parts["autoregressive"])
+    assert compared.loc["tree", "speedup"] == pytest.approx(expected)
+    with pytest.raises(TraceError, match="autoregressive, speculative"):
+        metrics.compare(parts, "medusa")
+
+
+def test_an_empty_trace_has_no_numbers():
+    trace = Recorder({"run": "r", "method": "m"}).close()
+    row = trace.summary().iloc[0]
+    assert row["steps"] == 0
+    assert row[["tau", "A/D", "A/O", "tokens_per_second", "peak_memory"]].isna().all()
+    assert len(metrics.by_depth(trace)) == len(metrics.recheck(trace)) == 0
+
+
+# ------------------------------------------------------------ rechecking
+
+
+@pytest.mark.parametrize(
+    ("method", "temperature", "rule"),
+    [
+        ("speculative", 0.0, "greedy"),
+        ("tree", 0.0, "greedy"),
+        ("speculative", 1.0, "sampling"),
+        ("bild", 0.0, "rollback"),
+    ],
+)
+def test_every_decision_can_be_made_again(method, temperature, rule):
+    trace = traces.build(method, prompts=4, temperature=temperature, tokens=80)
+    table = metrics.recheck(trace)
+    assert set(table["rule"]) == {rule}
+    assert len(table) == trace.cycles["judged"].sum()
+    assert set(table["status"]) == {A, R}
+    assert table["agrees"].all()
+
+
+@pytest.mark.parametrize(
+    ("method", "temperature"), [("speculative", 0.0), ("speculative", 1.0), ("bild", 0.0)]
+)
+def test_a_wrong_decision_is_found(method, temperature):
+    cycles = traces.cycles(method, temperature=temperature, tokens=80)
+    victim = next(c for c in cycles if R in (c.get("node_status") or []))
+    at = victim["node_status"].index(R)
+    victim["node_status"][at] = A
+    run = traces.metadata(method)
+    run["sampling"]["temperature"] = temperature
+    recorder = Recorder(run)
+    for cycle in cycles:
+        recorder.add(cycle)
+    table = metrics.recheck(recorder.close())
+    wrong = table[~table["agrees"]]
+    assert wrong[["cycle", "node"]].to_numpy().tolist() == [[victim["cycle"], at]]
+
+
+def test_greedy_goes_by_the_first_candidate_where_probabilities_tie():
+    tie = chain(
+        [A, R], 2, pred_node=[-1, 0], pred_top_token=[5, 6, 9, 6], pred_top_p=[0.5, 0.5, 0.5, 0.5], top_k=2
+    )
+    trace = record(PREFILL, {**tie, "node_rank": [0, 0]}, sampling={"temperature": 0.0})
+    assert metrics.recheck(trace)["agrees"].tolist() == [True, True]
+    bare = record(PREFILL, chain([A, R], 2, node_rank=[0, 0]), sampling={"temperature": 0.0})
+    assert metrics.recheck(bare)["agrees"].tolist() == [True, False]
+    unknown = record(PREFILL, chain([A, R], 2), sampling={"temperature": 0.0})
+    assert len(metrics.recheck(unknown)) == 0
+
+
+def test_sampling_and_rollback_at_their_edges():
+    sampled = chain(
+        [A, R, A], 3, node_p=[0.3, 0.3, 0.9], node_q=[0.6, 0.6, np.nan], node_u=[0.49, 0.51, 0.89]
+    )
+    table = metrics.recheck(record(PREFILL, sampled, sampling={"temperature": 1.0}))
+    assert table["expected"].tolist() == [True, False, True]
+    np.testing.assert_allclose(table["margin"], [0.01, -0.01, 0.01], atol=1e-6)
+    rounding = chain([R], 1, node_p=[0.3], node_q=[0.6], node_u=[0.5])
+    assert metrics.recheck(record(PREFILL, rounding, sampling={"temperature": 1.0}))["agrees"].all()
+    bild = chain([A, R, R, R], 2, node_p=[np.exp(-1.9), np.exp(-2.1), 0.0, np.exp(-2.0001)])
+    run = {"method": "bild", "parameters": {"rollback": 2.0}}
+    assert metrics.recheck(record(PREFILL, bild, **run))["agrees"].all()
+    zero = chain([A, R], 2, node_p=[1.0, 0.999])
+    assert metrics.recheck(record(PREFILL, zero, method="bild", parameters={"rollback": 0}))["agrees"].all()
+    wrong = chain([A], 2, node_p=[0.0])
+    assert not metrics.recheck(record(PREFILL, wrong, **run))["agrees"].any()
+    with pytest.raises(TraceError, match="rollback threshold"):
+        metrics.recheck(record(PREFILL, bild, method="bild", parameters={}))
+
+
+def test_tables_are_plain_frames():
+    trace = traces.build("tree")
+    for table in (trace.summary(), metrics.by_depth(trace), metrics.recheck(trace)):
+        assert type(table) is pd.DataFrame
+        assert not any(name.startswith("_") for name in table)
