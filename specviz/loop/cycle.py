@@ -166,7 +166,7 @@ def decode(
 
 
 def wants_pass(draft: Draft) -> bool:
-    """Whether the target has something to read: an empty draft reads the root, unjudged nodes need nothing."""
+    """Whether the target has something to read: an empty draft reads the root, no candidates need nothing."""
     return not len(draft) or draft.judge is None or any(draft.judge)
 
 

@@ -30,7 +30,7 @@ class Reducer:
     recorder : specviz.trace.Recorder
         Takes the rows.
     record : {"judged", "all", None}
-        ``judged`` keeps the predictions that judging read, ``all`` every row of the pass, None the text alone.
+        ``judged`` keeps the predictions that judging read, ``all`` every row of the pass, None the text.
     clock : Clock or None
         What the cycles' marks were taken with.
     """
@@ -80,7 +80,7 @@ class Reducer:
             return
         between = self.clock.between
         marks = cycle.marks
-        # From mark to mark: float32 event times lose precision over a long run, so each start builds on the last.
+        # Event times are float32 and lose precision over a long run, so each start builds on the last one.
         start = 0.0 if self.last is None else self.last[1] + between(self.last[0], marks[0])
         self.last = (marks[0], start)
         row["start"] = start
@@ -125,8 +125,8 @@ def reduce(cycles: list[Cycle], everything: bool) -> list[dict[str, Any]]:
             row["control_name"], row["control_value"] = list(cycle.control), list(cycle.control.values())
         if cycle.draft is not None:
             describe(cycle, row)
-            if cycle.draft.logits is not None and len(cycle.draft):
-                drafter.add(cycle.draft.logits, range(len(cycle.draft)), row["node_token"])
+            if believed(cycle):
+                drafter.add(believed(cycle), range(len(row["node_token"])), row["node_token"])
             if cycle.scores is not None:
                 add_pass(cycle, row, target, everything)
     drafter.reduce()
@@ -134,56 +134,86 @@ def reduce(cycles: list[Cycle], everything: bool) -> list[dict[str, Any]]:
     for cycle, row in zip(cycles, rows):
         if cycle.draft is None:
             continue
-        if cycle.draft.logits is not None and len(cycle.draft):
-            part = drafter.take(len(cycle.draft), len(cycle.draft))
+        n = len(row["node_token"])
+        if believed(cycle):
+            part = drafter.take(n, n)
             row |= {"node_q": part.p, "node_confidence": part.top_p[:, 0], "node_entropy": part.entropy}
             row |= {"node_margin": part.top_p[:, 0] - part.top_p[:, 1]}
-            row |= {"node_top_token": part.top_token, "node_top_p": part.top_p, "top_k": TOP}
+            row |= {"node_top_token": part.top_token, "node_top_p": part.top_p, "top_k": part.top_p.shape[1]}
         if cycle.scores is not None:
-            judged = row.pop("judged")
-            out = len(cycle.tokens) > len(cycle.verdict.path)
-            part = target.take(len(row["pred_node"]), len(judged) + out)
+            wanted, own = row.pop("wanted"), emitted_own(cycle)
+            part = target.take(len(row["pred_node"]), len(wanted) + own)
             row |= {"pred_top_token": part.top_token, "pred_top_p": part.top_p, "pred_entropy": part.entropy}
-            row["top_k"] = TOP
-            n = len(cycle.draft)
+            row["top_k"] = part.top_p.shape[1]
             row["node_p"], row["node_rank"] = np.full(n, np.nan, np.float32), np.full(n, np.nan)
-            row["node_p"][judged], row["node_rank"][judged] = part.p[: len(judged)], part.rank[: len(judged)]
-            if out:
+            row["node_p"][wanted] = part.p[: len(wanted)]
+            row["node_rank"][wanted] = part.rank[: len(wanted)]
+            if own:
                 row["out_p"][-1] = part.p[-1]
-    tested(cycles, rows, everything)
+        tested(cycle, row, everything)
     return rows
+
+
+def believed(cycle: Cycle) -> list[Tensor]:
+    """The drafter's predictions where it chose each node, unsent ones included; empty if it gave none."""
+    assert cycle.draft is not None
+    logits = cycle.draft.logits
+    rows = list(logits) if logits is not None else []
+    unsent = cycle.verdict.unsent if cycle.verdict else None
+    return rows + unsent.logits if unsent else rows
+
+
+def emitted_own(cycle: Cycle) -> bool:
+    """Whether the token behind the accepted ones was emitted."""
+    return cycle.verdict is not None and len(cycle.tokens) > len(cycle.verdict.path)
 
 
 def describe(cycle: Cycle, row: dict[str, Any]) -> None:
     """What was drafted and decided, as far as the host knows it."""
     draft, verdict = cycle.draft, cycle.verdict
-    assert draft is not None and verdict is not None
+    assert draft is not None
+    assert verdict is not None
     n = len(draft)
-    row |= {
-        "depth": n if draft.is_chain else draft.depth,
-        "width": min(n, 1) if draft.is_chain else draft.width,
-    }
-    row |= {"stop": draft.stop, "node_token": verdict.tokens, "node_parent": draft.parents}
-    row |= {"node_position": draft.offsets if n else draft.parents, "node_status": cycle.status}
+    depth, width = (n, min(n, 1)) if draft.is_chain else (draft.depth, draft.width)
+    row |= {"depth": depth, "width": width, "stop": draft.stop, "node_status": cycle.status}
+    row |= {"node_token": verdict.tokens, "node_parent": draft.parents, "node_position": draft.offsets}
     row["node_source"] = [draft.source] * n if isinstance(draft.source, str) else list(draft.source)
     if verdict.u is not None:
         row["node_u"] = verdict.u
+    if (more := verdict.unsent) is not None:
+        parents = [*draft.parents.tolist(), *more.parents]
+        position = [*draft.offsets.tolist()]
+        for parent in more.parents:
+            position.append(1 if parent < 0 else position[parent] + 1)
+        row |= {"node_parent": np.array(parents), "node_position": np.array(position)}
+        row["node_token"] = verdict.tokens + more.tokens
+        row["node_status"] = cycle.status + [more.status] * len(more.tokens)
+        row["node_source"] += [draft.source if isinstance(draft.source, str) else "model"] * len(more.tokens)
+        if verdict.u is not None:
+            row["node_u"] = np.append(verdict.u, np.full(len(more.tokens), np.nan))
     row["out_p"] = np.full(len(cycle.tokens), np.nan, np.float32)
-    if verdict.token_u is not None and len(cycle.tokens) > len(verdict.path):
+    if verdict.token_u is not None and emitted_own(cycle):
         row["out_u"] = np.array([np.nan] * len(verdict.path) + [verdict.token_u])
 
 
 def add_pass(cycle: Cycle, row: dict[str, Any], target: Predictions, everything: bool) -> None:
-    """Queue the target's rows that are kept, and the probabilities that are wanted of them."""
-    draft, verdict, status = cycle.draft, cycle.verdict, cycle.status
-    assert draft is not None and verdict is not None
-    read = [i for i, s in enumerate(status) if everything or s == "accepted"]
-    judged = [i for i, s in enumerate(status) if everything or s in ("accepted", "rejected")]
-    nodes = [-1, *read]
+    """Queue the target's rows that are kept, and the probabilities that are wanted of them.
+
+    Of an unsent node too the target's opinion is kept, where the pass happened to hold it.
+    """
+    draft, verdict = cycle.draft, cycle.verdict
+    assert draft is not None
+    assert verdict is not None
+    keep = ("accepted", "rejected", "unsent", "pruned")
+    nodes = [-1, *(i for i, s in enumerate(cycle.status) if everything or s == "accepted")]
     place = {node: i for i, node in enumerate(nodes)}
-    at = [place[parent] for parent in draft.parents[judged].tolist()]
-    tokens = [verdict.tokens[i] for i in judged]
-    if len(cycle.tokens) > len(verdict.path):  # the target's own token was emitted
+    parents = row["node_parent"].tolist()
+    wanted = [
+        i for i, s in enumerate(row["node_status"]) if (everything or s in keep) and parents[i] in place
+    ]
+    at = [place[parents[i]] for i in wanted]
+    tokens = [row["node_token"][i] for i in wanted]
+    if emitted_own(cycle):
         at.append(place[verdict.path[-1] if verdict.path else -1])
         tokens.append(verdict.token)
     scores = cycle.scores
@@ -192,7 +222,7 @@ def add_pass(cycle: Cycle, row: dict[str, Any], target: Predictions, everything:
         scores = scores[: len(nodes)] if first else scores[[node + 1 for node in nodes]]
     target.add(scores, at, tokens)
     row["pred_node"] = nodes
-    row["judged"] = judged
+    row["wanted"] = wanted
 
 
 class Predictions:
@@ -219,6 +249,14 @@ class Predictions:
         logits = self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks)
         self.blocks = []
         best, places = top(logits, TOP)
+        if bool(
+            (tied := best[:, 0] == best[:, 1]).any()
+        ):  # the first of equals stands first, as argmax has it
+            rows = tied.nonzero()[:, 0]
+            first = logits[rows].argmax(-1)
+            at = (places[rows] == first[:, None]).long()
+            at = torch.where(at.any(1), at.argmax(1), places.shape[1] - 1)
+            places[rows, at], places[rows, 0] = places[rows, 0], first
         p = logits.softmax(-1)
         top_p = p.gather(1, places)
         # H = log sum exp(x) - sum p x, and log sum exp(x) = max x - log max p. A p of 0 may meet -inf.
@@ -264,34 +302,38 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, chosen.gather(1, at // width) * width + at % width
 
 
-def tested(cycles: list[Cycle], rows: list[dict[str, Any]], everything: bool) -> None:
-    """Probabilities as they were tested and drawn, where those are not the plain softmax's."""
-    wanted: list[tuple[dict[str, Any], str, Any]] = []
-    for cycle, row in zip(cycles, rows):
-        if cycle.draft is None or cycle.verdict is None:
-            continue
-        verdict = cycle.verdict
-        signals = {f"node_{name}": values for name, values in cycle.draft.signals.items()}
-        for name, values in (signals | {"node_p": verdict.p, "node_q": verdict.q}).items():
-            if values is not None and len(values):
-                wanted.append((row, name, values))
-        if verdict.token_p is not None and len(cycle.tokens) > len(verdict.path):
-            wanted.append((row, "token_p", verdict.token_p[None]))
-    tensors = [values.float() for *_, values in wanted if torch.is_tensor(values)]
-    flat = torch.cat(tensors).cpu().numpy() if tensors else np.empty(0, np.float32)
-    at = 0
-    for row, name, values in wanted:
-        if torch.is_tensor(values):
-            values, at = flat[at : at + len(values)], at + len(values)
-        if name == "node_p" and not everything:  # behind the first rejection nothing was tested
-            judged = [s in ("accepted", "rejected") for s in row["node_status"]]
-            values = np.where(judged, values, np.nan)
-        row[name] = values
-    for cycle, row in zip(cycles, rows):
-        if cycle.draft is None or cycle.verdict is None:
-            continue
-        if "node_p" in row:
-            path = cycle.verdict.path[: len(cycle.tokens)]
-            row["out_p"][: len(path)] = row["node_p"][path]
-        if "token_p" in row:
-            row["out_p"][-1] = row.pop("token_p")[0]
+def tested(cycle: Cycle, row: dict[str, Any], everything: bool) -> None:
+    """Signals, and probabilities as they were tested and drawn where those are not the plain softmax's."""
+    draft, verdict = cycle.draft, cycle.verdict
+    assert draft is not None
+    assert verdict is not None
+    sent, n = len(draft), len(row["node_token"])
+    for name, values in draft.signals.items():
+        row[f"node_{name}"] = padded(values, n)
+    if verdict.unsent is not None:
+        for name, values in verdict.unsent.signals.items():
+            row.setdefault(f"node_{name}", np.full(n, np.nan))[sent:] = host(values)
+    if verdict.q is not None:
+        row["node_q"] = padded(verdict.q, n)
+    if verdict.p is not None:
+        row["node_p"] = padded(verdict.p, n)
+        if not everything:  # behind the first rejection nothing was tested
+            row["node_p"][[s not in ("accepted", "rejected") for s in row["node_status"]]] = np.nan
+    if "node_p" in row:
+        path = verdict.path[: len(cycle.tokens)]
+        row["out_p"][: len(path)] = row["node_p"][path]
+    if verdict.token_p is not None and emitted_own(cycle):
+        row["out_p"][-1] = float(verdict.token_p)
+
+
+def host(values: Any) -> np.ndarray:
+    """A tensor or array on the host."""
+    return values.float().cpu().numpy() if torch.is_tensor(values) else np.asarray(values)
+
+
+def padded(values: Any, n: int) -> np.ndarray:
+    """`values` of the sent nodes as a new array of `n`; unsent nodes have none."""
+    found = host(values)
+    if len(found) == n:
+        return found.copy()
+    return np.append(found, np.full(n - len(found), np.nan if found.dtype != bool else False))

@@ -309,8 +309,8 @@ def refuse_processors(model: Any) -> None:
     ]
     if found:
         raise ModelError(
-            f"{model.name}'s generation config sets {', '.join(found)}, which depends on the whole text so far and is "
-            "not served: switch it off there (model.generation_config) to decode without it"
+            f"{model.name}'s generation config sets {', '.join(found)}, which depends on the whole text so "
+            "far and is not served: switch it off there (model.generation_config) to decode without it"
         )
 
 

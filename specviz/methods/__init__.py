@@ -12,9 +12,9 @@ from functools import cache
 from importlib import metadata
 
 from ..errors import ParameterError, SpecvizError
-from .base import Method, Parameter, Session, Verdict, near
+from .base import Method, Parameter, Session, Unsent, Verdict, near
 
-__all__ = ["GROUP", "Method", "Parameter", "Session", "Verdict", "find", "names", "near"]
+__all__ = ["GROUP", "Method", "Parameter", "Session", "Unsent", "Verdict", "find", "names", "near"]
 
 GROUP = "specviz.methods"
 

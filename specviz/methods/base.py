@@ -90,6 +90,30 @@ class Parameter:
 
 
 @dataclass
+class Unsent:
+    """Nodes that a drafter thought of but did not send to the target; they are recorded, not judged.
+
+    Parameters
+    ----------
+    tokens : list of int
+    parents : list of int
+        Their numbers go on from the draft's: node ``len(draft) + i`` is the i-th of these.
+    status : str
+        ``unsent`` or ``pruned``.
+    logits : list of tensor [vocabulary]
+        The drafter's predictions where it chose them.
+    signals : dict of str to array [n]
+        As in `Draft`.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    status: str = "unsent"
+    logits: list[Any] = field(default_factory=list)
+    signals: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class Verdict:
     """What a verifier decided about a draft, as host values (one synchronisation brought them over).
 
@@ -113,6 +137,8 @@ class Verdict:
         Probabilities of the nodes' tokens as they were tested. None: the plain softmax was (or nothing).
     token_p : tensor [], optional
         The target's probability of `token` as it was drawn. None: the plain softmax.
+    unsent : Unsent, optional
+        What else the drafter had proposed.
     """
 
     path: list[int]
@@ -125,6 +151,7 @@ class Verdict:
     p: Any = None
     q: Any = None
     token_p: Any = None
+    unsent: Unsent | None = None
 
 
 @dataclass

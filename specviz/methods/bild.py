@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..draft import Draft
-from ..sampling import DRAFT, FINAL, Sampling, draw
+from ..sampling import DRAFT, FINAL, Sampling, draw, exact_type
 from ..signals import confidence
-from .base import Method, Parameter, Session, Verdict
+from .base import Method, Parameter, Session, Unsent, Verdict
 from .draft_model import DraftModel
 
 
 class BiLD(Method):
-    """A small model writes until it is unsure; the large one writes there, and takes back what it finds unlikely."""
+    """A small model writes until it is unsure; the large one writes there and takes back what is unlikely."""
 
     name = "bild"
     title = "BiLD"
@@ -33,7 +34,7 @@ class BiLD(Method):
             "rollback", 2.0, 0, None, "nats",
             "A token is taken back when the large model's -log p of it is above this.", "α_RB",
         ),
-        Parameter("cap", 10, 1, 64, "tokens", "Most tokens that the small model writes before the large one looks."),
+        Parameter("cap", 10, 1, 64, "tokens", "Most tokens that the small model writes in a row."),
         Parameter(
             "review_end", True,
             meaning="Whether the large model also looks at a block in which the small model ended the text; "
@@ -60,49 +61,53 @@ class BiLD(Method):
     def draft(self, left: int) -> Draft:
         """Algorithm 1, lines 3-6, until line 7 or the cap (appendix 7.1.2: 10 tokens)."""
         # Without a review of the end, the small model may write the last token itself.
-        most = left - 1 if self.review_end else left
-        n = self.drafter.room(min(self.cap, most))
-        if n <= 0:
-            return Draft.empty("length" if most <= 0 else "room")
+        self.unsent: Unsent | None = None
+        n, stop = self.drafter.reach(self.cap, left - self.review_end)
+        if n == 0:
+            return Draft.empty(stop)
         sampling, tail = self.session.sampling, self.drafter
         u = None if sampling.greedy else self.session.uniforms(DRAFT, n)
         tokens: list[int] = []
         scores: list[Tensor] = []
         drawn: list[Tensor] = []
-        stop = "length"
+        met = True
         for i in range(n):
             row = tail.predict()  # line 3
             q = None if u is None else sampling.probabilities(row)
             token = row.argmax() if q is None else draw(q, float(u[i]))
-            sure, choice = torch.stack(
-                [confidence(row).double(), token.double()]
-            ).tolist()  # a synchronisation
-            if not goes_on(sure, self.fallback):  # line 7: this token is the large model's to choose
-                stop = "fallback"
-                break
-            tokens.append(int(choice))  # line 6
+            sure, choice = pair(confidence(row), token)
+            met = goes_on(sure, self.fallback)
+            tokens.append(choice)
             scores.append(row)
             if q is not None:
                 drawn.append(q[token])
-            tail.context.extend(token.view(1))
-            if tokens[-1] in self.session.eos:  # line 2
+            if not met:  # line 7: this token is the large model's to choose
+                stop = "fallback"
+                break
+            tail.context.extend(token.view(1))  # line 6
+            if choice in self.session.eos:  # line 2
                 stop = "eos"
                 break
-        ended = stop == "eos" or len(tokens) == left
+        sent = len(tokens) - (not met)
+        if not met:
+            # The candidate is not drafted, but the record shows what the small model was unsure of.
+            signals = {"met": np.zeros(1, bool)} | ({"q": drawn[-1][None]} if drawn else {})
+            self.unsent = Unsent(tokens[sent:], [sent - 1], logits=scores[sent:], signals=signals)
+        ended = stop == "eos" or sent == left
+        signals = {"met": np.ones(sent, bool)} | ({"q": torch.stack(drawn[:sent])} if drawn[:sent] else {})
         return Draft.chain(
-            torch.tensor(tokens, dtype=torch.long, device=tail.device),
-            judge=None if self.review_end or not ended else [False] * len(tokens),
-            logits=scores,
-            signals={"q": torch.stack(drawn)} if drawn else {},
+            torch.tensor(tokens[:sent], dtype=torch.long, device=tail.device),
+            judge=None if self.review_end or not ended else [False] * sent,
+            logits=scores[:sent],
+            signals=signals,
             stop=stop,
         )
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Algorithm 1, lines 9-16."""
         n = len(draft)
-        q = draft.signals.get("q")
         if scores is None:  # line 2: the text ended without the large model
-            return Verdict(list(range(n)), draft.tokens.tolist(), None, "draft", ["accepted"] * n, q=q)
+            return Verdict(list(range(n)), draft.tokens.tolist(), None, "draft", ["accepted"] * n)
         sampling = self.session.sampling
         drafted = torch.as_tensor(draft.tokens, device=scores.device)
         far = distances(scores, drafted) > self.rollback  # line 10, equation 3
@@ -118,12 +123,20 @@ class BiLD(Method):
         origin = "correction" if k < n else "fallback"  # the cap, too, hands over to the large model
         if n == 0 and draft.stop != "fallback":  # nothing could be drafted: no policy spoke
             origin = "plain"
+        drawn = None if p is None else p[t]
         return Verdict(
-            list(range(k)), tokens, t, origin, status, q=q, token_u=u, token_p=None if p is None else p[t]
+            list(range(k)), tokens, t, origin, status, token_u=u, token_p=drawn, unsent=self.unsent
         )
 
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
         self.drafter.follow(len(verdict.path), verdict.token)
+
+
+def pair(sure: Tensor, token: Tensor) -> tuple[float, int]:
+    """Two numbers from the device in one synchronisation."""
+    wide = exact_type(sure.device)
+    p, choice = torch.stack([sure.to(wide), token.to(wide)]).tolist()
+    return p, int(choice)
 
 
 def goes_on(sure: float, fallback: float) -> bool:
@@ -132,8 +145,9 @@ def goes_on(sure: float, fallback: float) -> bool:
 
 
 def distances(scores: Tensor, tokens: Tensor) -> Tensor:
-    """Equation 3 with section 4.1's metric: -log p_L(y_m), the small model's hard label under the large one, [n].
+    """Equation 3 with section 4.1's metric: -log p_L(y_m), in nats, [n].
 
+    It is the cross-entropy between the small model's hard label and the large model's soft one.
     `scores` [1 + n, vocabulary]: row m is what the large model predicts in the place of node m.
     """
     return torch.nn.functional.cross_entropy(scores[: len(tokens)], tokens, reduction="none")

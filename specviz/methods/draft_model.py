@@ -31,18 +31,19 @@ class DraftModel:
         self.context = session.open(session.drafter, session.prompt, room, "draft")
         self.context.prefill()
 
-    def room(self, most: int) -> int:
-        """How many of `most` tokens the drafter's own context can still draft."""
-        # A draft of n tokens feeds n - 1 of them; the whole block must fit when it is accepted.
-        return max(0, min(most, self.full - self.length))
+    def reach(self, most: int, left: int) -> tuple[int, str]:
+        """How many of `most` tokens to draft, when `left` may be, and why no more: ``length`` or ``room``."""
+        # The whole block must fit into the drafter's own context when it is accepted.
+        n = max(0, min(most, left, self.full - self.length))
+        return n, "length" if n == most else "room"
 
-    def chain(self, n: int) -> Draft:
+    def chain(self, n: int, stop: str) -> Draft:
         """n tokens, drawn as the target draws (same temperature, top-k and top-p), without looking at them.
 
         Leviathan et al. 2023, Algorithm 1, lines 1-5: q_i from the small model, x_i from q_i.
         """
-        if n <= 0:
-            return Draft.empty("room")
+        if n == 0:
+            return Draft.empty(stop)
         greedy = self.session.sampling.greedy
         u = None if greedy else torch.as_tensor(self.session.uniforms(DRAFT, n), device=self.device)
         tokens: list[Tensor] = []
@@ -59,7 +60,7 @@ class DraftModel:
             tokens.append(token)
             self.context.extend(token)
         q = torch.stack(chosen) if chosen else None
-        return Draft.chain(torch.cat(tokens), q=q, logits=scores, stop="length")
+        return Draft.chain(torch.cat(tokens), q=q, logits=scores, stop=stop)
 
     def predict(self) -> Tensor:
         """The drafter's logits after the committed text and what it drafted, [vocabulary]."""

@@ -41,10 +41,8 @@ class Speculative(Method):
         self.drafter = DraftModel(session)
 
     def draft(self, left: int) -> Draft:
-        # The target adds a token to every draft, so one token of the limit is its own.
-        if left <= 1:
-            return Draft.empty("length")
-        return self.drafter.chain(self.drafter.room(min(self.draft_length, left - 1)))
+        # The target adds a token to every draft, so one token of what is left is its own.
+        return self.drafter.chain(*self.drafter.reach(self.draft_length, left - 1))
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None

@@ -1,0 +1,102 @@
+"""Finding methods by entry point, and parameters that are checked before any work."""
+
+from __future__ import annotations
+
+import sys
+import types
+from importlib import metadata
+
+import pytest
+
+from specviz import methods
+from specviz.errors import ParameterError, SpecvizError
+from specviz.methods import Method, Parameter
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Pretend that another package declares these entry points."""
+
+    def install(**points):
+        real = list(metadata.entry_points(group=methods.GROUP))
+        more = [metadata.EntryPoint(name, value, methods.GROUP) for name, value in points.items()]
+        monkeypatch.setattr(methods.metadata, "entry_points", lambda group: more + real)
+        methods._points.cache_clear()
+
+    yield install
+    monkeypatch.undo()
+    methods._points.cache_clear()
+
+
+def test_the_three_are_there():
+    assert {"autoregressive", "bild", "speculative"} <= set(methods.names())
+    for name in methods.names():
+        assert methods.find(name).name == name
+
+
+def test_an_unknown_name_is_answered_with_near_ones():
+    with pytest.raises(ParameterError, match="did you mean speculative"):
+        methods.find("speculativ")
+    with pytest.raises(ParameterError, match="there is autoregressive, bild"):
+        methods.find("xyz")
+
+
+def test_another_package_adds_a_method(installed):
+    class Mine(Method):
+        name = "mine"
+
+    module = types.ModuleType("a_package_of_theirs")
+    module.Mine = Mine
+    sys.modules[module.__name__] = module
+    try:
+        installed(mine="a_package_of_theirs:Mine", speculative="a_package_of_theirs:Mine")
+        assert methods.find("mine") is Mine
+        assert methods.find("speculative").__module__ == "specviz.methods.speculative"  # ours stays ours
+    finally:
+        del sys.modules[module.__name__]
+
+
+def test_a_broken_package_does_not_break_the_others(installed):
+    installed(broken="no_such_package_here:Mine", foreign="pathlib:Path", other="specviz.methods.bild:BiLD")
+    assert "broken" in methods.names()
+    assert methods.find("autoregressive")
+    with pytest.raises(SpecvizError, match=r"'broken' \(no_such_package_here:Mine\) cannot be imported"):
+        methods.find("broken")
+    with pytest.raises(SpecvizError, match="is not a specviz"):
+        methods.find("foreign")
+    with pytest.raises(SpecvizError, match="calls itself 'bild'"):
+        methods.find("other")
+
+
+def test_an_unknown_parameter_is_answered_with_near_ones():
+    with pytest.raises(ParameterError, match="did you mean fallback"):
+        methods.find("bild")(falback=0.5)
+    with pytest.raises(ParameterError, match="it has none"):
+        methods.find("autoregressive")(gamma=3)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "good", "bad"),
+    [
+        (Parameter("x", 0.5, 0, 1), [0, 1, 0.25], [-0.01, 1.01, "a", None, True, float("nan")]),
+        (Parameter("x", 2.0, 0), [0, 1e9, float("inf")], [-1e-9, float("nan")]),
+        (Parameter("x", 4, 1, 64), [1, 64, 3.0], [0, 65, 2.5, True]),
+        (Parameter("x", True), [True, False], [1, "yes"]),
+        (Parameter("x", "a", choices=("a", "b")), ["b"], ["c", 1]),
+    ],
+)
+def test_ranges(parameter, good, bad):
+    for value in good:
+        assert parameter.check(value) == value
+        assert type(parameter.check(value)) is type(parameter.default)
+    for value in bad:
+        with pytest.raises(ParameterError, match=r"^x must "):
+            parameter.check(value)
+
+
+def test_every_parameter_says_what_it_is():
+    for name in methods.names():
+        for parameter in methods.find(name).parameters:
+            assert parameter.check(parameter.default) == parameter.default
+            assert parameter.meaning.endswith(".")
+            assert parameter.unit or isinstance(parameter.default, bool | str)

@@ -1,0 +1,360 @@
+"""Runs from the outside: prompts, records, interruptions, refusals before any work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tiny import TableModel, llama
+
+import specviz
+from specviz import metrics
+from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+from specviz.loop import decode
+from specviz.loop.cycle import ending
+from specviz.methods import find
+
+METHODS = ("autoregressive", "speculative", "bild")
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = llama(seed=0, eos=(1, 7), name="target")
+    return target, llama(seed=5, eos=(1, 7), like=target, noise=0.15, name="drafter")
+
+
+@pytest.fixture
+def table():
+    target = TableModel(vocabulary=6, seed=1, name="target")
+    return target, TableModel(6, 3, near=target, name="drafter")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_record_adds_up(pair, method, temperature):
+    target, drafter = pair
+    trace = specviz.generate(
+        target, [[3, 4, 5], [9]], method, draft=drafter, max_new_tokens=30, temperature=temperature
+    )
+    cycles, nodes, outputs, passes = trace.cycles, trace.nodes, trace.outputs, trace.passes
+    assert trace.run["complete"] is True
+    for prompt, length in ((0, 3), (1, 1)):
+        own = cycles[cycles["prompt"] == prompt]
+        out = outputs[outputs["prompt"] == prompt]
+        assert own["cycle"].tolist() == list(range(len(own)))
+        assert out["position"].tolist() == list(range(len(out)))
+        assert own["keep"].tolist() == [0, *np.cumsum(own["emitted"])[:-1]]
+        assert (own["context"] == own["keep"] + length).all()
+        assert own["end"].notna().tolist() == [False] * (len(own) - 1) + [True]
+        assert own["end"].iloc[-1] == ("eos" if out["token"].iloc[-1] in target.eos else "length")
+        assert own["emitted"].iloc[0] == 0
+    steps = cycles[cycles["cycle"] > 0]
+    # Where nothing was cut: emitted = accepted + steps.
+    whole = steps[steps["end"].isna()]
+    assert (whole["emitted"] == whole["accepted"] + 1).all()
+    assert (outputs["origin"] == "draft").sum() == (nodes["status"] == "accepted").sum()
+    assert outputs["p"].between(0, 1).all()
+    assert outputs["u"].notna().any() == (temperature > 0)
+    fed = passes[(passes["model"] == "target") & (passes["cycle"] > 0)]
+    assert fed["tokens"].tolist() == (1 + steps["sent"]).tolist()  # the root and the nodes that were sent
+    # A prompt of n tokens is computed up to its last but one; a prompt of one token needs no prefill.
+    assert passes[passes["cycle"] == 0]["tokens"].tolist() == [2] * (1 + (method != "autoregressive"))
+    phases = steps[["draft_time", "forward_time", "verify_time", "commit_time"]]
+    np.testing.assert_allclose(phases.sum(axis=1), steps["duration"], rtol=1e-6)
+    assert (np.diff(cycles["start"]) >= cycles["duration"][:-1]).all()
+    inside = passes.merge(cycles[["prompt", "cycle", "start", "duration"]], on=["prompt", "cycle"])
+    assert (inside["start_x"] >= inside["start_y"] - 1e-9).all()
+    ends = inside["start_y"] + inside["duration_y"]
+    assert (inside["start_x"] + inside["duration_x"] <= ends + 1e-9).all()
+
+
+def test_greedy_probabilities_are_the_plain_softmax(table):
+    target, drafter = table
+    trace = specviz.generate(target, [1, 2], draft=drafter, max_new_tokens=20, record="all")
+    text = [1, 2]
+    for (_, cycle), nodes in trace.nodes.groupby(["prompt", "cycle"]):
+        for i, node in enumerate(nodes.itertuples()):
+            before = text + nodes["token"].tolist()[:i]
+            p = target.logits(before).softmax(-1)
+            q = drafter.logits(before).softmax(-1)
+            assert node.p == pytest.approx(float(p[node.token]), abs=1e-6)
+            assert node.q == pytest.approx(float(q[node.token]), abs=1e-6)
+            assert node.rank == int((p > p[node.token]).sum())
+            assert node.confidence == pytest.approx(float(q.max()), abs=1e-6)
+        text += trace.outputs[trace.outputs["cycle"] == cycle]["token"].tolist()
+    out = trace.outputs
+    for i, row in enumerate(out.itertuples()):
+        p = target.logits([1, 2, *out["token"].tolist()[:i]]).softmax(-1)
+        assert row.p == pytest.approx(float(p[row.token]), abs=1e-6)
+    tops = trace.tops("pred")
+    assert (tops.groupby("cycle")["node"].max() == trace.nodes.groupby("cycle")["node"].max()).all()
+
+
+def test_sampled_probabilities_are_the_warped_ones(table):
+    target, drafter = table
+    trace = specviz.generate(
+        target, [1, 2], draft=drafter, max_new_tokens=30, temperature=0.7, top_k=3, record="judged"
+    )
+    from specviz.sampling import Sampling
+
+    sampling, out = Sampling(0.7, 3), trace.outputs
+    for i, row in enumerate(out.itertuples()):
+        p = sampling.probabilities(target.logits([1, 2, *out["token"].tolist()[:i]]))
+        assert row.p == pytest.approx(float(p[row.token]), abs=1e-6)
+    judged = trace.nodes["status"].isin(["accepted", "rejected"])
+    assert trace.nodes.loc[judged, ["p", "q", "u"]].notna().all(axis=None)
+    assert trace.nodes.loc[~judged, ["p", "u"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_many_cycles_reduced_together_are_what_each_is_alone(pair, method, monkeypatch):
+    from specviz.loop import reduce
+
+    target, drafter = pair
+    options = {"draft": drafter, "max_new_tokens": 40, "record": "all"}
+    together = specviz.generate(target, [3, 4, 5], method, **options)
+    monkeypatch.setattr(reduce, "HELD", 0)
+    alone = specviz.generate(target, [3, 4, 5], method, **options)
+    for name in ("nodes", "outputs"):
+        a, b = (getattr(t, name).drop(columns="run") for t in (together, alone))
+        assert a.columns.equals(b.columns)
+        for column in a:
+            if a[column].dtype.kind == "f":
+                np.testing.assert_allclose(a[column], b[column], atol=1e-6)
+            else:
+                assert a[column].astype(str).equals(b[column].astype(str))
+
+
+def test_without_a_record_the_text_is_left(pair):
+    target, drafter = pair
+    whole = specviz.generate(target, [3, 4], draft=drafter, max_new_tokens=20)
+    bare = specviz.generate(target, [3, 4], draft=drafter, max_new_tokens=20, record=None)
+    assert bare.outputs["token"].tolist() == whole.outputs["token"].tolist()
+    assert metrics.steps(bare) == metrics.steps(whole)
+    assert len(bare.nodes) == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_interrupted(table, method, monkeypatch, tmp_path):
+    target, drafter = table
+    whole = specviz.generate(target, [1, 2], method, draft=drafter, max_new_tokens=50)
+    calls = []
+    real = target.logits
+
+    def logits(text):
+        calls.append(text)
+        if len(calls) > 40:
+            raise KeyboardInterrupt
+        return real(text)
+
+    monkeypatch.setattr(target, "logits", logits)
+    path = tmp_path / "run.parquet"
+    trace = specviz.generate(target, [[1, 2], [3]], method, draft=drafter, max_new_tokens=50, out=path)
+    assert trace.run["complete"] is False
+    assert trace.run["stopped"] == "interrupted"
+    assert trace.cycles["end"].iloc[-1] == "interrupted"
+    found = trace.outputs["token"].tolist()
+    assert 3 < len(found) < 50
+    assert found == whole.outputs["token"].tolist()[: len(found)]
+    assert specviz.open(path).texts == trace.texts
+    assert len(trace.nodes) == 0 or trace.nodes["status"].notna().all()
+
+
+def test_an_error_in_a_run_is_raised_and_the_record_kept(table, monkeypatch, tmp_path):
+    target = table[0]
+    real = target.logits
+
+    def logits(text):
+        if len(text) > 12:
+            raise ModelError("out of memory: lower max_new_tokens")
+        return real(text)
+
+    monkeypatch.setattr(target, "logits", logits)
+    with pytest.raises(ModelError, match="lower max_new_tokens"):
+        specviz.generate(target, [1, 2], "autoregressive", out=tmp_path / "run.parquet")
+    trace = specviz.open(tmp_path / "run.parquet")
+    assert "out of memory" in trace.run["stopped"]
+    assert len(trace.outputs) == 11
+
+
+def test_streaming(table):
+    target, drafter = table
+    whole = specviz.generate(target, [1, 2], draft=drafter, max_new_tokens=30)
+    run = specviz.stream(target, [1, 2], draft=drafter, max_new_tokens=30)
+    assert run.trace is None
+    assert [t for cycle in run for t in cycle.tokens] == whole.outputs["token"].tolist()
+    assert run.trace.texts == whole.texts
+    early = specviz.stream(target, [1, 2], draft=drafter, max_new_tokens=30)
+    emitted = [next(early).tokens for _ in range(4)]
+    early.close()
+    assert early.trace.run["complete"] is False
+    assert early.trace.outputs["token"].tolist() == [t for tokens in emitted for t in tokens]
+    unused = specviz.stream(target, [1, 2], draft=drafter)
+    unused.close()
+    assert len(unused.trace.cycles) == 0
+
+
+def test_contexts_are_closed(table, monkeypatch):
+    target, drafter = table
+    opened = []
+    for model in table:
+        real = model.open
+        monkeypatch.setattr(model, "open", lambda *a, real=real: opened.append(real(*a)) or opened[-1])
+    run = decode(target, [1, 2], find("speculative")(), drafter=drafter)
+    next(run)
+    next(run)
+    assert [c.closed for c in opened] == [False, False]
+    run.close()
+    assert [c.closed for c in opened] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("emitted", "eos", "left", "expected"),
+    [
+        ([5, 6, 7], {9}, 10, (3, None)),
+        ([5, 6, 7], {6}, 10, (2, "eos")),
+        ([5, 6, 7], {5, 7}, 10, (1, "eos")),
+        ([5, 6, 7], {7}, 3, (3, "eos")),
+        ([5, 6, 7], {7}, 2, (2, "length")),
+        ([5, 6, 7], (), 3, (3, "length")),
+        ([], (), 3, (0, None)),
+    ],
+)
+def test_ending(emitted, eos, left, expected):
+    assert ending(emitted, frozenset(eos), left, "length") == expected
+
+
+# -- prompts ---------------------------------------------------------------------------------------
+
+
+def test_prompt_forms(table):
+    target, drafter = table
+
+    def ids(prompt):
+        trace = specviz.generate(target, prompt, draft=drafter, max_new_tokens=2)
+        return [p["tokens"] for p in trace.run["prompts"]]
+
+    assert ids("abc") == [target.encode("abc")]
+    assert ids([1, 2]) == ids(np.array([1, 2])) == ids({"prompt": [1, 2]}) == [[1, 2]]
+    assert ids([[1, 2], [3]]) == ids(([1, 2], {"prompt": [3]})) == [[1, 2], [3]]
+    assert ids(["ab", "c"]) == [target.encode("ab"), target.encode("c")]
+
+
+def test_what_a_prompt_says_of_itself_is_kept(table):
+    target, drafter = table
+    said = {"id": "q1", "kind": "translation", "language": "de", "reference": "…"}
+    trace = specviz.generate(target, [{"prompt": [1, 2], **said, "more": 1}], draft=drafter, max_new_tokens=2)
+    assert trace.run["prompts"] == [{"tokens": [1, 2], **said}]
+
+
+def test_turns_are_one_conversation(table, monkeypatch):
+    target, drafter = table
+    asked = []
+
+    def encode(messages):
+        asked.append([(m["role"], m["content"]) for m in messages])
+        return [len(m["content"]) % 6 for m in messages]
+
+    monkeypatch.setattr(target, "encode", encode)
+    trace = specviz.generate(
+        target, {"turns": ["hello", "and then"], "id": 7}, draft=drafter, max_new_tokens=5
+    )
+    first, second = trace.texts
+    assert asked[-1] == [("user", "hello"), ("assistant", first), ("user", "and then")]
+    assert [(p["id"], p["turn"]) for p in trace.run["prompts"]] == [(7, 0), (7, 1)]
+    assert len(first) == len(second) == 5
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", "  ", [], [[]], ["a", ""], {"text": "a"}, {"prompt": "a", "turns": ["b"]}, {"turns": []},
+     {"turns": "ab"}, {"turns": ["a", ""]}, 7, [[1], 3.5], None],
+)  # fmt: skip
+def test_prompts_that_are_none(table, bad):
+    with pytest.raises(PromptError):
+        specviz.generate(table[0], bad, draft=table[1])
+
+
+# -- refused before any work -----------------------------------------------------------------------
+
+
+def test_refusals(table, tmp_path):
+    target, drafter = table
+
+    def refused(error, match, model=target, prompt=(1, 2), method="speculative", **options):
+        path = tmp_path / "never.parquet"
+        with pytest.raises(error, match=match) as caught:
+            specviz.generate(model, list(prompt), method, **{"draft": drafter, "out": path, **options})
+        assert "\n" not in str(caught.value)
+        assert issubclass(error, SpecvizError)
+        assert not list(tmp_path.iterdir())
+
+    refused(ParameterError, "did you mean bild", method="bil")
+    refused(ParameterError, "did you mean draft_length", draft_lenght=3)
+    refused(ParameterError, r"draft_length must lie in \[1, 64\], got 0", draft_length=0)
+    refused(ParameterError, "max_new_tokens", max_new_tokens=0)
+    refused(ParameterError, "max_new_tokens", max_new_tokens=2.5)
+    refused(ParameterError, "seed", seed=-1)
+    refused(ParameterError, "temperature", temperature=-0.1)
+    refused(ParameterError, "top_p", top_p=0.0)
+    refused(ParameterError, "record", record="everything")
+    refused(ParameterError, "pass draft=", draft=None)
+    refused(ModelError, "no model", model=None)
+    refused(ModelError, "vocabularies differ", draft=TableModel(5))
+    refused(PromptError, "64 tokens and leaves no room in target's context of 64", prompt=[1] * 64)
+    refused(PromptError, "leaves no room in small", draft=TableModel(6, max_length=2, name="small"))
+    assert target.opened == drafter.opened == 0
+    (tmp_path / "there.parquet").write_bytes(b"")
+    with pytest.raises(TraceError, match="exists"):
+        specviz.generate(target, [1], draft=drafter, out=tmp_path / "there.parquet")
+
+
+def test_an_output_folder_gets_a_new_file(table, tmp_path):
+    for _ in range(2):
+        specviz.generate(table[0], [1], draft=table[1], max_new_tokens=3, out=tmp_path / "runs")
+    assert len(list((tmp_path / "runs").glob("speculative-*.parquet"))) == 2
+    assert len(specviz.open(tmp_path / "runs").runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("repetition_penalty", 1.2), ("no_repeat_ngram_size", 3), ("bad_words_ids", [[4]])]
+)
+def test_processors_of_the_whole_prefix_are_refused_by_name(name, value):
+    model = llama(seed=0)
+    setattr(model.net.generation_config, name, value)
+    with pytest.raises(ModelError, match=name):
+        specviz.generate(model, [3, 4], "autoregressive")
+
+
+def test_processors_that_are_off_are_no_matter():
+    model = llama(seed=0)
+    model.net.generation_config.repetition_penalty = 1.0
+    model.net.generation_config.no_repeat_ngram_size = 0
+    assert len(specviz.generate(model, [3, 4], "autoregressive", max_new_tokens=3).outputs) <= 3
+
+
+def test_vocabularies_that_differ_on_real_models():
+    with pytest.raises(ModelError, match="48"):
+        specviz.generate(llama(seed=0), [3], draft=llama(seed=1, vocabulary=40))
+
+
+# -- the package's doors ---------------------------------------------------------------------------
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = (
+        "import sys, specviz; specviz.__version__; specviz.list_methods(); specviz.ParameterError\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'pyarrow', 'matplotlib', 'plotly'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert set(specviz.__all__) <= set(dir(specviz))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_door_opens():
+    for name in [*specviz.__all__, "__version__"]:
+        assert getattr(specviz, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        specviz.nothing  # noqa: B018

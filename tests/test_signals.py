@@ -1,0 +1,81 @@
+"""Confidence signals against their definitions, and against what the record is reduced to."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from specviz import signals
+from specviz.loop.reduce import Predictions, top
+
+
+@pytest.fixture
+def logits():
+    torch.manual_seed(0)
+    return torch.randn(7, 50, dtype=torch.float64) * 3
+
+
+def test_definitions(logits):
+    p = logits.softmax(-1).numpy()
+    best = np.sort(p)[:, ::-1]
+    entropy = -(p * np.log(p)).sum(-1)
+    for found, expected in (
+        (signals.confidence(logits), best[:, 0]),
+        (signals.margin(logits), best[:, 0] - best[:, 1]),
+        (signals.entropy(logits), entropy),
+        (signals.entropy_complement(logits), 1 - entropy / math.log(50)),
+    ):
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+
+
+def test_extremes():
+    flat, sure = torch.zeros(4), torch.tensor([0.0, -math.inf, -math.inf, -math.inf])
+    assert signals.confidence(flat).item() == pytest.approx(0.25)
+    assert signals.entropy_complement(flat).item() == pytest.approx(0)
+    assert signals.margin(flat).item() == 0
+    for signal in (signals.confidence, signals.entropy_complement, signals.margin):
+        assert signal(sure).item() == pytest.approx(1)
+
+
+def test_the_record_reduces_to_the_same_numbers(logits):
+    tokens = [3, 49, 0, 7, 12, 30, 30]
+    reduced = Predictions()
+    reduced.add(logits[:4], range(4), tokens[:4])
+    reduced.add(list(logits[4:]), range(3), tokens[4:])
+    reduced.reduce()
+    p = logits.softmax(-1)
+    np.testing.assert_allclose(reduced.entropy, signals.entropy(logits), atol=1e-9)
+    np.testing.assert_allclose(reduced.top_p[:, 0], signals.confidence(logits), atol=1e-9)
+    np.testing.assert_allclose(reduced.top_p[:, 0] - reduced.top_p[:, 1], signals.margin(logits), atol=1e-9)
+    np.testing.assert_allclose(reduced.p, p[torch.arange(7), tokens])
+    ranks = [(row > row[t]).sum().item() for row, t in zip(logits, tokens)]
+    assert reduced.rank.tolist() == ranks
+    part = reduced.take(4, 4)
+    assert part.rank.tolist() == ranks[:4]
+    assert reduced.take(3, 3).top_token.tolist() == logits[4:].topk(5).indices.tolist()
+
+
+def test_the_first_of_equals_stands_first():
+    logits = torch.tensor(
+        [[0.0, 2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0], [5.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+    )
+    reduced = Predictions()
+    reduced.add(logits, [0, 0], [7, 2])
+    reduced.reduce()
+    assert reduced.top_token[0, 0] == logits[0].argmax() == 1
+    assert len(set(reduced.top_token[0].tolist())) == 5
+    assert reduced.top_token[1, 0] == 0
+    assert reduced.rank.tolist() == [0, 6]
+
+
+@pytest.mark.parametrize("vocabulary", [3, 100, 8192, 9001])
+def test_top(vocabulary):
+    torch.manual_seed(vocabulary)
+    logits = torch.randn(6, vocabulary)
+    values, places = top(logits, 5)
+    expected = logits.topk(min(5, vocabulary))
+    assert torch.equal(values, expected.values)
+    assert torch.equal(logits.gather(1, places), values)
