@@ -269,7 +269,8 @@ def _np(
     if concept in NAMES:
         head = noun
     elif many:
-        head = ("bao nhiêu " if concept in MASS else pick(f"{path}.many", ("bao nhiêu ", "mấy "), (2, 1))) + base
+        few = concept not in MASS and entity.number <= 10  # mấy expects a small number
+        head = _word(("bao nhiêu", "mấy") if few else ("bao nhiêu",), f"{path}.many", pick) + " " + base
     elif entity.counted:
         n = 1 if concept == "shoe" and entity.number == 2 else entity.number
         head = f"{_number(n)} {base}"
@@ -313,7 +314,7 @@ def _np(
 
 def noun_phrase(entity: Entity, pick: Pick, use: str = "about") -> str:
     """An entity alone; Vietnamese nouns have one form for every use."""
-    return " ".join(p.text for p in _np(entity, "who", pick, "who"))
+    return " ".join(p.text for p in _np(entity, "who", pick, "who", point=True))
 
 
 def _place(place: Place | None, path: str, pick: Pick, asked: bool, use: str) -> str:

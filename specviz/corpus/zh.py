@@ -242,10 +242,11 @@ def _owner(owner: Entity, near: bool, slot: str, pick: Pick) -> str:
 
 
 def _np(
-    entity: Entity, slot: str, pick: Pick, path: str, bare: bool = False, own: bool = False, many: bool = False
+    entity: Entity, slot: str, pick: Pick, path: str, bare: bool = False, own: bool = False, many: bool = False,
+    point: bool = False,
 ) -> list[Piece]:
     """A noun phrase. `bare`: an indefinite noun goes without 一; `own`: 自己的 may stand for the
-    owner; `many`: "how many" is asked."""
+    owner; `many`: "how many" is asked; `point`: a definite noun alone needs 那 (not 男人, men in general)."""
     if entity.pronoun or entity.concept in SPEAKERS:
         return [Piece(_pronoun(entity), slot)]
     if entity.concept in NAMES:
@@ -268,7 +269,8 @@ def _np(
         if entity.concept in MASS:
             count = "多少"
         else:
-            count = pick(f"{path}.many", ("几" + measure, "多少" + measure, "多少"), (3, 2, 1))
+            few = ("几" + measure,) * (entity.number <= 10)  # 几 expects a small number
+            count = _word(("多少" + measure, "多少", *few), f"{path}.many", pick)
     elif entity.counted:
         count = _number(1 if measure == "双" else entity.number) + measure
     elif entity.concept in NAMES:
@@ -281,7 +283,7 @@ def _np(
         if single:
             # 那 is one right way among others; a relative clause invites it more than a bare noun does.
             options = ("", "那" + measure)
-            count = pick(f"{path}.the", options, (2, 1) if entity.relative else (5, 1))
+            count = options[1] if point else pick(f"{path}.the", options, (2, 1) if entity.relative else (5, 1))
         elif person:
             count = pick(f"{path}.the", ("们", "那些"), (2, 1))
             if count == "们":
@@ -311,7 +313,7 @@ def _np(
 
 def noun_phrase(entity: Entity, pick: Pick, use: str = "about") -> str:
     """An entity alone; Chinese nouns have one form for every use."""
-    return "".join(p.text for p in _np(entity, "who", pick, "who"))
+    return "".join(p.text for p in _np(entity, "who", pick, "who", point=entity.relative is None))
 
 
 def _place(place: Place | None, path: str, pick: Pick, asked: bool, use: str) -> str:

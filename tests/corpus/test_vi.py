@@ -275,6 +275,7 @@ def test_a_part_repeats_the_choices_of_the_whole():
 def test_noun_phrase():
     who = E("teacher", relative=C("know", E("i"), Gap(), tense="present"))
     assert vi.noun_phrase(who, first) == "thầy giáo mà tôi quen"
+    assert vi.noun_phrase(DOCTOR, first) == "bác sĩ đó"
     assert vi.noun_phrase(ANNA, first) == vi.join([vi.pieces(S(C(None, ANNA)), first)[0]])
     assert all(vi.noun_phrase(E(k, owner=ANNA), first) for k in KIN)
     assert len({vi.noun_phrase(E(n), first) for n in NAMES}) == len(NAMES)

@@ -116,7 +116,7 @@ PAIRS = [
     (S(C("go", ANNA, place=P("park", "to"), asks="where")), "安娜去了哪里？"),
     (S(C("go", ANNA, place=P("park", "to"), time="yesterday", asks="when")), "安娜什么时候去了公园？"),
     (S(C("go", ANNA, place=P("park", "to"), time="tomorrow", tense="future", asks="when")), "安娜什么时候会去公园？"),
-    (S(C("have", ANNA, E("apple", 3, True, False), tense="present", asks="how_many")), "安娜有几个苹果？"),
+    (S(C("have", ANNA, E("apple", 3, True, False), tense="present", asks="how_many")), "安娜有多少个苹果？"),
     (S(C(None, DOCTOR)), "医生。"),
     (S(C(None, DOCTOR, E("book"))), "医生书。"),
     (S(C("buy", DOCTOR)), "医生买了。"),
@@ -138,6 +138,7 @@ OTHERS = [
     (S(C("buy", ANNA, E("car", definite=False), asks="yes_no")), ("安娜买了一辆车吗？", "安娜有没有买一辆汽车？")),
     (S(C("sleep", ANNA), "because", C("sing", DAVID)),
      ("因为大卫唱了歌，安娜睡觉了。", "安娜睡觉了，因为大卫唱了歌。")),
+    (S(C("have", ANNA, E("egg", 3, True, False), asks="how_many")), ("安娜有几个鸡蛋？", "安娜有多少鸡蛋？")),
     (S(C("be", E("mother", owner=E("i")), complement="happy")), ("我妈妈很高兴。", "我的母亲很开心。")),
     (S(C("buy", ANNA, A_BOOK), "and", C("sleep", SHE)), ("安娜买了一本书，她睡觉了。", "安娜买了一本书，并且睡觉了。")),
     (S(C("sing", DAVID, tense="future"), "if", C("call", ANNA, E("i"), tense="present")),
@@ -214,6 +215,7 @@ def test_random_sentences():
         text = zh.join(found)
         assert text[-1] in "。？"
         assert not set(text) & set(" ,.?")
+        text = text.replace("现在在", "")
         assert not any(bad in text for bad in ("，，", "的的", "了了", "在在", "会会", "不没", "很很", "大大")), text
 
 
@@ -245,6 +247,7 @@ def test_a_part_repeats_the_choices_of_the_whole():
 def test_noun_phrase():
     who = E("teacher", relative=C("know", E("i"), Gap(), tense="present"))
     assert zh.noun_phrase(who, first) == "我认识的老师"
+    assert zh.noun_phrase(DOCTOR, first) == "那位医生"
     assert zh.noun_phrase(ANNA, first) == zh.join([zh.pieces(S(C(None, ANNA)), first)[0]])
     assert all(zh.noun_phrase(E(k, owner=ANNA), first) for k in KIN)
     assert len({zh.noun_phrase(E(n), first) for n in NAMES}) == len(NAMES)
