@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from specviz.corpus.meaning import (
     MASS,
+    MOTION,
     NAMES,
     PEOPLE,
     SPEAKERS,
@@ -459,7 +460,10 @@ def _clause(
     if about == "place" and clause.place and clause.place.relation == "from":
         after.append(Piece("from", f"{name}.place"))
     if clause.complement:
-        after.append(Piece(_choose(pick, f"{name}.complement", ADJECTIVES[clause.complement]), f"{name}.complement"))
+        words = ADJECTIVES[clause.complement]
+        if clause.complement == "small":  # "little" stands before a noun only
+            words = words[:1]
+        after.append(Piece(_choose(pick, f"{name}.complement", words), f"{name}.complement"))
 
     # Manner, place and time.
     where = late.get("place", [])
@@ -468,7 +472,7 @@ def _clause(
     else:
         tail = [*adverb, *where]
     when = late.get("time", [])
-    swap = bool(when and where) and clause.verb not in ("be_at", "live") and not adverb and pick(
+    swap = bool(when and where) and clause.verb not in ("be_at", "live", *MOTION) and not adverb and pick(
         f"{name}.order", (False, True), (6, 1))  # fmt: skip
     tail = [*when, *tail] if swap else [*tail, *when]
     found = [*early, *said, *doing, *after, *tail]

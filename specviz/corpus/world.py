@@ -83,7 +83,7 @@ OBJECTS: dict[str, tuple[str, ...]] = {
     "carry": ("bag", "chair", "table", "lamp", "box", "picture", "gift", "umbrella", "book", "bicycle", "boat"),
     "lose": _SMALL,
     "need": (*_GOODS, "key", *FOOD, "milk", "water", "coffee"),
-    "love": (*NAMES, *ANIMALS, "cake", "coffee", "tea", "cheese", "soup", "flower", "book", "car", *KIN),
+    "love": (*NAMES, *ANIMALS, "flower", "book", "car", *KIN),
     "know": _PERSONS,
     "meet": _PERSONS,
     "help": _PERSONS,
@@ -180,6 +180,8 @@ _ANIMAL_VERBS = ("see", "eat", "drink", "run", "sleep", "come_back", "wait", "be
 _STATIVE = frozenset(("have", "love", "know", "need", "be", "be_at", "live"))
 _VERBS = (*TRANSITIVE, *DITRANSITIVE, *INTRANSITIVE, *MOTION, "be", "be_at")
 _LASTING = ("car", "bicycle", "boat", "camera", "clock", "dog", "cat", "horse", "shoe")
+_MISHAPS = frozenset(("lose", "forget"))  # told of the past only: nobody means to
+_HOLDING = frozenset(("show", "give", "bring", "sell", "lose", "carry", "eat", "drink", "forget", "send"))
 _GONE = frozenset(("sell", "eat", "drink", "lose", "forget", "give", "send", "bring"))
 _FEELINGS = ("tired", "happy")
 
@@ -362,12 +364,16 @@ def _clause(
     if subject.concept in ANIMALS:
         verbs = tuple(v for v in _ANIMAL_VERBS if v in verbs) or _ANIMAL_VERBS
     verb = draw(rng, verbs)
+    if verb in _MISHAPS and tense in ("present", "future"):
+        verb = "look_for"
     if time == "free":
         time = draw(rng, TIMES) if rng.random() < 0.4 else None
+        if verb in _MISHAPS:
+            tense = "past"
     when = tense or _tense(rng, time)
     if time and when not in TIME_TENSES[time]:
         time = None
-    brief = when == "future" or time in ("now", "today", "this_morning", "this_evening")
+    brief = when == "future" or time not in (None, "last_week", "every_day")
     if brief and verb in _STATIVE and verb not in ("be", "be_at"):
         time = None
         when = tense if tense and tense != "future" else ("past" if when == "past" else "present")
@@ -376,7 +382,7 @@ def _clause(
     taken = avoid | {subject.concept} | ({subject.owner.concept} if subject.owner else frozenset())
     negated = rng.random() < 0.1
     modal = None
-    if not plain and verb not in _STATIVE and when != "future" and not negated and rng.random() < 0.12:
+    if not plain and verb not in _STATIVE and when != "future" and not negated and verb not in _MISHAPS and rng.random() < 0.12:
         modal = draw(rng, ("want", "can", "must"))
         if subject.concept in ANIMALS and modal == "must":
             modal = "want"
@@ -388,7 +394,7 @@ def _clause(
             options = tuple(c for c in options if c in ("apple", "bread", "fish", "cheese"))
         if verb == "drink" and subject.concept in ANIMALS:
             options = ("water", "milk")
-        concept = draw(rng, options)
+        concept = draw(rng, options or OBJECTS[verb])
         item = thing(rng, concept)
         if negated or modal:
             item = replace(item, counted=False, number=item.number if not item.counted else 1)
@@ -454,7 +460,7 @@ def _clause(
             front = "place"
         if rng.random() < 0.12 and not recipient:
             role: Entity | None = None
-            if item and not (spot or time or how) and not item.counted:
+            if item and not (spot or time or how or negated) and not item.counted:
                 role = item
             elif not item or rng.random() < 0.6:
                 role = subject
@@ -533,8 +539,7 @@ def _joined(rng: random.Random, split: Split | None, main: Clause, link: str) ->
         if main.tense == "past":
             verbs = ("come_back", "arrive", "call", "open", "find", "see", "get_up", "close", "meet", "forget", "lose")
     elif link == "because":
-        verbs = ("be", "be", "need", "love", "have", "look_for", "lose", "want", "forget", "work", "visit", "find")
-        verbs = tuple(v for v in verbs if v != "want")
+        verbs = ("be", "be", "need", "love", "have", "look_for", "lose", "forget", "work", "visit", "find")
     verbs = tuple(v for v in verbs if v != main.verb)
 
     def make() -> Clause:
@@ -720,7 +725,9 @@ class _Scene:
     things: dict[str, Entity] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     extras: list[Entity] = field(default_factory=list)  # other people mentioned
-    last: str | None = None
+    last: str | None = None  # the last subject
+    fresh: str | None = None  # a thing just mentioned, and nothing else since that "it" could mean
+    holders: dict[str, str] = field(default_factory=dict)  # who has the thing
     verbs: list[str] = field(default_factory=list)
 
 
@@ -770,12 +777,15 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
     if known and roll < 0.45:
         concept = rng.choice(known)
         verbs = [v for v in _AFTER if concept in OBJECTS[v] and v not in recent]
-        if concept not in scene.gone:
-            verbs = [v for v in verbs if v not in ("find", "look_for", "need")] or verbs
+        if scene.holders.get(concept) != who.concept:
+            verbs = [v for v in verbs if v not in _HOLDING]
+        verbs = [v for v in verbs if v not in ("find", "look_for", "need")]
+        if tense != "past":
+            verbs = [v for v in verbs if v not in _MISHAPS]
         if verbs:
             verb = draw(rng, verbs)
             item = replace(scene.things[concept], owner=None, definite=True, adjectives=(), counted=False)
-            if len(scene.things) == 1 and item.number == 1 and concept not in MASS and rng.random() < 0.6:
+            if scene.fresh == concept and item.number == 1 and concept not in MASS and rng.random() < 0.7:
                 item = Entity(concept, pronoun=True)
             recipient = None
             if verb in DITRANSITIVE:
@@ -783,6 +793,7 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
                     recipient = _mention(rng, scene, others[0], 0.5)
                 else:
                     recipient = replace(person(rng, avoid, speakers=False), adjectives=(), owner=None)
+                    recipient = replace(recipient, definite=recipient.concept in NAMES)
                     if recipient.concept in KIN:
                         recipient = Entity(draw(rng, [n for n in NAMES if n not in avoid]))
             where = place(rng, verb, tense) if verb in WHERE and rng.random() < 0.3 else None
@@ -828,7 +839,8 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
     """
     scene = _Scene(people=_protagonists(rng))
     tense: Tense = "past" if rng.random() < 0.9 else "present"
-    opening = draw(rng, [t for t in TIMES if tense in TIME_TENSES[t] and t not in ("at_night", "now", "today")])
+    opening = draw(rng, [t for t in TIMES if tense in TIME_TENSES[t] and t not in ("at_night", "now", "today")
+                         and (t == "every_day") == (tense == "present")])  # fmt: skip
     told: list[Sentence] = []
     while len(told) < n:
         time = opening if not told and rng.random() < 0.8 else None
@@ -849,6 +861,8 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
                     second = None  # a new person only in passing would make later pronouns unclear
                 link = kind if second else None
         _remember(scene, clause)
+        if second:
+            scene.fresh = None
         if second and isinstance(second.object, Entity):
             scene.things.setdefault(second.object.concept, second.object)
             scene.gone.add(second.object.concept)
@@ -867,7 +881,7 @@ def _clear(scene: _Scene, clause: Clause, pronoun: Entity) -> bool:
 
 def _aside(rng: random.Random, subject: Entity, tense: Tense, link: str, main: Clause) -> Clause:
     if link == "because":
-        if rng.random() < 0.5:
+        if main.verb != "be" and rng.random() < 0.5:
             return Clause("be", subject, complement=draw(rng, _FEELINGS), tense=tense)
         clause = _clause(
             rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main),
@@ -899,9 +913,14 @@ def _remember(scene: _Scene, clause: Clause) -> None:
     if isinstance(clause.subject, Entity):
         scene.last = clause.subject.concept
     item = clause.object
+    scene.fresh = None
     if isinstance(item, Entity) and not _is_person(item):
         if item.concept not in scene.things:
             scene.things[item.concept] = replace(item, relative=None)
+            if isinstance(clause.subject, Entity):
+                scene.holders[item.concept] = clause.subject.concept
+        if clause.place is None:
+            scene.fresh = item.concept
         if clause.verb in _GONE and not clause.negated:
             scene.gone.add(item.concept)
     scene.verbs.append(clause.verb or "")
