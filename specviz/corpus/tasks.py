@@ -17,26 +17,29 @@ from specviz.corpus.meaning import (
     CODES,
     NAMES,
     PEOPLE,
+    STEADY,
     Clause,
     Entity,
     Language,
+    Pick,
     Sentence,
     Split,
     key,
+    once,
     random_pick,
     split_of,
-)  # fmt: skip
+)
 from specviz.errors import ParameterError
 
 KINDS = ("conversation", "translation", "summarization", "qa", "arithmetic", "rag", "code")
 # How often `sample` draws each kind, each language and each translation pair. Translations between English and
 # German or Japanese are what the models are judged by; the other kinds need fewer examples.
-KIND_WEIGHTS = dict(zip(KINDS, (0.08, 0.50, 0.08, 0.08, 0.12, 0.08, 0.06), strict=True))
+KIND_WEIGHTS = dict(zip(KINDS, (0.07, 0.55, 0.07, 0.07, 0.11, 0.07, 0.06), strict=True))
 LANGUAGE_WEIGHTS = {"en": 0.22, "de": 0.18, "ja": 0.18, "fr": 0.105, "es": 0.105, "zh": 0.105, "vi": 0.105}
-PAIR_WEIGHTS = {(a, b): 0.2 / 30 for a in CODES for b in CODES if a != b and "en" not in (a, b)}
-PAIR_WEIGHTS |= {("en", "fr"): 0.05, ("en", "es"): 0.05, ("en", "zh"): 0.05, ("en", "vi"): 0.05}
-PAIR_WEIGHTS |= {(b, a): 0.025 for a, b in (("en", "fr"), ("en", "es"), ("en", "zh"), ("en", "vi"))}
-PAIR_WEIGHTS |= {("de", "en"): 0.05, ("ja", "en"): 0.05, ("en", "de"): 0.2, ("en", "ja"): 0.2}
+PAIR_WEIGHTS = {(a, b): 0.16 / 30 for a in CODES for b in CODES if a != b and "en" not in (a, b)}
+PAIR_WEIGHTS |= {("en", b): 0.045 for b in ("fr", "es", "zh", "vi")}
+PAIR_WEIGHTS |= {(b, "en"): 0.025 for b in ("fr", "es", "zh", "vi")}
+PAIR_WEIGHTS |= {("de", "en"): 0.055, ("ja", "en"): 0.055, ("en", "de"): 0.225, ("en", "ja"): 0.225}
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,24 @@ class _Draft:
 
 
 class _Voice:
-    """One language and a source of chance: everything that is said in a sample."""
+    """One language and a source of chance: everything that one speaker says in a sample.
 
-    def __init__(self, code: str, rng: random.Random) -> None:
-        self.code, self.rng = code, rng
+    A voice keeps to one word for a thing; `echo`, another voice, makes it keep to that voice's words.
+    """
+
+    def __init__(self, code: str, rng: random.Random, echo: _Voice | None = None) -> None:
+        self.code = code
+        self.rng = random.Random(rng.getrandbits(64))  # so that nothing else depends on how much is said
         self.language: Language = language(code)
+        own, kept = random_pick(self.rng), echo.pick if echo else None
+
+        def pick(name, options, weights=None):  # type: ignore[no-untyped-def]
+            return (kept if kept and name.startswith(STEADY) else own)(name, options, weights)
+
+        self.pick: Pick = once(pick, only=STEADY)
 
     def sentence(self, meaning: Sentence) -> str:
-        return self.language.join(self.language.pieces(meaning, random_pick(self.rng)))
+        return self.language.join(self.language.pieces(meaning, self.pick))
 
     def clause(self, clause: Clause) -> str:
         return self.sentence(Sentence(clause))
@@ -137,10 +150,10 @@ def _conversation(rng: random.Random, split: Split, code: str) -> _Draft:
     who = replace(who, definite=True)
     story[0] = replace(story[0], main=replace(story[0].main, subject=who))
     voice = _Voice(code, rng)
-    first = voice.phrase("tell_about", who=voice.language.noun_phrase(who, random_pick(rng), "about"))
+    first = voice.phrase("tell_about", who=voice.language.noun_phrase(who, voice.pick, "about"))
     told = voice.paragraph([voice.phrase("tell_opening"), voice.text(story)])
     second = voice.phrase("ask_more", question=voice.clause(fact[0]))
-    return _Draft(second, lambda r: _Voice(code, r).clause(fact[1]), (*_keys(story), *map(key, fact)), ((first, told),))
+    return _Draft(second, lambda r: _Voice(code, r, voice).clause(fact[1]), (*_keys(story), *map(key, fact)), ((first, told),))
 
 
 def _translation(rng: random.Random, split: Split, code: str, target: str) -> _Draft:
@@ -182,7 +195,7 @@ def _summarization(rng: random.Random, split: Split, code: str) -> _Draft:
     user = voice.phrase("summarize", text=voice.text(story))
 
     def answer(r: random.Random) -> str:
-        said = _Voice(code, r)
+        said = _Voice(code, r, voice)
         return said.paragraph([said.phrase("summary_opening"), said.clause(event)])
 
     return _Draft(user, answer, (*_keys(story), key(event)))
@@ -197,7 +210,7 @@ def _qa(rng: random.Random, split: Split, code: str) -> _Draft:
             break
     voice = _Voice(code, rng)
     user = voice.phrase("answer_question", text=voice.text(story), question=voice.clause(fact[0]))
-    return _Draft(user, lambda r: _Voice(code, r).clause(fact[1]), (*_keys(story), *map(key, fact)))
+    return _Draft(user, lambda r: _Voice(code, r, voice).clause(fact[1]), (*_keys(story), *map(key, fact)))
 
 
 def _rag(rng: random.Random, split: Split, code: str) -> _Draft:
@@ -225,7 +238,7 @@ def _rag(rng: random.Random, split: Split, code: str) -> _Draft:
     user = voice.phrase("use_passages", passages=text, question=voice.clause(found[0]))
 
     def answer(r: random.Random) -> str:
-        said = _Voice(code, r)
+        said = _Voice(code, r, voice)
         return said.phrase("from_passage", number=number + 1, answer=said.clause(found[1]))
 
     return _Draft(user, answer, (*(k for p in passages for k in _keys(p)), *map(key, found)))
@@ -310,7 +323,7 @@ def _arithmetic(rng: random.Random, split: Split, code: str) -> _Draft:
     user = voice.phrase("solve", problem=problem)
 
     def answer(r: random.Random) -> str:
-        said = _Voice(code, r)
+        said = _Voice(code, r, voice)
         lines = [said.phrase("step_next" if i else "step_first", equation=e) for i, e in enumerate(equations)]
         return said.paragraph([*lines, said.phrase("conclusion", sentence=said.clause(final))])
 
@@ -372,11 +385,11 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     ),
 }
 _STEMS: dict[str, tuple[str, ...]] = {
-    "sum": ("total", "sum_all", "add_up"), "product": ("product", "multiply_all", "times"),
+    "sum": ("total", "sum_all", "add_up"), "product": ("product", "multiply_all", "multiply"),
     "maximum": ("largest", "maximum", "biggest"), "minimum": ("smallest", "minimum", "least"),
-    "average": ("average", "mean", "middle"), "count_above": ("count_above", "how_many", "count_big"),
+    "average": ("average", "mean", "mean_value"), "count_above": ("count_above", "how_many", "count_big"),
     "keep_even": ("evens", "keep_even", "only_even"), "keep_below": ("below", "keep_small", "less_than"),
-    "scale": ("scale", "multiply", "stretch"), "shift": ("shift", "increase", "add_to"),
+    "scale": ("scale", "multiply_by", "stretch"), "shift": ("shift", "increase", "add_to"),
     "reverse": ("reverse", "backwards", "flip"), "contains": ("contains", "has_number", "includes"),
 }  # fmt: skip
 _SHAPES = ("{}", "{}_list", "get_{}", "{}_of", "my_{}", "find_{}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from specviz.errors import ParameterError
-from specviz.training.tokenizer import ASSISTANT, BEGIN, END, PAD, SIZE, STOP
+from specviz.training.tokenizer import BEGIN, END, PAD, SIZE, STOP
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class Recipe:
     kv_heads: int
     feed_forward: int
     tokens: int
-    matrix_rate: float = 0.02
+    matrix_rate: float = 0.006
     rate: float = 0.006
-    step: int = 4096
+    step: int = 3072
     micro: int = 1024
-    prompt_weight: float = 0.1
+    prompt_weight: float = 0.5
     start: str | None = None
     target: str | None = None
     context: int = 1024
@@ -55,7 +56,7 @@ RECIPES = {
         Recipe("town", 8, 144, 4, 2, 384, tokens=16_000_000),
         Recipe("town-draft", 1, 128, 4, 2, 384, tokens=8_000_000),
         Recipe("town-draft-aligned", 1, 128, 4, 2, 384, tokens=2_500_000, start="town-draft", target="town",
-               matrix_rate=0.005, rate=0.001),
+               matrix_rate=0.002, rate=0.001),
     )
 }  # fmt: skip
 
@@ -73,7 +74,7 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def build(made: Recipe):  # noqa: ANN201 (a transformers model; nothing is imported until one is wanted)
+def build(made: Recipe) -> Any:
     """A fresh model of the recipe's shape, seeded."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -93,5 +94,4 @@ def build(made: Recipe):  # noqa: ANN201 (a transformers model; nothing is impor
         pad_token_id=PAD,
         attn_implementation="sdpa",
     )
-    assert ASSISTANT < config.vocab_size
     return LlamaForCausalLM(config)

@@ -28,7 +28,15 @@ Turns = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Shard:
-    """Chats as flat arrays: `tokens` uint16 [n], `answer` uint8 [n] (1: the assistant's), `starts` int64 [chats + 1]."""
+    """Chats as flat arrays.
+
+    Attributes
+    ----------
+    tokens : array of uint16 [n]
+    answer : array of uint8 [n]
+        1 where the assistant speaks.
+    starts : array of int64 [chats + 1]
+    """
 
     tokens: np.ndarray
     answer: np.ndarray
@@ -55,9 +63,12 @@ def pack(tokenizer: Any, chats: Iterator[Turns], longest: int) -> Shard:
     return Shard(np.array(tokens, np.uint16), np.array(answer, np.uint8), np.array(starts, np.int64))
 
 
-def corpus_shard(cache: Path, tokenizer: Any, seed: int, number: int, longest: int, chats: int = CHATS) -> Shard:
+def corpus_shard(
+    cache: Path, tokenizer: Any, seed: int, number: int, longest: int, chats: int = CHATS
+) -> Shard:
     """Shard `number` of the training corpus, from the cache or made now."""
-    mark = hashlib.blake2b(tokenizer.to_str().encode(), digest_size=4).hexdigest()  # another tokenizer, other shards
+    # Another tokenizer makes other shards.
+    mark = hashlib.blake2b(tokenizer.to_str().encode(), digest_size=4).hexdigest()
     file = cache / f"corpus-{mark}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
     if not file.exists():
         stream = islice(tasks.stream(f"{seed}:{number}", "train"), chats)
@@ -110,9 +121,9 @@ def batch_stream(
     shard: Callable[[int], Shard], size: int, seed: int, start: tuple[int, int] = (0, 0)
 ) -> Iterator[tuple[tuple[int, int], tuple[np.ndarray, np.ndarray]]]:
     """Batches of shard 0, 1, 2 ... without end, each with the place (shard, batch) to go on from after it."""
-    number, at = start
+    number, first = start
     while True:
         made = batches(shard(number), size, random.Random(f"{seed}:{number}"))
-        for at in range(at, len(made)):
+        for at in range(first, len(made)):
             yield (number, at + 1), made[at]
-        number, at = number + 1, 0
+        number, first = number + 1, 0

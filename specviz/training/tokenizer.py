@@ -18,7 +18,8 @@ SPECIALS = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>", "<|system|>",
             *(f"<|r{i}|>" for i in range(8)))  # fmt: skip
 BEGIN, STOP, USER, ASSISTANT, END, SYSTEM, PAD, MASK = range(8)
 CHAT = (
-    "<s>{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "<s>{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
@@ -31,7 +32,7 @@ def texts(samples: int, seed: int = 0) -> Iterator[str]:
 
 
 def train(lines: Iterable[str], size: int = SIZE) -> Any:
-    """Learn a byte-level BPE of `size` pieces, special tokens included; returns a ``tokenizers.Tokenizer``."""
+    """Learn a byte-level BPE of `size` pieces, special tokens included; a ``tokenizers.Tokenizer``."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

@@ -33,7 +33,9 @@ def rate_at(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM) / (1 - WARM))))
 
 
-def loss_sums(model: Any, tokens: torch.Tensor, answer: torch.Tensor, prompt_weight: float) -> tuple[Any, Any, int]:
+def loss_sums(
+    model: Any, tokens: torch.Tensor, answer: torch.Tensor, prompt_weight: float
+) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Summed loss of a batch: weighted (for the gradient), of the answers alone, and how many answer tokens.
 
     Scores are computed only where a token counts: the vocabulary's product is a fifth of a pass.
@@ -81,11 +83,13 @@ def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, Any]:
     """
     with safe_open(file, "pt") as stored, torch.no_grad():
         state = json.loads(stored.metadata()["state"])
+        names = set(stored.keys())
         for prefix, tensors in (("model.", optimizer.parameters), ("optimizer.", optimizer.state)):
             for name, tensor in tensors.items():
-                if prefix + name not in stored.keys() or stored.get_slice(prefix + name).get_shape() != [*tensor.shape]:  # noqa: SIM118
-                    raise ModelError(f"{file} is a checkpoint of another shape: delete it or change the recipe back")
-                tensor.copy_(stored.get_tensor(prefix + name))
+                key = prefix + name
+                if key not in names or stored.get_slice(key).get_shape() != [*tensor.shape]:
+                    raise ModelError(f"{file} is of another shape: delete it or change the recipe back")
+                tensor.copy_(stored.get_tensor(key))
     return state
 
 
@@ -120,8 +124,8 @@ def train(
     Returns
     -------
     dict
-        ``tokens`` read, ``seconds`` trained, ``updates``, ``curve``: list of (tokens, train loss, dev loss) in
-        nats an answer token, and ``done``.
+        ``tokens`` read, ``seconds`` trained, ``updates``, ``curve``: list of (tokens, train loss,
+        dev loss) in nats an answer token, and ``done``.
     """
     model.to(device).train()
     optimizer = Optimizer(model, recipe.matrix_rate, recipe.rate)
@@ -132,7 +136,8 @@ def train(
         state = read_checkpoint(checkpoint, optimizer)
         optimizer.steps = state["updates"]
         say(f"{recipe.name}: going on after {state['tokens']:,} tokens")
-    stream = batch_stream(shard, recipe.micro, recipe.seed, tuple(state["place"]))
+    number, at = state["place"]
+    stream = batch_stream(shard, recipe.micro, recipe.seed, (number, at))
     began, done_before = time.monotonic(), state["seconds"]
     saved = spoken = began
     updates, running, here = 0, None, state["tokens"]
@@ -151,7 +156,8 @@ def train(
             left = (state["seconds"] / max(progress, 1e-9) - state["seconds"]) / 60
             say(
                 f"{recipe.name}: {min(progress, 1):6.1%}  {state['tokens']:,} tokens  {speed:,.0f}/s  "
-                f"loss {running or float('nan'):.3f}  dev {state['curve'][-1][2]:.3f}  {max(left, 0):.1f} min left"
+                f"loss {running or float('nan'):.3f}  dev {state['curve'][-1][2]:.3f}  "
+                f"{max(left, 0):.1f} min left"
             )
             spoken = now
         if finished or (stop_after is not None and updates >= stop_after):

@@ -1,0 +1,110 @@
+"""``python -m specviz.training NAME``: make a bundled model, or go on making it where a run was stopped."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from itertools import islice
+from pathlib import Path
+
+from specviz.corpus import tasks
+from specviz.errors import SpecvizError
+from specviz.training import recipes, shards, tokenizer
+
+ROOT = Path(__file__).parents[2] / "data" / "models"
+CACHE = Path("build") / "training"
+TOKENIZER_CHATS = 16_000
+DEV_CHATS = 100
+
+
+def prepare_tokenizer(folder: Path, models: Path) -> None:
+    """Copy the tokenizer of `models`/town, or train it where there is none yet."""
+    source = models / "town"
+    names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+    if not all((source / n).exists() for n in names):
+        tokenizer.save(tokenizer.train(tokenizer.texts(TOKENIZER_CHATS)), source)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if folder.resolve() != source.resolve():
+            shutil.copyfile(source / name, folder / name)
+
+
+def save_model(model: object, folder: Path) -> None:
+    """Write weights in 16 bit beside the tokenizer; float16 keeps three more bits of them than bfloat16."""
+    import torch
+
+    generation = (folder / "generation_config.json").read_text(encoding="utf-8")
+    model.to(torch.float16).save_pretrained(folder)  # type: ignore[attr-defined]
+    (folder / "generation_config.json").write_text(generation, encoding="utf-8")
+
+
+def make(
+    name: str, out: Path, *, models: Path = ROOT, cache: Path = CACHE, minutes: float | None = None,
+    threads: int = 2, device: str = "cpu",
+) -> None:  # fmt: skip
+    """Train the model called `name` into folder `out`.
+
+    Raises
+    ------
+    ParameterError
+        If no recipe has that name.
+    ModelError
+        If the model that it starts from or learns from is missing.
+    """
+    import torch
+    from tokenizers import Tokenizer
+
+    from specviz.training import answers, train
+
+    recipe = recipes.recipe(name)
+    torch.set_num_threads(threads)
+    prepare_tokenizer(out, models)
+    pieces = Tokenizer.from_file(str(out / "tokenizer.json"))
+    longest = recipe.context // 2
+    chats = (s.turns for s in islice(tasks.stream(recipe.seed, "dev"), DEV_CHATS))
+    dev = shards.pack(pieces, chats, longest)
+    model = answers.load(models / recipe.start) if recipe.start else recipes.build(recipe)
+
+    def shard(number: int) -> shards.Shard:
+        if recipe.target:
+            return answers.answered_shard(cache, models / recipe.target, pieces, recipe.seed, number, longest)
+        return shards.corpus_shard(cache, pieces, recipe.seed, number, longest)
+
+    checkpoint = cache / name / "checkpoint.safetensors"
+    state = train.train(recipe, model, shard, dev, checkpoint, minutes=minutes, device=device)
+    save_model(model, out)
+    state.pop("place")
+    (out / "training.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    from specviz.training import evaluate
+
+    evaluate.write_card(name, out, models, device=device)
+    checkpoint.unlink()
+    print(out)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m specviz.training", description=__doc__)
+    parser.add_argument("name", help=", ".join(recipes.RECIPES))
+    parser.add_argument("--out", type=Path, help="folder of the model (default: data/models/NAME)")
+    parser.add_argument("--minutes", type=float, help="spread the schedule over this time, not over tokens")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of shards and checkpoints")
+    given = parser.parse_args(arguments)
+    try:
+        make(given.name, given.out or ROOT / given.name, cache=given.cache, minutes=given.minutes,
+             threads=given.threads, device=given.device)  # fmt: skip
+    except SpecvizError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""A model's own greedy answers: what an aligned draft learns from, and what scores are taken of.
+
+BiLD (section 3.5.1) aligns the small model by fine-tuning it on the large model's outputs for
+training prompts, in place of the data set's answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from specviz.corpus import tasks
+from specviz.errors import ModelError
+from specviz.training.shards import Shard, read, write
+from specviz.training.tokenizer import ASSISTANT, END, PAD, STOP, encode_chat
+
+ANSWERED = 2048  # chats in a shard of a target's answers
+
+
+def load(folder: Path) -> Any:
+    """A bundled model in float32.
+
+    Raises
+    ------
+    ModelError
+        If the folder holds no model yet.
+    """
+    if not (folder / "model.safetensors").exists():
+        raise ModelError(f"no model in {folder}: first run python -m specviz.training {folder.name}")
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+
+
+def prompt_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
+    """Ids of a chat that ends with the user's turn, ready for the answer; as the chat template gives them."""
+    said = [m["content"] for m in messages]
+    ids, _ = encode_chat(tokenizer, zip(said[::2], [*said[1::2], ""]))
+    return ids[:-1]
+
+
+def greedy(
+    model: Any, prompts: Sequence[Sequence[int]], longest: int = 160, rows: int = 64
+) -> list[list[int]]:
+    """Greedy continuations, without the ending token; one that does not end within `longest` is cut."""
+    import torch
+
+    model.eval()
+    answers: list[list[int]] = [[] for _ in prompts]
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    with torch.inference_mode():
+        for first in range(0, len(order), rows):
+            batch = order[first : first + rows]
+            width = max(len(prompts[i]) for i in batch)
+            ids = torch.full((len(batch), width), PAD)
+            mask = torch.zeros_like(ids)
+            for row, i in enumerate(batch):
+                ids[row, width - len(prompts[i]) :] = torch.tensor(prompts[i])
+                mask[row, width - len(prompts[i]) :] = 1
+            found = model.generate(
+                input_ids=ids.to(model.device), attention_mask=mask.to(model.device), do_sample=False,
+                max_new_tokens=longest, eos_token_id=[END, STOP], pad_token_id=PAD,
+            )  # fmt: skip
+            for row, i in enumerate(batch):
+                for token in found[row, width:].tolist():
+                    if token in (END, STOP):
+                        break
+                    answers[i].append(token)
+    return answers
+
+
+def answered_shard(
+    cache: Path, target: Path, tokenizer: Any, seed: int, number: int, longest: int, chats: int = ANSWERED
+) -> Shard:
+    """Training prompts with the greedy answers of the model in folder `target` to the last turn."""
+    import numpy as np
+
+    file = cache / f"answers-{target.name}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
+    if file.exists():
+        return read(file)
+    samples = list(islice(tasks.stream(f"aligned:{seed}:{number}", "train"), chats))
+    prompts = [prompt_ids(tokenizer, s.messages) for s in samples]
+    tokens: list[int] = []
+    said: list[bool] = []
+    starts = [0]
+    for prompt, answer in zip(prompts, greedy(load(target), prompts)):
+        whole = [*prompt, *answer, END]
+        if len(whole) <= longest and ASSISTANT in prompt:
+            tokens += whole
+            said += [False] * len(prompt) + [True] * (len(answer) + 1)
+            starts.append(len(tokens))
+    shard = Shard(np.array(tokens, np.uint16), np.array(said, np.uint8), np.array(starts, np.int64))
+    write(file, shard)
+    return shard
