@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from specviz.corpus.meaning import (
@@ -232,7 +232,7 @@ def _person(entity: Entity | None) -> str:
     return "i" if gender == "i" else "p" if gender in ("we", "you", "p") else "s"
 
 
-def _adjectives(names: Sequence[str], endings: dict[str, tuple[str, ...]], gender: str, case: str, slot: str,
+def _adjectives(names: Sequence[str], endings: Mapping[str, tuple[str, ...]], gender: str, case: str, slot: str,
                 pick: Pick) -> list[str]:  # fmt: skip
     words = []
     for name in sorted(names, key=_ADJECTIVE_ORDER.index):
@@ -452,7 +452,7 @@ def _clause(
         if about and about != "verb":
             first = [Piece(_question_word(clause, name, pick), f"{name}.{about}")]
         elif about != "verb":
-            front = clause.front if clause.front in slots else None
+            front: str | None = clause.front if clause.front in slots else None
             if clause.time and clause.front != "place" and "subject" in slots:
                 leading = clause.front == "time"
                 front = "time" if pick(f"{name}.front", (leading, not leading), (5, 2)) else None
@@ -565,9 +565,8 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     if link is None:
         body, rest = _clause(main, "main", pick, first), _clause(second, "second", pick)
         return [*body, *([comma] if body else []), *rest, mark]
-    word = _link(link, sentence, pick)
-    joint = [Piece(word, "link")]
-    last = link not in ("and", "but") and word != "denn"
+    joint = [Piece(_link(link, sentence, pick), "link")]
+    last = link not in ("and", "but") and joint[0].text != "denn"
     rest = _clause(second, "second", pick, "last" if last else "second")
     body = _clause(main, "main", pick, first)
     if link in ("when", "if") and body and rest and not main.asks and pick("link.first", (False, True), (2, 1)):

@@ -47,6 +47,10 @@ RIGHT = [
     (C("buy", ANNA, E("picture", adjectives=("old", "expensive"))), "Anna kaufte das teure alte Bild."),
     # owners
     (C("sell", ANNA, E("car", owner=BEN, adjectives=("old",))), "Anna verkaufte Bens altes Auto."),
+    (C("help", ANNA, E("father", owner=BEN, adjectives=("old",))), "Anna half Bens altem Vater."),
+    (C("help", ANNA, E("mother", owner=BEN, adjectives=("old",))), "Anna half Bens alter Mutter."),
+    (C("help", ANNA, E("friend", 2, owner=BEN, adjectives=("old",))), "Anna half Bens alten Freunden."),
+    (C("wait", ANNA, place=Place("hotel", "near", False, "old")), "Anna wartete in der Nähe eines alten Hotels."),
     (C("sell", ANNA, E("car", owner=E("doctor"))), "Anna verkaufte das Auto der Ärztin."),
     (C("sell", ANNA, E("car", owner=E("farmer"))), "Anna verkaufte das Auto vom Bauern."),
     (C("see", E("sister", owner=E("we")), E("brother", owner=E("you"))), "Unsere Schwester sah Ihren Bruder."),
