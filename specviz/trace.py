@@ -42,7 +42,18 @@ DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
 SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
 WORD_LIMIT = 256  # characters of a word in a column
 KEYS = ("run", "method", "prompt", "row", "update", "cycle")
-TEXT_COLUMNS = ("run", "method", "prompt", "row", "seed", "update", "cycle", "context", "keep", "end")
+TEXT_COLUMNS: tuple[str, ...] = (
+    "run",
+    "method",
+    "prompt",
+    "row",
+    "seed",
+    "update",
+    "cycle",
+    "context",
+    "keep",
+    "end",
+)
 TEXT_COLUMNS += ("out_position", "out_token", "out_origin")
 TOKEN_COLUMNS = ("node_token", "node_top_token", "pred_top_token", "out_token")
 
@@ -455,26 +466,23 @@ def _check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None
 
     `sizes` holds each list column's length per row, -1 for null.
     """
-    k = None
+    rows = len(next(iter(sizes.values()), []))
+    k = np.zeros(rows, np.int64)
+    if any(name in schema.FLAT for name in sizes):
+        k = top_k.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     for group in (*schema.GROUPS, "control"):
-        columns = {name: size for name, size in sizes.items() if name.startswith(group + "_")}
-        known: np.ndarray | None = None
-        first = ""
-        for name, size in columns.items():  # in the schema's order: flat lists come after the others
-            if name in schema.FLAT:
-                k = top_k.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) if k is None else k
-                wanted = np.zeros(len(size), np.int64) if known is None else np.maximum(known, 0) * k
-            elif known is None:
-                known, first = size, name
-                continue
-            else:
-                wanted = known
-            bad = (size != wanted) & (size >= 0) & (wanted >= 0)
+        known, first = np.full(rows, -1), group
+        for name in (
+            n for n in sizes if n.startswith(group + "_")
+        ):  # the schema's order: flat lists come late
+            size, flat = sizes[name], name in schema.FLAT
+            wanted = np.maximum(known, 0) * k if flat else known
+            bad = (size >= 0) & (wanted >= 0) & (size != wanted)
             if bad.any():
                 i = int(np.argmax(bad))
                 raise TraceError(f"{where}: cycle {i} has {size[i]} of {name}; {first} asks for {wanted[i]}")
-            if name not in schema.FLAT:
-                known = np.maximum(known, size)
+            if not flat:
+                known, first = np.maximum(known, size), name
 
 
 def _check_values(table: pa.Table, where: str) -> None:
@@ -763,7 +771,8 @@ def _open_partial(path: Path) -> _Store:
                     new = json.loads(extra[b"pieces"])
                     _decode_pieces(new, str(path))
                     pieces |= new
-                batches.append(batch)
+                if len(batch):  # an empty batch's offsets can point anywhere: Arrow does not check them
+                    batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema).replace_schema_metadata(None)
     if run["complete"] is None:
         run |= {"complete": False, "stopped": "cut off"}
@@ -1045,10 +1054,9 @@ class Trace:
         starts = np.flatnonzero(frame["node"].to_numpy() == 0)
         base = np.repeat(starts, np.diff([*starts, len(frame)]))
         parent = frame["parent"].to_numpy().astype(np.int64)
-        frame.insert(
-            frame.columns.get_loc("parent") + 1, "depth", _depths(np.where(parent < 0, -1, parent + base))
-        )
-        frame.insert(frame.columns.get_loc("token") + 1, "text", self._piece_texts(frame))
+        depth = _depths(np.where(parent < 0, -1, parent + base))
+        _insert(frame, "parent", "depth", depth)
+        _insert(frame, "token", "text", self._piece_texts(frame))
         return frame
 
     @cached_property
@@ -1058,7 +1066,7 @@ class Trace:
         `kept` is false where a later cycle's `keep` took the token back.
         """
         frame = self._long("out", None)
-        frame.insert(frame.columns.get_loc("token") + 1, "text", self._piece_texts(frame))
+        _insert(frame, "token", "text", self._piece_texts(frame))
         kept = np.zeros(len(frame), bool)
         for _, _, index in self._survivors:
             kept[index] = True
@@ -1108,7 +1116,7 @@ class Trace:
             entry = _flat(table.column(own), count)[np.repeat(start, size) + entry]
         data |= {"node": entry, "place": within % each, "token": _flat(table.column(names[0]), size)}
         frame = pd.DataFrame(data | {"p": _flat(table.column(names[1]), size)})
-        frame.insert(frame.columns.get_loc("token") + 1, "text", self._piece_texts(frame))
+        _insert(frame, "token", "text", self._piece_texts(frame))
         return frame
 
     # ------------------------------------------------------------ text
@@ -1190,6 +1198,12 @@ class Trace:
         from specviz import metrics
 
         return metrics.summary(self)
+
+    def recheck(self) -> pd.DataFrame:
+        """Every judged node decided again from what was recorded; see `specviz.metrics.recheck`."""
+        from specviz import metrics
+
+        return metrics.recheck(self)
 
     def to_html(self, path: str | Path) -> Path:
         """Write one offline page that shows the trace."""
@@ -1281,6 +1295,10 @@ def _flat(column: Any, size: np.ndarray) -> Any:
     if values.type == pa.bool_():
         return values.to_pandas().to_numpy()
     return _numpy(values)
+
+
+def _insert(frame: pd.DataFrame, after: str, name: str, values: Any) -> None:
+    frame.insert(list(frame.columns).index(after) + 1, name, values)
 
 
 def _depths(parent: np.ndarray) -> np.ndarray:

@@ -284,7 +284,9 @@ def test_a_killed_run_opens_to_its_last_whole_batch(tmp_path):
 
 def test_a_partial_cut_anywhere_opens_or_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "BATCH", 5)
-    recorder = Recorder(traces.metadata("speculative", prompts=3), tmp_path / "run.parquet", piece=traces.piece)
+    recorder = Recorder(
+        traces.metadata("speculative", prompts=3), tmp_path / "run.parquet", piece=traces.piece
+    )
     for cycle in traces.cycles("speculative", prompts=3):
         recorder.add(cycle)
     whole = recorder.partial.read_bytes()
@@ -727,6 +729,24 @@ def test_a_stream_whose_offsets_point_outside_is_not_read(tmp_path):
     assert data.count(offsets) > 5
     recorder.partial.write_bytes(data.replace(offsets, np.full(n + 1, 10**9, np.int32).tobytes()))
     assert len(Trace.open(recorder.partial).cycles) == 0
+
+
+def test_an_empty_batch_whose_offset_points_outside_is_dropped(tmp_path):
+    """Arrow's own validation lets it pass, and reading it would end the process."""
+    table, run = whole(tmp_path)
+    names = arrow_schema().with_metadata({room.KEY: json.dumps(run).encode()})
+    wild = pa.ListArray.from_buffers(
+        pa.list_(pa.int32()),
+        0,
+        [None, pa.py_buffer(np.array([10**7], np.int32))],
+        children=[pa.array([], pa.int32())],
+    )
+    columns = [wild if f.name == "out_position" else pa.array([], f.type) for f in names]
+    path = tmp_path / "run.parquet.partial"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, names) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=names))
+        stream.write_table(table)
+    assert len(everything(path).outputs)
 
 
 def test_absurd_depth_is_no_problem():
