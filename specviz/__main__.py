@@ -1,0 +1,5 @@
+"""``python -m specviz``."""
+
+from specviz.cli import main
+
+main()

@@ -1,0 +1,140 @@
+"""Prompts from files: JSON lines, plain lines, Spec-Bench's ``question.jsonl``, and the bundled suites.
+
+Everything comes out as the dicts that `specviz.generate` takes: ``prompt`` (a text or chat messages) or
+``turns``, and where known ``id``, ``kind``, ``language`` and ``reference``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from specviz.errors import PromptError, SpecvizError
+from specviz.paths import folder
+
+LIMIT = 64 << 20  # bytes of a prompt file
+KEPT = ("id", "kind", "language", "reference")
+# Spec-Bench reports MT-Bench's eight categories as one group.
+MULTI_TURN = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+
+
+def suites() -> dict[str, Path]:
+    """The bundled suites: name to file."""
+    try:
+        return {path.stem: path for path in sorted(folder("suites").glob("*.jsonl"))}
+    except SpecvizError:
+        return {}
+
+
+def suite(name: str | Path) -> list[dict[str, Any]]:
+    """Prompts of a bundled suite, or of a file.
+
+    Raises
+    ------
+    PromptError
+        If there is neither, or a line cannot be read.
+    """
+    found = suites().get(str(name))
+    if found is None and not Path(name).exists():
+        known = ", ".join(suites()) or "none"
+        raise PromptError(f"no prompts {str(name)!r}: neither a bundled suite ({known}) nor a file")
+    return read(found or Path(name))
+
+
+def read(path: str | Path) -> list[dict[str, Any]]:
+    """Prompts of a file, one a line; blank lines are skipped.
+
+    If any line begins with ``{`` every line must be a JSON object with ``prompt`` (a text), ``turns`` (texts
+    of one conversation) or ``messages`` (a chat that ends with the user's turn). Otherwise a line is a prompt.
+
+    Raises
+    ------
+    PromptError
+        If the file cannot be read, or holds no prompt; a bad line is named by its number.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > LIMIT:
+            raise PromptError(f"{path} is longer than {LIMIT >> 20} MiB: split it")
+        content = path.read_bytes()
+    except OSError as error:
+        raise PromptError(f"cannot read {path}: {error.strerror or error}") from error
+    lines = []
+    for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        try:
+            text = raw.decode("utf8").strip()
+        except UnicodeDecodeError:
+            raise PromptError(f"{path}, line {number}: not UTF-8 text") from None
+        if text:
+            lines.append((number, text))
+    if not lines:
+        raise PromptError(f"{path} holds no prompt")
+    if not any(text.startswith("{") for _, text in lines):
+        return [{"prompt": text} for _, text in lines]
+    found = []
+    for number, text in lines:
+        try:
+            found.append(entry(json.loads(text)))
+        except PromptError as error:
+            raise PromptError(f"{path}, line {number}: {error}") from None
+        except (ValueError, RecursionError) as error:
+            why = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deep"
+            raise PromptError(f"{path}, line {number}: not a JSON object ({why})") from None
+    return found
+
+
+def entry(line: Any) -> dict[str, Any]:
+    """One object of a JSON lines file as a prompt.
+
+    Raises
+    ------
+    PromptError
+        If it is none.
+    """
+    if not isinstance(line, dict):
+        raise PromptError(f"a JSON object with 'prompt' is wanted, not a {type(line).__name__}")
+    bodies = [name for name in ("prompt", "turns", "messages") if line.get(name) is not None]
+    if len(bodies) != 1:
+        has = ", ".join(map(repr, list(line)[:6])) or "nothing"
+        raise PromptError(f"one of 'prompt', 'turns' and 'messages' is wanted; it has {has}")
+    body = line[bodies[0]]
+    if bodies[0] == "prompt":
+        if not isinstance(body, str) or not body.strip():
+            raise PromptError("'prompt' must be a text that is not empty")
+        found: dict[str, Any] = {"prompt": body}
+    elif bodies[0] == "turns":
+        if not isinstance(body, list) or not body or not all(isinstance(t, str) and t.strip() for t in body):
+            raise PromptError("'turns' must be a list of texts that are not empty")
+        found = {"turns": body}
+    else:
+        known = isinstance(body, list) and body and all(
+            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in body
+        )  # fmt: skip
+        if not known:
+            raise PromptError("'messages' must be a list of {role, content}, both texts")
+        found = {"prompt": body}
+    line = {"id": line.get("question_id"), "kind": line.get("category"), **line}
+    if line["kind"] in MULTI_TURN and "category" in line:
+        line["kind"] = "multi-turn"
+    for name in ("id", "kind", "language"):
+        if not isinstance(line.get(name), str | int | None):
+            raise PromptError(f"'{name}' must be a word or a number")
+    return found | {name: line[name] for name in KEPT if line.get(name) is not None}
+
+
+def pick(entries: list[dict[str, Any]], each: int) -> list[dict[str, Any]]:
+    """The first `each` prompts of every kind of work, kind by kind in order of appearance."""
+    kinds: dict[Any, list[dict[str, Any]]] = {}
+    for item in entries:
+        kinds.setdefault(item.get("kind"), []).append(item)
+    return [item for items in kinds.values() for item in items[:each]]
+
+
+def spread(entries: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
+    """`n` prompts, as evenly over the kinds of work as they come: one of each kind, then the next of each."""
+    kinds: dict[Any, list[dict[str, Any]]] = {}
+    for item in entries:
+        kinds.setdefault(item.get("kind"), []).append(item)
+    rounds = max(map(len, kinds.values()))
+    return [items[i] for i in range(rounds) for items in kinds.values() if i < len(items)][:n]

@@ -1,0 +1,194 @@
+"""What a bench found: rows, bars and the setting, as data first and as text second."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+SCHEMA = 1
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median of paired measurements with its 95 % bootstrap interval over the pairs."""
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate:
+        """The estimate from one value a pair; the interval is NaN for fewer than three."""
+        found = np.asarray(values, np.float64)
+        found = found[np.isfinite(found)]
+        if not len(found):
+            return cls(float("nan"), float("nan"), float("nan"), 0)
+        low = high = float("nan")
+        if len(found) > 2:
+            draws = np.random.default_rng(0).choice(found, (RESAMPLES, len(found)))
+            low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975)).tolist()
+        return cls(float(np.median(found)), low, high, len(found))
+
+    def __str__(self) -> str:
+        known = self.low == self.low
+        return f"{self.median:.3f}" + (f" [{self.low:.3f}, {self.high:.3f}]" if known else "")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A promise: `value` is at least, more than, or at most `limit`."""
+
+    name: str
+    value: float
+    limit: float
+    kind: str = "at least"  # at least, more than, at most
+
+    @property
+    def held(self) -> bool:
+        """Whether the promise is kept; a value that is missing keeps none."""
+        return {
+            "at least": self.value >= self.limit,
+            "more than": self.value > self.limit,
+            "at most": self.value <= self.limit,
+        }[self.kind]
+
+    def __str__(self) -> str:
+        if self.held:
+            return f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: held"
+        by = abs(self.value / self.limit - 1)
+        return f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: missed by {by:.1%}"
+
+
+@dataclass
+class Report:
+    """A bench's result.
+
+    Parameters
+    ----------
+    name, title : str
+        The bench, and what the table shows.
+    setting : dict
+        Device, threads, dtype, models, versions, numbers of prompts and tokens.
+    columns : list of (key, heading, format)
+        What of the rows is printed, and how.
+    rows : list of dict
+        Numbers, texts or `Estimate`.
+    bars : list of Bar
+    notes : list of str
+        Sentences below the table.
+    """
+
+    name: str
+    title: str
+    setting: dict[str, Any]
+    columns: list[tuple[str, str, str]]
+    rows: list[dict[str, Any]]
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def held(self) -> bool:
+        """Whether every bar was held."""
+        return all(bar.held for bar in self.bars)
+
+    @property
+    def where(self) -> str:
+        """Device, threads and number format in words."""
+        s = self.setting
+        threads = f"{s['threads']} thread" + ("s" if s["threads"] != 1 else "")
+        return f"{s['device']}, {threads}, {s['dtype']}"
+
+    @property
+    def summary(self) -> str:
+        """The one line at the end."""
+        missed = [bar for bar in self.bars if not bar.held]
+        if not self.bars:
+            return f"{self.name}: {len(self.rows)} rows, no bars ({self.where})"
+        if not missed:
+            return f"{self.name}: all {len(self.bars)} bars held ({self.where})"
+        names = "; ".join(str(bar) for bar in missed)
+        return f"{self.name}: {len(missed)} of {len(self.bars)} bars missed ({self.where}): {names}"
+
+    def cells(self) -> list[list[str]]:
+        """The table's cells as text; what is missing is a dash."""
+        return [[_cell(row.get(key), form) for key, _, form in self.columns] for row in self.rows]
+
+    def frame(self) -> pd.DataFrame:
+        """The table as it is printed."""
+        import pandas as pd
+
+        return pd.DataFrame(self.cells(), columns=[heading for _, heading, _ in self.columns])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain data, ready for JSON: NaN becomes null."""
+        found = {
+            "schema": SCHEMA,
+            "bench": self.name,
+            "title": self.title,
+            "setting": self.setting,
+            "rows": [{k: asdict(v) if isinstance(v, Estimate) else v for k, v in row.items()} for row in self.rows],
+            "bars": [asdict(bar) | {"held": bool(bar.held)} for bar in self.bars],
+            "notes": self.notes,
+            "held": bool(self.held),
+            "summary": self.summary,
+        }
+        return _plain(found)
+
+    def write(self, path: Path, force: bool = False) -> Path:
+        """Write it as JSON, whole or not at all.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        from specviz.view.static import write_text
+
+        return write_text(path, json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n", force)
+
+    def show(self, console: Any) -> None:
+        """Print the table, notes, bars and the summary line on a rich console."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=Text(self.title), title_justify="left", caption=Text(self.where), caption_justify="left")
+        for i, (_, heading, form) in enumerate(self.columns):
+            right = bool(form) or any(isinstance(row.get(self.columns[i][0]), Estimate) for row in self.rows)
+            table.add_column(heading, justify="right" if right else "left")
+        for cells in self.cells():
+            table.add_row(*map(Text, cells))
+        console.print(table)
+        for line in (*self.notes, *map(str, self.bars), self.summary):
+            console.print(Text(line), soft_wrap=True)
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, Estimate):
+        if value.median != value.median:
+            return "–"
+        known = value.low == value.low
+        return f"{value.median:.2f}" + (f" [{value.low:.2f}, {value.high:.2f}]" if known else "")
+    return form.format(value) if form else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,573 @@
+"""The command ``specviz``: thin doors to the rooms, loaded when a command needs them.
+
+What a person can mend ends in one line on standard error and exit status 2; a missed bar or a failed
+audit in 1; Ctrl-C in 130, with the trace so far kept.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+app = typer.Typer(
+    name="specviz",
+    help="See and measure speculative decoding. Start with: specviz demo",
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, or hf:<id>.")]
+Draft = Annotated[str | None, typer.Option("--draft", "-d", help="Draft model; default: the bundled one, if any.")]
+Drafts = Annotated[
+    list[str] | None, typer.Option("--draft", "-d", help="Draft model; may be repeated. Default: all bundled ones.")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")]
+Dtype = Annotated[str, typer.Option(help="float32, float16, bfloat16, float64 or auto.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
+OneThread = Annotated[int, typer.Option(min=1, help="Threads on the CPU.")]
+Prompts = Annotated[
+    str | None,
+    typer.Option("--prompts", help="A bundled suite, or a file: JSON lines with prompt or turns, or plain lines."),
+]
+NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens for each prompt.")]
+
+
+@app.callback(invoke_without_command=True)
+def _doors(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        import specviz
+
+        print(f"specviz {specviz.__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+# ---------------------------------------------------------------- commands
+
+
+@app.command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Folder to write; default: a new folder specviz-demo.")] = None,
+    model: Model = "town",
+    draft: Drafts = None,
+    prompts: Prompts = "town",
+    each: Annotated[int, typer.Option(min=1, help="Prompts of each kind of work.")] = 3,
+    max_new_tokens: NewTokens = 96,
+    threads: OneThread = 1,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    force: Force = False,
+) -> None:
+    """Decode a few prompts of each kind of work with every method: one table, the traces, one offline page."""
+    if out is None:
+        number = 1
+        out = Path("specviz-demo")
+        while out.exists() and not force:
+            number += 1
+            out = Path(f"specviz-demo-{number}")
+    _writable(out / "demo.html", force)
+    from specviz.bench.prompts import suite
+
+    entries = suite(prompts or "town")
+    with _loading():
+        from specviz.bench import demo as demonstration
+
+        target, drafts = _models(model, draft, device, dtype, None)
+    with _progress() as tick:
+        report, page = demonstration.run(
+            target, drafts, entries, out, each=each, max_new_tokens=max_new_tokens, force=force, count=threads, tick=tick
+        )
+    report.show(_console())
+    print(f"traces: {out / demonstration.TRACES}")
+    print(f"page: {page}")
+
+
+@app.command()
+def generate(
+    method: Annotated[str, typer.Argument(help="A decoding method; specviz models lists them.")],
+    model: Model = "town",
+    draft: Draft = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The text to go on from.")] = None,
+    prompts: Prompts = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Send a text as the user's turn of a chat.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for METHOD.parquet and METHOD.html, or a .parquet file.")
+    ] = None,
+    max_new_tokens: NewTokens = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    record: Annotated[str, typer.Option(help="What the trace keeps: judged, all, or none (the text alone).")] = "judged",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")] = None,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    revision: Revision = None,
+    force: Force = False,
+) -> None:
+    """Decode your own prompts with one method; print what happened, write the trace and a page."""
+    if (prompt is None) == (prompts is None):
+        raise PromptError("give either --prompt TEXT or --prompts FILE")
+    if record not in ("judged", "all", "none"):
+        raise ParameterError(f"--record is judged, all or none, not {record!r}")
+    file = None if out is None else out if out.suffix == ".parquet" else out / f"{Path(method).name}.parquet"
+    if file is not None:
+        _writable(file, force)
+        _writable(file.with_suffix(".html"), force)
+    entries = _entries(prompt, prompts, chat)
+    with _loading():
+        from specviz import methods
+        from specviz.models import load
+
+    kind = methods.find(method)
+    built = kind(**_parameters(kind, set_ or []))
+    if kind.needs_draft and draft is None and model not in _bundled():
+        raise ParameterError(f"{method} needs a draft model: pass --draft (a bundled name, a folder or hf:<id>)")
+    with _loading():
+        target = load(model, device, dtype, revision=revision)
+        drafter = load(draft, device, dtype) if draft is not None and kind.needs_draft else None
+    import torch
+
+    from specviz.bench.runner import threads as using
+    from specviz.loop import Run
+
+    # torch's own choice is every physical core; a container may allow fewer.
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else torch.get_num_threads()
+    with using(threads or min(torch.get_num_threads(), allowed)) as count:
+        where = f"{target.device}, {count} thread{'s' * (count != 1)}, {dtype}"
+        print(f"specviz: {target.name} on {where}", file=sys.stderr)
+        if not chat and prompt is not None and getattr(target.tokenizer, "chat_template", None):
+            print(f"specviz: {target.name} has a chat template; --chat sends the text as a turn", file=sys.stderr)
+        run = Run(
+            target, entries, built, draft=drafter, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k,
+            top_p=top_p, seed=seed, record=None if record == "none" else record, out=file, force=force,
+        )  # fmt: skip
+        texts = sum(len(e.get("turns", [0])) for e in run.prompts)
+        with _progress() as tick:
+            done = 0
+            for cycle in run:
+                if cycle.end is not None:
+                    done += 1
+                    tick(done, texts, method)
+    trace = run.trace
+    assert trace is not None
+    _show(trace, None)
+    if file is not None:
+        page = _page(trace, file.with_suffix(".html"), force)
+        print(f"trace: {file}\npage: {page}")
+    if trace.run["stopped"] == "interrupted":
+        raise KeyboardInterrupt
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(help="A trace: a .parquet file, a .partial of a run cut off, or a folder.")],
+    prompt: Annotated[int | None, typer.Option(min=1, help="Which prompt; the first is 1.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one offline page.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a picture of the first prompt.")] = None,
+    force: Force = False,
+) -> None:
+    """Show a recorded trace; needs no torch."""
+    for file in filter(None, (html, png)):
+        _writable(file, force)
+    from specviz.trace import Trace
+
+    trace = Trace.open(path)
+    if prompt is not None:
+        trace = trace.select(prompt=prompt - 1)
+        if not len(trace.cycles):
+            raise TraceError(f"{path} holds no cycle of prompt {prompt}")
+    _show(trace, prompt)
+    if html is not None:
+        print(f"page: {_page(trace, html, force)}")
+    if png is not None:
+        from specviz import view
+
+        print(f"picture: {_write_bytes(png, view.png(trace.split()[0]))}")
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which one; without a name they are listed.")] = None,
+    model: Model = "town",
+    draft: Drafts = None,
+    prompts: Prompts = "town",
+    number: Annotated[int | None, typer.Option("--number", min=1, help="How many prompts; default: the bench's.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: the bench's.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Repetitions; default: the bench's.")] = None,
+    threads: OneThread = 1,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+    force: Force = False,
+) -> None:
+    """Measure: print a table and one summary line; exit status 1 when a bar is missed."""
+    from specviz.bench import BENCHES, find
+    from specviz.bench.prompts import suite
+
+    if name is None:
+        for known, meaning in BENCHES.items():
+            print(f"{known:10} {meaning}")
+        return
+    if name not in BENCHES:
+        find(name)
+    if json is not None:
+        _writable(json, force)
+    entries = suite(prompts or "town") if name != "passes" else []
+    with _loading():
+        measure = find(name)
+        from specviz.bench.runner import threads as using
+
+        target, drafts = _models(model, draft, device, dtype, None)
+    given = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds}
+    with using(threads), _progress() as tick:
+        report = measure(target, drafts, entries, tick=tick, **{k: v for k, v in given.items() if v is not None})
+    report.show(_console())
+    if json is not None:
+        report.write(json, force)
+    raise typer.Exit(0 if report.held else 1)
+
+
+@app.command()
+def models() -> None:
+    """List the bundled models with their figures, and the methods with their parameters."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console()
+    table = Table(title="Bundled models", title_justify="left")
+    for heading in ("name", "parameters", "card"):
+        table.add_column(heading, overflow="fold")
+    for name, path in _bundled().items():
+        table.add_row(*map(Text, (name, f"{_weights(path) / 1e6:.2f} M", _card(path))))
+    console.print(table if table.row_count else "No models are bundled with this installation.")
+    with _loading():
+        from specviz import methods
+
+        found = {name: methods.find(name) for name in methods.names()}
+    table = Table(title="Methods", title_justify="left")
+    for heading in ("method", "parameter", "default", "range", "unit", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for name, kind in found.items():
+        title = kind.title + (f" ({kind.paper})" if kind.paper else "") + (", needs a draft" if kind.needs_draft else "")
+        table.add_row(Text(name), "", "", "", "", Text(title))
+        for p in kind.parameters:
+            legal = "true or false" if isinstance(p.default, bool) else p.range
+            legal = legal.removeprefix("lie in ").removeprefix("be ")
+            meaning = p.meaning + (f" Paper: {p.symbol}." if p.symbol else "")
+            table.add_row("", *map(Text, (p.name, f"{p.default}".lower(), legal, p.unit, meaning)))
+    console.print(table)
+
+
+@app.command()
+def lab(
+    folder: Annotated[Path, typer.Argument(help="Where the copy goes; your edits in it stay.")] = Path("specviz-notebooks"),
+    copy_only: Annotated[bool, typer.Option("--copy-only", help="Copy, and do not start JupyterLab.")] = False,
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    force: Force = False,
+) -> None:
+    """Open JupyterLab on a copy of the walkthroughs."""
+    from importlib.util import find_spec
+
+    from specviz.paths import HERE
+
+    source = next((p for p in (HERE / "notebooks", HERE.parent / "notebooks") if any(p.glob("*.ipynb"))), None)
+    if source is None:
+        raise SpecvizError("the walkthroughs are missing; reinstall specviz-lm or use a full checkout")
+    if not copy_only and find_spec("jupyterlab") is None:
+        raise SpecvizError('JupyterLab is not installed: pip install "specviz-lm[lab]"')
+    if folder.exists() and not folder.is_dir():
+        raise SpecvizError(f"{folder} is a file; name a folder for the walkthroughs")
+    _writable(folder / "x", True)
+    new = 0
+    for path in sorted(source.rglob("*")):
+        part = path.relative_to(source)
+        hidden = any(name.startswith((".", "__")) for name in part.parts)
+        if path.is_dir() or hidden or path.with_suffix(".ipynb").exists() and path.suffix == ".py":
+            continue
+        copy = folder / part
+        if copy.exists() and not force:
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        new += 1
+    print(f"walkthroughs: {folder} ({new} files copied, what was there stays)" if new else f"walkthroughs: {folder}")
+    if not copy_only:
+        import subprocess
+
+        command = [sys.executable, "-m", "jupyterlab", str(folder)] + ([] if browser else ["--no-browser"])
+        raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+# ---------------------------------------------------------------- what commands share
+
+
+def _parameters(kind: Any, pairs: list[str]) -> dict[str, Any]:
+    """``name=value`` texts as values of the types that the method's parameters declare."""
+    from specviz.methods import near
+
+    known = {p.name: p for p in kind.parameters}
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = (part.strip() for part in pair.partition("="))
+        if not equals or not name:
+            raise ParameterError(f"--set wants name=value, got {pair!r}")
+        if name not in known:
+            raise ParameterError(f"{kind.name} has no parameter {name!r}" + near(name, known, "it has none"))
+        value: Any = text
+        default = known[name].default
+        if isinstance(default, bool):
+            value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower(), text)
+        elif isinstance(default, int | float):
+            with suppress(ValueError):
+                value = float(text)
+            with suppress(ValueError):
+                value = int(text)
+        found[name] = known[name].check(value)
+    return found
+
+
+def _entries(prompt: str | None, file: str | None, chat: bool) -> list[dict[str, Any]]:
+    """What is to be decoded."""
+    from specviz.bench.prompts import suite
+
+    if file is not None:
+        entries = suite(file)
+    else:
+        if prompt is None or not prompt.strip():
+            raise PromptError("the prompt is empty; give at least one word")
+        entries = [{"prompt": prompt}]
+    for entry in entries if chat else ():
+        if isinstance(entry.get("prompt"), str):
+            entry["prompt"] = [{"role": "user", "content": entry["prompt"]}]
+    return entries
+
+
+def _bundled() -> dict[str, Path]:
+    """The bundled models' folders, without loading what could load them."""
+    from specviz.paths import folder
+
+    try:
+        return {path.parent.name: path.parent for path in sorted(folder("models").glob("*/config.json"))}
+    except SpecvizError:
+        return {}
+
+
+def _models(model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None) -> tuple[Any, list[Any]]:
+    """A target and its draft models, loaded and checked against each other."""
+    from specviz.models import load
+
+    names = draft if draft else [name for name in _bundled() if name.startswith(f"{model}-draft")]
+    target = load(model, device, dtype, revision=revision)
+    drafts = [load(name, device, dtype) for name in dict.fromkeys(names)]
+    for each in drafts:
+        target.check_vocabulary(each)
+    if len({each.name for each in drafts}) < len(drafts):
+        raise ParameterError("two draft models have the same folder name: rename one, so that tables can tell them apart")
+    if not drafts:
+        print("specviz: no --draft, so methods that need a draft model are left out", file=sys.stderr)
+    return target, drafts
+
+
+def _weights(path: Path) -> int:
+    """Numbers in a folder's safetensors files, read off their headers."""
+    import json
+    from math import prod
+
+    total = 0
+    for file in sorted(path.glob("*.safetensors")):
+        with suppress(OSError, ValueError), open(file, "rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(min(size, 1 << 24)))
+            total += sum(prod(t["shape"]) for name, t in header.items() if name != "__metadata__")
+    return total
+
+
+def _card(path: Path) -> str:
+    """A model card's figures in one line, where there is a card."""
+    import json
+
+    try:
+        card = json.loads((path / "card.json").read_text(encoding="utf8"))
+    except (OSError, ValueError):
+        return ""
+    plain = {k: v for k, v in card.items() if isinstance(v, str | int | float) and k != "name"} if isinstance(card, dict) else {}
+    return ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in plain.items())
+
+
+def _writable(path: Path, force: bool) -> None:
+    """Check, before any work, that a file may be written here."""
+    for name in (path, path.with_name(path.name + ".partial")):
+        if name.exists() and not force:
+            raise TraceError(f"{name} exists: choose another path, or overwrite it with --force")
+    if path.is_dir():
+        raise TraceError(f"{path} is a folder; name a file")
+    above = next(p for p in path.absolute().parents if p.exists())
+    if not above.is_dir():
+        raise TraceError(f"cannot write {path}: {above} is not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise TraceError(f"cannot write {path}: no permission to write into {above}")
+
+
+def _page(trace: Trace, path: Path, force: bool) -> Path:
+    from specviz import view
+
+    return view.page(trace, path, force)
+
+
+def _write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all; whether it exists was checked before."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise TraceError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def _show(trace: Trace, prompt: int | None) -> None:
+    """The metrics, if there are several runs, and the first prompts as text."""
+    from specviz import view
+
+    runs = trace.split()
+    if len(runs) > 1:
+        _console().print(_table(trace))
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    most = 1 if len(runs) > 1 else 2
+    print(view.text(trace, colour=colour, most=most))
+    count = max(run.cycles["prompt"].nunique() for run in runs)
+    if prompt is None and count > most:
+        print(f"\n{count - most} more prompts: specviz show PATH --prompt N, or the page (--html FILE)")
+
+
+def _table(trace: Trace) -> Any:
+    """One line a run."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from specviz.view.picture import visible
+
+    shown = {"tau": "τ", "A/D": "A/D", "A/O": "A/O", "tokens_per_second": "tokens/s", "target_passes": "target passes"}
+    table = Table()
+    for heading in ("method", "draft", "exactness", *shown.values()):
+        table.add_column(heading, justify="right" if heading in shown.values() else "left")
+    for run, row in zip(trace.split(), trace.summary().to_dict("records")):
+        numbers = [row[name] for name in shown]
+        forms = ("{:.2f}", "{:.2f}", "{:.2f}", "{:,.0f}", "{:,.0f}")
+        cells = [form.format(x) if x == x else "–" for form, x in zip(forms, numbers)]
+        names = (row["method"], str((run.run["draft"] or {}).get("name") or "–"), row["exactness"])
+        table.add_row(*(Text(visible(name)) for name in names), *cells)
+    return table
+
+
+def _console(stderr: bool = False) -> Any:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    # Where nobody reads along, a table is not cut to a terminal's width.
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else 160)
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Turns a missing torch or transformers into one line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("torch", "transformers", "tokenizers", "safetensors"):
+            raise
+        raise ModelError(f'{error.name} is not installed; running models needs it: pip install "specviz-lm[run]"') from None
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar on standard error that is told (done, of, what)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    # Two redraws a second: the bar's thread must not take time from what is measured.
+    with Progress(*columns, console=_console(True), transient=True, refresh_per_second=2, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)
+
+
+# ---------------------------------------------------------------- from arguments to an exit status
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status; nothing a person can mend ends in a traceback."""
+    # typer may bring its own copy of click: its base of all complaints about arguments is found through a public name.
+    complaint = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+    try:
+        status = typer.main.get_command(app).main(arguments, "specviz", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except SpecvizError as error:
+        return _say(str(error))
+    except complaint as error:
+        return _say(f"{error.format_message()} (specviz --help)")  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        print("specviz: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return _quiet()
+    except MemoryError as error:
+        return _say(_memory(error))
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            return _quiet()
+        if error.errno is None:
+            raise
+        return _say(f"{error.strerror}" + (f": {error.filename}" if error.filename else ""))
+    except RuntimeError as error:  # torch has no public class for a full CPU memory
+        if "out of memory" not in str(error) and "allocate memory" not in str(error):
+            raise
+        return _say(_memory(error))
+
+
+def _say(line: str) -> int:
+    print("specviz: " + " ".join(line.split()), file=sys.stderr)
+    return 2
+
+
+def _memory(error: BaseException) -> str:
+    where = "on the GPU" if "CUDA" in str(error) or "MPS" in str(error) else "on this machine"
+    return f"out of memory {where}: lower --max-new-tokens, shorten the prompts, use --dtype bfloat16, or a smaller model"
+
+
+def _quiet() -> int:
+    """Whoever read our output has gone: end without a word, now and when Python flushes at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    sys.exit(run())
