@@ -49,16 +49,26 @@ class Store:
     """
 
     def __init__(
-        self, layers: int, rows: int, heads: int, slots: int, dim: int, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        rows: int,
+        heads: int,
+        slots: int,
+        dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         # Zeros, not garbage: a masked slot still meets a weight of 0, and 0 times NaN is NaN.
         self.data = torch.zeros(layers, 2, rows, heads, slots, dim, dtype=dtype, device=device)
         self.flat = self.data.view(layers * 2, rows, heads, slots, dim)
-        self.reach = slots  # positions that a pass may use
+        self.reach = slots  # positions that a pass may use, counted from 0
+        self.cache: Any = None  # the storage as transformers sees it, made when first needed
         self.index: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def aim(self, start: int, count: int, end: int, index: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
-        """Where the next pass writes (slots start ... start + count, or `index`) and reads (slots 0 ... end)."""
+    def aim(
+        self, start: int, count: int, end: int, index: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> None:
+        """Write slots start ... start + count (or `index`) in the next pass, read slots 0 ... end."""
         self.index = index
         self.read = self.flat.narrow(3, 0, end).unbind(0)
         self.target = self.data.narrow(4, start, count).unbind(0) if index is None else self.data.unbind(0)
@@ -187,7 +197,7 @@ class Context:
             self._keep(row, list(path), self._drafts[row])
         self._drafts = None
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _keep(self, row: int, path: list[int], draft: Draft) -> None:
         start, count = self.length[row], len(path)
         if path != list(range(count)):
@@ -198,7 +208,7 @@ class Context:
             self.store.data[:, :, row, :, start : start + count] = kept
             self.ids[row, start : start + count] = self.ids[row].index_select(0, source)
         self.length[row] = start + count
-        # A node read at a position other than its depth (a window, a canvas) is kept as text and computed anew.
+        # A node read at a position other than its depth is kept as text and computed anew.
         offsets = draft.offsets
         right = next((i for i, node in enumerate(path) if offsets[node] != i + 1), count)
         self.cached[row] = start + right
@@ -259,8 +269,8 @@ class Context:
         starts = [min(cached, length - 1) for cached, length in zip(self.cached, self.length)]
         counts = [length - start for length, start in zip(self.length, starts)]
         for row, draft in enumerate(drafts):
-            self._fits(row, nodes[row], int(draft.offsets.max(initial=0)))
             if nodes[row]:
+                self._fits(row, nodes[row], int(draft.offsets.max()))
                 end = self.length[row] + nodes[row]
                 self.ids[row, self.length[row] : end] = _tensor(draft.tokens, self.model)
         depth = self.model.layers
@@ -283,7 +293,8 @@ class Context:
     def _fits(self, row: int, tokens: int, reach: int) -> None:
         if self.length[row] + tokens > self.slots:
             raise ModelError(
-                f"row {row} holds {self.length[row]} of {self.slots} tokens; {tokens} more do not fit: open with more room"
+                f"row {row} holds {self.length[row]} of {self.slots} tokens; {tokens} more do not fit: "
+                "open with more room"
             )
         if self.length[row] + reach > self.model.max_length:
             raise ModelError(
@@ -291,7 +302,7 @@ class Context:
                 f"{self.length[row] + reach - 1} is beyond that"
             )
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _head(self, count: int) -> None:
         """Feed the first `count` slots of every row, without a mask."""
         self.store.aim(0, count, count)
@@ -310,7 +321,7 @@ class Context:
 
         Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes.
         """
-        with torch.inference_mode():
+        with torch.inference_mode() if self.model.plain else torch.no_grad():
             nodes = [len(draft) for draft in drafts] if drafts else [0] * self.rows
             fed = [count + n for count, n in zip(counts, nodes)]
             chains = drafts is None or all(draft.is_chain for draft in drafts)
@@ -328,8 +339,8 @@ class Context:
         if keep == 0:
             return None
         last, states = out
-        # The head runs outside inference mode, so that its result is an ordinary tensor.
-        return self.model.logits(last), states
+        # The last step is done outside inference mode, so that its results are ordinary tensors.
+        return self.model.logits(last), {layer: state.clone() for layer, state in states.items()}
 
     def _call(
         self, ids: torch.Tensor, positions: Any, mask: torch.Tensor | None, keep: int, hidden: tuple
@@ -366,7 +377,7 @@ class Context:
         device, width = self.ids.device, max(fed)
         end = max(start + n for start, n in zip(starts, fed))
         spare = self.store.data.shape[4] - 1
-        positions = np.zeros((self.rows, width), np.int64)
+        positions = np.zeros((self.rows, width), np.int64)  # padding stands at 0
         slots = np.full((self.rows, width), spare, np.int64)
         # Column 0 stands for all slots before `start`, the last for all behind what is fed.
         local = np.full((self.rows, width, width + 2), -np.inf, np.float32)
@@ -380,11 +391,11 @@ class Context:
             seen = np.zeros((fed[row], fed[row]), bool)
             seen[:count, :count] = np.tri(count, dtype=bool)
             if n:
-                assert drafts is not None
                 positions[row, at + count :] = start + count - 1 + drafts[row].offsets
                 seen[count:, :count] = True
                 seen[count:, count:] = drafts[row].mask
             local[row, at:, 1 : 1 + fed[row]][seen] = 0.0
+        self.store.reach = max(self.store.reach, int(positions.max()) + 1)
         level = len(set(starts)) == 1 and len(set(fed)) == 1
         near = torch.as_tensor(local).to(device, self.model.dtype)
         if level:
@@ -434,6 +445,6 @@ def _no_memory(error: RuntimeError) -> bool:
 
 def _lower(what: str, model: Model) -> str:
     return (
-        f"out of memory on {model.device} for {what}: lower max_new_tokens, decode fewer prompts at once, shorten the "
-        f"prompt, or load with dtype='bfloat16' (now {str(model.dtype).removeprefix('torch.')})"
+        f"out of memory on {model.device} for {what}: lower max_new_tokens, decode fewer prompts at "
+        f"once, shorten the prompt, or load with dtype='bfloat16' (now {model.dtype})"
     )

@@ -37,49 +37,32 @@ def describes(net: Any) -> bool:
     )
 
 
-SMALL = 1 << 20  # elements of a matrix that stays in a CPU's cache, where its layout decides
-
-
-def pack(net: Any) -> None:
-    """Lay a model's small matrices so that few tokens at a time go through them fast on a CPU.
-
-    A matrix is stored with its inputs as rows, and query, key and value (gate and up) side by side in one
-    buffer, so that one product does for all. The parameters become views of these buffers: nothing is
-    held twice, and transformers' modules compute the same with them. The product of 4 to 16 tokens costs
-    0.6 of what it costs in the other layout; that of one token the same or less.
-    """
-    for layer in net.model.layers:
-        a, m = layer.self_attn, layer.mlp
-        for parts in ((a.q_proj, a.k_proj, a.v_proj), (a.o_proj,), (m.gate_proj, m.up_proj), (m.down_proj,)):
-            _join(parts)
-    _join((net.lm_head,))
-
-
-def _join(parts: tuple[Any, ...]) -> None:
-    if all(part.weight.numel() <= SMALL for part in parts):
-        buffer = torch.cat([part.weight.data for part in parts]).t().contiguous()
-        for part, columns in zip(parts, buffer.split([part.out_features for part in parts], 1)):
-            part.weight.data = columns.t()
+SMALL = 1 << 20, 1 << 25  # elements of a matrix, and of a model, that is laid anew for a CPU
 
 
 class _Lines:
-    """Linear layers that read the same input: their matrices [in, out], and the biases side by side."""
+    """Linear layers that read the same input: their matrices [in, out], and the biases side by side.
 
-    def __init__(self, *parts: Any) -> None:
-        weights = [part.weight for part in parts]
-        joined = all(
-            a.stride() == b.stride() and a.stride(0) == 1 and a.data_ptr() + len(a) * a.element_size() == b.data_ptr()
-            for a, b in zip(weights, weights[1:])
-        )
-        self.matrices = [weight.detach().t() for weight in weights]
-        if len(parts) > 1 and joined:  # as `pack` lays them
-            rows, columns = self.matrices[0].shape[0], sum(len(weight) for weight in weights)
-            self.matrices = [self.matrices[0].as_strided((rows, columns), self.matrices[0].stride())]
+    With `pack` the matrices lie side by side in one buffer whose rows are the inputs, so that one product
+    does for all. On a CPU the product of 4 to 16 tokens with a matrix that fits into the cache then costs
+    0.6 of what it costs in torch's own layout, and that of one token no more.
+    """
+
+    def __init__(self, *parts: Any, pack: bool) -> None:
+        weights = [part.weight.detach() for part in parts]
+        if pack and all(weight.numel() <= SMALL[0] for weight in weights):
+            self.matrices = [torch.cat(weights).t().contiguous()]
+        else:
+            self.matrices = [weight.t() for weight in weights]  # views
         self.bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """All outputs side by side, [tokens, out]."""
-        y = torch.mm(x, self.matrices[0]) if len(self.matrices) == 1 else torch.cat([x @ w for w in self.matrices], 1)
+        y = (
+            torch.mm(x, self.matrices[0])
+            if len(self.matrices) == 1
+            else torch.cat([torch.mm(x, matrix) for matrix in self.matrices], 1)
+        )
         return y if self.bias is None else y.add_(self.bias)
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
@@ -94,7 +77,8 @@ class Llama:
     Parameters
     ----------
     net : transformers model that ``describes`` accepts
-        Its parameters are looked up now: move or convert the model before, not after.
+        Read, never changed. A small one on a CPU is copied into a layout that is faster there; `stale` says
+        when its parameters are no longer those that were read.
     layers : int
         How many of its layers to run: fewer than it has make the early-exit drafter.
     """
@@ -102,8 +86,12 @@ class Llama:
     def __init__(self, net: Any, layers: int) -> None:
         first = net.model.layers[0].self_attn
         self.net = net.model
+        self.read = self._stamp()
+        size = sum(p.numel() for p in net.parameters())
+        on_cpu = net.device.type == "cpu"
+        pack = on_cpu and net.dtype == torch.float32 and size <= SMALL[1]
         self.embedding = net.model.embed_tokens.weight.detach()
-        self.head = _Lines(net.lm_head)
+        self.head = _Lines(net.lm_head, pack=pack)
         self.heads = net.config.num_attention_heads
         self.groups = net.config.num_key_value_heads
         self.dim = first.head_dim
@@ -116,19 +104,28 @@ class Llama:
             self.weights.append(
                 (
                     layer.input_layernorm.weight.detach(),
-                    _Lines(a.q_proj, a.k_proj, a.v_proj),
+                    _Lines(a.q_proj, a.k_proj, a.v_proj, pack=pack),
                     (a.q_norm.weight.detach(), a.k_norm.weight.detach()) if hasattr(a, "q_norm") else None,
-                    _Lines(a.o_proj),
+                    _Lines(a.o_proj, pack=pack),
                     layer.post_attention_layernorm.weight.detach(),
-                    _Lines(m.gate_proj, m.up_proj),
-                    _Lines(m.down_proj),
+                    _Lines(m.gate_proj, m.up_proj, pack=pack),
+                    _Lines(m.down_proj, pack=pack),
                 )
             )
         self.eps = net.config.rms_norm_eps
         self.table: tuple[torch.Tensor, torch.Tensor] | None = None
         # The CPU has no fused RMSNorm: torch composes it of eight kernels.
-        self.composed = self.embedding.device.type == "cpu" and self.embedding.dtype in (torch.float32, torch.float64)
-        self.ground = torch.full((1, 1, 1), self.eps, dtype=self.embedding.dtype, device=self.embedding.device)
+        self.composed = on_cpu and self.embedding.dtype in (torch.float32, torch.float64)
+        self.ground = torch.full(
+            (1, 1, 1), self.eps, dtype=self.embedding.dtype, device=self.embedding.device
+        )
+
+    def _stamp(self) -> list[tuple[int, int]]:
+        return [(p.data_ptr(), p._version) for p in self.net.parameters()]
+
+    def stale(self) -> bool:
+        """Whether the model was moved, converted or trained since it was read."""
+        return self._stamp() != self.read
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """RMSNorm of `x` [tokens, size]."""

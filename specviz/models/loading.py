@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
-import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from huggingface_hub import model_info
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
 
+from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
-from specviz.models.llama import describes, pack
 from specviz.models.model import Model
 from specviz.paths import folder
 
+TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
 DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -69,9 +73,8 @@ def load(
                 dtype=_dtype(dtype) if dtype not in (None, "auto") else spec.dtype,
             )
         name = Path(getattr(spec, "name_or_path", "") or type(spec).__name__).name
-        return Model(
-            spec.eval(), _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer, name
-        )
+        words = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
+        return _probed(Model(spec.eval(), words, name))
     if not isinstance(spec, (str, Path)):
         raise ModelError(
             f"a model is a bundled name, a folder, hf:<id> or a transformers model; got {type(spec).__name__}"
@@ -98,10 +101,34 @@ def load(
             f"out of memory on {target}: {name} needs {size:.1f} GiB; load with dtype='bfloat16', "
             "on another device, or a smaller model"
         ) from None
-    net = net.eval().requires_grad_(False)
-    if target.type == "cpu" and net.dtype == torch.float32 and describes(net):
-        pack(net)
-    return Model(net, words, name)
+    return _probed(Model(net.eval().requires_grad_(False), words, name))
+
+
+@torch.no_grad()
+def _probed(model: Model) -> Model:
+    """`model`, if a small tree's scores are those of transformers alone; asked of families not tested here.
+
+    A family may take positions from slots, keep a state of its own or look both ways: this finds out.
+    """
+    if model.config.model_type in TESTED:
+        return model
+    head, tokens = [i % model.vocabulary for i in (5, 3, 7)], [i % model.vocabulary for i in (11, 2, 13)]
+    draft = Draft(np.array(tokens), np.array([-1, -1, 0]))
+    try:
+        found = model.open([head], 8).forward(draft).logits[0].cpu()
+        paths = ([], tokens[:1], tokens[1:2], [tokens[0], tokens[2]])
+        texts = [torch.tensor([head + path], device=model.device) for path in paths]
+        want = torch.stack([model.net(text, use_cache=False).logits[0, -1].float().cpu() for text in texts])
+    except Exception as error:  # whatever a foreign model raises, it cannot be served
+        said = " ".join(str(error).split())[:150]
+        raise ModelError(f"{model.name} ({model.config.model_type}) cannot be served: {said}") from None
+    bound = (1e-3 if model.dtype in (torch.float32, torch.float64) else 5e-2) * float(want.abs().max())
+    if not (found - want).abs().max() <= bound:
+        raise ModelError(
+            f"{model.name} ({model.config.model_type}) cannot be served: a token tree's scores differ from "
+            "those of its paths read alone: not a causal language model, or one with a state of its own"
+        )
+    return model
 
 
 def _fetch(
@@ -109,28 +136,46 @@ def _fetch(
 ) -> tuple[PreTrainedModel, Any]:
     """Weights and tokenizer: from the disk or the hub's cache, else from the network."""
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
+    known = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
     error: Exception | None = None
-    for only in (True,) if local else (True, False):
-        try:
-            config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
-            _check_config(config, name)
-            words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
-            net = AutoModelForCausalLM.from_pretrained(
-                source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only, **options
-            )
-            return net, words
-        except SpecvizError:
-            raise
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError, json.JSONDecodeError) as found:
-            error = found
+    bar = logging.is_progress_bar_enabled()
+    try:
+        for only in (True,) if local else (True, False):
+            # Reading the disk needs no bar; a download does.
+            (logging.disable_progress_bar if only or not bar else logging.enable_progress_bar)()
+            try:
+                if not only:
+                    _ask(source, revision)
+                config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
+                _check_config(config, name)
+                words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
+                net = AutoModelForCausalLM.from_pretrained(
+                    source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only, **options
+                )
+                return net, words
+            except SpecvizError:
+                raise
+            except known as found:
+                error = found
+    finally:
+        if bar:
+            logging.enable_progress_bar()
     raise ModelError(_why(source, name, local, revision, error)) from None
+
+
+def _ask(source: str, revision: str | None) -> None:
+    """Ask the hub for a model once: what does not answer would be retried for long by a download."""
+    try:
+        model_info(source, revision=revision, timeout=10)
+    except Exception as error:  # the client's own kinds of error differ between its versions
+        raise OSError(str(error)) from error
 
 
 def _why(source: str, name: str, local: bool, revision: str | None, error: Exception | None) -> str:
     """One line for what transformers says in many."""
     said = " ".join(str(error).split())
     if "trust_remote_code" in said or "custom code" in said:
-        return f"{name} comes with code of its own, which is never run; use a model that transformers itself knows"
+        return f"{name} comes with code of its own, which is never run; use a model that transformers knows"
     if "out of memory" in said or "allocate memory" in said:
         return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
     if local:
@@ -138,7 +183,7 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     where = f" at revision {revision}" if revision else ""
     if isinstance(error, OSError):
         return (
-            f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or access not granted); "
+            f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or no access); "
             f"pass a local folder, or one of the bundled models: {', '.join(bundled()) or 'none here'}"
         )
     return f"hf:{source}{where} does not load as a causal language model: {said[:200]}"

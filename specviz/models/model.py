@@ -17,7 +17,6 @@ from specviz.models.context import Context, Store
 from specviz.models.llama import Llama, describes
 from specviz.models.text import Text
 
-TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")
 UNBOUNDED = 1 << 40
 
 
@@ -127,8 +126,8 @@ class Model:
         if found is not None:
             mine, theirs = (repr(text.name(found)) for text in (self.text, other.text))
             raise ModelError(
-                f"{self.name} and {other.name} have different vocabularies: id {found} is {mine} in the one and "
-                f"{theirs} in the other ({sizes}); use two models with one tokenizer"
+                f"{self.name} and {other.name} have different vocabularies: id {found} is {mine} in the one "
+                f"and {theirs} in the other ({sizes}); use two models with one tokenizer"
             )
         if self.vocabulary != other.vocabulary:
             raise ModelError(f"the vocabularies differ in size: {sizes}; use two models with one tokenizer")
@@ -151,10 +150,12 @@ class Model:
         ModelError
             If the storage does not fit into memory.
         """
+        if self._llama is not None and self._llama.stale():
+            self._llama = Llama(self.net, self.layers)
         return Context(self, prompts, room)
 
     def first(self, layers: int) -> Model:
-        """The model's first `layers` layers with its own norm and head: an early-exit drafter that shares the weights."""
+        """The first `layers` layers with the same norm and head: an early-exit drafter of shared weights."""
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
         return Model(self.net, self.tokenizer, f"{self.name}[:{layers}]", self.plain, layers)
@@ -167,8 +168,6 @@ class Model:
         """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""
         if self._llama is not None:
             last = self._llama.head(last.flatten(0, 1)).view(*last.shape[:2], -1)
-        else:
-            last = last.clone()
         return last.float()
 
     def run(
@@ -182,7 +181,7 @@ class Model:
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n] over an aimed store; the last `keep` columns' results go to `logits`.
 
-        `positions` is a slice or a tensor [rows, n]; `mask` [rows or 1, 1, group * n, slots] or None (causal).
+        `positions` is a slice or a tensor [rows, n]; `mask` [rows or 1, 1, group * n, slots] or None.
         """
         if self._llama is not None:
             return self._llama(ids, positions, mask, store, keep, hidden)
@@ -190,13 +189,14 @@ class Model:
             if self._count is None or len(self._count) < positions.stop or self._count.device != ids.device:
                 self._count = torch.arange(max(store.reach, positions.stop), device=ids.device)
             positions = self._count[positions][None].expand(len(ids), -1)
-        cache = Cache(layers=[_Layer(store, i) for i in range(self.layers)])
+        if store.cache is None:
+            store.cache = Cache(layers=[_Layer(store, i) for i in range(self.layers)])
         with _attention(self.config):
             out = self._shallow(
                 input_ids=ids,
                 position_ids=positions,
                 attention_mask=mask,
-                past_key_values=cache,
+                past_key_values=store.cache,
                 use_cache=True,
                 logits_to_keep=max(keep, 1),
                 output_hidden_states=bool(hidden),
@@ -213,14 +213,16 @@ class Model:
 
         if getattr(config, "is_encoder_decoder", False):
             raise refuse("it is not a causal language model but an encoder-decoder")
-        if net.get_output_embeddings() is None or not hasattr(net, "lm_head"):
+        if not hasattr(config, "num_hidden_layers") or not hasattr(config, "num_attention_heads"):
+            raise refuse("its config names no layers and heads")
+        if net.get_output_embeddings() is None:
             raise refuse("it is not a causal language model (it has no language-model head)")
         if (
             getattr(config, "text_config", None) is not None
             or getattr(config, "vision_config", None) is not None
         ):
             raise refuse("it takes more than text; load its language model alone")
-        if getattr(config, "is_causal", True) is False or getattr(
+        if any(getattr(part, "is_causal", None) is False for part in (config, *net.modules())) or getattr(
             config, "use_bidirectional_attention", False
         ):
             raise refuse("it is not a causal language model (its attention looks both ways)")

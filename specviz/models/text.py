@@ -34,7 +34,7 @@ class Text:
         self._pieces: dict[int, bytes] = {}
 
     def encode(self, prompt: str | Sequence[Any], model: str = "the model") -> list[int]:
-        """Token ids of a text (with the begin-of-text token that the tokenizer adds), of chat messages, or of ids.
+        """Token ids of a text (with the begin token that the tokenizer adds), of chat messages, or of ids.
 
         Parameters
         ----------
@@ -127,6 +127,8 @@ class Text:
         if token in self.added:
             return self.added[token].encode()
         name = self.name(token)
+        if not name:
+            return b""
         if self.scheme == "bytes":
             table = _alphabet()
             return bytes(table[c] for c in name) if all(c in table for c in name) else name.encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from transformers import AutoModelForCausalLM as Auto
 from transformers import (
     GemmaConfig,
     GPT2Config,
@@ -12,12 +13,17 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
-from transformers import AutoModelForCausalLM as Auto
 
 VOCABULARY = 37
 
 # Grouped heads, head sizes that are not hidden / heads, biases, tied and untied heads: each somewhere.
-SIZES = dict(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, max_position_embeddings=64)
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 64,
+}
 CONFIGS = {
     "llama": LlamaConfig(**SIZES, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5),
     "llama3-rope": LlamaConfig(
@@ -37,7 +43,9 @@ CONFIGS = {
     ),
     "qwen2": Qwen2Config(**SIZES, num_attention_heads=4, num_key_value_heads=1),
     "qwen3": Qwen3Config(**SIZES, num_attention_heads=4, num_key_value_heads=2, head_dim=8),
-    "mistral": MistralConfig(**SIZES, num_attention_heads=2, num_key_value_heads=1, head_dim=6, sliding_window=None),
+    "mistral": MistralConfig(
+        **SIZES, num_attention_heads=2, num_key_value_heads=1, head_dim=6, sliding_window=None
+    ),
     "gemma": GemmaConfig(**SIZES, num_attention_heads=4, num_key_value_heads=1, head_dim=8),
     "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=64),
 }
@@ -64,4 +72,8 @@ def scores(net: PreTrainedModel, tokens: list[int], positions: list[int] | None 
     ids = torch.tensor([tokens])
     where = torch.tensor([positions]) if positions is not None else None
     # Without the mask of ones, transformers takes a jump in the positions for the start of another text.
-    return net(ids, attention_mask=torch.ones_like(ids), position_ids=where, use_cache=False).logits[0, -1].float()
+    return (
+        net(ids, attention_mask=torch.ones_like(ids), position_ids=where, use_cache=False)
+        .logits[0, -1]
+        .float()
+    )

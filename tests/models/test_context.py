@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 from specviz.models.context import Context
-from specviz.models.llama import pack
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
@@ -26,10 +25,7 @@ ROOM = 40
 @lru_cache
 def model(name: str, plain: bool) -> tuple[Model, object]:
     """The model under test, and an untouched twin to compare with."""
-    net = make(name)
-    if plain:
-        pack(net)
-    return Model(net, name=name, plain=plain), make(name)
+    return Model(make(name), name=name, plain=plain), make(name)
 
 
 @st.composite
@@ -39,7 +35,9 @@ def drafts(draw: st.DrawFn) -> Draft:
     if draw(st.booleans()):
         parents = np.arange(-1, n - 1)
     tokens = np.array([draw(TOKEN) for _ in range(n)], np.int64)
-    positions = np.array([draw(st.integers(1, 8)) for _ in range(n)]) if n and draw(st.integers(0, 3)) == 0 else None
+    positions = (
+        np.array([draw(st.integers(1, 8)) for _ in range(n)]) if n and draw(st.integers(0, 3)) == 0 else None
+    )
     judge = np.array([draw(st.booleans()) for _ in range(n)]) if n and draw(st.booleans()) else None
     return Draft(torch.from_numpy(tokens) if draw(st.booleans()) else tokens, parents, positions, judge)
 
@@ -67,7 +65,9 @@ def test_any_history_gives_the_one_by_one_scores(name: str, plain: bool, data: s
     rows = len(texts)
     context = served.open(texts, ROOM)
     texts = [list(text) for text in texts]
-    for step in data.draw(st.lists(st.sampled_from(["extend", "pass", "pass", "rewind", "prefill"]), min_size=2, max_size=6)):
+    for step in data.draw(
+        st.lists(st.sampled_from(["extend", "pass", "pass", "rewind", "prefill"]), min_size=2, max_size=6)
+    ):
         if step == "extend" and context.room > 12:
             new = [data.draw(st.lists(TOKEN, max_size=3)) for _ in range(rows)]
             context.extend(new)
@@ -185,6 +185,18 @@ def test_what_does_not_fit_is_refused() -> None:
         served.open([[37]], 4)
     with pytest.raises(PromptError, match="token id -1 is outside"):
         context.extend([-1])
+
+
+def test_a_model_that_was_trained_or_moved_is_read_again() -> None:
+    net = make("llama")
+    served = Model(net, plain=True)
+    served.open([[1, 2]], 4).forward(Draft.empty())
+    with torch.no_grad():
+        net.lm_head.weight.mul_(2.0)
+        net.model.layers[1].mlp.down_proj.weight.mul_(2.0)
+    check(served.open([[1, 2]], 8), net, [[1, 2]], [Draft.chain(np.array([3]))])
+    net.to(torch.float64)
+    check(served.open([[1, 2]], 8), net, [[1, 2]], [Draft.chain(np.array([3]))])
 
 
 def test_misuse_is_refused() -> None:

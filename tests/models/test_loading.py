@@ -1,0 +1,237 @@
+"""From names, folders and models in memory to a model; and what is refused, by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from families import make, scores
+from test_pieces import byte_level
+from transformers import (
+    BertConfig,
+    Gemma2Config,
+    GptOssConfig,
+    MambaConfig,
+    MistralConfig,
+    PhiConfig,
+    T5Config,
+)
+
+from specviz import paths
+from specviz.draft import Draft
+from specviz.errors import ModelError, SpecvizError
+from specviz.models import bundled, load
+from specviz.models.model import Model
+
+torch.set_num_threads(1)
+TINY = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)  # noqa: C408
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in transformers' format."""
+    path = tmp_path_factory.mktemp("models") / "village"
+    tokenizer = byte_level()
+    net = make("llama", vocab_size=len(tokenizer))
+    net.generation_config.eos_token_id = [1, 2]
+    net.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def test_a_folder(home: Path) -> None:
+    model = load(home)
+    assert (model.name, model.eos, model.max_length, model.layers) == ("village", (1, 2), 64, 2)
+    assert model.vocabulary == model.open([[1]], 4).forward(Draft.empty()).logits[0].shape[1]
+    assert model.dtype == torch.float32
+    assert model.plain
+    assert load(str(home), dtype="bfloat16").dtype == torch.bfloat16
+    ids = model.encode("the mill")
+    found = model.open([ids], 4).forward(Draft.empty()).logits[0][0]
+    torch.testing.assert_close(
+        found, scores(make("llama", vocab_size=model.vocabulary), ids), atol=1e-4, rtol=0
+    )
+
+
+def test_half_precision_weights_load_in_float32(home: Path, tmp_path: Path) -> None:
+    make("llama").to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    for file in home.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "half")
+    assert load(tmp_path / "half").dtype == torch.float32
+    assert load(tmp_path / "half", dtype="auto").dtype == torch.bfloat16
+
+
+def test_a_model_in_memory_is_left_as_it_is(home: Path) -> None:
+    net = make("gpt2", vocab_size=400)
+    before, kind = {k: v.clone() for k, v in net.state_dict().items()}, net.config._attn_implementation
+    model = load(net, tokenizer=home)
+    model.open([[1, 2], [3]], 8).forward([Draft.empty()] * 2)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert net.config._attn_implementation == kind
+    assert model.encode("the")
+    assert load(model) is model
+    with pytest.raises(ModelError, match="no tokenizer in"):
+        load(net, tokenizer="nowhere")
+
+
+def test_bundled_names(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "HERE", tmp_path / "specviz")
+    assert bundled() == {}
+    with pytest.raises(SpecvizError, match="'models' is missing"):
+        paths.folder("models")
+    shutil.copytree(home, tmp_path / "data" / "models" / "village")  # a checkout
+    assert paths.folder("models") == tmp_path / "data" / "models"
+    assert load("village").name == "village"
+    with pytest.raises(ModelError, match=r"no model 'vilage': .* bundled are village"):
+        load("vilage")
+    shutil.copytree(tmp_path / "data", tmp_path / "specviz" / "data")  # an installed wheel
+    assert paths.folder("models") == tmp_path / "specviz" / "data" / "models"
+
+
+def test_bad_folders(home: Path, tmp_path: Path) -> None:
+    for spec, line in (
+        (tmp_path / "none", "neither a bundled name nor a folder"),
+        (home / "config.json", "is a file"),
+        (tmp_path, "has no config.json"),
+    ):
+        with pytest.raises(ModelError, match=line):
+            load(spec)
+    bare = tmp_path / "bare"
+    shutil.copytree(home, bare)
+    (bare / "model.safetensors").rename(bare / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="no safetensors weights"):
+        load(bare)
+    broken = tmp_path / "broken"
+    shutil.copytree(home, broken)
+    (broken / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00not json")
+    with pytest.raises(ModelError, match="does not load"):
+        load(broken)
+    (broken / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="does not load"):
+        load(broken)
+
+
+def test_code_that_comes_with_a_model_is_not_run(home: Path, tmp_path: Path) -> None:
+    evil = tmp_path / "evil"
+    shutil.copytree(home, evil)
+    config = json.loads((evil / "config.json").read_text())
+    config |= {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Net"},
+    }
+    (evil / "config.json").write_text(json.dumps(config))
+    (evil / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(ModelError, match="never run"):
+        load(evil)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_uncached_hub_model_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with pytest.raises(
+        ModelError, match="hf:nobody/nothing at revision v1 is neither cached nor reachable"
+    ) as caught:
+        load("hf:nobody/nothing", revision="v1")
+    assert "pass a local folder" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_devices_and_dtypes(home: Path) -> None:
+    for options, line in (
+        ({"device": "cuda:99"}, "device cuda:99 is not there"),
+        ({"device": "gpu"}, "no device 'gpu'; choose cpu, cuda"),
+        ({"dtype": "int3"}, "no dtype 'int3'; choose one of float32"),
+    ):
+        with pytest.raises(ModelError, match=line):
+            load(home, **options)
+    with pytest.raises(ModelError, match="got int"):
+        load(3)
+
+
+REFUSED = {
+    "encoder-decoder": (
+        T5Config(vocab_size=37, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2),
+        "T5ForConditionalGeneration",
+    ),
+    "soft-capping": (Gemma2Config(**TINY, num_key_value_heads=1, head_dim=8), "Gemma2ForCausalLM"),
+    "sinks": (
+        GptOssConfig(**TINY, num_key_value_heads=1, head_dim=8, num_local_experts=2),
+        "GptOssForCausalLM",
+    ),
+    "layers and heads|state|recurrent|attention is its own": (
+        MambaConfig(vocab_size=37, hidden_size=16, num_hidden_layers=1),
+        "MambaForCausalLM",
+    ),
+    "not a causal": (BertConfig(**TINY), "BertLMHeadModel"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_served_is_refused_by_name(reason: str) -> None:
+    config, name = REFUSED[reason]
+    torch.manual_seed(0)
+    net = getattr(transformers, name)(config).eval()
+    with pytest.raises(ModelError, match=f"{name} .*cannot be served: .*({reason})"):
+        load(net)
+
+
+def test_a_family_not_tested_here_is_probed() -> None:
+    torch.manual_seed(0)
+    config = PhiConfig(
+        **TINY, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2, initializer_range=0.4
+    )
+    model = load(transformers.PhiForCausalLM(config).eval())
+    found = model.open([[1, 2, 3]], 4).forward(Draft.empty()).logits[0][0]
+    torch.testing.assert_close(found, scores(model.net, [1, 2, 3]), atol=1e-4, rtol=0)
+
+
+def test_a_sliding_window_bounds_the_context() -> None:
+    net = transformers.MistralForCausalLM(
+        MistralConfig(**TINY, num_key_value_heads=1, sliding_window=8)
+    ).eval()
+    model = Model(net)
+    assert model.max_length == 8
+    context = model.open([[1, 2, 3, 4, 5, 6]], 2)
+    found = context.forward(Draft.chain([7, 8])).logits[0][2]
+    torch.testing.assert_close(found, scores(net, [1, 2, 3, 4, 5, 6, 7, 8]), atol=1e-4, rtol=0)
+    with pytest.raises(SpecvizError, match="at most 8"):
+        model.open([[1] * 9], 2)
+
+
+def test_vocabularies(home: Path, tmp_path: Path) -> None:
+    one = load(home)
+    one.check_vocabulary(load(home))
+    other = tmp_path / "other"
+    shutil.copytree(home, other)
+    data = json.loads((other / "tokenizer.json").read_text())
+    a, b = (next(k for k, v in data["model"]["vocab"].items() if v == i) for i in (40, 50))
+    data["model"]["vocab"] |= {a: 50, b: 40}
+    data["model"]["merges"] = []
+    (other / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(
+        ModelError, match=r"different vocabularies: id 40 is .* in the one and .* in the other"
+    ):
+        one.check_vocabulary(load(other))
+    bigger = load(make("llama", vocab_size=one.vocabulary + 3), tokenizer=home)
+    with pytest.raises(ModelError, match="differ in size"):
+        one.check_vocabulary(bigger)
+
+
+def test_large_matrices_are_not_copied() -> None:
+    net = make("llama", intermediate_size=(1 << 20) // 16 + 1)
+    model = Model(net, plain=True)
+    _, qkv, _, _, _, gate_up, _ = model._llama.weights[0]
+    assert len(qkv.matrices) == 1
+    assert gate_up.matrices[1].data_ptr() == net.model.layers[0].mlp.up_proj.weight.data_ptr()
+    ids = [1, 2, 3]
+    found = model.open([ids], 4).forward(Draft.empty()).logits[0][0]
+    torch.testing.assert_close(found, scores(net, ids), atol=1e-3, rtol=1e-4)

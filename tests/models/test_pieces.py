@@ -1,0 +1,128 @@
+"""Text to ids and back: every tokenizer's pieces join to the text, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from specviz.errors import PromptError
+from specviz.models.text import Text
+
+SAMPLES = [
+    "the old bridge, the mill",
+    "Die Brücke über den Fluß",
+    "橋の下で水が流れる。",
+    "def f(x):\n\treturn x + 1",
+] * 3
+SPECIAL = ["<s>", "</s>", "<unk>"]
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def wrap(tokenizer: Tokenizer, **rest: str) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", **rest
+    )
+
+
+def byte_level(**rest: str) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(SAMPLES, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 1)])
+    return wrap(tokenizer, **rest)
+
+
+def sentencepiece() -> PreTrainedTokenizerFast:
+    words = ["▁", "t", "h", "e", "th", "the", "▁the", "o", "l", "d", "橋"]
+    raw = [f"<0x{b:02X}>" for b in range(256)]
+    vocabulary = {piece: i for i, piece in enumerate(SPECIAL + raw + words)}
+    merges = [("t", "h"), ("th", "e"), ("▁", "the")]
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return wrap(tokenizer)
+
+
+ENGINES = {"bytes": byte_level(), "sentencepiece": sentencepiece()}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(text=st.text(st.characters(exclude_characters="▁", exclude_categories=["Cs"]), min_size=1))
+def test_pieces_join_to_the_text(name: str, text: str) -> None:
+    tokenizer = ENGINES[name]
+    if any(mark in text for mark in SPECIAL):
+        return
+    words = Text(tokenizer, len(tokenizer), (1,))
+    assert words.scheme == name
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert b"".join(words.piece(i) for i in ids) == text.encode()
+    assert words.decode(ids) == text
+
+
+def test_wordpiece_and_unknown_ids() -> None:
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "play": 1, "##ing": 2, "now": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.WordPiece()
+    words = Text(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"), 8)
+    assert words.scheme == "wordpiece"
+    assert [words.piece(i) for i in (1, 2, 3)] == [b" play", b"ing", b" now"]
+    assert words.piece(6) == b""  # a row of the head that the tokenizer does not know
+
+
+def test_begin_is_kept_and_an_end_behind_the_prompt_is_not() -> None:
+    tokenizer = ENGINES["bytes"]
+    words = Text(tokenizer, len(tokenizer), (1,))
+    ids = words.encode("the mill")
+    assert ids[0] == 0
+    assert ids[-1] != 1
+    assert words.decode(ids) == "the mill"
+    assert words.piece(0) == b"<s>"
+    assert words.encode("the mill</s>")[-1] == 1  # unless the prompt itself ends with one
+    assert words.encode([3, 4]) == [3, 4]
+
+
+def test_chat_messages_go_through_the_template() -> None:
+    tokenizer = byte_level(chat_template=CHAT)
+    words = Text(tokenizer, len(tokenizer), (1,))
+    ids = words.encode([{"role": "user", "content": "the mill"}])
+    assert ids[0] == 0
+    assert ids.count(0) == 1
+    assert words.decode(ids) == "[user]the mill[assistant]"
+    with pytest.raises(PromptError, match="message 0 needs a role and a content"):
+        words.encode([{"role": "user"}])
+    with pytest.raises(PromptError, match="no chat template: pass the prompt as plain text"):
+        Text(ENGINES["bytes"], 400).encode([{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "line"),
+    [
+        ("", "empty"),
+        ([], "empty"),
+        ([1, 999], "token id 999 is outside m's vocabulary of 400"),
+        ([-1], "token id -1 is outside"),
+        ([True], "a list of token ids"),
+        ([1, "x"], "a list of token ids"),
+    ],
+)
+def test_bad_prompts(prompt: object, line: str) -> None:
+    with pytest.raises(PromptError, match=line):
+        Text(ENGINES["bytes"], 400).encode(prompt, "m")
+    with pytest.raises(PromptError, match="no tokenizer: pass token ids"):
+        Text(None, 400).encode("x", "m")
