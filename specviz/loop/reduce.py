@@ -268,10 +268,9 @@ class Predictions:
         self.p, self.top_p = p[at, tokens].cpu().numpy(), top_p.cpu().numpy()
         self.entropy, self.top_token = entropy.clamp_(min=0).cpu().numpy(), places.cpu().numpy()
         self.rank = rank.cpu().numpy()
-        for i in np.flatnonzero(
-            self.rank == best.shape[1]
-        ):  # outside the top list: rare, so counted one by one
-            self.rank[i] = int((logits[self.at[i]] > own[i]).sum())
+        if len(beyond := np.flatnonzero(self.rank == best.shape[1])):  # outside the top list: counted in full
+            some = torch.from_numpy(beyond).to(logits.device)
+            self.rank[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
 
     def take(self, rows: int, pairs: int) -> Predictions:
         """The next cycle's part."""

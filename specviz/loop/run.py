@@ -5,9 +5,10 @@ from __future__ import annotations
 import platform
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ class Run:
         if self.trace is None:  # it had not begun
             self._end("closed before it began")
 
-    def _decode(self) -> Iterator[Cycle]:
+    def _decode(self) -> Generator[Cycle, None, None]:
         try:
             for entry in self.prompts:
                 yield from self._texts(entry)
@@ -374,6 +375,7 @@ def machine(device: torch.device) -> dict[str, str]:
     return {"processor": processor, "device": name, "system": f"{platform.system()} {platform.release()}"}
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of Python, specviz and the libraries that ran."""
     found = {"python": platform.python_version()}

@@ -201,6 +201,7 @@ class Method:
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
+    exact: ClassVar[dict[str, Any]] = {}  # where a lossy method is exact: the setting that the audit runs
     needs_draft: ClassVar[bool] = False
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)

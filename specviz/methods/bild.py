@@ -41,6 +41,7 @@ class BiLD(Method):
             "Algorithm 1 (line 2) stops without.",
         ),
     )  # fmt: skip
+    exact = {"rollback": 0.0, "cap": 2}  # noqa: RUF012
     needs_draft = True
     fallback: float
     rollback: float
@@ -66,14 +67,14 @@ class BiLD(Method):
         if n == 0:
             return Draft.empty(stop)
         sampling, tail = self.session.sampling, self.drafter
-        u = None if sampling.greedy else self.session.uniforms(DRAFT, n)
+        u = np.empty(0) if sampling.greedy else self.session.uniforms(DRAFT, n)
         tokens: list[int] = []
         scores: list[Tensor] = []
         drawn: list[Tensor] = []
         met = True
         for i in range(n):
             row = tail.predict()  # line 3
-            q = None if u is None else sampling.probabilities(row)
+            q = None if sampling.greedy else sampling.probabilities(row)
             token = row.argmax() if q is None else draw(q, float(u[i]))
             sure, choice = pair(confidence(row), token)
             met = goes_on(sure, self.fallback)

@@ -67,10 +67,8 @@ def verify_greedy(draft: Draft, scores: Tensor) -> Verdict:
     `scores` [1 + n, vocabulary]: row i predicts node i, the last row the bonus.
     """
     n = len(draft)
-    best = scores.argmax(-1)
-    both = torch.cat(
-        [best, torch.as_tensor(draft.tokens, device=best.device)]
-    ).tolist()  # the synchronisation
+    drafted = torch.as_tensor(draft.tokens, device=scores.device)
+    both = torch.cat([scores.argmax(-1), drafted]).tolist()  # the synchronisation
     best, tokens = both[: n + 1], both[n + 1 :]
     kept = matching(best, tokens)
     origin = "plain" if n == 0 else "bonus" if kept == n else "correction"
