@@ -23,3 +23,17 @@ def folder(name: str) -> Path:
     raise SpecvizError(
         f"the package's data folder {name!r} is missing; reinstall specviz-lm or use a full checkout"
     )
+
+
+def example(name: str) -> Path:
+    """A recorded trace that comes with the package: ``autoregressive``, ``speculative`` or ``bild``.
+
+    Raises
+    ------
+    SpecvizError
+        If there is none of that name; the message lists those there are.
+    """
+    found = {path.stem: path for path in sorted(folder("traces").glob("*.parquet"))}
+    if name not in found:
+        raise SpecvizError(f"no recorded trace {name!r}; there is {', '.join(found) or 'none'}")
+    return found[name]

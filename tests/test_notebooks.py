@@ -1,0 +1,55 @@
+"""The walkthroughs: sources and notebooks match, hold no outputs, and run from top to bottom."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+SOURCES = sorted(FOLDER.glob("*.py"))
+
+
+def test_there_are_walkthroughs():
+    assert [p.stem[:2] for p in SOURCES] == ["00", "01", "02", "03"]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
+def test_pairs_match_and_hold_no_outputs(source):
+    jupytext = pytest.importorskip("jupytext", reason="needs the test extra")
+    text = jupytext.read(source)
+    book = jupytext.read(source.with_suffix(".ipynb"))
+    assert [(c.cell_type, c.source) for c in text.cells] == [(c.cell_type, c.source) for c in book.cells], (
+        f"run: jupytext --sync {source.relative_to(FOLDER.parent)}"
+    )
+    code = [c for c in book.cells if c.cell_type == "code"]
+    assert not any(c.outputs or c.execution_count for c in code)
+    assert "widgets" not in book.metadata
+    assert book.metadata["kernelspec"]["name"] == "python3"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
+def test_a_picture_comes_within_three_cells(source):
+    """The first code cell ends in a trace or a figure; every section asks before it shows."""
+    text = source.read_text(encoding="utf8")
+    cells = text.split("\n# %%")
+    assert "# %% [markdown]" in text.split("\n# %%\n")[0]
+    first = next(c for c in cells[1:] if not c.startswith(" [markdown]"))
+    assert first.rstrip().splitlines()[-1].strip() in ("one", "trace")
+    assert text.count("**Predict") >= 2
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
+def test_it_runs(source, tmp_path):
+    jupytext = pytest.importorskip("jupytext", reason="needs the test extra")
+    nbclient = pytest.importorskip("nbclient", reason="needs the test extra")
+    book = jupytext.read(source)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    client = nbclient.NotebookClient(
+        book, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    )
+    client.execute(env=environment)
+    shown = [o for c in book.cells if c.cell_type == "code" for o in c.outputs]
+    assert any("image/png" in o.get("data", {}) for o in shown)
+    assert not [o for o in shown if o.get("name") == "stderr"], "a warning in a walkthrough distracts"

@@ -1,0 +1,123 @@
+"""The package as its users get it: doors that load nothing heavy, and a wheel that runs elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("torch", "transformers", "pandas", "pyarrow", "matplotlib", "plotly", "typer", "numpy")
+
+
+def run(code: str, **more: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | more, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_loads_nothing_heavy():
+    code = f"import sys, specviz; specviz.__version__; print([m for m in {HEAVY} if m in sys.modules])"
+    assert run(code) == "[]"
+
+
+def test_command_line_help_needs_no_torch():
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; sys.argv = ['specviz', '--help']\n"
+        "from specviz.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as e: print('exit', e.code)"
+    )
+    assert run(code).splitlines()[-1] in ("exit 0", "exit None")
+
+
+def test_every_door_opens():
+    import specviz
+
+    for name in specviz.__all__:
+        assert getattr(specviz, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = specviz.nonsense
+
+
+def test_doors_are_documented():
+    import specviz
+
+    for name in specviz.__all__:
+        value = getattr(specviz, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert inspect.getdoc(value), name
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The built wheel, installed into a folder of its own."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*.whl")
+    site = folder / "site"
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(site),
+        str(path),
+    ]
+    subprocess.run(install, check=True)
+    return path, site
+
+
+def test_the_wheel_holds_its_data(wheel):
+    names = zipfile.ZipFile(wheel[0]).namelist()
+    for wanted in (
+        "data/models/town/model.safetensors",
+        "data/traces/bild.parquet",
+        "data/suites/town.jsonl",
+    ):
+        assert f"specviz/{wanted}" in names
+    assert any(n.startswith("specviz/notebooks/") and n.endswith(".ipynb") for n in names)
+    assert "specviz/view/style.css" in names
+    assert not any(n.startswith("tests/") for n in names)
+
+
+def test_demo_runs_from_the_wheel(wheel, tmp_path):
+    _, site = wheel
+    where = run("import specviz; print(specviz.__file__)", PYTHONPATH=str(site))
+    assert where.startswith(str(site)), "the installed copy must be the one that runs"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "specviz",
+            "demo",
+            "--prompts",
+            "1",
+            "--max-new-tokens",
+            "12",
+            "--out",
+            str(tmp_path / "out"),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "out").glob("*.parquet"))
+    (page,) = (tmp_path / "out").glob("*.html")
+    assert str(page) in done.stdout.replace("\n", "")
