@@ -28,6 +28,11 @@ def _ratio(above: float, below: float) -> float:
     return float(above) / float(below) if below else float("nan")
 
 
+def _silent(trace: Trace) -> bool:
+    """Whether no run recorded more than its text."""
+    return all(part.run["record"] is None for part in trace.split())
+
+
 def _steps(trace: Trace) -> pd.DataFrame:
     """The cycles after the prefill."""
     cycles = trace.cycles
@@ -58,14 +63,14 @@ def output(trace: Trace) -> int:
     return int(trace.outputs["kept"].sum())
 
 
-def drafted(trace: Trace) -> int:
+def drafted(trace: Trace) -> float:
     """Nodes of all drafts (the root is none), whether or not they were sent to the target."""
-    return int(trace.cycles["drafted"].sum())
+    return float("nan") if _silent(trace) else int(trace.cycles["drafted"].sum())
 
 
 def accepted(trace: Trace) -> int:
-    """Draft nodes that the target accepted and that were emitted; cut nodes are not among them."""
-    return int(trace.cycles["accepted"].sum())
+    """Draft tokens that the target accepted and that were emitted; cut nodes are not among them."""
+    return int((trace.outputs["origin"] == "draft").sum())
 
 
 def tau(trace: Trace) -> float:
@@ -90,7 +95,8 @@ def acceptance_rate(trace: Trace) -> float:
 
 def accepted_share(trace: Trace) -> float:
     """A/O: accepted draft tokens divided by tokens of the final texts; the share that came from drafts."""
-    return _ratio(accepted(trace), output(trace))
+    outputs = trace.outputs[trace.outputs["kept"]]
+    return _ratio((outputs["origin"] == "draft").sum(), len(outputs))
 
 
 def mean_accepted(trace: Trace) -> float:
@@ -98,16 +104,18 @@ def mean_accepted(trace: Trace) -> float:
     return _ratio(accepted(trace), steps(trace))
 
 
-def target_passes(trace: Trace) -> int:
+def target_passes(trace: Trace) -> float:
     """Forward passes of the target after the prefill."""
-    passes = _passes(trace, "target")
-    return int((passes["cycle"] > 0).sum())
+    return _count(trace, "target")
 
 
-def draft_passes(trace: Trace) -> int:
+def draft_passes(trace: Trace) -> float:
     """Forward passes of the drafter after the prefill; a drafter without a model has none."""
-    passes = _passes(trace, "draft")
-    return int((passes["cycle"] > 0).sum())
+    return _count(trace, "draft")
+
+
+def _count(trace: Trace, model: str) -> float:
+    return float("nan") if _silent(trace) else int((_passes(trace, model)["cycle"] > 0).sum())
 
 
 def seconds(trace: Trace, prefill: bool = True) -> float:
@@ -154,6 +162,8 @@ def fallback_share(trace: Trace) -> float:
     (``fallback``), or its run was full (``length``). The paper names no denominator; ours is the tokens of
     the final texts.
     """
+    if _silent(trace):
+        return float("nan")
     return _ratio(_steps(trace)["stop"].isin(["fallback", "length"]).sum(), output(trace))
 
 
@@ -164,7 +174,7 @@ def rollback_share(trace: Trace) -> float:
     tree it is a cycle in which the target left the drafted tree before a leaf. The paper names no
     denominator; ours is the tokens of the final texts.
     """
-    return _ratio(len(_rejections(trace)), output(trace))
+    return float("nan") if _silent(trace) else _ratio(len(_rejections(trace)), output(trace))
 
 
 def _rejections(trace: Trace) -> pd.DataFrame:

@@ -103,7 +103,7 @@ RUN_FIELDS: dict[str, str] = {
     "draft": "The drafter: {name, parameters}; null where there is none.",
     "tokenizer": "Name of the tokenizer.",
     "eos": "Ids that end a text.",
-    "prompts": "For each prompt {tokens} (its ids) and, where it had them, id, kind, language and reference.",
+    "prompts": "For each prompt {tokens} (its ids) and, where it had them, id, turn, kind, language and reference.",
     "pieces": "Bytes (base64) of every token id that occurs in the run; the recorder fills it.",
     "machine": "{processor, device, system}.",
     "threads": "Threads that the backend used.",

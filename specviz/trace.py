@@ -165,6 +165,7 @@ class Recorder:
         self._rows: list[dict[str, Any]] = []
         self._piece = piece
         self._pieces: dict[int, bytes] = {}
+        self._prompts = 0  # how many of the run's prompts are written
         self._schema = arrow_schema()
         self._names = {c.name for c in schema.COLUMNS}
         self._kept = self._names if record is not None else set(TEXT_COLUMNS)
@@ -199,7 +200,8 @@ class Recorder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.partial, "wb" if force else "xb", buffering=0)  # noqa: SIM115
             self._sink = pa.PythonFile(self._file, "w")
-            self._writer = pa.ipc.new_stream(self._sink, arrow_schema(self.run))
+            # Prompts can be added while the run goes on, so they go with the batches.
+            self._writer = pa.ipc.new_stream(self._sink, arrow_schema(self.run | {"prompts": None}))
             # An empty batch makes the header reach the file before the first cycle does.
             self._writer.write_batch(pa.RecordBatch.from_pylist([], arrow_schema()))
         except OSError as error:
@@ -235,13 +237,15 @@ class Recorder:
         if not self._rows:
             return
         batch = self._convert(self._rows)
-        new = self._new_pieces(batch)
+        prompts = (self.run["prompts"] or [])[self._prompts :]
+        new = self._new_pieces(batch, prompts)
         if self._file is None:
             self._batches.append(batch)
         else:
             end = self._file.tell()
             try:
-                self._writer.write_batch(batch, custom_metadata={b"pieces": _dump(_encode_pieces(new))})
+                more = {b"pieces": _dump(_encode_pieces(new)), b"prompts": _dump(prompts)}
+                self._writer.write_batch(batch, custom_metadata=more)
             except OSError as error:
                 with contextlib.suppress(OSError):
                     self._file.truncate(end)  # the stream then ends with its last whole batch
@@ -251,6 +255,7 @@ class Recorder:
                 )
                 raise self._failed from error
         self._pieces.update(new)
+        self._prompts += len(prompts)
         self.cycles += len(self._rows)
         self._rows = []
 
@@ -281,18 +286,15 @@ class Recorder:
         _check_lengths(counts, batch.column("top_k"), "the record")
         return batch
 
-    def _new_pieces(self, batch: pa.RecordBatch | None) -> dict[int, bytes]:
+    def _new_pieces(self, batch: pa.RecordBatch, prompts: list[dict[str, Any]]) -> dict[int, bytes]:
+        """Pieces of the tokens that occur here for the first time."""
         if self._piece is None:
             return {}
-        seen: set[int] = set()
-        if not self._pieces:
-            for prompt in self.run.get("prompts") or []:
-                seen.update(prompt.get("tokens") or [])
-        if batch is not None:
-            for name in TOKEN_COLUMNS:
-                values = batch.column(name).values
-                if len(values):
-                    seen.update(np.unique(values.drop_null().to_numpy()).tolist())
+        seen = {token for prompt in prompts for token in prompt.get("tokens") or []}
+        for name in TOKEN_COLUMNS:
+            values = batch.column(name).values
+            if len(values):
+                seen.update(np.unique(values.drop_null().to_numpy()).tolist())
         return {token: self._piece(token) for token in seen if token not in self._pieces}
 
     def close(self, complete: bool = True, stopped: str | None = None) -> Trace:
@@ -323,7 +325,7 @@ class Recorder:
                     if self._failed is None:
                         self._writer.close()
                 self._file.close()
-        self._pieces.update(self._new_pieces(None))
+        self._pieces.update(self._new_pieces(self._convert([]), (self.run["prompts"] or [])[self._prompts :]))
         self.run |= {"complete": complete, "stopped": stopped, "pieces": _encode_pieces(self._pieces)}
         if self.path is None:
             table = pa.Table.from_batches(self._batches, self._schema)
@@ -399,7 +401,7 @@ def _check_run(run: Any, where: str) -> dict[str, Any]:
     for prompt in run.get("prompts") or []:
         whole = isinstance(prompt, dict) and _ids(prompt.get("tokens") or [])
         if not whole or not all(
-            isinstance(prompt.get(k), words) for k in ("id", "kind", "language", "length")
+            isinstance(prompt.get(k), words) for k in ("id", "kind", "language", "length", "turn")
         ):
             raise TraceError(f"{where}: the run's 'prompts' are not what they should be")
     for name in ("model", "draft", "peak_memory"):
@@ -757,7 +759,7 @@ def _open_partial(path: Path) -> _Store:
         with pa.BufferReader(content) as file, pa.ipc.open_stream(file) as stream:
             run = _load_metadata(stream.schema.metadata, str(path))
             _check_schema(stream.schema, str(path))
-            pieces = dict(run.get("pieces") or {})
+            pieces, prompts = dict(run["pieces"] or {}), list(run["prompts"] or [])
             batches = []
             while True:
                 try:
@@ -767,16 +769,16 @@ def _open_partial(path: Path) -> _Store:
                     break
                 if batch.nbytes > size:
                     raise TraceError(f"{path}: a batch is longer than the file")
-                if extra and b"pieces" in extra:
-                    new = json.loads(extra[b"pieces"])
-                    _decode_pieces(new, str(path))
-                    pieces |= new
+                if extra is not None:
+                    pieces.update(json.loads(extra.get(b"pieces", b"{}")))
+                    prompts.extend(json.loads(extra.get(b"prompts", b"[]")))
                 if len(batch):  # an empty batch's offsets can point anywhere: Arrow does not check them
                     batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema).replace_schema_metadata(None)
     if run["complete"] is None:
         run |= {"complete": False, "stopped": "cut off"}
-    return _Store(run | {"pieces": pieces}, table=table, path=path)
+    run = _check_run(run | {"pieces": pieces, "prompts": prompts}, str(path))
+    return _Store(run, table=table, path=path)
 
 
 class Trace:
@@ -963,7 +965,7 @@ class Trace:
 
     @cached_property
     def prompts(self) -> pd.DataFrame:
-        """One row a prompt: id, kind, language, its number of tokens, its text and reference."""
+        """One row a prompt: id, turn, kind, language, number of tokens, text and reference."""
         import pandas as pd
 
         rows = []
@@ -972,10 +974,10 @@ class Trace:
                 if self._prompts is None or i in self._prompts:
                     ids = prompt.get("tokens") or []
                     row = {"run": store.run["run"], "prompt": i}
-                    row |= {name: prompt.get(name) for name in ("id", "kind", "language")}
+                    row |= {name: prompt.get(name) for name in ("id", "turn", "kind", "language")}
                     row |= {"tokens": prompt.get("length", len(ids)), "text": _text(store, ids)}
                     rows.append(row | {"reference": prompt.get("reference")})
-        names = ["run", "prompt", "id", "kind", "language", "tokens", "text", "reference"]
+        names = ["run", "prompt", "id", "turn", "kind", "language", "tokens", "text", "reference"]
         return pd.DataFrame(rows, columns=names)
 
     @cached_property
@@ -1334,7 +1336,7 @@ def _redact(store: _Store, table: pa.Table) -> dict[str, Any]:
     known = isinstance(device, str) and re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device)
     kept["machine"] = {"device": device} if known else None
     kept["prompts"] = [
-        {"kind": p.get("kind"), "language": p.get("language"), "length": len(p.get("tokens") or [])}
+        {name: p.get(name) for name in ("kind", "language", "turn")} | {"length": len(p.get("tokens") or [])}
         for p in run["prompts"] or []
     ]
     used: set[int] = set()

@@ -182,6 +182,15 @@ def test_an_empty_trace_has_no_numbers():
     assert len(metrics.by_depth(trace)) == len(metrics.recheck(trace)) == 0
 
 
+def test_a_run_that_kept_its_text_alone_counts_what_it_can():
+    full, bare = traces.build("tree", prompts=2), traces.build("tree", prompts=2, record=None)
+    for metric in (metrics.tau, metrics.accepted_share, metrics.accepted, metrics.output, metrics.steps):
+        assert metric(bare) == metric(full)
+    row = bare.summary().iloc[0]
+    names = ["drafted", "A/D", "tokens_per_second", "target_passes", "draft_passes"]
+    assert row[[*names, "fallback_share", "rollback_share"]].isna().all()
+
+
 # ------------------------------------------------------------ rechecking
 
 

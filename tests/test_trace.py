@@ -261,7 +261,10 @@ def test_a_killed_run_opens_to_its_last_whole_batch(tmp_path):
         from specviz import trace as room
         room.BATCH = 10
         recorder = room.Recorder(traces.metadata("tree", prompts=5), Path(sys.argv[1]), piece=traces.piece)
+        prompts, recorder.run["prompts"] = recorder.run["prompts"], []
         for i, cycle in enumerate(traces.cycles("tree", prompts=5)):
+            if not cycle["cycle"]:  # a loop may learn its prompts one by one
+                recorder.run["prompts"].append(prompts[cycle["prompt"]])
             recorder.add(cycle)
             if i == 37:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -277,6 +280,9 @@ def test_a_killed_run_opens_to_its_last_whole_batch(tmp_path):
     assert len(trace.cycles) == 30
     assert trace.nodes.equals(whole.nodes[: len(trace.nodes)])
     assert whole.texts[0] == trace.texts[0]  # the pieces are there
+    count = len(trace.prompts)
+    assert 1 < count < 5
+    assert trace.prompts.equals(whole.prompts[:count])
     assert trace.run["complete"] is False
     assert trace.run["stopped"] == "cut off"
     validate(trace)
