@@ -30,7 +30,8 @@ def test_import_loads_nothing_heavy():
 
 def test_command_line_help_needs_no_torch():
     code = (
-        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; sys.argv = ['specviz', '--help']\n"
+        "import sys; sys.argv = ['specviz', '--help']\n"
+        "sys.modules['torch'] = sys.modules['transformers'] = None\n"
         "from specviz.cli import main\n"
         "try: main()\n"
         "except SystemExit as e: print('exit', e.code)"
