@@ -56,15 +56,18 @@ trace
 # the first $m$ with $d > \alpha_{RB}$ and everything behind it are thrown away, and the large model's token takes
 # the place of $y_m$ (↶).
 #
-# The dashed line in the lane of confidence is $\alpha_{FB}$. **Predict.** Can a drafted token stand below it?
+# The dashed line in the lane of confidence is $\alpha_{FB}$. **Predict.** Can a token that was sent to the large model
+# stand below it?
 
 # %%
 nodes = trace.nodes
-print("drafted tokens below the threshold:", int((nodes["confidence"] <= 0.5).sum()), "of", len(nodes))
+below = nodes[nodes["confidence"] <= 0.5]
+print("below the threshold:", below["status"].value_counts().to_dict(), "of", len(nodes), "nodes")
 
 # %% [markdown]
-# None: what falls below is never drafted. Each rollback can be checked from the record, because it keeps the large
-# model's probability of every drafted token.
+# None of those that were sent: a candidate below the line is recorded as *unsent*, and the large model writes in its
+# place. Each rollback can be checked from the record, because it keeps the large model's probability of every token
+# that it judged.
 
 # %%
 distance = -np.log(nodes["p"].clip(lower=1e-30))
