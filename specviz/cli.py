@@ -22,6 +22,8 @@ from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
+MOST_DIFFERENCES = 40  # that the audit prints
+
 app = typer.Typer(
     name="specviz",
     help="See and measure speculative decoding. Start with: specviz demo",
@@ -30,9 +32,12 @@ app = typer.Typer(
 )
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, or hf:<id>.")]
-Draft = Annotated[str | None, typer.Option("--draft", "-d", help="Draft model; default: the bundled one, if any.")]
+Draft = Annotated[
+    str | None, typer.Option("--draft", "-d", help="Draft model; default: the bundled one, if any.")
+]
 Drafts = Annotated[
-    list[str] | None, typer.Option("--draft", "-d", help="Draft model; may be repeated. Default: all bundled ones.")
+    list[str] | None,
+    typer.Option("--draft", "-d", help="Draft model; may be repeated. Default: all bundled ones."),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")]
 Dtype = Annotated[str, typer.Option(help="float32, float16, bfloat16, float64 or auto.")]
@@ -41,7 +46,9 @@ Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that e
 OneThread = Annotated[int, typer.Option(min=1, help="Threads on the CPU.")]
 Prompts = Annotated[
     str | None,
-    typer.Option("--prompts", help="A bundled suite, or a file: JSON lines with prompt or turns, or plain lines."),
+    typer.Option(
+        "--prompts", help="A bundled suite, or a file: JSON lines with prompt or turns, or plain lines."
+    ),
 ]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens for each prompt.")]
 
@@ -64,7 +71,9 @@ def _doors(
 
 @app.command()
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Folder to write; default: a new folder specviz-demo.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write; default: a new folder specviz-demo.")
+    ] = None,
     model: Model = "town",
     draft: Drafts = None,
     prompts: Prompts = "town",
@@ -75,7 +84,7 @@ def demo(
     dtype: Dtype = "float32",
     force: Force = False,
 ) -> None:
-    """Decode a few prompts of each kind of work with every method: one table, the traces, one offline page."""
+    """Decode a few prompts of each kind of work with every method: a table, traces, an offline page."""
     if out is None:
         number = 1
         out = Path("specviz-demo")
@@ -92,7 +101,15 @@ def demo(
         target, drafts = _models(model, draft, device, dtype, None)
     with _progress() as tick:
         report, page = demonstration.run(
-            target, drafts, entries, out, each=each, max_new_tokens=max_new_tokens, force=force, count=threads, tick=tick
+            target,
+            drafts,
+            entries,
+            out,
+            each=each,
+            max_new_tokens=max_new_tokens,
+            force=force,
+            count=threads,
+            tick=tick,
         )
     report.show(_console())
     print(f"traces: {out / demonstration.TRACES}")
@@ -108,18 +125,24 @@ def generate(
     prompts: Prompts = None,
     chat: Annotated[bool, typer.Option("--chat", help="Send a text as the user's turn of a chat.")] = False,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for METHOD.parquet and METHOD.html, or a .parquet file.")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for METHOD.parquet and METHOD.html, or a .parquet file."),
     ] = None,
     max_new_tokens: NewTokens = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
-    record: Annotated[str, typer.Option(help="What the trace keeps: judged, all, or none (the text alone).")] = "judged",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")] = None,
+    record: Annotated[
+        str, typer.Option(help="What the trace keeps: judged, all, or none (the text alone).")
+    ] = "judged",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
+    ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     revision: Revision = None,
@@ -142,7 +165,9 @@ def generate(
     kind = methods.find(method)
     built = kind(**_parameters(kind, set_ or []))
     if kind.needs_draft and draft is None and model not in _bundled():
-        raise ParameterError(f"{method} needs a draft model: pass --draft (a bundled name, a folder or hf:<id>)")
+        raise ParameterError(
+            f"{method} needs a draft model: pass --draft (a bundled name, a folder or hf:<id>)"
+        )
     with _loading():
         target = load(model, device, dtype, revision=revision)
         drafter = load(draft, device, dtype) if draft is not None and kind.needs_draft else None
@@ -157,10 +182,13 @@ def generate(
         where = f"{target.device}, {count} thread{'s' * (count != 1)}, {dtype}"
         print(f"specviz: {target.name} on {where}", file=sys.stderr)
         if not chat and prompt is not None and getattr(target.tokenizer, "chat_template", None):
-            print(f"specviz: {target.name} has a chat template; --chat sends the text as a turn", file=sys.stderr)
+            print(
+                f"specviz: {target.name} has a chat template; --chat sends the text as a turn",
+                file=sys.stderr,
+            )
         run = Run(
-            target, entries, built, draft=drafter, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k,
-            top_p=top_p, seed=seed, record=None if record == "none" else record, out=file, force=force,
+            target, entries, built, draft=drafter, max_new_tokens=max_new_tokens, temperature=temperature,
+            top_k=top_k, top_p=top_p, seed=seed, record=None if record == "none" else record, out=file, force=force,
         )  # fmt: skip
         texts = sum(len(e.get("turns", [0])) for e in run.prompts)
         with _progress() as tick:
@@ -181,7 +209,9 @@ def generate(
 
 @app.command()
 def show(
-    path: Annotated[Path, typer.Argument(help="A trace: a .parquet file, a .partial of a run cut off, or a folder.")],
+    path: Annotated[
+        Path, typer.Argument(help="A trace: a .parquet file, a .partial of a run cut off, or a folder.")
+    ],
     prompt: Annotated[int | None, typer.Option(min=1, help="Which prompt; the first is 1.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one offline page.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write a picture of the first prompt.")] = None,
@@ -207,13 +237,92 @@ def show(
 
 
 @app.command()
+def audit(
+    model: Model = "town",
+    draft: Drafts = None,
+    prompts: Annotated[
+        str, typer.Option("--prompts", help="How many generated prompts; or a bundled suite, or a file.")
+    ] = "100",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", help="NAME or NAME:parameter=value,...; may be repeated. Default: every exact one."
+        ),
+    ] = None,
+    max_new_tokens: NewTokens = 64,
+    sampled: Annotated[int, typer.Option(min=0, help="Prompts that are decoded again with sampling.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the generated prompts.")] = 0,
+    threads: OneThread = 1,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+    force: Force = False,
+) -> None:
+    """Check that every exact method writes the target's own text; exit status 1 when one does not."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if json is not None:
+        _writable(json, force)
+    if prompts.lstrip("-").isdecimal():
+        if (number := int(prompts)) < 1:
+            raise PromptError(f"--prompts must be at least 1, got {number}")
+        from specviz.corpus import tasks
+
+        entries: list[Any] = tasks.prompts(number, seed)
+    else:
+        from specviz.bench.prompts import suite
+
+        entries = suite(prompts)
+    with _loading():
+        from specviz import audit as auditing
+
+        target, drafts = _models(model, draft, device, dtype, None)
+    if not getattr(
+        target.tokenizer, "chat_template", None
+    ):  # a plain language model goes on from the user's words
+        entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
+    with _progress() as tick:
+        result = auditing.run(
+            target, drafts, entries, method, max_new_tokens=max_new_tokens, threads=threads, sampled=sampled,
+            progress=lambda done, of: tick(done, of, "prompts"),
+        )  # fmt: skip
+    console = _console()
+    table = Table()
+    rows = result.table()
+    for name in rows[0] if rows else ():
+        number_like = all(isinstance(row[name], int | float | None) for row in rows)
+        table.add_column(name, justify="right" if number_like else "left")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    console.print(table)
+    from specviz.view.picture import visible
+
+    for number, (row, difference) in enumerate(result.differences):
+        if number == MOST_DIFFERENCES:
+            print(f"{len(result.differences) - number} more differences are in the result (--json)")
+            break
+        print(visible(f"{row.method} {row.draft} {row.sampling}: {difference}"))
+    print(result.summary)
+    if json is not None:
+        from specviz.view.static import write_text
+
+        write_text(json, result.to_json() + "\n", force)
+    raise typer.Exit(0 if result.holds else 1)
+
+
+@app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which one; without a name they are listed.")] = None,
     model: Model = "town",
     draft: Drafts = None,
     prompts: Prompts = "town",
-    number: Annotated[int | None, typer.Option("--number", min=1, help="How many prompts; default: the bench's.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: the bench's.")] = None,
+    number: Annotated[
+        int | None, typer.Option("--number", min=1, help="How many prompts; default: the bench's.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: the bench's.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Repetitions; default: the bench's.")] = None,
     threads: OneThread = 1,
     device: Device = "cpu",
@@ -241,7 +350,9 @@ def bench(
         target, drafts = _models(model, draft, device, dtype, None)
     given = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds}
     with using(threads), _progress() as tick:
-        report = measure(target, drafts, entries, tick=tick, **{k: v for k, v in given.items() if v is not None})
+        report = measure(
+            target, drafts, entries, tick=tick, **{k: v for k, v in given.items() if v is not None}
+        )
     report.show(_console())
     if json is not None:
         report.write(json, force)
@@ -269,7 +380,11 @@ def models() -> None:
     for heading in ("method", "parameter", "default", "range", "unit", "meaning"):
         table.add_column(heading, overflow="fold")
     for name, kind in found.items():
-        title = kind.title + (f" ({kind.paper})" if kind.paper else "") + (", needs a draft" if kind.needs_draft else "")
+        title = (
+            kind.title
+            + (f" ({kind.paper})" if kind.paper else "")
+            + (", needs a draft" if kind.needs_draft else "")
+        )
         table.add_row(Text(name), "", "", "", "", Text(title))
         for p in kind.parameters:
             legal = "true or false" if isinstance(p.default, bool) else p.range
@@ -281,8 +396,12 @@ def models() -> None:
 
 @app.command()
 def lab(
-    folder: Annotated[Path, typer.Argument(help="Where the copy goes; your edits in it stay.")] = Path("specviz-notebooks"),
-    copy_only: Annotated[bool, typer.Option("--copy-only", help="Copy, and do not start JupyterLab.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Where the copy goes; your edits in it stay.")] = Path(
+        "specviz-notebooks"
+    ),
+    copy_only: Annotated[
+        bool, typer.Option("--copy-only", help="Copy, and do not start JupyterLab.")
+    ] = False,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     force: Force = False,
 ) -> None:
@@ -291,7 +410,9 @@ def lab(
 
     from specviz.paths import HERE
 
-    source = next((p for p in (HERE / "notebooks", HERE.parent / "notebooks") if any(p.glob("*.ipynb"))), None)
+    source = next(
+        (p for p in (HERE / "notebooks", HERE.parent / "notebooks") if any(p.glob("*.ipynb"))), None
+    )
     if source is None:
         raise SpecvizError("the walkthroughs are missing; reinstall specviz-lm or use a full checkout")
     if not copy_only and find_spec("jupyterlab") is None:
@@ -303,7 +424,7 @@ def lab(
     for path in sorted(source.rglob("*")):
         part = path.relative_to(source)
         hidden = any(name.startswith((".", "__")) for name in part.parts)
-        if path.is_dir() or hidden or path.with_suffix(".ipynb").exists() and path.suffix == ".py":
+        if path.is_dir() or hidden or (path.with_suffix(".ipynb").exists() and path.suffix == ".py"):
             continue
         copy = folder / part
         if copy.exists() and not force:
@@ -311,7 +432,11 @@ def lab(
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
         new += 1
-    print(f"walkthroughs: {folder} ({new} files copied, what was there stays)" if new else f"walkthroughs: {folder}")
+    print(
+        f"walkthroughs: {folder} ({new} files copied, what was there stays)"
+        if new
+        else f"walkthroughs: {folder}"
+    )
     if not copy_only:
         import subprocess
 
@@ -337,7 +462,9 @@ def _parameters(kind: Any, pairs: list[str]) -> dict[str, Any]:
         value: Any = text
         default = known[name].default
         if isinstance(default, bool):
-            value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower(), text)
+            value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
+                text.lower(), text
+            )
         elif isinstance(default, int | float):
             with suppress(ValueError):
                 value = float(text)
@@ -373,7 +500,9 @@ def _bundled() -> dict[str, Path]:
         return {}
 
 
-def _models(model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None) -> tuple[Any, list[Any]]:
+def _models(
+    model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
+) -> tuple[Any, list[Any]]:
     """A target and its draft models, loaded and checked against each other."""
     from specviz.models import load
 
@@ -383,10 +512,20 @@ def _models(model: str, draft: list[str] | None, device: str, dtype: str, revisi
     for each in drafts:
         target.check_vocabulary(each)
     if len({each.name for each in drafts}) < len(drafts):
-        raise ParameterError("two draft models have the same folder name: rename one, so that tables can tell them apart")
+        raise ParameterError(
+            "two draft models have the same folder name: rename one, so that tables can tell them apart"
+        )
     if not drafts:
         print("specviz: no --draft, so methods that need a draft model are left out", file=sys.stderr)
     return target, drafts
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.1e}" if isinstance(value, float) else str(value)
+    )
 
 
 def _weights(path: Path) -> int:
@@ -404,15 +543,22 @@ def _weights(path: Path) -> int:
 
 
 def _card(path: Path) -> str:
-    """A model card's figures in one line, where there is a card."""
+    """The figures of a model's card: what it read, how well it translates, how well it drafts."""
     import json
 
-    try:
-        card = json.loads((path / "card.json").read_text(encoding="utf8"))
-    except (OSError, ValueError):
-        return ""
-    plain = {k: v for k, v in card.items() if isinstance(v, str | int | float) and k != "name"} if isinstance(card, dict) else {}
-    return ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in plain.items())
+    found: dict[str, Any] = {}
+    for name in ("training.json", "scores.json"):
+        with suppress(OSError, ValueError):
+            found |= json.loads((path / name).read_text(encoding="utf8"))
+    words = []
+    with suppress(
+        KeyError, TypeError, ValueError, AttributeError
+    ):  # a card of another make is no reason to fail
+        words.append(f"{found['tokens']:,} tokens seen")
+        for pair, t in found["translation"].items():
+            words.append(f"BLEU {pair} {t['bleu']:.1f} ({t['share']:.2f} of a paraphrase's)")
+        words.append(f"A/D as a draft {found['acceptance']['all']:.2f}")
+    return ", ".join(words)
 
 
 def _writable(path: Path, force: bool) -> None:
@@ -470,7 +616,13 @@ def _table(trace: Trace) -> Any:
 
     from specviz.view.picture import visible
 
-    shown = {"tau": "τ", "A/D": "A/D", "A/O": "A/O", "tokens_per_second": "tokens/s", "target_passes": "target passes"}
+    shown = {
+        "tau": "τ",
+        "A/D": "A/D",
+        "A/O": "A/O",
+        "tokens_per_second": "tokens/s",
+        "target_passes": "target passes",
+    }
     table = Table()
     for heading in ("method", "draft", "exactness", *shown.values()):
         table.add_column(heading, justify="right" if heading in shown.values() else "left")
@@ -499,7 +651,9 @@ def _loading() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("torch", "transformers", "tokenizers", "safetensors"):
             raise
-        raise ModelError(f'{error.name} is not installed; running models needs it: pip install "specviz-lm[run]"') from None
+        raise ModelError(
+            f'{error.name} is not installed; running models needs it: pip install "specviz-lm[run]"'
+        ) from None
 
 
 @contextmanager
@@ -507,9 +661,20 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
     """A progress bar on standard error that is told (done, of, what)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     # Two redraws a second: the bar's thread must not take time from what is measured.
-    with Progress(*columns, console=_console(True), transient=True, refresh_per_second=2, disable=not sys.stderr.isatty()) as bar:
+    with Progress(
+        *columns,
+        console=_console(True),
+        transient=True,
+        refresh_per_second=2,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)
 
@@ -519,7 +684,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status; nothing a person can mend ends in a traceback."""
-    # typer may bring its own copy of click: its base of all complaints about arguments is found through a public name.
+    # typer may bring its own copy of click: the base of its complaints is found through a public name.
     complaint = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
         status = typer.main.get_command(app).main(arguments, "specviz", standalone_mode=False)
@@ -555,7 +720,7 @@ def _say(line: str) -> int:
 
 def _memory(error: BaseException) -> str:
     where = "on the GPU" if "CUDA" in str(error) or "MPS" in str(error) else "on this machine"
-    return f"out of memory {where}: lower --max-new-tokens, shorten the prompts, use --dtype bfloat16, or a smaller model"
+    return f"out of memory {where}: lower --max-new-tokens, shorten the prompts, or use --dtype bfloat16"
 
 
 def _quiet() -> int:

@@ -1,4 +1,4 @@
-"""The demonstration: every method on a few prompts of each kind of work, side by side, with a page to look at."""
+"""The demonstration: every method on a few prompts of each kind of work, and a page to look at."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ COLUMNS = [
     ("same", "same text", ""),
 ]
 NOTES = [
-    "τ: tokens a cycle, the bonus counted. A/D: accepted over drafted. A/O: share of the output that came from drafts.",
-    "speedup: median over texts of tokens/s over autoregressive decoding's on the same text, side by side, prefill "
-    "inside, with its 95 % bootstrap interval. same text: token for token that of autoregressive decoding.",
+    "τ: tokens a cycle, the bonus counted. A/D: accepted over drafted. A/O: share of the output from drafts.",
+    "speedup: median over texts of tokens/s over autoregressive decoding's on the same text, side by side, "
+    "prefill inside, with its 95 % bootstrap interval. same text: token for token that of autoregressive "
+    "decoding.",
 ]
 
 
@@ -151,8 +152,8 @@ def tabulate(
         )
     model = found["model"]
     title = (
-        f"Every method on {model['name']} ({model['parameters'] / 1e6:.2f} M parameters), {found['texts']} texts, "
-        f"up to {found['max_new_tokens']} tokens each"
+        f"Every method on {model['name']} ({model['parameters'] / 1e6:.2f} M parameters), "
+        f"{found['texts']} texts, up to {found['max_new_tokens']} tokens each"
     )
     return Report("demo", title, found, COLUMNS, rows, notes=list(NOTES))
 
@@ -175,5 +176,7 @@ def write_page(report: Report, traces: dict[str, Any], path: Path, force: bool) 
     for kind, index in zip(kinds["kind"], kinds["prompt"]):
         parts.append(f"<h2>{escape(str(kind) or 'prompt')}</h2>")
         parts += [fragment(picture(trace, int(index), len(trace.prompts))) for trace in traces.values()]
-    parts.append(f'<p class="note">All {len(listed)} texts are in {escape(TRACES)}/: specviz show, or specviz.open.</p>')
+    parts.append(
+        f'<p class="note">All {len(listed)} texts are in {escape(TRACES)}/ (specviz show).</p>'
+    )
     return write_text(path, document("specviz demo", parts), force)

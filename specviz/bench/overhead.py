@@ -48,13 +48,17 @@ def bench(
             records = {"without": None, "with": "judged"}
             order = list(records) if turn % 2 else list(records)[::-1]
             options = {"draft": entrant.draft, "max_new_tokens": max_new_tokens}
-            runs = {name: Run(model, chosen, entrant.method, record=records[name], **options) for name in order}
+            runs = {
+                name: Run(model, chosen, entrant.method, record=records[name], **options) for name in order
+            }
             texts = sum(len(e.get("turns", [0])) for e in chosen)
             with closing(runs):
                 decoders = {name: Texts(run) for name, run in runs.items()}
                 times = paired(decoders, texts, model.device, clock=clock)
                 # What is still held is written, and the tables are made: that is recording, too.
-                ends = paired({name: _ending(d) for name, d in decoders.items()}, 1, model.device, clock=clock)
+                ends = paired(
+                    {name: _ending(d) for name, d in decoders.items()}, 1, model.device, clock=clock
+                )
             tick(number * (rounds + 1) + turn + 1, len(entrants) * (rounds + 1), entrant.label)
             if turn:
                 spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in records}
@@ -78,11 +82,21 @@ def bench(
     return Report(
         "overhead",
         f"Recording at the default level, {rounds} pairs of runs over {len(chosen)} prompts",
-        setting(model, drafts, prompts=len(chosen), max_new_tokens=max_new_tokens, rounds=rounds, clock=name_of_clock),
+        setting(
+            model,
+            drafts,
+            prompts=len(chosen),
+            max_new_tokens=max_new_tokens,
+            rounds=rounds,
+            clock=name_of_clock,
+        ),
         COLUMNS,
         [row | {"shown": str(row["ratio"])} for row in rows],
         bars,
-        [f"ms: median over runs, {name_of_clock}. with/without: median over pairs, with its 95 % bootstrap interval."],
+        [
+            f"ms: median over runs, {name_of_clock}. with/without: median over pairs, with its 95 % bootstrap "
+            "interval."
+        ],
     )
 
 

@@ -55,7 +55,8 @@ def measure(
         raise ParameterError("a pass holds at least one token, and so does its context")
     if context + sizes[-1] > model.max_length:
         raise ParameterError(
-            f"{context} tokens of context and {sizes[-1]} in a pass do not fit into {model.name}'s {model.max_length}"
+            f"{context} tokens of context and {sizes[-1]} in a pass do not fit into {model.name}'s "
+            f"{model.max_length}"
         )
     ids = np.random.default_rng(0).integers(0, model.vocabulary, context + sizes[-1]).tolist()
     drafts = {g: Draft.chain(np.array(ids[context : context + g - 1], np.int64)) for g in sizes}
@@ -65,7 +66,9 @@ def measure(
     try:
         opened.prefill()
         for g in sizes * 3:
-            opened.forward(drafts[g])  # also computes the last token of the context: from here on it is the root
+            opened.forward(
+                drafts[g]
+            )  # also computes the last token of the context: from here on it is the root
         with settled():
             for turn in range(rounds):
                 first = turn % len(sizes)
@@ -96,7 +99,10 @@ def bench(
     rounds: int = 51,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """s(g) of the target and of each draft model; `prompts` is here the context's length, `entries` is not read."""
+    """s(g) of the target and of each draft model.
+
+    Here `prompts` is the length of the context and `max_new_tokens` the largest g; `entries` is not read.
+    """
     models = [model, *drafts]
     context = min(prompts, model.max_length // 2)
     sizes = [g for g in SIZES if g <= min(max_new_tokens, min(m.max_length for m in models) - context)]
@@ -110,5 +116,7 @@ def bench(
         setting(model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1]),
         COLUMNS,
         rows,
-        notes=["s(g) is flat while reading the weights costs more than computing with them, and grows with g beyond."],
+        notes=[
+            "s(g) is flat while reading the weights costs more than computing with them, and then grows."
+        ],
     )

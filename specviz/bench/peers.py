@@ -29,11 +29,15 @@ COLUMNS = [
     ("tau", "τ", "{:.2f}"),
     ("same", "same text", ""),
 ]
-GENERATE, COMPILED, ASSISTED = "transformers generate", "transformers generate, compiled", "transformers assisted"
+GENERATE, COMPILED, ASSISTED = (
+    "transformers generate",
+    "transformers generate, compiled",
+    "transformers assisted",
+)
 NOTES = [
-    "tokens/s: median over texts, prefill inside, and its quartiles. Ratios: medians over texts of tokens/s on the same "
-    "text, with a 95 % bootstrap interval. Peers: generate for autoregressive, assisted generation with the same draft "
-    "model and length for speculative.",
+    "tokens/s: median over texts, prefill inside, and its quartiles. Ratios: medians over texts of tokens/s on "
+    "the same text, with a 95 % bootstrap interval. Peers: generate for autoregressive, assisted generation "
+    "with the same draft model and length for speculative.",
     "same text: token for token that of our autoregressive decoding (bild is lossy).",
 ]
 
@@ -106,7 +110,12 @@ def bench(
     rows = [_row(side, times, traces, peers.get(side)) for side in times]
     bars = _bars(rows, cuda, times)
     found = setting(
-        model, drafts, prompts=len(ids) // rounds, rounds=rounds, max_new_tokens=max_new_tokens, draft_length=length
+        model,
+        drafts,
+        prompts=len(ids) // rounds,
+        rounds=rounds,
+        max_new_tokens=max_new_tokens,
+        draft_length=length,
     )
     version = found["versions"].get("transformers", "")
     title = f"Against transformers {version}: {model.name}, {len(ids)} texts, {length} draft tokens, greedy"
@@ -142,7 +151,9 @@ def _bars(rows: list[dict[str, Any]], cuda: bool, times: dict[Side, Timed]) -> l
         bars.append(Bar(f"speculative over assisted, {draft}", by["speculative", draft]["peer"].median, 1.2))
     for name in ("speculative", "bild") if drafts else ():
         best = max(drafts, key=lambda draft: by[name, draft]["baseline"].median)
-        bars.append(Bar(f"{name} ({best}) over autoregressive", by[name, best]["baseline"].median, 1.0, "more than"))
+        bars.append(
+            Bar(f"{name} ({best}) over autoregressive", by[name, best]["baseline"].median, 1.0, "more than")
+        )
     return bars
 
 
@@ -182,7 +193,7 @@ class Peer:
 
 
 def twin(model: Any) -> Any:
-    """A copy of a model's weights as transformers lays them out, so that neither side runs on the other's layout.
+    """A copy of a model as transformers lays out its weights: neither side runs on the other's layout.
 
     Raises
     ------
@@ -199,5 +210,7 @@ def twin(model: Any) -> Any:
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
-        raise ModelError(f"no memory for a second copy of {model.name}: use a smaller model or dtype") from None
+        raise ModelError(
+            f"no memory for a second copy of {model.name}: use a smaller model or dtype"
+        ) from None
     return net

@@ -46,7 +46,8 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     """Prompts of a file, one a line; blank lines are skipped.
 
     If any line begins with ``{`` every line must be a JSON object with ``prompt`` (a text), ``turns`` (texts
-    of one conversation) or ``messages`` (a chat that ends with the user's turn). Otherwise a line is a prompt.
+    of one conversation) or ``messages`` (a chat that ends with the user's turn); of several, turns go before
+    messages before prompt. Otherwise a line is a prompt.
 
     Raises
     ------
@@ -94,27 +95,26 @@ def entry(line: Any) -> dict[str, Any]:
     """
     if not isinstance(line, dict):
         raise PromptError(f"a JSON object with 'prompt' is wanted, not a {type(line).__name__}")
-    bodies = [name for name in ("prompt", "turns", "messages") if line.get(name) is not None]
-    if len(bodies) != 1:
-        has = ", ".join(map(repr, list(line)[:6])) or "nothing"
-        raise PromptError(f"one of 'prompt', 'turns' and 'messages' is wanted; it has {has}")
-    body = line[bodies[0]]
-    if bodies[0] == "prompt":
+    form = next((name for name in ("turns", "messages", "prompt") if line.get(name) is not None), None)
+    if form is None:
+        has = ", ".join(repr(name[:20]) for name in list(line)[:6]) or "nothing"
+        raise PromptError(f"'prompt', 'turns' or 'messages' is wanted; it has {has}")
+    body = line[form]
+    if form == "prompt":
         if not isinstance(body, str) or not body.strip():
             raise PromptError("'prompt' must be a text that is not empty")
         found: dict[str, Any] = {"prompt": body}
-    elif bodies[0] == "turns":
+    elif form == "turns":
         if not isinstance(body, list) or not body or not all(isinstance(t, str) and t.strip() for t in body):
             raise PromptError("'turns' must be a list of texts that are not empty")
         found = {"turns": body}
     else:
-        known = isinstance(body, list) and body and all(
-            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in body
-        )  # fmt: skip
-        if not known:
+        chat = isinstance(body, list) and body and all(isinstance(m, dict) for m in body)
+        if not chat or not all(isinstance(m.get(part), str) for m in body for part in ("role", "content")):
             raise PromptError("'messages' must be a list of {role, content}, both texts")
         found = {"prompt": body}
-    line = {"id": line.get("question_id"), "kind": line.get("category"), **line}
+    other = {"id": "question_id", "kind": "category", "reference": "references"}
+    line = {name: line.get(theirs) for name, theirs in other.items()} | line
     if line["kind"] in MULTI_TURN and "category" in line:
         line["kind"] = "multi-turn"
     for name in ("id", "kind", "language"):

@@ -137,7 +137,9 @@ class Report:
             "bench": self.name,
             "title": self.title,
             "setting": self.setting,
-            "rows": [{k: asdict(v) if isinstance(v, Estimate) else v for k, v in row.items()} for row in self.rows],
+            "rows": [
+                {k: asdict(v) if isinstance(v, Estimate) else v for k, v in row.items()} for row in self.rows
+            ],
             "bars": [asdict(bar) | {"held": bool(bar.held)} for bar in self.bars],
             "notes": self.notes,
             "held": bool(self.held),
@@ -162,7 +164,9 @@ class Report:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=Text(self.title), title_justify="left", caption=Text(self.where), caption_justify="left")
+        table = Table(
+            title=Text(self.title), title_justify="left", caption=Text(self.where), caption_justify="left"
+        )
         for i, (_, heading, form) in enumerate(self.columns):
             right = bool(form) or any(isinstance(row.get(self.columns[i][0]), Estimate) for row in self.rows)
             table.add_column(heading, justify="right" if right else "left")

@@ -39,7 +39,7 @@ class Entrant:
 
 
 def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
-    """Every method that is installed, autoregressive decoding first; those that draft with a model, once a draft.
+    """Every installed method, autoregressive decoding first; those that need a draft model once with each.
 
     Parameters
     ----------
@@ -212,7 +212,8 @@ def setting(model: Any, drafts: list[Any], **more: Any) -> dict[str, Any]:
 def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
     """Token ids of each prompt; of a conversation its first turn."""
     return [
-        model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"]) for e in entries
+        model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"])
+        for e in entries
     ]
 
 
