@@ -6,6 +6,7 @@ A sample belongs to one split, and so does every clause, calculation and program
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -60,6 +61,10 @@ class Sample:
         The language to translate into.
     meaning : tuple of Sentence
         What a translation says, for scoring it against any number of paraphrases.
+    bits : float
+        What the free choices in the last answer (words, order, opening) were worth: -log2 of their
+        probability. Its mean is the entropy of the answer once its content is settled, or a little more, since
+        now and then two choices give one text.
     """
 
     kind: str
@@ -69,6 +74,7 @@ class Sample:
     references: tuple[str, ...] = ()
     target: str | None = None
     meaning: tuple[Sentence, ...] = ()
+    bits: float = 0.0
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -88,6 +94,20 @@ class _Draft:
     meaning: tuple[Sentence, ...] = ()
 
 
+class _Dice(random.Random):
+    """Chance that counts the bits of its weighted choices in `spent`, those of its forks included."""
+
+    def __init__(self, seed: int, spent: list[float]) -> None:
+        super().__init__(seed)
+        self.spent = spent
+
+    def choices(self, population, weights=None, *, cum_weights=None, k=1):  # type: ignore[no-untyped-def]
+        i = super().choices(range(len(population)), weights)[0]
+        share = weights[i] / sum(weights) if weights else 1 / len(population)
+        self.spent.append(-math.log2(share))
+        return [population[i]]
+
+
 class _Voice:
     """One language and a source of chance: everything that one speaker says in a sample.
 
@@ -96,7 +116,8 @@ class _Voice:
 
     def __init__(self, code: str, rng: random.Random, echo: _Voice | None = None) -> None:
         self.code = code
-        self.rng = random.Random(rng.getrandbits(64))  # so that nothing else depends on how much is said
+        seed = rng.getrandbits(64)  # a source of its own: nothing else depends on how much is said
+        self.rng = _Dice(seed, rng.spent) if isinstance(rng, _Dice) else random.Random(seed)
         self.language: Language = language(code)
         own, kept = random_pick(self.rng), echo.pick if echo else None
 
@@ -144,11 +165,13 @@ def _conversation(rng: random.Random, split: Split, code: str) -> _Draft:
     while True:
         story = world.story(rng, split, rng.choice((2, 2, 3)))
         who = story[0].main.subject
+        if not isinstance(who, Entity) or who.pronoun:
+            continue
+        who = replace(who, definite=True)  # the question has introduced them
+        story[0] = replace(story[0], main=replace(story[0].main, subject=who))
         fact = _fact(rng, story)
-        if isinstance(who, Entity) and not who.pronoun and fact:
+        if fact:
             break
-    who = replace(who, definite=True)
-    story[0] = replace(story[0], main=replace(story[0].main, subject=who))
     voice = _Voice(code, rng)
     first = voice.phrase("tell_about", who=voice.language.noun_phrase(who, voice.pick, "about"))
     told = voice.paragraph([voice.phrase("tell_opening"), voice.text(story)])
@@ -472,14 +495,15 @@ def sample(
         language = language or rng.choices(tuple(LANGUAGE_WEIGHTS), tuple(LANGUAGE_WEIGHTS.values()))[0]
         made = _MAKERS[kind](rng, split, language)
         target = None
-    answer = made.answer(rng)
+    spent: list[float] = []
+    answer = made.answer(_Dice(rng.getrandbits(64), spent))
     others: dict[str, None] = {}
     again = random.Random(rng.getrandbits(64))  # so that asking for references changes no later sample
     for _ in range(4 * references):
         if len(others) < references and (other := made.answer(again)) != answer:
             others[other] = None
     turns = (*made.before, (made.user, answer))
-    return Sample(kind, language, turns, made.sentences, tuple(others), target, made.meaning)
+    return Sample(kind, language, turns, made.sentences, tuple(others), target, made.meaning, sum(spent))
 
 
 def stream(seed: int | str, split: Split) -> Iterator[Sample]:

@@ -76,6 +76,7 @@ def make(
     state = train.train(recipe, model, shard, dev, checkpoint, minutes=minutes, device=device)
     save_model(model, out)
     state.pop("place")
+    state["where"] = f"{threads} CPU thread{'s' * (threads > 1)}" if device == "cpu" else device
     (out / "training.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
     from specviz.training import evaluate
 

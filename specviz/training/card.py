@@ -1,0 +1,73 @@
+"""Model cards: what a person should know about a bundled model, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from specviz.corpus import tasks
+from specviz.training.recipes import recipe
+
+_BARS = "▁▂▃▄▅▆▇█"
+WHAT = {
+    "town": "The target: a causal language model of a small made-up world in seven languages.",
+    "town-draft": "The draft of `town`: one layer, the same tokenizer, visibly weaker.",
+    "town-draft-aligned": "`town-draft`, fine-tuned on the greedy answers of `town` to training prompts "
+    "(BiLD, section 3.5.1).",
+}
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A curve in one line of text."""
+    low, high = min(values), max(values)
+    return "".join(_BARS[round((v - low) / (high - low or 1) * (len(_BARS) - 1))] for v in values)
+
+
+def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, Any]) -> str:
+    """The text of a model card."""
+    made = recipe(name)
+    curve = training["curve"]
+    shown = curve[:: max(1, len(curve) // 6)]
+    if shown[-1] is not curve[-1]:
+        shown.append(curve[-1])
+    lines = [
+        "---", "license: apache-2.0", "language: [en, de, fr, es, zh, ja, vi]", "library_name: transformers",
+        "---", "", f"# {name}", "", WHAT[name], "",
+        "It knows only the texts that `specviz.corpus` generates (seven kinds of work: "
+        f"{', '.join(tasks.KINDS)}) and is meant for teaching and tests, not for real text.", "",
+        "| | |", "| --- | --- |",
+        f"| parameters | {parameters:,} |",
+        f"| shape | Llama, {made.layers} layer{'s' * (made.layers > 1)} × {made.width}, {made.heads} heads "
+        f"({made.kv_heads} for keys and values), feed-forward {made.feed_forward}, tied embeddings |",
+        "| tokenizer | byte-level BPE, 3,072 pieces |",
+        f"| context | {made.context} |",
+        f"| tokens seen | {training['tokens']:,} in {training['updates']:,} updates of about {made.step:,} |",
+        f"| training time | {training['seconds'] / 60:.0f} minutes, {training['where']} |",
+        f"| seed | {made.seed} |", "| weights | float16 safetensors |", "| licence | Apache-2.0 |",
+        f"| rebuild | `python -m specviz.training {name}` |", "",
+        "## Loss curve", "", f"Dev loss: `{sparkline([c[2] for c in curve])}`", "",
+        "| tokens | dev loss (nats an answer token) |", "| ---: | ---: |",
+        *(f"| {t:,} | {dev:.3f} |" for t, _, dev in shown), "",
+        "## Scores on the test split", "",
+        "Greedy translations (sacrebleu; German `13a`, Japanese by characters). The paraphrase is the "
+        "generator's own second way of saying it, against the same reference.", "",
+        "| | BLEU | paraphrase | share | right word for word |", "| --- | ---: | ---: | ---: | ---: |",
+        *(f"| {p} | {t['bleu']:.1f} | {t['paraphrase']:.1f} | {t['share']:.2f} | {t['accepted']:.0%} |"
+          for p, t in found["translation"].items()), "",
+        "Losses of the last answer, and the entropy of the generator's free choices in it "
+        "(no model can be lower).", "",
+        "| kind | nats a token | bits a character | choices, bits a character | right word for word |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for kind, row in found["losses"].items():
+        right = found["answered"].get(kind)
+        lines.append(
+            f"| {kind} | {row['nats_per_token']:.3f} | {row['bits_per_character']:.3f} "
+            f"| {row['choice_bits_per_character']:.3f} | {'' if right is None else f'{right:.0%}'} |"
+        )
+    if "acceptance" in found:
+        lines += ["", "## As a draft of `town`", "",
+                  "Accepted over drafted tokens (A/D), greedy, 4 drafted, suite `town`.",
+                  "", "| kind | A/D |", "| --- | ---: |",
+                  *(f"| {kind} | {rate:.2f} |" for kind, rate in found["acceptance"].items())]  # fmt: skip
+    return "\n".join(lines) + "\n"
