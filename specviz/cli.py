@@ -179,17 +179,15 @@ def generate(
     # torch's own choice is every physical core; a container may allow fewer.
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else torch.get_num_threads()
     with using(threads or min(torch.get_num_threads(), allowed)) as count:
-        where = f"{target.device}, {count} thread{'s' * (count != 1)}, {dtype}"
-        print(f"specviz: {target.name} on {where}", file=sys.stderr)
-        if not chat and prompt is not None and getattr(target.tokenizer, "chat_template", None):
-            print(
-                f"specviz: {target.name} has a chat template; --chat sends the text as a turn",
-                file=sys.stderr,
-            )
         run = Run(
             target, entries, built, draft=drafter, max_new_tokens=max_new_tokens, temperature=temperature,
-            top_k=top_k, top_p=top_p, seed=seed, record=None if record == "none" else record, out=file, force=force,
+            top_k=top_k, top_p=top_p, seed=seed, record=None if record == "none" else record, out=file,
+            force=force,
         )  # fmt: skip
+        where = f"{target.device}, {count} thread{'s' * (count != 1)}, {dtype}"
+        hint = not chat and prompt is not None and getattr(target.tokenizer, "chat_template", None)
+        more = "; --chat sends the text as a turn of a chat" if hint else ""
+        print(f"specviz: {target.name} on {where}{more}", file=sys.stderr)
         texts = sum(len(e.get("turns", [0])) for e in run.prompts)
         with _progress() as tick:
             done = 0
@@ -298,11 +296,10 @@ def audit(
     console.print(table)
     from specviz.view.picture import visible
 
-    for number, (row, difference) in enumerate(result.differences):
-        if number == MOST_DIFFERENCES:
-            print(f"{len(result.differences) - number} more differences are in the result (--json)")
-            break
-        print(visible(f"{row.method} {row.draft} {row.sampling}: {difference}"))
+    for audited, difference in result.differences[:MOST_DIFFERENCES]:
+        print(visible(f"{audited.method} {audited.draft} {audited.sampling}: {difference}"))
+    if len(result.differences) > MOST_DIFFERENCES:
+        print(f"{len(result.differences) - MOST_DIFFERENCES} more differences are in the result (--json)")
     print(result.summary)
     if json is not None:
         from specviz.view.static import write_text
@@ -685,7 +682,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status; nothing a person can mend ends in a traceback."""
     # typer may bring its own copy of click: the base of its complaints is found through a public name.
-    complaint = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+    complaint: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
         status = typer.main.get_command(app).main(arguments, "specviz", standalone_mode=False)
         sys.stdout.flush()

@@ -176,7 +176,5 @@ def write_page(report: Report, traces: dict[str, Any], path: Path, force: bool) 
     for kind, index in zip(kinds["kind"], kinds["prompt"]):
         parts.append(f"<h2>{escape(str(kind) or 'prompt')}</h2>")
         parts += [fragment(picture(trace, int(index), len(trace.prompts))) for trace in traces.values()]
-    parts.append(
-        f'<p class="note">All {len(listed)} texts are in {escape(TRACES)}/ (specviz show).</p>'
-    )
+    parts.append(f'<p class="note">All {len(listed)} texts are in {escape(TRACES)}/ (specviz show).</p>')
     return write_text(path, document("specviz demo", parts), force)

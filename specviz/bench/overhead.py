@@ -43,7 +43,10 @@ def bench(
     clock, name_of_clock = quiet_clock(model.device)
     entrants = lineup(drafts)
     for number, entrant in enumerate(entrants):
-        ratios, sums, closes, tokens = [], {"without": [], "with": []}, [], 0
+        ratios: list[float] = []
+        closes: list[float] = []
+        sums: dict[str, list[float]] = {"without": [], "with": []}
+        tokens = 0
         for turn in range(rounds + 1):  # the first pair warms up
             records = {"without": None, "with": "judged"}
             order = list(records) if turn % 2 else list(records)[::-1]
@@ -94,8 +97,8 @@ def bench(
         [row | {"shown": str(row["ratio"])} for row in rows],
         bars,
         [
-            f"ms: median over runs, {name_of_clock}. with/without: median over pairs, with its 95 % bootstrap "
-            "interval."
+            f"ms: median over runs, {name_of_clock}. with/without: median over pairs, with its 95 % bootstrap"
+            " interval."
         ],
     )
 

@@ -116,7 +116,5 @@ def bench(
         setting(model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1]),
         COLUMNS,
         rows,
-        notes=[
-            "s(g) is flat while reading the weights costs more than computing with them, and then grows."
-        ],
+        notes=["s(g) is flat while reading the weights costs more than computing with them, and then grows."],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,9 @@ GENERATE, COMPILED, ASSISTED = (
     "transformers assisted",
 )
 NOTES = [
-    "tokens/s: median over texts, prefill inside, and its quartiles. Ratios: medians over texts of tokens/s on "
-    "the same text, with a 95 % bootstrap interval. Peers: generate for autoregressive, assisted generation "
-    "with the same draft model and length for speculative.",
+    "tokens/s: median over texts, prefill inside, and its quartiles. Ratios: medians over texts of tokens/s "
+    "on the same text, with a 95 % bootstrap interval. Peers: generate for autoregressive, assisted "
+    "generation with the same draft model and length for speculative.",
     "same text: token for token that of our autoregressive decoding (bild is lossy).",
 ]
 
@@ -73,7 +74,7 @@ def bench(
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
     ids = first_turns(model, spread(entries, prompts)) * rounds
-    length = find("speculative")().draft_length
+    length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
     peer = Peer(model, max_new_tokens)
     theirs: dict[Side, Callable[[int], list[int]]] = {Side(GENERATE): lambda i: peer.generate(ids[i])}
@@ -81,7 +82,7 @@ def bench(
         theirs[Side(COMPILED)] = lambda i: peer.generate(ids[i], cache_implementation="static")
     for draft in drafts:
         assistant = twin(draft)
-        theirs[Side(ASSISTED, draft.name)] = lambda i, a=assistant: peer.assisted(ids[i], a, length)
+        theirs[Side(ASSISTED, draft.name)] = partial(peer.answer, ids, assistant, length)
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     for decode in theirs.values():  # warm-up; the longest text first, so that what is compiled has its sizes
         decode(longest)
@@ -91,7 +92,7 @@ def bench(
     ours = [Side(BASELINE), *(Side(name, draft) for name in ("speculative", "bild") for draft in named)]
     with closing(runs):
         for side in ours:
-            options = {"draft": named.get(side.draft), "max_new_tokens": max_new_tokens}
+            options: dict[str, Any] = {"draft": named.get(side.draft), "max_new_tokens": max_new_tokens}
             for _ in Run(model, [ids[longest], ids[0]], side.decoder, **options):
                 pass
             runs[side] = Run(model, ids, side.decoder, **options)
@@ -182,6 +183,10 @@ class Peer:
         given = torch.tensor([ids], device=self.net.device)
         out = self.net.generate(given, attention_mask=torch.ones_like(given), **self.options, **more)
         return out[0, len(ids) :].tolist()
+
+    def answer(self, texts: list[list[int]], assistant: Any, length: int, number: int) -> list[int]:
+        """`assisted` on text `number`."""
+        return self.assisted(texts[number], assistant, length)
 
     def assisted(self, ids: list[int], assistant: Any, length: int) -> list[int]:
         """``generate(assistant_model=...)`` that drafts `length` tokens each time."""

@@ -218,7 +218,7 @@ def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
 
 
 @contextmanager
-def closing(runs: Mapping[str, Run]) -> Iterator[None]:
+def closing(runs: Mapping[Any, Run]) -> Iterator[None]:
     """However the block ends, no run stays open; each keeps its trace so far."""
     try:
         yield

@@ -1,0 +1,303 @@
+"""The runner pairs what it says it pairs; every bench returns the result it promises."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+
+import specviz
+from specviz.bench import BENCHES, demo, find, overhead, passes, peers, report, runner
+from specviz.errors import ParameterError, TraceError
+from specviz.loop import Run
+from specviz.models import load
+
+ENTRIES = [
+    {"turns": ["Hello there", "And now?"], "kind": "conversation"},
+    {"prompt": "One two three", "kind": "counting"},
+    {"prompt": "red green", "kind": "colours"},
+]
+
+
+@pytest.fixture(scope="module")
+def pair(folders):
+    return load(folders.target), load(folders.draft)
+
+
+def test_estimate():
+    found = report.Estimate.of([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert found.median == 3
+    assert 1 <= found.low < 3 < found.high <= 100
+    assert found.pairs == 5
+    assert math.isnan(report.Estimate.of([]).median)
+    assert math.isnan(report.Estimate.of([1.0, 2.0]).low)
+    same = report.Estimate.of([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert same == found  # seeded
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "held"),
+    [
+        ("at least", 1.0, True), ("at least", 0.99, False), ("more than", 1.0, False), ("more than", 1.01, True),
+        ("at most", 1.0, True), ("at most", 1.01, False), ("at least", float("nan"), False),
+        ("at most", float("nan"), False),
+    ],
+)  # fmt: skip
+def test_bars(kind, value, held):
+    bar = report.Bar("x", value, 1.0, kind)
+    assert bar.held is held
+    assert ("missed" in str(bar)) is not held
+
+
+def test_a_pair_takes_turns_and_who_begins_rotates():
+    order = []
+    contenders = {name: lambda i, name=name: order.append((name, i)) or [1] * (i + 1) for name in "abc"}
+    clock = iter(range(1000))
+    times = runner.paired(contenders, 4, clock=lambda: float(next(clock)))
+    turns = ["".join(name for name, i in order if i == text) for text in range(4)]
+    assert turns == ["abc", "bca", "cab", "abc"]
+    assert times["a"].seconds == [1.0] * 4
+    assert times["b"].tokens == 10
+    assert times["a"].over(times["b"]).median == 1
+    assert times["a"].same(times["b"]) == 4
+
+
+def test_speedup_is_the_median_of_ratios_on_the_same_text():
+    slow = runner.Timed([1.0, 1.0, 1.0], [[1], [1, 2], [1, 2, 3]])
+    fast = runner.Timed([0.5, 0.25, 0.1], [[1], [1, 2], [1, 2, 4]])
+    assert fast.over(slow).median == 4
+    assert fast.same(slow) == 2
+    assert slow.speed == 2
+
+
+def test_runs_that_take_turns_write_what_they_write_alone(pair):
+    target, draft = pair
+    alone = specviz.generate(target, ENTRIES, "speculative", draft=draft, max_new_tokens=9)
+    runs = [Run(target, ENTRIES, "speculative", draft=draft, max_new_tokens=9) for _ in range(2)]
+    texts = [runner.Texts(run) for run in runs]
+    found = [[text(i) for text in texts] for i in range(4)]
+    traces = [text.finish() for text in texts]
+    assert all(a == b for a, b in found)
+    for trace in traces:
+        assert trace.outputs["token"].tolist() == alone.outputs["token"].tolist() == sum((a for a, _ in found), [])
+        assert trace.run["complete"]
+
+
+def test_an_interrupted_run_is_heard_and_keeps_its_trace(pair, monkeypatch):
+    target, _ = pair
+    run = Run(target, ENTRIES, "autoregressive", max_new_tokens=9)
+    text = runner.Texts(run)
+    text(0)
+    monkeypatch.setattr(run.method, "verify", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        text(1)
+    assert run.trace.run["stopped"] == "interrupted"
+    assert len(run.trace.texts) == 2
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_the_line_up(pair):
+    _, draft = pair
+    other = copy.copy(draft)
+    other.name = "other/../x"
+    labels = [e.label for e in runner.lineup([draft, other])]
+    assert labels[0] == "autoregressive"
+    assert {"speculative, draft", "bild, draft", "speculative, other/../x"} <= set(labels)
+    files = [e.file for e in runner.lineup([draft, other])]
+    assert len(set(files)) == len(files)
+    assert not any("/" in name for name in files)
+    assert [e.label for e in runner.lineup([])] == ["autoregressive"]
+
+
+def check(found, bars):
+    """The schema of every result."""
+    data = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert set(data) == {"schema", "bench", "title", "setting", "rows", "bars", "notes", "held", "summary"}
+    assert {"model", "drafts", "dtype", "threads", "device", "processor", "versions"} <= set(data["setting"])
+    assert data["setting"]["threads"] == torch.get_num_threads()
+    assert len(data["bars"]) == bars
+    for bar in data["bars"]:
+        assert set(bar) == {"name", "value", "limit", "kind", "held"}
+    assert data["held"] == all(bar["held"] for bar in data["bars"])
+    assert "\n" not in data["summary"]
+    assert data["summary"].startswith(found.name + ": ")
+    assert f"{data['setting']['threads']} thread" in data["summary"]
+    for row in data["rows"]:
+        assert {key for key, *_ in found.columns} <= set(row)
+    assert all(len(cells) == len(found.columns) for cells in found.cells())
+    return data
+
+
+def test_overhead(pair):
+    target, draft = pair
+    ticks = []
+    found = overhead.bench(
+        target, [draft], ENTRIES, prompts=2, max_new_tokens=6, rounds=3, tick=lambda *a: ticks.append(a)
+    )
+    data = check(found, bars=3)
+    assert [bar["limit"] for bar in data["bars"]] == [1.03] * 3
+    assert all(bar["kind"] == "at most" for bar in data["bars"])
+    assert {row["method"] for row in data["rows"]} == {"autoregressive", "speculative", "bild"}
+    assert all(row["ratio"]["pairs"] == 3 and row["tokens"] > 0 for row in data["rows"])
+    assert ticks[-1][:2] == (12, 12)
+
+
+def test_overhead_compares_a_record_with_none(pair, monkeypatch):
+    records = []
+
+    class Watched(Run):
+        def __init__(self, *args, **options):
+            records.append(options["record"])
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(overhead, "Run", Watched)
+    overhead.bench(pair[0], [], ENTRIES, prompts=1, max_new_tokens=2, rounds=2)
+    assert sorted(records, key=str) == [None] * 3 + ["judged"] * 3
+    assert records[:4] in ([None, "judged", "judged", None], ["judged", None, None, "judged"])
+
+
+def test_passes(pair):
+    target, draft = pair
+    found = passes.bench(target, [draft], [], prompts=20, max_new_tokens=8, rounds=4)
+    data = check(found, bars=0)
+    assert [(r["model"], r["g"]) for r in data["rows"]] == [(m, g) for m in ("target", "draft") for g in (1, 2, 4, 8)]
+    assert all(r["ratio"]["median"] == 1 for r in data["rows"] if r["g"] == 1)
+
+
+def test_passes_feed_g_tokens(pair, monkeypatch):
+    target, _ = pair
+    fed = []
+    opened = target.open
+
+    def watched(*args):
+        context = opened(*args)
+        forward = context.forward
+        context.forward = lambda draft: fed.append(forward(draft).tokens)
+        return context
+
+    monkeypatch.setattr(target, "open", watched)
+    passes.measure(target, (1, 3, 5), context=10, rounds=2)
+    assert sorted(fed[1:]) == sorted([1, 3, 5] * 5)[1:]  # the very first also reads the context's last token
+    with pytest.raises(ParameterError, match="do not fit"):
+        passes.measure(target, (1, 64), context=target.max_length, rounds=1)
+
+
+def test_peers(pair):
+    target, draft = pair
+    found = peers.bench(target, [draft], ENTRIES, prompts=3, max_new_tokens=12)
+    data = check(found, bars=4)
+    assert [bar["limit"] for bar in data["bars"]] == [1.0, 1.2, 1.0, 1.0]
+    same = {(row["decoder"], row["draft"]): row["same"] for row in data["rows"]}
+    assert same.pop(("bild", "draft")) in ("0/3", "1/3", "2/3", "3/3")
+    assert set(same.values()) == {"3/3"}  # greedy texts of both sides agree, token for token
+    assert len(same) == 4
+    tokens = {row["decoder"]: row["tokens"] for row in data["rows"]}
+    assert tokens["autoregressive"] == tokens["transformers generate"] == tokens["transformers assisted"]
+    assert sum("time of" in note for note in data["notes"]) == 3
+
+
+def test_assisted_generation_drafts_as_many_tokens_as_ours(pair):
+    target, draft = pair
+    peer = peers.Peer(target, 24)
+    assistant = peers.twin(target)  # as a draft, the target itself is always right
+    widths = []
+    peer.net.register_forward_pre_hook(
+        lambda net, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    peer.assisted(target.encode("Hello there"), assistant, 4)
+    assert set(widths[1:-1]) == {5}
+
+
+def test_the_twin_leaves_the_model_alone(pair):
+    target, _ = pair
+    before = [p.clone() for p in target.net.parameters()]
+    net = peers.twin(target)
+    assert all(p.is_contiguous() for p in net.parameters())
+    with torch.no_grad():
+        next(net.parameters()).add_(1.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, target.net.parameters()))
+
+
+def test_demo(pair, tmp_path):
+    target, draft = pair
+    entries = [*ENTRIES, {"prompt": "</script><img src=x onerror=alert(1)>", "kind": "<b>hostile"}]
+    ticks = []
+    found, page = demo.run(
+        target, [draft], entries, tmp_path / "out", each=1, max_new_tokens=8, tick=lambda *a: ticks.append(a)
+    )
+    data = check(found, bars=0)
+    assert [row["method"] for row in data["rows"]] == ["autoregressive", "bild", "speculative"]
+    assert data["rows"][0]["tau"] == 1
+    assert data["rows"][0]["same"] == data["rows"][2]["same"] == "5/5"
+    assert ticks[-1][:2] == (15, 15)
+    files = sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file())
+    assert files == [
+        "demo.html", "traces/autoregressive.parquet", "traces/bild-draft.parquet", "traces/speculative-draft.parquet"
+    ]  # fmt: skip
+    trace = specviz.open(tmp_path / "out" / "traces")
+    assert len(trace.texts) == 15
+    offline(page.read_text(encoding="utf8"))
+    text = page.read_text(encoding="utf8")
+    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
+    assert "&lt;b&gt;hostile" in text
+    assert text.count("<section>") == 4 * 3
+    with pytest.raises(TraceError, match="exists"):
+        demo.run(target, [draft], entries, tmp_path / "out")
+
+
+def offline(text):
+    """Nothing in the page runs or is fetched."""
+    low = text.lower().replace("http://www.w3.org/", "")
+    for word in ("<script", "<img", "http://", "https://", "src=\"//", "@import", "<link", "<iframe"):
+        assert word not in low, word
+    assert "default-src 'none'" in low
+
+
+def test_an_interrupted_demo_keeps_every_trace(pair, tmp_path, monkeypatch):
+    target, draft = pair
+    kind = runner.methods.find("speculative")
+    verify, calls = kind.verify, []
+
+    def interrupted(self, *args):
+        calls.append(0)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return verify(self, *args)
+
+    monkeypatch.setattr(kind, "verify", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        demo.run(target, [draft], ENTRIES, tmp_path, each=1, max_new_tokens=8)
+    runs = specviz.open(tmp_path / "traces").runs
+    assert len(runs) == 3
+    assert not runs["complete"].any()
+    assert not list(tmp_path.rglob("*.partial"))
+    assert not (tmp_path / demo.PAGE).exists()
+
+
+def test_benches_are_found_by_name():
+    assert all(callable(find(name)) for name in BENCHES)
+    with pytest.raises(ParameterError, match="overhead"):
+        find("overhed")
+
+
+def test_phases_share_out_the_time(pair):
+    target, draft = pair
+    trace = specviz.generate(target, ENTRIES, "speculative", draft=draft, max_new_tokens=8)
+    shares = runner.phases(trace)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert {"prefill", "draft", "forward", "verify", "commit", "between"} == set(shares)
+
+
+def test_threads_are_put_back():
+    before = torch.get_num_threads()
+    with runner.threads(before + 1) as n:
+        assert n == torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+    with pytest.raises(ParameterError), runner.threads(0):
+        pass

@@ -1,0 +1,102 @@
+"""Prompt files: every form, and the line that cannot be read is named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from specviz.bench.prompts import pick, read, spread, suite, suites
+from specviz.errors import PromptError
+
+
+def file(tmp_path, *lines, name="p.jsonl"):
+    path = tmp_path / name
+    path.write_bytes(b"\n".join(x if isinstance(x, bytes) else x.encode() for x in lines))
+    return path
+
+
+def test_plain_lines(tmp_path):
+    path = file(tmp_path, "\ufeffone", "", "  zwei ", "三", name="p.txt")
+    assert read(path) == [{"prompt": "one"}, {"prompt": "zwei"}, {"prompt": "三"}]
+
+
+def test_json_lines(tmp_path):
+    chat = [{"role": "user", "content": "hi"}]
+    path = file(
+        tmp_path,
+        json.dumps({"prompt": "a", "id": 3, "kind": "qa", "language": "en", "reference": "b", "more": 1}),
+        "",
+        json.dumps({"turns": ["x", "y"], "prompt": "x", "references": ["z"]}),
+        json.dumps({"messages": chat}),
+    )
+    assert read(path) == [
+        {"prompt": "a", "id": 3, "kind": "qa", "language": "en", "reference": "b"},
+        {"turns": ["x", "y"], "reference": ["z"]},
+        {"prompt": chat},
+    ]
+
+
+def test_spec_bench_form(tmp_path):
+    path = file(
+        tmp_path,
+        json.dumps({"question_id": 81, "category": "writing", "turns": ["a", "b"]}),
+        json.dumps({"question_id": 321, "category": "qa", "turns": ["a"], "reference": ["b"]}),
+    )
+    assert read(path) == [
+        {"turns": ["a", "b"], "id": 81, "kind": "multi-turn"},
+        {"turns": ["a"], "id": 321, "kind": "qa", "reference": ["b"]},
+    ]
+
+
+GOOD = json.dumps({"prompt": "a"})
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ("not json", "not a JSON object"),
+        ('{"prompt": "b"', "not a JSON object"),
+        ("[1]", "not a list"),
+        ('{"prompt": ""}', "not empty"),
+        ('{"prompt": 3}', "not empty"),
+        ('{"text": "b"}', "'text'"),
+        ('{"turns": []}', "turns"),
+        ('{"turns": ["a", " "]}', "turns"),
+        ('{"turns": "ab"}', "turns"),
+        ('{"messages": [{"role": "user"}]}', "messages"),
+        ('{"prompt": "a", "id": [1]}', "'id'"),
+        ("[" * 100_000, "nested too deep"),
+        (b'{"prompt": "\xff"}', "UTF-8"),
+    ],
+)
+def test_the_bad_line_is_named(tmp_path, bad, says):
+    with pytest.raises(PromptError, match="line 3") as caught:
+        read(file(tmp_path, GOOD, "", bad, GOOD))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_prompts(tmp_path):
+    with pytest.raises(PromptError, match="no prompt"):
+        read(file(tmp_path, "", "  "))
+    with pytest.raises(PromptError, match="cannot read"):
+        read(tmp_path)
+    with pytest.raises(PromptError, match="neither a bundled suite"):
+        suite(tmp_path / "none.jsonl")
+
+
+def test_picking_is_even_over_kinds():
+    entries = [{"prompt": str(i), "kind": "ab"[i >= 4]} for i in range(7)]
+    assert [e["prompt"] for e in pick(entries, 2)] == ["0", "1", "4", "5"]
+    assert [e["prompt"] for e in spread(entries, 5)] == ["0", "4", "1", "5", "2"]
+    assert len(spread(entries, 99)) == 7
+
+
+def test_the_bundled_suite():
+    entries = suite("town")
+    assert "town" in suites()
+    kinds = {e["kind"] for e in entries}
+    assert len(kinds) == 7
+    assert len(pick(entries, 3)) == 21
+    assert any(len(e["turns"]) == 2 for e in entries)
