@@ -302,7 +302,7 @@ class Context:
                 f"{self.length[row] + reach - 1} is beyond that"
             )
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _head(self, count: int) -> None:
         """Feed the first `count` slots of every row, without a mask."""
         self.store.aim(0, count, count)
@@ -321,7 +321,7 @@ class Context:
 
         Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes.
         """
-        with torch.inference_mode() if self.model.plain else torch.no_grad():
+        with torch.inference_mode():
             nodes = [len(draft) for draft in drafts] if drafts else [0] * self.rows
             fed = [count + n for count, n in zip(counts, nodes)]
             chains = drafts is None or all(draft.is_chain for draft in drafts)
@@ -355,14 +355,16 @@ class Context:
             ) from None
 
     def _chain(self, start: int, count: int) -> torch.Tensor:
-        """The mask of `count` tokens in a row behind `start` others: a slice of one kept for each count."""
+        """The mask of `count` tokens in a row behind `start` others: a slice of one kept for each small count."""
         kept = self._triangles.get(count)
         if kept is None:
-            size = self.store.data.shape[4]
+            small = count <= 64  # a draft's; a long text behind a cached one comes once
+            size = self.store.data.shape[4] if small else start
             local = np.zeros((self.model.group, count, size + count), np.float32)
             local[:, :, size:] = np.where(np.tri(count, dtype=bool), 0.0, -np.inf)
             kept = torch.as_tensor(local).view(1, 1, -1, size + count).to(self.model.device, self.model.dtype)
-            self._triangles[count] = kept
+            if small:
+                self._triangles[count] = kept
         return kept[..., kept.shape[-1] - count - start :]
 
     def _ragged(
@@ -428,7 +430,7 @@ def _tensor(tokens: Any, model: Model) -> torch.Tensor:
     """Tokens as a tensor on the model's device; those that come from the host are checked on the way."""
     if torch.is_tensor(tokens):
         return tokens.to(model.device, torch.long)
-    array = np.asarray(tokens, np.int64)
+    array = np.require(tokens, np.int64, "W")  # torch warns of read-only arrays
     if len(array) and not 0 <= array.min() <= array.max() < model.vocabulary:
         wrong = int(array.max() if array.max() >= model.vocabulary else array.min())
         raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")

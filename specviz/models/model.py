@@ -168,6 +168,8 @@ class Model:
         """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""
         if self._llama is not None:
             last = self._llama.head(last.flatten(0, 1)).view(*last.shape[:2], -1)
+        elif last.dtype == torch.float32:
+            last = last.clone()
         return last.float()
 
     def run(

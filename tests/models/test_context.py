@@ -226,3 +226,14 @@ def test_out_of_memory_says_what_to_lower() -> None:
     served, _ = model("llama", True)
     with pytest.raises(ModelError, match="lower max_new_tokens"):
         served.open([[1]], 1 << 45)
+
+
+def test_a_second_long_turn_behind_a_cached_one() -> None:
+    net = make("llama", max_position_embeddings=256)
+    served = Model(net, plain=True)
+    text = [i % VOCABULARY for i in range(180)]
+    context = served.open([text[:40]], 200)
+    context.prefill()
+    context.extend(text[40:])
+    assert context.prefill() == 140
+    check(context, net, [text], [Draft.chain(np.array([1, 2]))])
