@@ -7,6 +7,7 @@ tested and drawn from; in greedy decoding that is the plain softmax too.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from .clock import Clock
 from .cycle import Cycle
 
 TOP = 5  # candidates in each top list
-HELD = 16  # cycles reduced at once
+HELD = 32  # cycles reduced at once
+WAIT = 0.25  # seconds after which fewer are: a kill loses no more than that
 HELD_NUMBERS = 1 << 22  # or as soon as their logits have this many entries
 BLOCKS = 128  # see `top`
 
@@ -39,9 +41,8 @@ class Reducer:
         self.recorder, self.record, self.clock = recorder, record, clock
         self.held: list[Cycle] = []
         self.size = 0
-        self.last: tuple[Any, float] | None = (
-            None  # the mark before, and its seconds from the start of the run
-        )
+        self.flushed = time.perf_counter()
+        self.last: tuple[Any, float] | None = None  # the mark before, in seconds from the start of the run
 
     def add(self, cycle: Cycle) -> None:
         """Take a finished cycle."""
@@ -49,7 +50,8 @@ class Reducer:
         if cycle.scores is not None:
             self.size += cycle.scores.numel()
         # One is held back: it may turn out to be the last before an interruption.
-        if len(self.held) > HELD or self.size > HELD_NUMBERS:
+        late = time.perf_counter() - self.flushed > WAIT
+        if late or len(self.held) > HELD or self.size > HELD_NUMBERS:
             last = self.held.pop()
             self.flush()
             self.held = [last]
@@ -62,6 +64,7 @@ class Reducer:
     def flush(self) -> None:
         """Hand over all that is held."""
         held, self.held, self.size = self.held, [], 0
+        self.flushed = time.perf_counter()
         if not held:
             return
         if self.record is None:
@@ -116,38 +119,47 @@ def reduce(cycles: list[Cycle], everything: bool) -> list[dict[str, Any]]:
         Whether every row of the pass is kept, or those that judging read.
     """
     rows = [texts(cycle) for cycle in cycles]
-    drafter, target = Predictions(), Predictions()
+    steps = [(cycle, row) for cycle, row in zip(cycles, rows) if cycle.draft is not None]
+    work = Predictions()  # the drafter's rows, then the target's: one lot of calls for all
     for cycle, row in zip(cycles, rows):
         row["pass_model"] = [name for name, *_ in cycle.passes]
         row["pass_tokens"] = [tokens for _, tokens, *_ in cycle.passes]
         row["pass_rows"] = [1] * len(cycle.passes)
         if cycle.control:
             row["control_name"], row["control_value"] = list(cycle.control), list(cycle.control.values())
-        if cycle.draft is not None:
-            describe(cycle, row)
-            if believed(cycle):
-                drafter.add(believed(cycle), range(len(row["node_token"])), row["node_token"])
-            if cycle.scores is not None:
-                add_pass(cycle, row, target, everything)
-    drafter.reduce()
-    target.reduce()
-    for cycle, row in zip(cycles, rows):
-        if cycle.draft is None:
-            continue
-        n = len(row["node_token"])
-        if believed(cycle):
-            part = drafter.take(n, n)
-            row |= {"node_q": part.p, "node_confidence": part.top_p[:, 0], "node_entropy": part.entropy}
-            row |= {"node_margin": part.top_p[:, 0] - part.top_p[:, 1]}
-            row |= {"node_top_token": part.top_token, "node_top_p": part.top_p, "top_k": part.top_p.shape[1]}
+    for cycle, row in steps:
+        describe(cycle, row)
+        if logits := believed(cycle):
+            work.add(logits, range(len(logits)), row["node_token"])
+    for cycle, row in steps:
+        if cycle.scores is not None:
+            add_pass(cycle, row, work, everything)
+    work.reduce()
+    for cycle, row in steps:
+        if n := len(believed(cycle)):
+            part = work.take(n, n)
+            row["node_q"], row["node_entropy"], row["node_confidence"] = (
+                part.p,
+                part.entropy,
+                part.top_p[:, 0],
+            )
+            row["node_margin"] = part.top_p[:, 0] - part.top_p[:, 1]
+            row["node_top_token"], row["node_top_p"] = part.top_token, part.top_p
+            row["top_k"] = part.top_p.shape[1]
+    for cycle, row in steps:
         if cycle.scores is not None:
             wanted, own = row.pop("wanted"), emitted_own(cycle)
-            part = target.take(len(row["pred_node"]), len(wanted) + own)
-            row |= {"pred_top_token": part.top_token, "pred_top_p": part.top_p, "pred_entropy": part.entropy}
+            part = work.take(len(row["pred_node"]), len(wanted) + own)
+            row["pred_entropy"], row["pred_top_token"], row["pred_top_p"] = (
+                part.entropy,
+                part.top_token,
+                part.top_p,
+            )
             row["top_k"] = part.top_p.shape[1]
-            row["node_p"], row["node_rank"] = np.full(n, np.nan, np.float32), np.full(n, np.nan)
-            row["node_p"][wanted] = part.p[: len(wanted)]
-            row["node_rank"][wanted] = part.rank[: len(wanted)]
+            if n := len(row["node_token"]):
+                row["node_p"], row["node_rank"] = np.full(n, np.nan, np.float32), np.full(n, np.nan)
+                row["node_p"][wanted] = part.p[: len(wanted)]
+                row["node_rank"][wanted] = part.rank[: len(wanted)]
             if own:
                 row["out_p"][-1] = part.p[-1]
         tested(cycle, row, everything)
@@ -174,11 +186,16 @@ def describe(cycle: Cycle, row: dict[str, Any]) -> None:
     assert draft is not None
     assert verdict is not None
     n = len(draft)
-    depth, width = (n, min(n, 1)) if draft.is_chain else (draft.depth, draft.width)
-    row |= {"depth": depth, "width": width, "stop": draft.stop, "node_status": cycle.status}
-    row |= {"node_token": verdict.tokens, "node_parent": draft.parents, "node_position": draft.offsets}
+    row["out_p"] = np.full(len(cycle.tokens), np.nan, np.float32)
+    if verdict.token_u is not None and emitted_own(cycle):
+        row["out_u"] = np.array([np.nan] * len(verdict.path) + [verdict.token_u])
+    row["stop"], row["depth"], row["width"] = draft.stop, n, min(n, 1)
+    row["node_token"], row["node_parent"], row["node_status"] = verdict.tokens, draft.parents, cycle.status
+    row["node_position"] = draft.offsets if n else draft.parents
     row["node_source"] = [draft.source] * n if isinstance(draft.source, str) else list(draft.source)
-    if verdict.u is not None:
+    if not draft.is_chain:
+        row["depth"], row["width"] = draft.depth, draft.width
+    if n and verdict.u is not None:
         row["node_u"] = verdict.u
     if (more := verdict.unsent) is not None:
         parents = [*draft.parents.tolist(), *more.parents]
@@ -191,12 +208,9 @@ def describe(cycle: Cycle, row: dict[str, Any]) -> None:
         row["node_source"] += [draft.source if isinstance(draft.source, str) else "model"] * len(more.tokens)
         if verdict.u is not None:
             row["node_u"] = np.append(verdict.u, np.full(len(more.tokens), np.nan))
-    row["out_p"] = np.full(len(cycle.tokens), np.nan, np.float32)
-    if verdict.token_u is not None and emitted_own(cycle):
-        row["out_u"] = np.array([np.nan] * len(verdict.path) + [verdict.token_u])
 
 
-def add_pass(cycle: Cycle, row: dict[str, Any], target: Predictions, everything: bool) -> None:
+def add_pass(cycle: Cycle, row: dict[str, Any], work: Predictions, everything: bool) -> None:
     """Queue the target's rows that are kept, and the probabilities that are wanted of them.
 
     Of an unsent node too the target's opinion is kept, where the pass happened to hold it.
@@ -204,6 +218,10 @@ def add_pass(cycle: Cycle, row: dict[str, Any], target: Predictions, everything:
     draft, verdict = cycle.draft, cycle.verdict
     assert draft is not None
     assert verdict is not None
+    if not verdict.tokens and verdict.unsent is None:  # nothing drafted: the target's own token alone
+        work.add(cycle.scores, [0], [verdict.token])
+        row["pred_node"], row["wanted"] = [-1], []
+        return
     keep = ("accepted", "rejected", "unsent", "pruned")
     nodes = [-1, *(i for i, s in enumerate(cycle.status) if everything or s == "accepted")]
     place = {node: i for i, node in enumerate(nodes)}
@@ -220,7 +238,7 @@ def add_pass(cycle: Cycle, row: dict[str, Any], target: Predictions, everything:
     if len(nodes) < len(scores):
         first = len(nodes) == nodes[-1] + 2  # a chain's prefix needs no copy
         scores = scores[: len(nodes)] if first else scores[[node + 1 for node in nodes]]
-    target.add(scores, at, tokens)
+    work.add(scores, at, tokens)
     row["pred_node"] = nodes
     row["wanted"] = wanted
 
@@ -307,6 +325,10 @@ def tested(cycle: Cycle, row: dict[str, Any], everything: bool) -> None:
     assert draft is not None
     assert verdict is not None
     sent, n = len(draft), len(row["node_token"])
+    if verdict.token_p is not None and emitted_own(cycle):
+        row["out_p"][-1] = float(verdict.token_p)
+    if n == 0:
+        return
     for name, values in draft.signals.items():
         row[f"node_{name}"] = padded(values, n)
     if verdict.unsent is not None:
@@ -321,8 +343,6 @@ def tested(cycle: Cycle, row: dict[str, Any], everything: bool) -> None:
     if "node_p" in row:
         path = verdict.path[: len(cycle.tokens)]
         row["out_p"][: len(path)] = row["node_p"][path]
-    if verdict.token_p is not None and emitted_own(cycle):
-        row["out_p"][-1] = float(verdict.token_p)
 
 
 def host(values: Any) -> np.ndarray:
