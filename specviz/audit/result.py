@@ -1,0 +1,198 @@
+"""What an audit found: differences, rows, and the one rule."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .law import LawResult
+from .reference import Bound
+
+SHARE = 0.01  # of the prompts may differ by ties and noise
+VERDICTS = ("equal", "tie", "noise", "bug")
+
+
+@dataclass
+class Difference:
+    """A place where something is not as the target alone has it.
+
+    Parameters
+    ----------
+    prompt, position : int
+        Index of the prompt; place in the output (0 is the first generated token), -1 where there is none.
+    verdict : str
+        tie, noise or bug.
+    reason : str
+        One sentence.
+    expected, found : int or None
+        The two tokens, and what they read (`expected_text`, `found_text`).
+    gap, gap_alone, gap_double : float or None
+        Logit of `expected` minus that of `found`: in the method's own pass, in a pass of width 1 over the
+        committed prefix, in float64.
+    distance : float or None
+        Largest difference between the row that the method read there and the float64 row.
+    """
+
+    prompt: int
+    position: int
+    verdict: str
+    reason: str
+    expected: int | None = None
+    found: int | None = None
+    expected_text: str = ""
+    found_text: str = ""
+    gap: float | None = None
+    gap_alone: float | None = None
+    gap_double: float | None = None
+    distance: float | None = None
+
+    def __str__(self) -> str:
+        place = f"prompt {self.prompt}" + (f", token {self.position}" if self.position >= 0 else "")
+        return f"{place}: {self.verdict}: {self.reason}"
+
+
+@dataclass
+class Row:
+    """What the audit found of one method with one draft.
+
+    Parameters
+    ----------
+    method, draft, sampling : str
+        What was audited; `sampling` is ``greedy`` or the settings.
+    prompts, tokens : int
+    equal, tie, noise, bug : int
+        Prompts by their worst verdict.
+    bound : float
+        How far rounding may move a logit (for a law: a probability).
+    differences : list of Difference
+    """
+
+    method: str
+    draft: str
+    sampling: str
+    bound: float
+    prompts: int = 0
+    tokens: int = 0
+    equal: int = 0
+    tie: int = 0
+    noise: int = 0
+    bug: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """The one rule: no bug, and ties and noise in at most 1 % of the prompts."""
+        return self.bug == 0 and self.tie + self.noise <= SHARE * self.prompts and self.prompts > 0
+
+    @property
+    def verdict(self) -> str:
+        return "holds" if self.holds else "does not hold"
+
+    def count(self, found: list[Difference]) -> None:
+        """Enter one prompt with all its differences."""
+        worst = max((d.verdict for d in found), key=VERDICTS.index, default="equal")
+        self.prompts += 1
+        setattr(self, worst, getattr(self, worst) + 1)
+        self.differences += found
+
+    def blame(self, found: list[Difference]) -> None:
+        """Bugs that were found after the prompts were counted, in the records."""
+        ranked = sorted(self.differences, key=lambda d: VERDICTS.index(d.verdict))
+        known = {d.prompt: d.verdict for d in ranked}  # the worst is last
+        for prompt in {d.prompt for d in found}:
+            before = known.get(prompt, "equal")
+            if before != "bug":
+                setattr(self, before, getattr(self, before) - 1)
+                self.bug += 1
+        self.differences += found
+
+
+COLUMNS = ("method", "draft", "sampling", "prompts", "tokens")
+COLUMNS += ("equal", "tie", "noise", "bug", "bound", "verdict")
+
+
+@dataclass
+class AuditResult:
+    """What `run` found.
+
+    Parameters
+    ----------
+    model, device, dtype : str
+    threads, max_new_tokens : int
+    bound : Bound
+    rows : list of Row
+        One for each method and draft, greedy; then sampled.
+    laws : list of LawResult
+        The exact laws of sampling, on a toy vocabulary.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    threads: int
+    max_new_tokens: int
+    bound: Bound
+    rows: list[Row]
+    laws: list[LawResult]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every method holds."""
+        return bool(self.rows) and all(each.holds for each in (*self.rows, *self.laws))
+
+    @property
+    def differences(self) -> list[tuple[Row, Difference]]:
+        """Every difference with the row it belongs to."""
+        return [(row, difference) for row in self.rows for difference in row.differences]
+
+    def table(self) -> list[dict[str, Any]]:
+        """Rows to print, keys `COLUMNS`. A law has no prompts; its bound is of probabilities."""
+        found = [{name: getattr(row, name) for name in COLUMNS} for row in self.rows]
+        for each in self.laws:
+            row = dict.fromkeys(COLUMNS)
+            row |= {"method": each.method, "draft": "toy", "sampling": f"law, {each.sampling}"}
+            row |= {"bug": int(not each.holds), "bound": each.bound, "verdict": each.verdict}
+            found.append(row)
+        return found
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        failed = [
+            f"{row.method}{f' with {row.draft}' if row.draft else ''}, {row.sampling}"
+            for row in self.rows
+            if not row.holds
+        ]
+        failed += [f"{each.method}'s law, {each.sampling}" for each in self.laws if not each.holds]
+        head = (
+            f"audit of {self.model}, {self.dtype} on {self.device}, {self.threads} thread"
+            f"{'s' * (self.threads != 1)}: {max((row.prompts for row in self.rows), default=0)} prompts, "
+        )
+        numbers = ", ".join(
+            f"{sum(getattr(row, name) for row in self.rows)} {word}"
+            for name, word in (("tie", "ties"), ("noise", "kernel noise"), ("bug", "bugs"))
+        )
+        verdict = (
+            "every method holds" if self.holds else "does not hold: " + "; ".join(failed or ["nothing ran"])
+        )
+        return f"{head}{numbers}; {verdict} (bound on a logit {self.bound})"
+
+    def to_json(self) -> str:
+        """All of it as JSON."""
+        result = asdict(self) | {"holds": self.holds, "summary": self.summary}
+        for row, made in zip(self.rows, result["rows"]):
+            made["verdict"] = row.verdict
+        for each, made in zip(self.laws, result["laws"]):
+            made["verdict"] = each.verdict
+        return json.dumps(_finite(result), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,514 @@
+"""The text audit: every token, every pass and every recorded decision against the target computed alone.
+
+For each prompt the target's own greedy text (our autoregressive loop, itself checked against stock
+transformers) is compared with each method's. Then the method's whole text goes through one pass of
+the stock module: each token must be the argmax of its row, and each row of the method's own passes must
+be that row within the bound. Where something differs the place is recomputed alone and in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import methods as catalogue
+from ..draft import Draft
+from ..errors import ParameterError
+from ..loop.cycle import Cycle, decode
+from ..loop.run import DEFAULT_DRAFT, Run, ready
+from ..methods.base import Method
+from ..sampling import Sampling
+from . import law
+from .decisions import recorded
+from .reference import Bound, Reference, distance
+from .result import AuditResult, Difference, Row
+
+TIE = 1e-6  # float64 gap below which two tokens tie
+SAMPLE = 8  # texts over which the bound is measured
+PLACES = 3  # places looked at in one text
+RECORDED = 32  # texts whose recorded probabilities are compared
+
+
+def run(
+    model: Any,
+    drafts: Any = None,
+    prompts: Sequence[Any] = (),
+    methods: Sequence[Any] | None = None,
+    max_new_tokens: int = 64,
+    dtype: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    sampled: int = 20,
+    temperature: float = 1.0,
+    laws: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> AuditResult:
+    """Audit methods on a target: does each write the target's own greedy text, for the right reasons?
+
+    Parameters
+    ----------
+    model : Model or what `specviz.load` takes
+    drafts : one or a list of the like, optional
+        Each method that needs a draft model is run with each. Default: the bundled target's own.
+    prompts : list of str, token ids, chat messages, or dicts with ``prompt`` or ``turns``
+        Of several turns the first is decoded.
+    methods : list of str, Method or factory, optional
+        ``"bild:rollback=0,cap=3"`` sets parameters; a callable makes a fresh `Method`. Default: every method
+        that is not lossy by default, and every lossy one in the setting that it declares as exact.
+    max_new_tokens : int
+    dtype, device : str, optional
+        For models that are still to be loaded; float32 on the CPU.
+    threads : int, optional
+        Threads of the backend during the audit.
+    sampled : int
+        So many of the prompts are decoded again with sampling; passes, records and accepts are rechecked.
+    temperature : float
+        Of those.
+    laws : bool
+        Whether the exact law of sampling is enumerated on a toy vocabulary too.
+    progress : callable, optional
+        Called with (prompts done, prompts to do).
+
+    Returns
+    -------
+    AuditResult
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError
+        Before any work.
+    """
+    with _backend(threads):
+        target = ready(model, device, dtype)
+        if not prompts:
+            raise ParameterError("the audit needs at least one prompt")
+        ids = [_ids(target, prompt) for prompt in prompts]
+        factories = _factories(methods, str(target.dtype).removeprefix("torch."))
+        drafters = _drafters(target, drafts, factories, device, dtype)
+        reference = Reference(target)
+        bound = _measure(target, reference, ids, max_new_tokens)
+        sampled = min(sampled, len(ids))
+        step, total = [0], len(ids) + sampled
+
+        def done() -> None:
+            step[0] += 1
+            if progress:
+                progress(step[0], total)
+
+        rows = []
+        for sampling, some in ((Sampling(), ids), (Sampling(temperature), ids[:sampled])):
+            if not some:
+                continue
+            subjects = [
+                Subject(target, drafter, make, sampling, some, max_new_tokens, bound.value)
+                for make in factories
+                if sampling.greedy or _exact(make(), sampling, target)
+                for drafter in (drafters if make().needs_draft else [None])
+            ]
+            audit = _Audit(target, reference, bound.value, sampling, max_new_tokens)
+            subjects.sort(key=lambda subject: not subject.is_own)
+            for number, prompt in enumerate(some):
+                audit.prompt(number, prompt, subjects)
+                done()
+            for subject in subjects:
+                subject.row.blame(recorded(subject.traces, reference, sampling, bound.value, RECORDED))
+            rows += [subject.row for subject in subjects]
+        laws_found = []
+        for make in factories if laws else ():
+            method = make()
+            if _exact(method, Sampling(1.0), target):
+                laws_found += law.check(make)
+        return AuditResult(
+            target.name,
+            str(target.device),
+            str(target.dtype).removeprefix("torch."),
+            torch.get_num_threads(),
+            max_new_tokens,
+            bound,
+            rows,
+            laws_found,
+        )
+
+
+class Subject:
+    """One method with one draft on its way through the prompts.
+
+    Its run is restarted behind a prompt on which it raised.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        drafter: Any,
+        make: Callable[[], Method],
+        sampling: Sampling,
+        prompts: list[list[int]],
+        limit: int,
+        bound: float,
+    ) -> None:
+        self.target, self.drafter, self.make, self.sampling = target, drafter, make, sampling
+        self.prompts, self.limit = prompts, limit
+        label = _label(make())
+        self.is_own = label == "autoregressive"  # the target's own text: one token a pass
+        self.row = Row(label, drafter.name if drafter else "", _spell(sampling), bound)
+        self.run: Run | None = None
+        self.traces: list[tuple[int, Any, dict[int, list[int]]]] = []  # first prompt, trace, texts
+
+    def decode(self, number: int) -> list[Cycle]:
+        """The cycles of one prompt; the prompts come in order."""
+        if self.run is None:
+            self.first = number
+            self.texts: dict[int, list[int]] = {}
+            self.run = Run(
+                self.target,
+                self.prompts[number:],
+                self.make(),
+                draft=self.drafter,
+                max_new_tokens=self.limit,
+                temperature=self.sampling.temperature,
+                top_k=self.sampling.top_k,
+                top_p=self.sampling.top_p,
+            )
+        cycles = []
+        try:
+            for cycle in self.run:
+                cycles.append(cycle)
+                if cycle.end is not None:
+                    break
+        except Exception:
+            self.run = None
+            raise
+        self.texts[number - self.first] = _text(cycles)
+        if number == len(self.prompts) - 1:
+            for _ in self.run:
+                pass
+            self.traces.append((self.first, self.run.trace, self.texts))
+        return cycles
+
+
+class _Audit:
+    """Judges each prompt's texts."""
+
+    def __init__(
+        self, target: Any, reference: Reference, bound: float, sampling: Sampling, limit: int
+    ) -> None:
+        self.target, self.reference, self.bound, self.sampling = target, reference, bound, sampling
+        self.limit = limit
+
+    def prompt(self, number: int, prompt: list[int], subjects: list[Subject]) -> None:
+        """Decode one prompt with each method, and judge."""
+        own: tuple[list[int], list[Tensor | None]] | None = None
+        if self.sampling.greedy and not any(subject.is_own for subject in subjects):
+            own = self.alone(prompt)
+        rows: dict[tuple[int, ...], Tensor] = {}
+        for subject in subjects:  # the autoregressive one comes first, if there is one
+            try:
+                cycles = subject.decode(number)
+            except Exception as error:  # a method that raises has not written the text
+                words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                subject.row.count([Difference(number, -1, "bug", f"it raised {words}")])
+                continue
+            text = _text(cycles)
+            if self.sampling.greedy and subject.is_own:
+                own = text, _rows_read(cycles)
+            subject.row.tokens += len(text)
+            found = self.faults(number, prompt, text)
+            if text:
+                key = tuple(text)
+                if key not in rows:
+                    rows[key] = self.reference.rows(prompt, text)
+                read = _rows_read(cycles)
+                if own is not None:
+                    found += self.against_own(number, prompt, text, read, own)
+                    known = {d.position for d in found}
+                    found += self.against_reference(number, prompt, text, read, rows[key], known)
+                if not any(d.verdict == "bug" for d in found):
+                    found += self.passes(number, text, read, rows[key])
+            subject.row.count(found)
+
+    def alone(self, prompt: list[int]) -> tuple[list[int], list[Tensor | None]] | None:
+        """The autoregressive text and the rows it was read from; None if that loop fails."""
+        try:
+            method = catalogue.find("autoregressive")()
+            cycles = list(decode(self.target, prompt, method, max_new_tokens=self.limit))
+        except Exception:
+            return None
+        return _text(cycles), _rows_read(cycles)
+
+    def faults(self, number: int, prompt: list[int], text: list[int]) -> list[Difference]:
+        """What is wrong with the text as such: its end and its length."""
+        limit = min(self.limit, self.target.max_length - len(prompt))
+        eos = set(self.target.eos)
+        end = next((i for i, token in enumerate(text) if token in eos), None)
+        if end is not None and end < len(text) - 1:
+            extra = len(text) - 1 - end
+            return [Difference(number, end, "bug", f"the text runs {extra} tokens past its end token")]
+        if len(text) > limit:
+            words = f"the text has {len(text)} tokens; the limit is {limit}"
+            return [Difference(number, limit, "bug", words)]
+        if end is None and len(text) < limit:
+            words = f"the text stops after {len(text)} of {limit} tokens, without an end token"
+            return [Difference(number, len(text), "bug", words)]
+        return []
+
+    def against_own(
+        self,
+        number: int,
+        prompt: list[int],
+        text: list[int],
+        read: list[Tensor | None],
+        own: tuple[list[int], list[Tensor | None]],
+    ) -> list[Difference]:
+        """The first place where the text and the autoregressive text part."""
+        expected, other = own
+        shared = next((i for i, (a, b) in enumerate(zip(expected, text)) if a != b), None)
+        if shared is None:  # a text that is longer or shorter is a fault of its own, see above
+            return []
+        pair = expected[shared], text[shared]
+        rows = read[shared], other[shared]
+        return [self.place(number, prompt, text[:shared], *pair, *rows, "the autoregressive text")]
+
+    def against_reference(
+        self,
+        number: int,
+        prompt: list[int],
+        text: list[int],
+        read: list[Tensor | None],
+        rows: Tensor,
+        known: set[int],
+    ) -> list[Difference]:
+        """Places where a token is not the argmax of the stock module's row behind the same prefix."""
+        best = rows.argmax(-1).tolist()
+        wrong = [i for i, (a, b) in enumerate(zip(best, text)) if a != b and i not in known]
+        return [
+            self.place(number, prompt, text[:i], best[i], text[i], read[i], rows[i], "the stock module")
+            for i in wrong[:PLACES]
+        ]
+
+    def place(
+        self,
+        number: int,
+        prompt: list[int],
+        prefix: list[int],
+        expected: int,
+        found: int,
+        read: Tensor | None,
+        other: Tensor | None,
+        who: str,
+    ) -> Difference:
+        """Judge one place: tie, kernel noise, or bug.
+
+        Tie: in float64 both tokens lie within `TIE` of the top. Noise: float64 sides with one of the two and
+        the row from which the other was read is off by no more than the bound, in the gap between the two
+        and everywhere. As a rule float64 sides with the autoregressive text; where it sides with the
+        method's, the autoregressive row is what must prove its error small.
+        """
+        exact = self.reference.double(prompt, [*prefix, found])[-1]
+        alone = self.single([*prompt, *prefix])
+        words = [self.target.piece(token).decode("utf8", "backslashreplace") for token in (expected, found)]
+        gap_double = float(exact[expected] - exact[found])
+        result = Difference(
+            number, len(prefix), "bug", "", expected, found, *words,
+            gap=None if read is None else float(read[expected] - read[found]),
+            gap_alone=None if alone is None else float(alone[expected] - alone[found]),
+            gap_double=gap_double,
+            distance=None if read is None else distance(read, exact),
+        )  # fmt: skip
+        best = int(exact.argmax())
+        loser = {expected: read, found: other}.get(best)
+        if float(exact.max()) - float(min(exact[expected], exact[found])) < TIE:
+            result.verdict = "tie"
+        elif (
+            loser is not None
+            and abs(float(loser[expected] - loser[found])) <= self.bound
+            and distance(loser, exact) <= self.bound
+        ):
+            result.verdict = "noise"
+        numbers = [
+            f"{name} {value:+.2e}"
+            for name, value in (
+                ("in its own pass", result.gap),
+                ("alone", result.gap_alone),
+                ("in float64", gap_double),
+            )
+            if value is not None
+        ]
+        result.reason = (
+            f"{words[1]!r} where {who} has {words[0]!r}; logits apart: {', '.join(numbers)}"
+            + ("" if result.distance is None else f"; its row is off by {result.distance:.1e}")
+            + f" (bound {self.bound:.1e})"
+        )
+        return result
+
+    def single(self, ids: list[int]) -> Tensor | None:
+        """Our own pass of width 1 behind `ids`; None if it cannot run there."""
+        try:
+            context = self.target.open([ids], 1)
+            context.prefill()
+            row = context.forward(Draft.empty()).logits[0][0]
+            context.close()
+        except Exception:
+            return None
+        return row
+
+    def passes(
+        self, number: int, text: list[int], read: list[Tensor | None], rows: Tensor
+    ) -> list[Difference]:
+        """Whether every row that judging read is the stock module's row within the bound."""
+        known = [(i, row) for i, row in enumerate(read) if row is not None]
+        if not known:
+            return []
+        own = torch.stack([row for _, row in known])
+        gaps = (own - rows[[i for i, _ in known]]).abs().nan_to_num(torch.inf).amax(-1)
+        worst = int(gaps.argmax())
+        if float(gaps[worst]) <= self.bound:
+            return []
+        first = known[int((gaps > self.bound).long().argmax())][0]
+        return [
+            Difference(
+                number, first, "bug",
+                f"the pass that wrote this token is off: logits differ by {float(gaps[worst]):.1e} from the "
+                f"stock module's (bound {self.bound:.1e}), though no token changed",
+                distance=float(gaps[worst]),
+            )
+        ]  # fmt: skip
+
+
+def _text(cycles: list[Cycle]) -> list[int]:
+    text: list[int] = []
+    for cycle in cycles:
+        del text[cycle.keep :]
+        text += cycle.tokens
+    return text
+
+
+def _rows_read(cycles: list[Cycle]) -> list[Tensor | None]:
+    """For each token of the text the row of the method's own pass that predicts it, if one did."""
+    read: list[Tensor | None] = []
+    for cycle in cycles:
+        del read[cycle.keep :]
+        if cycle.verdict is None:
+            continue
+        for i in range(len(cycle.tokens)):
+            row = 0 if i == 0 else 1 + cycle.verdict.path[i - 1]
+            known = cycle.scores is not None and row < len(cycle.scores)
+            read.append(cycle.scores[row] if known else None)
+    return read
+
+
+def _measure(target: Any, reference: Reference, ids: list[list[int]], limit: int) -> Bound:
+    """The bound, over texts spread evenly among the prompts."""
+    picks = sorted({round(i) for i in np.linspace(0, len(ids) - 1, min(SAMPLE, len(ids)))})
+    texts = []
+    for pick in picks:
+        cycles = decode(target, ids[pick], catalogue.find("autoregressive")(), max_new_tokens=limit)
+        texts.append((ids[pick], [token for cycle in cycles for token in cycle.tokens]))
+    return reference.bound(texts)
+
+
+def _ids(target: Any, prompt: Any) -> list[int]:
+    if isinstance(prompt, dict) and "role" not in prompt:
+        turns = prompt.get("turns")
+        prompt = [{"role": "user", "content": turns[0]}] if turns else prompt.get("prompt", "")
+    return list(target.encode(prompt))
+
+
+def _exact(method: Method, sampling: Sampling, target: Any) -> bool:
+    return method.exactness(sampling, str(target.dtype).removeprefix("torch.")) != "lossy"
+
+
+def _factories(given: Sequence[Any] | None, dtype: str) -> list[Callable[[], Method]]:
+    """Functions that make each method anew."""
+    if given is None:
+        found: list[Callable[[], Method]] = []
+        for name in ("autoregressive", *(n for n in catalogue.names() if n != "autoregressive")):
+            kind = catalogue.find(name)
+            for values in ({}, getattr(kind, "exact", {})):
+                if kind(**values).exactness(Sampling(), dtype) != "lossy":
+                    found.append(lambda kind=kind, values=values: kind(**values))
+                    break
+        return found
+    result = [_factory(each) for each in ([given] if isinstance(given, str | Method) else given)]
+    for make in result:
+        method = make()
+        if method.exactness(Sampling(), dtype) == "lossy":
+            raise ParameterError(
+                f"{_label(method)} is lossy by design, so there is nothing to audit; set parameters with "
+                f"which it is exact ({method.name}:name=value)"
+            )
+    return result
+
+
+def _factory(given: Any) -> Callable[[], Method]:
+    if isinstance(given, Method):
+        return lambda: type(given)(**given.values)
+    if not isinstance(given, str):
+        return given
+    name, _, settings = given.partition(":")
+    kind = catalogue.find(name.strip())
+    known = {p.name: p for p in kind.parameters}
+    values: dict[str, Any] = {}
+    for setting in filter(None, settings.split(",")):
+        key, equals, word = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise ParameterError(f"write {name}:name=value, not {given!r}")
+        default = known[key].default if key in known else ""
+        try:
+            if isinstance(default, bool):
+                values[key] = {"true": True, "1": True, "false": False, "0": False}[word.lower()]
+            else:
+                values[key] = word if isinstance(default, str) else float(word)
+        except (KeyError, ValueError):
+            raise ParameterError(f"{key} of {name} cannot be {word!r}") from None
+    kind(**values)
+    return lambda: kind(**values)
+
+
+def _drafters(
+    target: Any, drafts: Any, factories: list[Callable[[], Method]], device: str | None, dtype: str | None
+) -> list[Any]:
+    if not any(make().needs_draft for make in factories):
+        return []
+    if drafts is None:
+        drafts = DEFAULT_DRAFT.get(target.name)
+        if drafts is None:
+            raise ParameterError("methods with a draft model need drafts= (names, folders or models)")
+    each = drafts if isinstance(drafts, list | tuple) else [drafts]
+    where, number = device or str(target.device), dtype or str(target.dtype).removeprefix("torch.")
+    found = [ready(draft, where, number) for draft in each]
+    if not found:
+        raise ParameterError("methods with a draft model need at least one draft")
+    for drafter in found:
+        target.check_vocabulary(drafter)
+    return found
+
+
+def _label(method: Method) -> str:
+    """The method's name, with the parameters that are not the default."""
+    changed = [f"{p.name}={getattr(method, p.name):g}" if not isinstance(p.default, str | bool)
+               else f"{p.name}={getattr(method, p.name)}"
+               for p in method.parameters if getattr(method, p.name) != p.default]  # fmt: skip
+    return method.name + (f" ({', '.join(changed)})" if changed else "")
+
+
+def _spell(sampling: Sampling) -> str:
+    return "greedy" if sampling.greedy else law.spell(sampling)
+
+
+@contextmanager
+def _backend(threads: int | None) -> Iterator[None]:
+    """So many threads, and float32 products in float32 (TF32 off), until the audit is over."""
+    before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_float32_matmul_precision(precision)

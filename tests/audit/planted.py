@@ -1,0 +1,200 @@
+"""Bugs to plant in the real code, each as a context manager, and a small tree method to plant some in."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from specviz.draft import ROOT, Draft
+from specviz.loop import cycle as loop_cycle
+from specviz.methods import speculative
+from specviz.methods.base import Method, Verdict
+from specviz.methods.bild import BiLD
+from specviz.methods.draft_model import DraftModel
+from specviz.models.context import Context, Store
+from specviz.models.model import Model
+
+
+class SmallTree(Method):
+    """Two tokens after the root, two after each of these, one more behind: a tree of ten nodes, greedy.
+
+    Nodes stand level by level, so an accepted path is seldom a prefix of the storage.
+    """
+
+    name = "small-tree"
+    needs_draft = True
+    spare = 12
+    branches = (2, 2, 1)
+
+    def exactness(self, sampling, dtype):
+        return "exact up to ties" if sampling.greedy else "lossy"
+
+    def start(self, session):
+        self.session = session
+        self.drafter = session.open(session.drafter, session.prompt, session.limit + self.spare, "draft")
+        self.drafter.prefill()
+
+    def draft(self, left):
+        tokens, parents, level = [], [], [ROOT]
+        for branch in self.branches[: left - 1]:
+            scores = self.drafter.forward(Draft(np.array(tokens, int), np.array(parents, int))).logits[0]
+            new = []
+            for node in level:
+                for token in scores[node + 1].topk(branch).indices.tolist():
+                    new.append(len(tokens))
+                    tokens.append(token)
+                    parents.append(node)
+            level = new
+        return Draft(np.array(tokens, int), np.array(parents, int))
+
+    def verify(self, draft, scores):
+        best, tokens = scores.argmax(-1).tolist(), draft.tokens.tolist()
+        status, path, at = ["unjudged"] * len(draft), [], ROOT
+        while True:
+            children = [i for i, parent in enumerate(draft.parents) if parent == at]
+            for child in children:
+                status[child] = "accepted" if tokens[child] == best[at + 1] else "rejected"
+            chosen = [child for child in children if status[child] == "accepted"]
+            if not chosen:
+                break
+            (at,) = chosen
+            path.append(at)
+        leaf = path and not any(parent == at for parent in draft.parents)
+        origin = "plain" if not len(draft) else "bonus" if leaf else "correction"
+        return Verdict(path, tokens, best[at + 1], origin, status)
+
+    def learn(self, draft, result, verdict):
+        self.drafter.extend([[verdict.tokens[node] for node in verdict.path] + [verdict.token]])
+
+
+@contextmanager
+def sibling_in_the_mask():
+    """A node sees the other children of its parent."""
+    real = Draft.mask.func
+
+    def mask(self):
+        seen = real(self).copy()
+        if not self.is_chain:
+            seen |= np.tri(len(self), dtype=bool) & (self.parents[:, None] == self.parents[None])
+        return seen
+
+    with patch.object(Draft, "mask", property(mask)):
+        yield
+
+
+@contextmanager
+def wrong_depth():
+    """A node's position is its number in the storage, not its depth in the tree."""
+    with patch.object(Draft, "offsets", property(lambda self: np.arange(1, len(self) + 1))):
+        yield
+
+
+@contextmanager
+def trim_instead_of_gather():
+    """The accepted path's rows are not moved: the first rows of the draft stay in their place."""
+
+    def keep(self, row, path, draft):
+        start = self.length[row]
+        self.ids[row, start : start + len(path)] = self.ids[row, [start + node for node in path]]
+        self.length[row] = self.cached[row] = start + len(path)
+
+    with patch.object(Context, "_keep", keep):
+        yield
+
+
+@contextmanager
+def stale_row():
+    """A slot that a rejected token has used is not written anew for the token that replaces it."""
+    both, single = Store.write_both, Store.write
+
+    def kept(self, layer, new):
+        old = self.target[layer]
+        return torch.where(old.abs().amax((0, 1, 2, 4), keepdim=True) > 0, old, new)
+
+    def write_both(self, layer, new):
+        return both(self, layer, new if self.index is not None else kept(self, layer, new))
+
+    def write(self, layer, key, value):
+        if self.index is None:
+            key, value = kept(self, layer, torch.stack((key, value)))
+        return single(self, layer, key, value)
+
+    with patch.object(Store, "write_both", write_both), patch.object(Store, "write", write):
+        yield
+
+
+@contextmanager
+def off_by_one_bonus():
+    """The bonus is read from the row before the last."""
+    real = speculative.verify_greedy
+
+    def verify(draft, scores):
+        verdict = real(draft, scores)
+        if len(draft) and len(verdict.path) == len(draft):
+            verdict.token = int(scores[len(draft) - 1].argmax())
+        return verdict
+
+    with patch.object(speculative, "verify_greedy", verify):
+        yield
+
+
+@contextmanager
+def eos_in_mid_block():
+    """An end token ends the text only where it is a block's last."""
+
+    def ending(emitted, eos, left, full):
+        if len(emitted) <= left and emitted[-1] in eos:
+            return len(emitted), "eos"
+        return (left, full) if len(emitted) >= left else (len(emitted), None)
+
+    with patch.object(loop_cycle, "ending", ending):
+        yield
+
+
+@contextmanager
+def shifted_vocabulary():
+    """Scores stand one id too high, for every method alike."""
+    real = Model.logits
+    with patch.object(Model, "logits", lambda self, last: real(self, last).roll(1, -1)):
+        yield
+
+
+@contextmanager
+def wrong_residual():
+    """After a rejection the target's whole distribution is drawn from, not what the draft left of it."""
+    with patch.object(speculative, "residual", lambda p, q: p):
+        yield
+
+
+@contextmanager
+def untempered_q():
+    """Tokens are drawn at the temperature, but judged as if they were drawn at 1."""
+    real = DraftModel.chain
+
+    def chain(self, n, stop):
+        draft = real(self, n, stop)
+        return (
+            draft if draft.q is None else dataclasses.replace(draft, q=torch.stack(draft.logits).softmax(-1))
+        )
+
+    with patch.object(DraftModel, "chain", chain):
+        yield
+
+
+@contextmanager
+def rollback_keeps_the_token():
+    """The token that the large model takes back stays in the text, and its correction follows it."""
+    real = BiLD.verify
+
+    def verify(self, draft, scores):
+        verdict = real(self, draft, scores)
+        if len(verdict.path) < len(draft):
+            verdict.path = [*verdict.path, len(verdict.path)]
+        return verdict
+
+    with patch.object(BiLD, "verify", verify):
+        yield

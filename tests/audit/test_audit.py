@@ -1,0 +1,343 @@
+"""The audit passes what is right, and calls every planted bug a bug."""
+
+from __future__ import annotations
+
+import json
+from unittest.mock import patch
+
+import planted
+import pytest
+import torch
+from planted import SmallTree
+from tiny import llama
+
+from specviz import audit
+from specviz.audit.reference import Reference
+from specviz.audit.result import COLUMNS, Row
+from specviz.errors import ModelError, ParameterError
+from specviz.loop import reduce
+from specviz.methods import speculative
+from specviz.methods.autoregressive import Autoregressive
+from specviz.methods.base import Verdict
+
+PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 14)]
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = llama(seed=0, eos=(1, 7), name="target")
+    return target, llama(seed=5, eos=(1, 7), like=target, noise=0.15, name="drafter")
+
+
+def run(pair, methods, prompts=PROMPTS, **rest):
+    rest = {"max_new_tokens": LENGTH, "sampled": 0, "laws": False} | rest
+    return audit.run(pair[0], pair[1], prompts, methods, **rest)
+
+
+def test_what_is_right_holds(pair):
+    steps = []
+    methods = [
+        "autoregressive",
+        "speculative",
+        "speculative:draft_length=1",
+        "bild:rollback=0,cap=3",
+        SmallTree,
+    ]
+    result = run(pair, methods, sampled=3, progress=lambda *step: steps.append(step))
+    assert result.holds, [str(difference) for _, difference in result.differences]
+    assert [row.method for row in result.rows[:5]] == [
+        "autoregressive", "speculative", "speculative (draft_length=1)", "bild (rollback=0, cap=3)",
+        "small-tree",
+    ]  # fmt: skip
+    # Only what is exact in sampling is sampled.
+    sampled = [row for row in result.rows if row.sampling != "greedy"]
+    assert [row.method for row in sampled] == [
+        "autoregressive",
+        "speculative",
+        "speculative (draft_length=1)",
+    ]
+    assert all(row.equal == row.prompts == len(PROMPTS) for row in result.rows[:5])
+    assert len({row.tokens for row in result.rows[:5]}) == 1
+    assert steps[-1] == (len(PROMPTS) + 3, len(PROMPTS) + 3)
+    assert [tuple(row) for row in result.table()] == [COLUMNS] * 8
+    assert "every method holds" in result.summary
+    assert "\n" not in result.summary
+    assert str(result.bound) in result.summary
+    read = json.loads(result.to_json())
+    assert read["holds"] and read["rows"][0]["verdict"] == "holds"
+
+
+def test_the_default_is_every_exact_method(pair):
+    result = run(pair, None, PROMPTS[:1], max_new_tokens=4)
+    assert [row.method for row in result.rows][:1] == ["autoregressive"]
+    assert {"autoregressive", "speculative", "bild (rollback=0, cap=2)"} <= {
+        row.method for row in result.rows
+    }
+
+
+GREEDY = {
+    "sibling_in_the_mask": SmallTree,
+    "wrong_depth": SmallTree,
+    "trim_instead_of_gather": SmallTree,
+    "stale_row": "speculative",
+    "off_by_one_bonus": "speculative",
+    "eos_in_mid_block": "speculative",
+    "shifted_vocabulary": "autoregressive",
+    "rollback_keeps_the_token": "bild:rollback=0,cap=3",
+}
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_planted_bugs(pair, name):
+    with getattr(planted, name)():
+        result = run(pair, ["autoregressive", GREEDY[name]])
+    row = result.rows[-1]
+    assert row.bug > 0
+    assert not row.holds
+    assert not result.holds
+    assert row.method in result.summary
+    assert all(d.verdict == "bug" for d in row.differences)
+    if name != "shifted_vocabulary":  # a bug that all share has nothing but the stock module against it
+        assert result.rows[0].holds
+
+
+LAW = ["wrong_residual", "untempered_q"]
+
+
+@pytest.mark.parametrize("name", LAW)
+def test_planted_bugs_in_sampling(pair, name):
+    with getattr(planted, name)():
+        result = run(pair, ["speculative"], PROMPTS[:1], max_new_tokens=2, laws=True)
+    assert not result.holds
+    assert any(not each.holds and each.error > 1e-3 for each in result.laws)
+    assert any(line["bug"] == 1 and line["sampling"].startswith("law") for line in result.table())
+    assert "law" in result.summary
+
+
+def test_ten_bugs_are_planted():
+    assert len({*GREEDY, *LAW}) == 10
+
+
+# -- what only a pass or a record can show -----------------------------------------------------------
+
+
+def test_a_pass_that_is_off_is_a_bug_though_no_token_changed(pair):
+    real = speculative.Speculative.verify
+
+    def nudged(self, draft, scores):
+        scores += 0.01  # the same for all tokens: no argmax changes
+        return real(self, draft, scores)
+
+    with patch.object(speculative.Speculative, "verify", nudged):
+        result = run(pair, ["speculative"], PROMPTS[:3])
+    assert result.rows[0].bug == 3
+    assert "though no token changed" in str(result.rows[0].differences[0])
+
+
+@pytest.mark.parametrize("column", ["out_p", "node_p", "pred_top_p"])
+def test_a_wrong_record_is_a_bug(pair, column):
+    real = reduce.reduce
+
+    def wrong(cycles, everything):
+        rows = real(cycles, everything)
+        for row in rows:
+            if row.get(column) is not None:
+                row[column] = row[column] * 0.9
+        return rows
+
+    with patch.object(reduce, "reduce", wrong):
+        result = run(pair, ["speculative"], PROMPTS[:3])
+    assert result.rows[0].bug == 3
+    assert "recorded" in str(result.rows[0].differences[0])
+
+
+def test_a_decision_that_the_record_does_not_repeat_is_a_bug(pair):
+    with patch.object(speculative, "accepts", lambda p, q, u: u * q.to(u.dtype) < 0.5 * p.to(u.dtype)):
+        result = run(pair, ["speculative"], PROMPTS[:3], sampled=3)
+    row = result.rows[-1]
+    assert row.bug
+    assert "recorded decisions" in str(row.differences[0])
+
+
+def test_a_method_that_raises_is_a_bug_and_the_audit_goes_on(pair):
+    class Breaks(Autoregressive):
+        name = "breaks"
+
+        def draft(self, left):
+            if self.session.prompt == PROMPTS[1] and left < 20:
+                raise RuntimeError("broken\nhere")
+            return super().draft(left)
+
+    result = run(pair, ["autoregressive", Breaks], PROMPTS[:3])
+    row = result.rows[1]
+    assert (row.prompts, row.equal, row.bug) == (3, 2, 1)
+    assert "RuntimeError: broken here" in str(row.differences[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda tokens: tokens[:1] + tokens, "where the autoregressive text has"),  # a duplicate
+        (lambda tokens: tokens[1:], "where the autoregressive text has"),  # a token dropped
+    ],
+)
+def test_duplicated_and_dropped_tokens(pair, change, words):
+    class Changed(Autoregressive):
+        name = "changed"
+
+        def verify(self, draft, scores):
+            verdict = super().verify(draft, scores)
+            self.count = getattr(self, "count", 0) + 1
+            if self.count == 5:
+                # The text gets what the cache does not, or the other way round.
+                return Verdict([], [], int(scores[0].argsort()[-2]), "plain", [])
+            return verdict
+
+    row = run(pair, ["autoregressive", Changed], PROMPTS[:1]).rows[1]
+    assert row.bug == 1
+    assert words in str(row.differences[0])
+
+
+# -- ties, noise, and the rule -----------------------------------------------------------------------
+
+
+def twins(distance, eos=(1,)):
+    """A target in which token 40 scores what the likeliest token scores, but for `distance`."""
+    target = llama(seed=0, eos=eos, name="twins")
+    with torch.no_grad():
+        head = target.net.lm_head.weight
+        head[40] = head[41] * (1 + distance)
+        head[40:42] *= 3  # so that they often lead
+    return type(target)(target.net, name="twins")
+
+
+class Flips(Autoregressive):
+    """Takes the other twin wherever the two lead, from scores to which an error was added."""
+
+    name = "flips"
+    error = 0.0
+
+    def verify(self, draft, scores):
+        best, second = scores[0].topk(2).indices.tolist()
+        if {best, second} == {40, 41}:
+            scores[0, second] = scores[0, best] + self.error
+            return Verdict([], [], second, "plain", [])
+        return super().verify(draft, scores)
+
+
+def flipped(distance, error=0.0):
+    target = twins(distance)
+    Flips.error = error
+    row = run((target, target), ["autoregressive", Flips], PROMPTS).rows[1]
+    verdicts = [d for d in row.differences if {d.expected, d.found} == {40, 41}]
+    assert verdicts
+    return row, verdicts
+
+
+def test_a_tie():
+    row, found = flipped(0.0)
+    assert {d.verdict for d in found} == {"tie"}
+    assert (row.bug, row.noise) == (0, 0)
+    assert row.tie
+    assert not row.holds  # in more than 1 % of the prompts
+
+
+def test_kernel_noise():
+    row, found = flipped(1e-6)
+    assert "noise" in {d.verdict for d in found}
+    assert row.bug == 0
+    noise = next(d for d in found if d.verdict == "noise")
+    assert noise.gap_double > 1e-6
+    assert abs(noise.gap) <= row.bound
+    assert noise.gap_alone is not None
+    assert f"{row.bound:.1e}" in noise.reason
+
+
+def test_a_gap_beyond_the_bound_is_a_bug():
+    row, _ = flipped(0.01)
+    assert row.bug
+    row, _ = flipped(1e-6, error=0.01)  # the gap is small in float64, but not in the pass that decided
+    assert row.bug
+
+
+def test_the_one_rule():
+    def holds(prompts, tie=0, noise=0, bug=0):
+        return Row("m", "", "greedy", 1e-4, prompts, 0, prompts - tie - noise - bug, tie, noise, bug).holds
+
+    assert holds(300, tie=2, noise=1)
+    assert not holds(300, tie=2, noise=2)
+    assert not holds(300, bug=1)
+    assert not holds(99, tie=1)
+    assert not holds(0)
+
+
+# -- the reference -----------------------------------------------------------------------------------
+
+
+def test_float64_is_float64_throughout(pair):
+    """Where a norm or an angle still rounded to float32, another length would give other last digits."""
+    reference = Reference(pair[0])
+    text = [int(i) for i in torch.randint(2, 40, (40,), generator=torch.manual_seed(0))]
+    long = reference.double(text[:1], text[1:])
+    assert long.dtype == torch.float64
+    for n in (2, 9, 30):
+        short = reference.double(text[:1], text[1:n])
+        assert (short - long[: n - 1]).abs().max() < 1e-12
+    single = reference.rows(text[:1], text[1:]).double()
+    assert 1e-8 < (single - long).abs().max() < 1e-3
+
+
+def test_the_bound_has_limits(pair):
+    reference = Reference(pair[0])
+    real = reference.double
+    text = ([2, 3], list(range(4, 24)))
+    fair = reference.bound([text])
+    assert fair.low <= fair.value <= fair.high
+    assert fair.value == pytest.approx(8 * fair.measured) or fair.value == fair.low
+    reference.double = lambda *a: real(*a) + 5.0  # as if our float32 were all wrong
+    assert reference.bound([text]).value == pytest.approx(reference.bound([text]).high)
+    assert "lowered to its limit" in str(reference.bound([text]))
+    assert reference.bound([text]).high < 0.1
+
+
+def test_half_precision_has_a_wider_bound():
+    target = llama(seed=0, name="half")
+    half = type(target)(target.net.to(torch.bfloat16), name="half")
+    result = run((half, half), ["autoregressive"], PROMPTS[:2], max_new_tokens=8)
+    assert result.dtype == "bfloat16"
+    assert result.bound.value > 1e-2
+
+
+# -- the door ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        (["bild"], "lossy by design"),
+        (["bild:rolback=0"], "did you mean rollback"),
+        (["speculative:draft_length=many"], "cannot be 'many'"),
+        (["speculative:draft_length"], "name=value"),
+        (["speculativ"], "did you mean speculative"),
+    ],
+)
+def test_bad_methods(pair, methods, words):
+    with pytest.raises(ParameterError, match=words):
+        run(pair, methods)
+
+
+def test_bad_prompts_drafts_and_models(pair):
+    with pytest.raises(ParameterError, match="at least one prompt"):
+        run(pair, None, [])
+    with pytest.raises(ParameterError, match="drafts="):
+        audit.run(pair[0], None, PROMPTS, ["speculative"])
+    with pytest.raises(ModelError, match="only the first layers"):
+        run((pair[0].first(1), pair[1]), ["autoregressive"])
+
+
+def test_threads_are_given_back(pair):
+    before = torch.get_num_threads()
+    result = run(pair, ["autoregressive"], PROMPTS[:1], max_new_tokens=2, threads=1)
+    assert result.threads == 1
+    assert torch.get_num_threads() == before

@@ -1,0 +1,88 @@
+"""The law of sampling: exact over a toy vocabulary, by chi-square over real models."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import planted
+import pytest
+from tiny import llama
+
+from specviz.audit import law
+from specviz.errors import ParameterError
+from specviz.methods import find
+from specviz.methods.bild import BiLD
+from specviz.methods.speculative import Speculative
+from specviz.sampling import Sampling
+
+
+@pytest.mark.parametrize("make", [find("autoregressive"), Speculative, lambda: Speculative(draft_length=1)])
+def test_the_law_is_the_targets(make):
+    results = law.check(make)
+    assert len(results) == len(law.SETTINGS)
+    assert all(each.holds for each in results), results
+    assert all(each.bound == 1e-9 for each in results)
+
+
+def test_a_lossy_method_has_another_law():
+    assert not any(each.holds for each in law.check(BiLD, law.SETTINGS[:1]))
+    assert all(each.holds for each in law.check(lambda: BiLD(fallback=1), law.SETTINGS[:1]))
+
+
+def test_which_settings_show_which_bug():
+    with planted.untempered_q():
+        plain, tempered = law.check(Speculative, law.SETTINGS[:2])
+    assert plain.holds  # at temperature 1 the bug does nothing
+    assert tempered.error > 0.01
+    with planted.wrong_residual():
+        assert all(each.error > 0.01 for each in law.check(Speculative, law.SETTINGS[:2]))
+
+
+def test_edges_are_found_without_guesses():
+    edges = [0.1234567, 0.6, 0.600001]
+    cells = law._cut(lambda u: int(np.searchsorted(edges, u)), np.array([]))
+    assert np.cumsum([width for _, width in cells])[:-1] == pytest.approx(edges, abs=1e-12)
+    assert sum(width for _, width in cells) == pytest.approx(1, abs=1e-15)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = llama(seed=0, vocabulary=16, eos=(1,), name="target")
+    return target, llama(seed=5, vocabulary=16, eos=(1,), like=target, noise=0.6, name="drafter")
+
+
+def test_chi_square(pair):
+    sampling = Sampling(1.5, top_k=8)
+    result = law.chi_square(*pair, [3, 4, 5], 600, sampling=sampling)
+    assert result.holds, str(result)
+    assert result.cells > 5
+    assert result.freedom == result.cells - 1
+    with planted.wrong_residual():
+        broken = law.chi_square(*pair, [3, 4, 5], 600, sampling=sampling)
+    assert not broken.holds, str(broken)
+
+
+def test_chi_square_numbers():
+    """Against values from a printed table: 3.841 is the 5 % point with one degree of freedom."""
+    n = 1000
+    shift = np.sqrt(3.841459 * 0.25 / n)  # of the share of one of two equal cells
+    counts = Counter({(0,): round(n * (0.5 + shift)), (1,): round(n * (0.5 - shift))})
+    result = law._test(counts, {(0,): 0.5, (1,): 0.5}, n)
+    assert result.freedom == 1
+    assert result.p == pytest.approx(0.05, abs=0.004)
+
+
+def test_rare_cells_are_pooled():
+    counts = Counter({(0,): 500, (1,): 480, (2,): 12, (3,): 8})
+    expected = {(0,): 0.5, (1,): 0.48, **{(i,): 0.002 for i in range(2, 12)}}
+    result = law._test(counts, expected, 1000)
+    assert result.cells == 3
+    assert result.statistic == pytest.approx(0, abs=1e-9)
+    # What cannot happen has no cell; it lands in the pool or the smallest one and is seen there.
+    assert not law._test(Counter({(0,): 500, (9,): 500}), {(0,): 0.5, (1,): 0.5}, 1000).holds
+
+
+def test_too_few_draws(pair):
+    with pytest.raises(ParameterError, match="draw more"):
+        law.chi_square(*pair, [3, 4, 5], 5, sampling=Sampling(1.5))
