@@ -355,7 +355,7 @@ class Context:
             ) from None
 
     def _chain(self, start: int, count: int) -> torch.Tensor:
-        """The mask of `count` tokens in a row behind `start` others: a slice of one kept for each small count."""
+        """The mask of `count` tokens behind `start` others: a slice of one kept for each small count."""
         kept = self._triangles.get(count)
         if kept is None:
             small = count <= 64  # a draft's; a long text behind a cached one comes once
