@@ -35,12 +35,12 @@ from specviz.errors import ParameterError
 KINDS = ("conversation", "translation", "summarization", "qa", "arithmetic", "rag", "code")
 # How often `sample` draws each kind, each language and each translation pair. Translations between English and
 # German or Japanese are what the models are judged by; the other kinds need fewer examples.
-KIND_WEIGHTS = dict(zip(KINDS, (0.07, 0.55, 0.07, 0.07, 0.11, 0.07, 0.06), strict=True))
+KIND_WEIGHTS = dict(zip(KINDS, (0.06, 0.58, 0.07, 0.07, 0.10, 0.06, 0.06), strict=True))
 LANGUAGE_WEIGHTS = {"en": 0.22, "de": 0.18, "ja": 0.18, "fr": 0.105, "es": 0.105, "zh": 0.105, "vi": 0.105}
-PAIR_WEIGHTS = {(a, b): 0.16 / 30 for a in CODES for b in CODES if a != b and "en" not in (a, b)}
-PAIR_WEIGHTS |= {("en", b): 0.045 for b in ("fr", "es", "zh", "vi")}
+PAIR_WEIGHTS = {(a, b): 0.12 / 30 for a in CODES for b in CODES if a != b and "en" not in (a, b)}
+PAIR_WEIGHTS |= {("en", b): 0.035 for b in ("fr", "es", "zh", "vi")}
 PAIR_WEIGHTS |= {(b, "en"): 0.025 for b in ("fr", "es", "zh", "vi")}
-PAIR_WEIGHTS |= {("de", "en"): 0.055, ("ja", "en"): 0.055, ("en", "de"): 0.225, ("en", "ja"): 0.225}
+PAIR_WEIGHTS |= {("de", "en"): 0.05, ("ja", "en"): 0.05, ("en", "de"): 0.27, ("en", "ja"): 0.27}
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,19 @@ def _keys(meanings: Sequence[Sentence]) -> tuple[object, ...]:
 # --- the kinds -----------------------------------------------------------------------------
 
 
-def _fact(rng: random.Random, meanings: Sequence[Sentence]) -> tuple[Clause, Clause] | None:
-    """A question about one of the main clauses and its answer; yes-or-no questions are rare."""
+def _fact(
+    rng: random.Random, meanings: Sequence[Sentence], text: Sequence[Sentence] | None = None
+) -> tuple[Clause, Clause] | None:
+    """A question about one of the main clauses and its answer, the only one in the `text` (default: `meanings`).
+
+    Yes-or-no questions are rare.
+    """
+    clauses = [c for s in text or meanings for c in (s.main, s.second) if c]
     for meaning in rng.sample(meanings, len(meanings)):
         found = world.question(rng, meaning.main)
-        if found and (found[0].asks != "yes_no" or rng.random() < 0.2):
+        if not found or (found[0].asks == "yes_no" and rng.random() >= 0.2):
+            continue
+        if sum(world.may_answer(found[0], c) for c in clauses) == 1:
             return found
     return None
 
@@ -180,7 +188,7 @@ def _conversation(rng: random.Random, split: Split, code: str) -> _Draft:
 
 
 def _translation(rng: random.Random, split: Split, code: str, target: str) -> _Draft:
-    n = rng.choices((1, 2, 3), (7, 2, 1))[0]
+    n = rng.choices((1, 2, 3), (16, 3, 1))[0]
     if n > 1:
         meanings = world.story(rng, split, n)
     else:
@@ -249,7 +257,7 @@ def _rag(rng: random.Random, split: Split, code: str) -> _Draft:
     numbers = rng.sample(range(3), 3)
     fact, number = None, 0
     for number in numbers:
-        fact = _fact(rng, passages[number])
+        fact = _fact(rng, passages[number], [s for p in passages for s in p])
         if fact:
             break
     if fact is None:

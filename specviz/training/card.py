@@ -11,7 +11,7 @@ from specviz.training.recipes import recipe
 _BARS = "▁▂▃▄▅▆▇█"
 WHAT = {
     "town": "The target: a causal language model of a small made-up world in seven languages.",
-    "town-draft": "The draft of `town`: one layer, the same tokenizer, visibly weaker.",
+    "town-draft": "The draft of `town`: two thin layers, the same tokenizer, visibly weaker.",
     "town-draft-aligned": "`town-draft`, fine-tuned on the greedy answers of `town` to training prompts "
     "(BiLD, section 3.5.1).",
 }
@@ -45,6 +45,7 @@ def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, 
         f"| training time | {training['seconds'] / 60:.0f} minutes, {training['where']} |",
         f"| seed | {made.seed} |", "| weights | float16 safetensors |", "| licence | Apache-2.0 |",
         f"| rebuild | `python -m specviz.training {name}` |", "",
+        *([training["note"], ""] if "note" in training else []),
         "## Loss curve", "", f"Dev loss: `{sparkline([c[2] for c in curve])}`", "",
         "| tokens | dev loss (nats an answer token) |", "| ---: | ---: |",
         *(f"| {t:,} | {dev:.3f} |" for t, _, dev in shown), "",

@@ -51,31 +51,31 @@ def bleu(said: Sequence[str], references: Sequence[Sequence[str]], code: str) ->
     return float(sacrebleu.corpus_bleu(list(said), [list(r) for r in references], tokenize=scheme).score)
 
 
-def translations(model: Any, pieces: Any, source: str, target: str, n: int = 200) -> dict[str, float]:
+def translations(model: Any, pieces: Any, source: str, target: str, n: int = 150) -> dict[str, float]:
     """BLEU of greedy test translations and of the generator's second paraphrase against one reference.
 
     Reference and paraphrase are independent draws of the generator. ``share`` is the quotient of the two;
-    ``accepted`` the share of translations that are among 60 draws word for word.
+    ``accepted`` the share of translations that are among 30 draws word for word.
     """
     samples = drawn("translation", n, language=source, target=target)
     said = say_answers(model, pieces, samples)
     first = [translation.say(s.meaning, target, 1) for s in samples]
     second = [translation.say(s.meaning, target, 2) for s in samples]
     accepted = [
-        text in {translation.say(s.meaning, target, i) for i in range(60)} for text, s in zip(said, samples)
+        text in {translation.say(s.meaning, target, i) for i in range(30)} for text, s in zip(said, samples)
     ]
     own, paraphrase = bleu(said, [first], target), bleu(second, [first], target)
     return {"bleu": own, "paraphrase": paraphrase, "share": own / paraphrase, "accepted": sum(accepted) / n}
 
 
-def answered(model: Any, pieces: Any, kind: str, n: int = 60) -> float:
+def answered(model: Any, pieces: Any, kind: str, n: int = 40) -> float:
     """The share of greedy answers that the generator accepts word for word (40 draws of right answers)."""
     samples = drawn(kind, n, references=40)
     said = say_answers(model, pieces, samples)
     return sum(text in (s.turns[-1][1], *s.references) for text, s in zip(said, samples)) / n
 
 
-def losses(model: Any, pieces: Any, kind: str, n: int = 60) -> dict[str, float]:
+def losses(model: Any, pieces: Any, kind: str, n: int = 40) -> dict[str, float]:
     """Loss of the last answer's tokens in nats, the same in bits a character, and the entropy of its choices.
 
     The choices' entropy is what is left once the content is settled: no model can be below it for long.

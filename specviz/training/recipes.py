@@ -23,8 +23,9 @@ class Recipe:
         Peak learning rates (:class:`specviz.training.optimizer.Optimizer`).
     step, micro : int
         Tokens of an update, and of a forward pass.
-    prompt_weight : float
-        Weight of the user's tokens in the loss; the assistant's count 1.
+    prompt_weight, prompt_until : float
+        Weight of the user's tokens in the loss (the assistant's count 1) up to this share of the run, then
+        zero: they teach the words early; later they are mostly noise, since what a user says cannot be known.
     start : str or None
         The bundled model whose weights the run starts from.
     target : str or None
@@ -39,11 +40,12 @@ class Recipe:
     kv_heads: int
     feed_forward: int
     tokens: int
-    matrix_rate: float = 0.006
-    rate: float = 0.006
-    step: int = 3072
+    matrix_rate: float = 0.0035
+    rate: float = 0.0035
+    step: int = 1024
     micro: int = 1024
     prompt_weight: float = 0.5
+    prompt_until: float = 0.4
     start: str | None = None
     target: str | None = None
     context: int = 1024
@@ -53,10 +55,10 @@ class Recipe:
 RECIPES = {
     r.name: r
     for r in (
-        Recipe("town", 8, 144, 4, 2, 384, tokens=16_000_000),
-        Recipe("town-draft", 1, 128, 4, 2, 384, tokens=8_000_000),
-        Recipe("town-draft-aligned", 1, 128, 4, 2, 384, tokens=2_500_000, start="town-draft", target="town",
-               matrix_rate=0.002, rate=0.001),
+        Recipe("town", 8, 144, 4, 2, 384, tokens=8_000_000),
+        Recipe("town-draft", 2, 128, 4, 2, 256, tokens=5_000_000),
+        Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=1_500_000, start="town-draft", target="town",
+               matrix_rate=0.001, rate=0.0007),
     )
 }  # fmt: skip
 

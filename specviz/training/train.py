@@ -165,9 +165,10 @@ def train(
         group = [next(stream) for _ in range(max(1, recipe.step // recipe.micro))]
         count = sum(float(a[:, 1:].sum()) for _, (_, a) in group)
         total = 0.0
+        prompt_weight = recipe.prompt_weight if progress < recipe.prompt_until else 0.0
         for place, (tokens, answer) in group:
             t, a = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
-            weighted, loss, _ = loss_sums(model, t, a, recipe.prompt_weight)
+            weighted, loss, _ = loss_sums(model, t, a, prompt_weight)
             (weighted / count).backward()
             total += float(loss)
             state["tokens"] += int((tokens != model.config.pad_token_id).sum())

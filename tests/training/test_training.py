@@ -1,0 +1,346 @@
+"""The recipes on a tiny shape: data, loss, optimiser, killing and going on, the files of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from specviz.corpus import tasks
+from specviz.errors import ModelError, ParameterError
+from specviz.training import answers, evaluate, recipes, shards, suite, train
+from specviz.training import tokenizer as pieces
+from specviz.training.card import card, sparkline
+from specviz.training.optimizer import Optimizer, orthogonal
+
+TINY = dataclasses.replace(
+    recipes.recipe("town"), layers=1, width=32, heads=2, kv_heads=1, feed_forward=48, tokens=8_000,
+    step=1024, micro=512,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return pieces.train(pieces.texts(150), size=600)
+
+
+@pytest.fixture(scope="module")
+def shard(tokenizer) -> shards.Shard:
+    return shards.pack(tokenizer, (s.turns for s in islice(tasks.stream(0, "train"), 120)), 512)
+
+
+# --- tokenizer -----------------------------------------------------------------------------
+
+
+def test_specials_have_their_ids(tokenizer) -> None:
+    assert [tokenizer.token_to_id(s) for s in pieces.SPECIALS] == list(range(16))
+    assert tokenizer.get_vocab_size() == 600
+
+
+def test_text_comes_back_and_digits_stand_alone(tokenizer) -> None:
+    for text in ("Anna hat 1205 Äpfel.", "彼女は本を3冊読みました。", "def f(x):\n    return x", "\x00 €🙂"):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    found = [tokenizer.decode([i]) for i in tokenizer.encode("12 + 345 = 357").ids]
+    assert [p for p in found if p.strip().isdigit()] == list("12345357")
+
+
+def test_the_chat_is_what_the_template_says(tokenizer, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, GenerationConfig
+
+    pieces.save(tokenizer, tmp_path)
+    standard = AutoTokenizer.from_pretrained(tmp_path)
+    sample = tasks.sample(random.Random(3), "train", "conversation", "fr")
+    whole = [*sample.messages, {"role": "assistant", "content": sample.turns[-1][1]}]
+    ids, said = pieces.encode_chat(tokenizer, sample.turns)
+    assert standard.apply_chat_template(whole)["input_ids"] == ids
+    prompt = answers.prompt_ids(tokenizer, sample.messages)
+    assert standard.apply_chat_template(sample.messages, add_generation_prompt=True)["input_ids"] == prompt
+    assert ids[: len(prompt)] == prompt
+    spoken = "".join(turn[1] for turn in sample.turns)
+    assert tokenizer.decode([i for i, s in zip(ids, said) if s]) == spoken
+    assert sum(i == pieces.END and s for i, s in zip(ids, said)) == 2
+    generation = GenerationConfig.from_pretrained(tmp_path)
+    assert generation.eos_token_id == [pieces.END, pieces.STOP]
+    assert (generation.bos_token_id, generation.pad_token_id) == (pieces.BEGIN, pieces.PAD)
+
+
+# --- shards --------------------------------------------------------------------------------
+
+
+def test_a_shard_is_cached_and_the_same_each_time(tokenizer, tmp_path: Path) -> None:
+    first = shards.corpus_shard(tmp_path, tokenizer, 0, 1, 512, chats=20)
+    (file,) = tmp_path.iterdir()
+    stamp = file.stat().st_mtime_ns
+    again = shards.corpus_shard(tmp_path, tokenizer, 0, 1, 512, chats=20)
+    assert file.stat().st_mtime_ns == stamp
+    file.unlink()
+    anew = shards.corpus_shard(tmp_path, tokenizer, 0, 1, 512, chats=20)
+    for other in (again, anew):
+        assert np.array_equal(first.tokens, other.tokens)
+        assert np.array_equal(first.answer, other.answer)
+    other = shards.corpus_shard(tmp_path, tokenizer, 0, 2, 512, chats=20)
+    assert not np.array_equal(first.tokens[:50], other.tokens[:50])
+
+
+def test_batches_hold_every_chat_once(shard: shards.Shard) -> None:
+    made = shards.batches(shard, 700, random.Random(0))
+    rows = []
+    for tokens, answer in made:
+        assert tokens.size <= 700 or len(tokens) == 1
+        assert not answer[tokens == pieces.PAD].any()
+        rows += [tuple(row[row != pieces.PAD]) for row in tokens]
+    assert sorted(rows) == sorted(tuple(shard.chat(i)[0].tolist()) for i in range(len(shard)))
+    assert sum(int(a.sum()) for _, a in made) == int(shard.answer.sum())
+
+
+def test_a_stream_goes_on_where_it_stopped(shard: shards.Shard) -> None:
+    whole = list(islice(shards.batch_stream(lambda n: shard, 700, 1), 30))
+    for at in (0, 7, len(shards.batches(shard, 700, random.Random("1:0"))) - 1):
+        rest = shards.batch_stream(lambda n: shard, 700, 1, whole[at][0])
+        for (_, (one, _)), (_, (other, _)) in zip(whole[at + 1 :], rest):
+            assert np.array_equal(one, other)
+
+
+# --- loss and optimiser ----------------------------------------------------------------------
+
+
+def _batch(shard: shards.Shard, size: int = 600) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens, answer = shards.batches(shard, size, random.Random(0))[0]
+    return torch.from_numpy(tokens), torch.from_numpy(answer)
+
+
+def test_the_loss_is_that_of_plain_rows(shard: shards.Shard) -> None:
+    model = recipes.build(TINY)
+    tokens, answer = _batch(shard)
+    weighted, said, count = train.loss_sums(model, tokens, answer, 0.25)
+    expected = prompt = 0.0
+    for row, marks in zip(tokens, answer):
+        ids = row[row != pieces.PAD][None]
+        scores = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+        each = -scores.gather(1, ids[0, 1:, None])[:, 0]
+        mine = marks[1 : ids.shape[1]]
+        expected += float(each[mine].detach().sum())
+        prompt += float(each[~mine].detach().sum())
+    assert float(said) == pytest.approx(expected, rel=1e-4)
+    assert float(weighted) == pytest.approx(expected + 0.25 * prompt, rel=1e-4)
+    assert count == int(answer[:, 1:].sum())
+    alone, said_alone, _ = train.loss_sums(model, tokens, answer, 0.0)
+    assert float(alone) == pytest.approx(float(said_alone)) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(6, 20), (20, 6), (3, 8, 8)])
+def test_orthogonal_updates(shape: tuple[int, ...]) -> None:
+    found = orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.3
+    assert values.max() < 1.4
+
+
+def test_the_optimiser_learns(shard: shards.Shard) -> None:
+    model = recipes.build(TINY)
+    optimizer = Optimizer(model, 0.01, 0.01)
+    assert {len(optimizer.matrices), len(optimizer.others)} == {7, 4}
+    tokens, answer = _batch(shard)
+    losses = []
+    for _ in range(30):
+        weighted, said, count = train.loss_sums(model, tokens, answer, 0.1)
+        (weighted / count).backward()
+        optimizer.step(1.0)
+        losses.append(float(said) / count)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_rates_rise_and_fall() -> None:
+    rates = [train.rate_at(i / 100) for i in range(101)]
+    assert rates[0] < 0.05
+    assert max(rates) == pytest.approx(1, abs=0.01)
+    assert rates[-1] == pytest.approx(0, abs=1e-9)
+    assert rates.index(max(rates)) < 5
+
+
+# --- runs ------------------------------------------------------------------------------------
+
+
+def _train(model, shard: shards.Shard, file: Path, **rest):
+    return train.train(TINY, model, lambda n: shard, shard, file, say=lambda line: None, **rest)
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(shard: shards.Shard, tmp_path: Path) -> None:
+    straight, broken = recipes.build(TINY), recipes.build(TINY)
+    whole = _train(straight, shard, tmp_path / "a.safetensors")
+    assert whole["done"]
+    half = _train(broken, shard, tmp_path / "b.safetensors", stop_after=3)
+    assert not half["done"]
+    resumed = recipes.build(dataclasses.replace(TINY, seed=9))  # other weights: all come from the checkpoint
+    rest = _train(resumed, shard, tmp_path / "b.safetensors")
+    assert (rest["tokens"], rest["updates"]) == (whole["tokens"], whole["updates"])
+    for one, other in zip(straight.parameters(), resumed.parameters()):
+        assert torch.allclose(one, other, atol=1e-6)
+    assert whole["curve"][-1][2] < whole["curve"][0][2]
+
+
+def test_a_checkpoint_of_another_shape_is_refused(shard: shards.Shard, tmp_path: Path) -> None:
+    _train(recipes.build(TINY), shard, tmp_path / "c.safetensors", stop_after=1)
+    other = recipes.build(dataclasses.replace(TINY, width=16))
+    with pytest.raises(ModelError, match="another shape"):
+        _train(other, shard, tmp_path / "c.safetensors")
+
+
+_KILLED = """
+import dataclasses, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from specviz.training import recipes, shards, train
+recipe = dataclasses.replace(recipes.recipe("town"), layers=1, width=32, heads=2, kv_heads=1, feed_forward=48,
+                             tokens=10**9, step=512, micro=512)
+shard = shards.read(Path(sys.argv[1]))
+train.train(recipe, recipes.build(recipe), lambda n: shard, shard, Path(sys.argv[2]), every=0.0)
+"""
+
+
+def test_a_killed_run_leaves_a_checkpoint(shard: shards.Shard, tmp_path: Path) -> None:
+    data, checkpoint = tmp_path / "shard.safetensors", tmp_path / "run" / "checkpoint.safetensors"
+    shards.write(data, shard)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _KILLED, str(data), str(checkpoint)], stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 120
+        while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert checkpoint.exists()
+        time.sleep(0.3)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    said: list[str] = []
+    state = train.train(
+        TINY, recipes.build(TINY), lambda n: shard, shard, checkpoint, stop_after=1, say=said.append
+    )
+    assert state["updates"] >= 1
+    assert "going on after" in said[0]
+
+
+# --- answers, scores, cards --------------------------------------------------------------------
+
+
+def test_greedy_batches_equal_single_rows(tokenizer) -> None:
+    model = recipes.build(dataclasses.replace(TINY, layers=2)).eval()
+    prompts = [answers.prompt_ids(tokenizer, m) for m in tasks.prompts(5, 1)]
+    together = answers.greedy(model, prompts, longest=12)
+    for prompt, answer in zip(prompts, together):
+        ids = list(prompt)
+        for token in answer:
+            with torch.inference_mode():
+                assert int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()) == token
+            ids.append(token)
+        assert len(answer) <= 12
+
+
+def test_aligned_data_is_the_models_own(tokenizer, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    pieces.save(tokenizer, folder)
+    with pytest.raises(ModelError, match="first run"):
+        answers.load(folder)
+    recipes.build(TINY).half().save_pretrained(folder)
+    made = answers.answered_shard(tmp_path, folder, tokenizer, 0, 0, 400, chats=6)
+    model = answers.load(folder)
+    ids, said = made.chat(0)
+    start = int(said.argmax())
+    (answer,) = answers.greedy(model, [ids[:start].tolist()])
+    assert [*answer, pieces.END] == ids[start:].tolist()
+    again = answers.answered_shard(tmp_path, folder, tokenizer, 0, 0, 400, chats=6)
+    assert np.array_equal(made.tokens, again.tokens)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "text", "accepted", "drafted"),
+    [
+        ([5, 6, 7, 8, 9, pieces.END], [5, 6, 7, 8, 9, pieces.END], 5, 5),  # 4 of 4, a bonus, the end
+        ([5, 6, 7, 8, 9, 1], [5, 6, 7, 8, 9, pieces.END], 4, 8),  # the last draft misses the end
+        ([0, 6, 0, 8], [5, 6, 7, pieces.END], 1, 12),
+        ([pieces.END, 6], [5, pieces.END], 0, 5),  # a wrong end stops its draft at once
+    ],
+)
+def test_acceptance_by_hand(predicted: list[int], text: list[int], accepted: int, drafted: int) -> None:
+    assert evaluate.accepted_of(predicted, text) == (accepted, drafted)
+
+
+def test_bleu_knows_the_same_from_another() -> None:
+    assert evaluate.bleu(["Anna kauft ein Buch."], [["Anna kauft ein Buch."]], "de") == pytest.approx(100)
+    assert evaluate.bleu(["アンナは本を買いました。"], [["アンナは本を読みました。"]], "ja") < 90
+
+
+def test_a_card_says_how_it_was_made() -> None:
+    training = {"tokens": 1234567, "updates": 99, "seconds": 600.0, "where": "1 CPU thread",
+                "curve": [(0, None, 8.0), (600000, 3.0, 2.5), (1234567, 2.0, 1.5)]}  # fmt: skip
+    found = {
+        "translation": {"en-de": {"bleu": 60.0, "paraphrase": 70.0, "share": 0.857, "accepted": 0.5}},
+        "losses": {"qa": {"nats_per_token": 0.2, "bits_per_character": 0.1, "choice_bits_per_character": 0}},
+        "answered": {"qa": 0.9}, "acceptance": {"all": 0.7},
+    }  # fmt: skip
+    text = card("town-draft", 600_000, training, found)
+    for part in ("1,234,567", "Apache-2.0", "python -m specviz.training town-draft", "| qa | 0.200",
+                 "| all | 0.70 |", "| seed | 0 |", "0.86"):  # fmt: skip
+        assert part in text
+    assert sparkline([3, 2, 1]) == "█▅▁"
+
+
+def test_unknown_recipes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    from specviz.training.__main__ import main
+
+    with pytest.raises(ParameterError, match="town-draft"):
+        recipes.recipe("city")
+    assert main(["city"]) == 2
+    assert "city" in capsys.readouterr().err
+
+
+def test_the_recipes_have_the_sizes_that_the_zoo_promises() -> None:
+    sizes = {n: sum(p.numel() for p in recipes.build(r).parameters()) for n, r in recipes.RECIPES.items()}
+    assert 2_000_000 <= sizes["town"] <= 4_000_000
+    assert 300_000 <= sizes["town-draft"] == sizes["town-draft-aligned"] <= 700_000
+
+
+# --- what is shipped -----------------------------------------------------------------------------
+
+
+def test_the_suite_is_whole() -> None:
+    lines = suite.FILE.read_text(encoding="utf-8").splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert len({e["id"] for e in entries}) == len(entries) == 70
+    assert {e["kind"] for e in entries} == set(tasks.KINDS)
+    for entry in entries:
+        assert entry["turns"][0] == entry["prompt"] == entry["messages"][0]["content"]
+        assert entry["turns"][-1] == entry["messages"][-1]["content"]
+        assert entry["references"]
+        assert len(entry["turns"]) == (2 if entry["kind"] == "conversation" else 1)
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_bundled_models_load(name: str) -> None:
+    folder = evaluate.ROOT / name
+    model = answers.load(folder)
+    assert sum(f.stat().st_size for f in folder.iterdir()) < 10_000_000
+    shared = evaluate.ROOT / "town"
+    assert (folder / "tokenizer.json").read_bytes() == (shared / "tokenizer.json").read_bytes()
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [pieces.END, pieces.STOP]
+    made = recipes.recipe(name)
+    assert (model.config.num_hidden_layers, model.config.hidden_size) == (made.layers, made.width)
+
+
+def test_the_bars_are_met() -> None:
+    assert all(met for _, _, met in evaluate.bars())
