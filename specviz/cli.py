@@ -184,10 +184,6 @@ def generate(
             top_k=top_k, top_p=top_p, seed=seed, record=None if record == "none" else record, out=file,
             force=force,
         )  # fmt: skip
-        where = f"{target.device}, {count} thread{'s' * (count != 1)}, {dtype}"
-        hint = not chat and prompt is not None and getattr(target.tokenizer, "chat_template", None)
-        more = "; --chat sends the text as a turn of a chat" if hint else ""
-        print(f"specviz: {target.name} on {where}{more}", file=sys.stderr)
         texts = sum(len(e.get("turns", [0])) for e in run.prompts)
         with _progress() as tick:
             done = 0
@@ -198,6 +194,9 @@ def generate(
     trace = run.trace
     assert trace is not None
     _show(trace, None)
+    print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {dtype}")
+    if not chat and prompt is not None and getattr(target.tokenizer, "chat_template", None):
+        print(f"{target.name} has a chat template: --chat sends the text as a turn of a chat")
     if file is not None:
         page = _page(trace, file.with_suffix(".html"), force)
         print(f"trace: {file}\npage: {page}")
@@ -686,6 +685,8 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         status = typer.main.get_command(app).main(arguments, "specviz", standalone_mode=False)
         sys.stdout.flush()
+        if status == 130:  # newer versions of typer make this of Ctrl-C, older ones Abort
+            raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except SpecvizError as error:
         return _say(str(error))

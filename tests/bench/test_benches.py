@@ -41,7 +41,8 @@ def test_estimate():
 @pytest.mark.parametrize(
     ("kind", "value", "held"),
     [
-        ("at least", 1.0, True), ("at least", 0.99, False), ("more than", 1.0, False), ("more than", 1.01, True),
+        ("at least", 1.0, True), ("at least", 0.99, False), ("more than", 1.0, False),
+        ("more than", 1.01, True),
         ("at most", 1.0, True), ("at most", 1.01, False), ("at least", float("nan"), False),
         ("at most", float("nan"), False),
     ],
@@ -82,7 +83,11 @@ def test_runs_that_take_turns_write_what_they_write_alone(pair):
     traces = [text.finish() for text in texts]
     assert all(a == b for a, b in found)
     for trace in traces:
-        assert trace.outputs["token"].tolist() == alone.outputs["token"].tolist() == sum((a for a, _ in found), [])
+        assert (
+            trace.outputs["token"].tolist()
+            == alone.outputs["token"].tolist()
+            == [token for a, _ in found for token in a]
+        )
         assert trace.run["complete"]
 
 
@@ -166,7 +171,9 @@ def test_passes(pair):
     target, draft = pair
     found = passes.bench(target, [draft], [], prompts=20, max_new_tokens=8, rounds=4)
     data = check(found, bars=0)
-    assert [(r["model"], r["g"]) for r in data["rows"]] == [(m, g) for m in ("target", "draft") for g in (1, 2, 4, 8)]
+    assert [(r["model"], r["g"]) for r in data["rows"]] == [
+        (m, g) for m in ("target", "draft") for g in (1, 2, 4, 8)
+    ]
     assert all(r["ratio"]["median"] == 1 for r in data["rows"] if r["g"] == 1)
 
 
@@ -203,7 +210,7 @@ def test_peers(pair):
 
 
 def test_assisted_generation_drafts_as_many_tokens_as_ours(pair):
-    target, draft = pair
+    target, _ = pair
     peer = peers.Peer(target, 24)
     assistant = peers.twin(target)  # as a draft, the target itself is always right
     widths = []
@@ -236,9 +243,12 @@ def test_demo(pair, tmp_path):
     assert data["rows"][0]["tau"] == 1
     assert data["rows"][0]["same"] == data["rows"][2]["same"] == "5/5"
     assert ticks[-1][:2] == (15, 15)
-    files = sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file())
+    files = sorted(
+        p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()
+    )
     assert files == [
-        "demo.html", "traces/autoregressive.parquet", "traces/bild-draft.parquet", "traces/speculative-draft.parquet"
+        "demo.html", "traces/autoregressive.parquet", "traces/bild-draft.parquet",
+        "traces/speculative-draft.parquet",
     ]  # fmt: skip
     trace = specviz.open(tmp_path / "out" / "traces")
     assert len(trace.texts) == 15
@@ -254,7 +264,7 @@ def test_demo(pair, tmp_path):
 def offline(text):
     """Nothing in the page runs or is fetched."""
     low = text.lower().replace("http://www.w3.org/", "")
-    for word in ("<script", "<img", "http://", "https://", "src=\"//", "@import", "<link", "<iframe"):
+    for word in ("<script", "<img", "http://", "https://", 'src="//', "@import", "<link", "<iframe"):
         assert word not in low, word
     assert "default-src 'none'" in low
 

@@ -1,0 +1,523 @@
+"""The command line: what it writes, and that everything a person can mend is one line and status 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import write
+
+import specviz
+from specviz import cli
+from specviz.loop import run as loop
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def say(capsys):
+    """Run the command line; gives (status, output, errors)."""
+
+    def call(*arguments):
+        status = cli.run([str(a) for a in arguments])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def process(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "specviz", *map(str, arguments)],
+        text=True,
+        capture_output=True,
+        timeout=300,
+        **options,
+    )
+
+
+def files(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def test_help_and_version_need_nothing():
+    code = (
+        "import sys\nfrom specviz.cli import run\n"
+        "assert run(['--help']) == run(['--version']) == run([]) == run(['bench']) == 0\n"
+        "assert all(run([c, '--help']) == 0 for c in 'demo generate show audit bench models lab'.split())\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'matplotlib', 'plotly'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for command in ("demo", "generate", "show", "audit", "bench", "models", "lab"):
+        assert f"\n  {command}" in done.stdout
+
+
+def test_generate_show(here, say, folders):
+    (here / "p.jsonl").write_text(json.dumps({"prompt": HOSTILE}) + '\n{"turns": ["Hello", "And?"]}\n')
+    status, out, err = say(
+        "generate", "bild", "--model", folders.target, "--draft", folders.draft, "--prompts", "p.jsonl",
+        "--set", "fallback=0", "--set", "review_end=false", "--out", "o", "-n", 12, "--threads", 1,
+    )  # fmt: skip
+    assert status == 0, err
+    assert files(here) == ["o/bild.html", "o/bild.parquet", "p.jsonl"]
+    assert "on cpu, 1 thread, float32" in out
+    assert err == ""
+    assert "bild" in out
+    assert "[lossy]" in out
+    assert "\x1b" not in out  # no terminal, no colour
+    trace = specviz.open("o")
+    assert trace.run["parameters"] | {"fallback": 0, "review_end": False} == trace.run["parameters"]
+    assert len(trace.texts) == 3
+    page = (here / "o/bild.html").read_text(encoding="utf8")
+    assert HOSTILE not in page
+    assert "&lt;/script&gt;" in page
+
+    say(
+        "generate",
+        "speculative",
+        "-m",
+        folders.target,
+        "-d",
+        folders.draft,
+        "-p",
+        "Hi",
+        "--out",
+        "o",
+        "-n",
+        8,
+        "--chat",
+    )
+    assert specviz.open("o/speculative.parquet").prompts["text"][0] == "<s><|user|>Hi<|assistant|>"
+    status, out, err = say("show", "o")
+    assert status == 0, err
+    assert "tokens/s" in out
+    assert out.index("speculative") > 0
+    status, out, err = say("show", "o/bild.parquet", "--prompt", 2, "--html", "x/a.html", "--png", "x/a.png")
+    assert status == 0, err
+    assert (here / "x/a.png").read_bytes().startswith(b"\x89PNG")
+    assert "<script" not in (here / "x/a.html").read_text(encoding="utf8")
+
+
+def test_show_needs_no_torch(here, say, folders):
+    say("generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
+    code = (
+        "import sys\nfrom specviz.cli import run\n"
+        "assert run(['show', 'o', '--html', 'a.html', '--png', 'a.png']) == 0\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_partial_opens(here, say, folders, monkeypatch):
+    say("generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
+    monkeypatch.setattr("specviz.trace._write_parquet", _full)
+    status, _, err = say(
+        "generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "q", "-n", 6
+    )
+    assert status == 2
+    assert "No space left" in one_line(err)
+    assert files(here / "q") == ["autoregressive.parquet.partial"]
+    status, out, err = say("show", "q")
+    assert status == 0, err
+    assert "autoregressive" in out
+
+
+def _full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def one_line(err):
+    lines = [line for line in err.splitlines() if line]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("specviz: ")
+    return lines[0]
+
+
+BASE = ("generate", "speculative", "--model", "TARGET", "--draft", "DRAFT")
+ASK = ("--prompt", "Hello")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        # what is missing or unknown; near names are offered
+        (("generate", "speculative", "--model", "no/such", "--draft", "DRAFT", *ASK), "no model 'no/such'"),
+        (("generate", "speculative", "--model", "TARGET", "--draft", "no/such", *ASK), "no model 'no/such'"),
+        (("generate", "speculative", "--model", "EMPTY", "--draft", "DRAFT", *ASK), "config.json"),
+        (("generate", "speculative", "--model", "TARGET", *ASK), "--draft"),
+        (("generate", "speculatve", "--model", "TARGET", *ASK), "did you mean speculative"),
+        ((*BASE, *ASK, "--set", "draft_lenght=3"), "did you mean draft_length"),
+        (("generate", "autoregressive", "--model", "TARGET", *ASK, "--set", "k=3"), "no parameter 'k'"),
+        # values
+        ((*BASE, *ASK, "--set", "draft_length=0"), "[1, 64]"),
+        ((*BASE, *ASK, "--set", "draft_length=2.5"), "whole number"),
+        ((*BASE, *ASK, "--set", "draft_length=many"), "whole number"),
+        ((*BASE, *ASK, "--set", "draft_length"), "name=value"),
+        (("generate", "bild", *BASE[2:], *ASK, "--set", "fallback=1.5"), "[0, 1]"),
+        (("generate", "bild", *BASE[2:], *ASK, "--set", "fallback=nan"), "number"),
+        (("generate", "bild", *BASE[2:], *ASK, "--set", "review_end=maybe"), "True or False"),
+        ((*BASE, *ASK, "--temperature", "-1"), "temperature"),
+        ((*BASE, *ASK, "--top-p", "0"), "top_p"),
+        ((*BASE, *ASK, "--max-new-tokens", "0"), "max-new-tokens"),
+        ((*BASE, *ASK, "--threads", "0"), "threads"),
+        ((*BASE, *ASK, "--record", "some"), "judged, all or none"),
+        ((*BASE, *ASK, "--device", "gpu"), "device"),
+        ((*BASE, *ASK, "--dtype", "int4"), "dtype"),
+        ((*BASE, *ASK, "--seed", "-1"), "seed"),
+        # prompts
+        (BASE, "--prompt"),
+        ((*BASE, *ASK, "--prompts", "good.jsonl"), "either --prompt"),
+        ((*BASE, "--prompt", ""), "empty"),
+        ((*BASE, "--prompt", " \n "), "empty"),
+        ((*BASE, "--prompt", "x" * 500), "context of 160"),
+        ((*BASE, "--prompts", "bad.jsonl"), "bad.jsonl, line 2"),
+        ((*BASE, "--prompts", "none.jsonl"), "none.jsonl"),
+        ((*BASE, "--prompts", "empty.jsonl"), "no prompt"),
+        (("generate", "autoregressive", "-m", "PLAIN", *ASK, "--chat"), "chat template"),
+        # a draft of another vocabulary
+        (("generate", "speculative", "-m", "TARGET", "-d", "STRANGER", *ASK), "id 45 is"),
+        # where it goes
+        ((*BASE, *ASK, "--out", "there"), "there/speculative.parquet exists"),
+        ((*BASE, *ASK, "--out", "page"), "page/speculative.html exists"),
+        ((*BASE, *ASK, "--out", "cut"), "speculative.parquet.partial exists"),
+        ((*BASE, *ASK, "--out", "good.jsonl"), "is not a folder"),
+        ((*BASE, *ASK, "--out", "good.jsonl/deeper"), "is not a folder"),
+        # other doors
+        (("show", "no/such"), "is not there"),
+        (("show", "EMPTY"), "holds no traces"),
+        (("show", "good.jsonl"), "good.jsonl"),
+        (("show", "there", "--html", "page/speculative.html"), "exists"),
+        (("demo", "--out", "old", "-m", "TARGET", "-d", "DRAFT", "--prompts", "good.jsonl"), "demo.html exists"),
+        (("demo", "--out", "new", "-m", "TARGET", "-d", "STRANGER", "--prompts", "good.jsonl"), "vocabular"),
+        (("demo", "--out", "new", "--prompts", "bad.jsonl"), "line 2"),
+        (("bench", "overhed"), "did you mean overhead"),
+        (("bench", "overhead", "--prompts", "bad.jsonl"), "line 2"),
+        (("bench", "overhead", "--json", "good.jsonl"), "exists"),
+        (("audit", "--prompts", "0"), "at least 1"),
+        (("audit", "--prompts", "bad.jsonl"), "line 2"),
+        (("audit", "--json", "good.jsonl"), "exists"),
+        (("lab", "good.jsonl", "--copy-only"), "is a file"),
+        # usage
+        (("generat",), "generate"),
+        (("generate",), "method"),
+        (("generate", "bild", "--modle", "x"), "--model"),
+        (("show",), "path"),
+        (("show", "there", "--prompt", "0"), "--prompt"),
+        (("demo", "--each", "none"), "--each"),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_bad_input_is_one_line_and_status_2(here, say, folders, arguments, says):
+    (here / "good.jsonl").write_text('{"prompt": "Hello"}\n')
+    (here / "bad.jsonl").write_text('{"prompt": "Hello"}\n{"prompt": \n')
+    (here / "empty.jsonl").write_text("\n\n")
+    for path in (
+        "there/speculative.parquet",
+        "page/speculative.html",
+        "cut/speculative.parquet.partial",
+        "old/demo.html",
+    ):
+        (here / path).parent.mkdir(exist_ok=True)
+        (here / path).write_text("mine")
+    (here / "EMPTY").mkdir()
+    known = {name.upper(): getattr(folders, name) for name in ("target", "draft", "stranger", "plain")}
+    before = files(here)
+    status, out, err = say(*(known.get(a, a) for a in arguments))
+    assert status == 2
+    assert says in one_line(err)
+    assert out == ""
+    assert files(here) == before  # nothing half-written
+    assert all((here / p).read_text() == "mine" for p in before if "jsonl" not in p)
+
+
+def test_force_replaces(here, say, folders):
+    (here / "o").mkdir()
+    (here / "o/autoregressive.parquet").write_text("mine")
+    (here / "o/autoregressive.html").write_text("mine")
+    status, _, err = say(
+        "generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 4, "--force"
+    )
+    assert status == 0, err
+    assert len(specviz.open("o").texts) == 1
+    assert "specviz" in (here / "o/autoregressive.html").read_text(encoding="utf8")
+
+
+def test_a_file_may_be_named(here, say, folders):
+    status, _, err = say(
+        "generate", "autoregressive", "-m", folders.target, "-p", "Hi", "-o", "a/b.parquet", "-n", 4
+    )
+    assert status == 0, err
+    assert files(here) == ["a/b.html", "a/b.parquet"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
+def test_a_full_disk_before_the_first_cycle(here, say, folders):
+    (here / "o").mkdir()
+    (here / "o/autoregressive.parquet.partial").symlink_to("/dev/full")
+    status, out, err = say(
+        "generate", "autoregressive", "-m", folders.target, "-p", "Hi", "-o", "o", "-n", 4, "--force"
+    )
+    assert status == 2
+    assert "No space left on device" in one_line(err)
+    assert out == ""
+    assert files(here) == []
+
+
+def test_a_full_disk_under_the_page(here, say, folders, monkeypatch):
+    monkeypatch.setattr("specviz.view.static.os.replace", _full)
+    status, _, err = say("generate", "autoregressive", "-m", folders.target, "-p", "Hi", "-o", "o", "-n", 4)
+    assert status == 2
+    assert "No space left" in one_line(err)
+    assert not list(here.rglob("*.html*"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a limit on file size is POSIX")
+def test_a_disk_that_fills_up_while_a_run_goes_on(here, folders):
+    """A limit on the size of files stands for the full disk: the write fails in the middle, for real."""
+    done = process(
+        "generate", "autoregressive", "-m", folders.target, "-p", "Hello", "-o", "o", "-n", 100,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (14_000, 14_000)),
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "cannot write o/autoregressive.parquet: File too large" in one_line(done.stderr)
+    assert files(here) in ([], ["o/autoregressive.parquet.partial"])
+
+
+def test_ctrl_c_keeps_the_trace(here, say, folders, monkeypatch):
+    decode = loop.decode
+
+    def interrupted(*args, **options):
+        for cycle in decode(*args, **options):
+            if cycle.number == 5:
+                raise KeyboardInterrupt
+            yield cycle
+
+    monkeypatch.setattr(loop, "decode", interrupted)
+    status, out, err = say(
+        "generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 50
+    )
+    assert status == 130
+    assert one_line(err) == "specviz: interrupted"
+    assert "trace: o" in out
+    trace = specviz.open("o")
+    assert trace.run["stopped"] == "interrupted"
+    assert len(trace.outputs) == 4
+    assert files(here) == ["o/autoregressive.html", "o/autoregressive.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "on the GPU"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+            "this machine",
+        ),
+        (MemoryError(), "this machine"),
+    ],
+)
+def test_out_of_memory(here, say, folders, monkeypatch, error, says):
+    def full(*_, **__):
+        raise error
+        yield
+
+    monkeypatch.setattr(loop, "decode", full)
+    status, _, err = say("generate", "autoregressive", "-m", folders.target, "-p", "Hello")
+    assert status == 2
+    last = one_line(err)
+    assert last.startswith("specviz: out of memory")
+    assert says in last
+    assert "--max-new-tokens" in last
+
+
+def test_other_errors_are_not_hidden(here, say, folders, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("a bug of ours")
+        yield
+
+    monkeypatch.setattr(loop, "decode", broken)
+    with pytest.raises(RuntimeError, match="a bug of ours"):
+        say("generate", "autoregressive", "-m", folders.target, "-p", "Hello")
+
+
+def test_a_broken_pipe_is_quiet(here, say, folders):
+    say("generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
+    read, write_end = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "specviz", "show", "o"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    os.close(write_end)
+    assert done.stderr == ""
+    assert done.returncode == 1
+
+
+def test_an_ascii_terminal_is_no_error(here, say, folders):
+    say("generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
+    done = process("show", "o", env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert done.returncode == 0, done.stderr
+
+
+def test_demo(here, say, folders):
+    (here / "p.jsonl").write_text(
+        "".join(json.dumps({"prompt": p, "kind": p}) + "\n" for p in ("Hello", "One"))
+    )
+    arguments = ("demo", "--model", folders.target, "--draft", folders.draft, "--prompts", "p.jsonl", "-n", 6)
+    status, out, err = say(*arguments)
+    assert status == 0, err
+    assert "autoregressive" in out
+    assert "speedup" in out
+    assert out.splitlines()[-1] == "page: specviz-demo/demo.html"
+    assert len(files(here / "specviz-demo")) == 4
+    status, out, _ = say(*arguments)  # without --out a second one goes beside the first
+    assert status == 0
+    assert out.splitlines()[-1] == "page: specviz-demo-2/demo.html"
+
+
+def test_bench_status_and_json(here, say, folders, monkeypatch):
+    (here / "p.jsonl").write_text('{"prompt": "Hello"}\n{"prompt": "One"}\n')
+    options = (
+        "--model",
+        folders.target,
+        "--draft",
+        folders.draft,
+        "--prompts",
+        "p.jsonl",
+        "-n",
+        4,
+        "--rounds",
+        3,
+    )
+    for limit, wanted in ((1e9, 0), (1e-9, 1)):
+        monkeypatch.setattr("specviz.bench.overhead.LIMIT", limit)
+        status, out, err = say("bench", "overhead", *options, "--json", f"{wanted}.json", "--force")
+        assert status == wanted, err
+        last = out.splitlines()[-1]
+        assert last.startswith("overhead: ")
+        assert ("missed" in last) == bool(wanted)
+        found = json.loads((here / f"{wanted}.json").read_text(encoding="utf8"))
+        assert found["summary"] == last
+        assert found["held"] is not bool(wanted)
+        assert "1 thread" in last
+    status, out, err = say("bench", "passes", *options, "--number", 16)
+    assert status == 0, err
+    assert "s(g)" in out
+
+
+def test_audit(here, say, folders):
+    status, out, err = say(
+        "audit",
+        "--model",
+        folders.target,
+        "--draft",
+        folders.draft,
+        "--prompts",
+        2,
+        "-n",
+        4,
+        "--json",
+        "a.json",
+    )
+    assert status == 0, out + err
+    assert out.splitlines()[-1].startswith("audit of target")
+    assert json.loads((here / "a.json").read_text(encoding="utf8"))["holds"] is True
+
+
+def test_a_failed_audit_is_status_1(here, say, folders, monkeypatch):
+    from specviz.methods.speculative import Speculative
+
+    verify = Speculative.verify
+
+    def wrong(self, draft, scores):
+        found = verify(self, draft, scores)
+        found.token = (found.token + 1) % 261
+        return found
+
+    monkeypatch.setattr(Speculative, "verify", wrong)
+    status, out, err = say(
+        "audit",
+        "--model",
+        folders.target,
+        "--draft",
+        folders.draft,
+        "--prompts",
+        2,
+        "-n",
+        4,
+        "--method",
+        "speculative",
+    )
+    assert status == 1, out + err
+    assert "bug" in out
+
+
+def test_models(say):
+    status, out, err = say("models")
+    assert status == 0, err
+    for word in ("autoregressive", "speculative", "draft_length", "fallback", "[0, 1]", "nats"):
+        assert word in out
+
+
+def test_card_figures(tmp_path, folders):
+    (tmp_path / "training.json").write_text(json.dumps({"tokens": 1234567}))
+    scores = {"translation": {"en-de": {"bleu": 30.04, "share": 0.912}}, "acceptance": {"all": 0.7}}
+    (tmp_path / "scores.json").write_text(json.dumps(scores))
+    figures = cli._card(tmp_path)
+    assert figures == "1,234,567 tokens seen, BLEU en-de 30.0 (0.91 of a paraphrase's), A/D as a draft 0.70"
+    (tmp_path / "scores.json").write_text("{")
+    assert cli._card(tmp_path) == "1,234,567 tokens seen"
+    assert cli._weights(Path(folders.target)) == cli._weights(Path(folders.draft)) > 10_000
+
+
+def test_lab(here, say, monkeypatch):
+    status, out, err = say("lab", "mine", "--copy-only")
+    assert status == 0, err
+    books = [name for name in files(here) if name.endswith(".ipynb")]
+    assert len(books) >= 4
+    (here / books[0]).write_text("my edits")
+    assert say("lab", "mine", "--copy-only")[0] == 0
+    assert (here / books[0]).read_text() == "my edits"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    status, _, err = say("lab", "other")
+    assert status == 2
+    assert 'pip install "specviz-lm[lab]"' in one_line(err)
+    assert not (here / "other").exists()
+
+
+def test_lab_starts_jupyterlab_on_the_copy(here, say, monkeypatch):
+    pytest.importorskip("jupyterlab")
+    started = []
+
+    def run(command, check):
+        started.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert say("lab", "mine", "--no-browser")[0] == 0
+    assert started == [[sys.executable, "-m", "jupyterlab", "mine", "--no-browser"]]
