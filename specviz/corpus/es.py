@@ -20,6 +20,7 @@ from specviz.corpus.meaning import (
     NAMES,
     PEOPLE,
     SPEAKERS,
+    STEADY,
     Clause,
     Entity,
     Gap,
@@ -27,6 +28,7 @@ from specviz.corpus.meaning import (
     Piece,
     Place,
     Sentence,
+    once,
 )
 
 CODE = "es"
@@ -438,7 +440,7 @@ def _group(entity: Entity, key: str, pick: Pick, case: str = "", use: str = "") 
     if entity.concept in NAMES:
         noun = entity.concept
     else:
-        noun = _choose(pick, f"{key}.noun", NOUNS[entity.concept][1])
+        noun = _choose(pick, f"noun.{entity.concept}", NOUNS[entity.concept][1])
         noun = PLURALS[noun] if agr.plural else noun
     before, after = _adjectives(entity.adjectives, entity.concept, key, pick, agr)
     article = ("las" if agr.fem else "los") if agr.plural else "la" if agr.fem else "el"
@@ -496,7 +498,7 @@ def _noun(
 
 def _place(place: Place, verb: str | None, key: str, pick: Pick) -> str:
     fem = NOUNS[place.concept][0] == "f"
-    noun = _choose(pick, f"{key}.noun", NOUNS[place.concept][1])
+    noun = _choose(pick, f"noun.{place.concept}", NOUNS[place.concept][1])
     before, after = _adjectives((place.adjective,) if place.adjective else (), place.concept, key, pick, Agr(EL, False, fem))
     article = ("la" if fem else "el") if place.definite else "una" if fem else "un"
     if place.relation in RELATIONS and (place.relation, verb) != ("from", "pick_up"):  # recoger en la estación
@@ -827,6 +829,7 @@ def _mode(main: Clause, link: str | None, second: Clause | None) -> str:
 
 def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     """The sentence in surface order, its final mark included; accepts partial sentences."""
+    pick = once(pick, only=STEADY)
     main, link, second = sentence.main, sentence.link, sentence.second
     empty = main == Clause(None, None, tense=main.tense)
     early = (

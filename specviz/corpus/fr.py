@@ -19,6 +19,7 @@ from specviz.corpus.meaning import (
     NAMES,
     PEOPLE,
     SPEAKERS,
+    STEADY,
     THINGS,
     Clause,
     Entity,
@@ -27,6 +28,7 @@ from specviz.corpus.meaning import (
     Piece,
     Place,
     Sentence,
+    once,
 )
 
 CODE = "fr"
@@ -461,7 +463,7 @@ def _group(entity: Entity, key: str, pick: Pick, case: str = "", negated: bool =
     if entity.concept in NAMES:
         noun = entity.concept
     else:
-        noun = _choose(pick, f"{key}.noun", NOUNS[entity.concept][1])
+        noun = _choose(pick, f"noun.{entity.concept}", NOUNS[entity.concept][1])
         noun = PLURALS[noun] if agr.plural else noun
     before, after = _adjectives(entity.adjectives, entity.concept, key, pick, agr, noun)
     first = before[0] if before else noun
@@ -514,7 +516,7 @@ def _noun(
 
 def _place(place: Place, verb: str | None, key: str, pick: Pick) -> str:
     fem = NOUNS[place.concept][0] == "f"
-    noun = _choose(pick, f"{key}.noun", NOUNS[place.concept][1])
+    noun = _choose(pick, f"noun.{place.concept}", NOUNS[place.concept][1])
     adjectives = (place.adjective,) if place.adjective else ()
     before, after = _adjectives(adjectives, place.concept, key, pick, Agr(IL, False, fem), noun)
     if place.definite:
@@ -839,6 +841,7 @@ def _points_back(clause: Clause) -> bool:
 
 def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     """The sentence in surface order, its final mark included; accepts partial sentences."""
+    pick = once(pick, only=STEADY)
     main, link, second = sentence.main, sentence.link, sentence.second
     empty = main == Clause(None, None, tense=main.tense)
     early = (

@@ -19,6 +19,7 @@ from specviz.corpus.meaning import (
     PEOPLE,
     PLACES,
     SPEAKERS,
+    STEADY,
     Clause,
     Entity,
     Gap,
@@ -26,6 +27,7 @@ from specviz.corpus.meaning import (
     Piece,
     Place,
     Sentence,
+    once,
 )
 
 CODE = "vi"
@@ -245,10 +247,10 @@ def _np(
             classifier = _word(CLASSIFIERS[concept], f"{path}.classifier", pick)
         if concept == "shoe" and entity.number == 2:
             classifier = "đôi"
-        noun = _word(nouns, f"{path}.noun", pick)
+        noun = _word(nouns, f"noun.{concept}", pick)
     else:
         classifier, nouns = PLACE_NOUNS[concept][:2]
-        noun = _word(nouns, f"{path}.noun", pick)
+        noun = _word(nouns, f"noun.{concept}", pick)
     single = entity.number == 1 or (concept == "shoe" and entity.number == 2)
     counted = f"{classifier} {noun}".strip()
     base = counted
@@ -326,7 +328,7 @@ def _place(place: Place | None, path: str, pick: Pick, asked: bool, use: str) ->
         return {"at": "ở đâu", "be": "đâu", "goal": "đâu", "bare": "đâu"}[use]
     assert place is not None
     classifier, nouns, bare, full = PLACE_NOUNS[place.concept]
-    word = _word(nouns, f"{path}.noun", pick)
+    word = _word(nouns, f"noun.{place.concept}", pick)
     if place.adjective or not place.definite:
         noun = f"{classifier} {word}".strip()
         if not place.definite:
@@ -611,6 +613,7 @@ def _pronouns(clause: Clause) -> bool:
 
 def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     """The sentence in surface order with its final mark; see :class:`specviz.corpus.meaning.Language`."""
+    pick = once(pick, only=STEADY)
     main, second, link = sentence.main, sentence.second, sentence.link
     asks = main.asks or (second.asks if second is not None and link in ("and", "but") else None)
     mark = Piece("?" if asks else ".", "mark")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import accumulate
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from specviz.corpus.meaning import (
     ANIMALS,
@@ -106,8 +106,9 @@ _FOOD_PLACES = ("kitchen", "house", "garden", "park", "hotel", "market", "statio
 _DESK = ("library", "office", "garden", "park", "house", "school", "hotel", "kitchen", "station")
 _YARD = ("garden", "house", "street", "village", "kitchen")
 _LOSE = tuple(p for p in _ALL if p not in ("river", "bridge"))
+_GOALS = tuple(p for p in _ALL if p not in ("bridge", "street"))  # nobody just "goes to a street"
 WHERE: dict[str, tuple[str, ...]] = {
-    "buy": ("market", "shop", "city", "village", "station", "museum"), "sell": ("market", "shop", "city", "village"),
+    "buy": ("market", "shop", "city", "village", "station"), "sell": ("market", "shop", "city", "village"),
     "see": _ALL, "meet": _ALL, "find": _LOSE, "lose": _LOSE, "look_for": _LOSE,
     "forget": ("house", "school", "station", "kitchen", "hospital", "library", "office", "shop", "museum", "hotel"),
     "eat": _FOOD_PLACES, "drink": _FOOD_PLACES, "cook": ("kitchen", "garden", "house", "hotel"),
@@ -126,9 +127,9 @@ WHERE: dict[str, tuple[str, ...]] = {
     "laugh": ("school", "kitchen", "garden", "library", "office"),
     "dance": ("park", "garden", "kitchen", "street", "hotel", "house"),
     "live": ("house", "city", "village", "hotel", "forest"),
-    "go": _ALL, "travel": ("city", "village", "river", "museum", "forest"),
+    "go": _GOALS, "travel": ("city", "village", "river", "museum", "forest"),
     "arrive": ("station", "hotel", "city", "village", "house", "hospital", "school", "museum", "market", "office"),
-    "come_back": _ALL, "run": ("park", "forest", "street", "station", "house", "river", "bridge", "garden", "school"),
+    "come_back": _GOALS, "run": ("park", "forest", "street", "station", "house", "river", "bridge", "garden", "school"),
     "be_at": _ALL,
 }  # fmt: skip
 _LANDMARKS = ("house", "school", "market", "station", "hospital", "library", "museum", "hotel", "bridge", "shop")
@@ -168,7 +169,8 @@ FITS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _MANNER = ("quickly", "slowly", "carefully")
 HOW: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("eat", "drink", "read", "write", "clean", "repair", "cook", "paint"), (*_MANNER, "often")),
+    **dict.fromkeys(("read", "write", "clean", "repair", "cook", "paint"), (*_MANNER, "often")),
+    **dict.fromkeys(("eat", "drink"), ("quickly", "slowly", "often")),
     **dict.fromkeys(("open", "close", "carry"), _MANNER),
     **dict.fromkeys(("run", "come_back", "go"), ("quickly", "slowly", "alone", "often")),
     **dict.fromkeys(("sleep", "work", "wait", "sing", "laugh", "dance", "live", "travel"),
@@ -184,6 +186,39 @@ _MISHAPS = frozenset(("lose", "forget"))  # told of the past only: nobody means 
 _HOLDING = frozenset(("show", "give", "bring", "sell", "lose", "carry", "eat", "drink", "forget", "send"))
 _GONE = frozenset(("sell", "eat", "drink", "lose", "forget", "give", "send", "bring"))
 _FEELINGS = ("tired", "happy")
+# How a thing is not while somebody does that to it (nobody writes an old letter or cooks a cold soup).
+_UNFIT = {
+    "write": frozenset(("old", "new", "heavy", "expensive", "cheap")), "cook": frozenset(("warm", "cold", "old")),
+    **dict.fromkeys(("buy", "sell", "find"), frozenset(("warm", "cold"))),
+}  # fmt: skip
+_ONE_BY_ONE = frozenset(("open", "close", "repair", "forget", "look_for", "love", "clean"))  # not twelve at once
+# Between two people, what comes first: nobody looks for somebody who is already there.
+_NEARER = {"look_for": 0, "call": 1,  "see": 2, "meet": 3, "pick_up": 4, "visit": 4, "help": 4}
+# What may be the reason for doing something: a feeling, or what the same person does.
+_REASONS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sleep", "wait", "drink"), ("tired",)), "come_back": ("tired", "look_for"),
+    **dict.fromkeys(("sing", "laugh", "dance", "cook", "write"), ("happy",)), "paint": ("happy", "love"),
+    **dict.fromkeys(("invite", "help", "give", "bring", "show", "send"), ("happy", "love")),
+    **dict.fromkeys(("call", "visit", "meet"), ("love", "need", "need", "look_for")), "look_for": ("love", "need"),
+    **dict.fromkeys(("go", "run", "travel"), ("need", "look_for")), **dict.fromkeys(("open", "get_up"), ("look_for",)),
+    **dict.fromkeys(("buy", "carry"), ("need",)), **dict.fromkeys(("clean", "repair"), ("need", "love")),
+    "be": ("work", "run", "find"),
+}  # fmt: skip
+# The same where somebody else does it.
+_OTHERS_REASONS: dict[str, tuple[str, ...]] = {
+    "laugh": ("sing", "dance"), "sing": ("dance", "arrive"), "dance": ("sing",), "wait": ("work", "sleep", "look_for"),
+    "get_up": ("arrive", "come_back", "call", "look_for"), "come_back": ("call", "look_for", "arrive"),
+}  # fmt: skip
+_STORES = ("market", "shop", "city", "village")
+# What somebody may leave undone beside something else ("but she did not ...").
+_UNDONE: dict[str, tuple[str, ...]] = {
+    "sing": ("dance", "laugh", "work"), "dance": ("sing", "laugh", "eat"), "laugh": ("sing", "dance"),
+    "sleep": ("eat", "drink", "get_up"), "work": ("eat", "drink", "sleep"), "eat": ("drink", "sleep"),
+    "drink": ("eat", "sleep"), "cook": ("eat", "drink"), "be": ("sleep", "eat", "drink", "work", "laugh"),
+    "wait": ("sleep", "eat", "drink", "come_back"), "get_up": ("eat", "drink", "work"),
+    **dict.fromkeys(MOTION, ("wait", "eat", "drink", "work", "buy", "read")),
+}  # fmt: skip
+_ELSE_UNDONE = ("wait", "eat", "drink", "go", "work", "buy", "read")
 
 # --- drawing ------------------------------------------------------------------------------
 
@@ -285,14 +320,14 @@ def place(rng: random.Random, verb: str, tense: Tense = "past") -> Place:
         relation = "near" if verb in ("live", "work") else rng.choice(("near", "behind", "in_front_of"))
     if concept == "bridge" and relation == "from":
         concept = "station"
-    definite = rng.random() < (0.7 if verb == "live" else 0.92)
+    definite = rng.random() < (0.7 if verb == "live" else 0.92) or concept in ("kitchen", "street")
     extra = adjective(rng, concept) if rng.random() < (0.1 if definite else 0.6) else None
     return Place(concept, relation, definite, extra)
 
 
 def _tense(rng: random.Random, time: str | None) -> Tense:
     if time:
-        return rng.choice(TIME_TENSES[time])  # type: ignore[return-value]
+        return cast(Tense, rng.choice(TIME_TENSES[time]))
     return rng.choices(("past", "present", "future"), (6, 3, 1.5))[0]  # type: ignore[return-value]
 
 
@@ -368,6 +403,8 @@ def _clause(
         verb = "look_for"
     if time == "free":
         time = draw(rng, TIMES) if rng.random() < 0.4 else None
+        if verb == "find" and time in ("every_day", "at_night"):
+            time = None
         if verb in _MISHAPS:
             tense = "past"
     when = tense or _tense(rng, time)
@@ -396,7 +433,9 @@ def _clause(
             options = ("water", "milk")
         concept = draw(rng, options or OBJECTS[verb])
         item = thing(rng, concept)
-        if negated or modal:
+        if concept not in DRINKS:
+            item = replace(item, adjectives=tuple(a for a in item.adjectives if a not in _UNFIT.get(verb, ())))
+        if negated or modal or verb in _ONE_BY_ONE or (verb == "write" and concept == "book"):
             item = replace(item, counted=False, number=item.number if not item.counted else 1)
         if verb == "have":
             item = replace(item, definite=False)
@@ -480,11 +519,11 @@ def _clause(
     )
 
 
-def _until(split: Split | None, make: Callable[[], Clause], tries: int = 2000) -> Clause | None:
+def _until(split: Split | None, make: Callable[[], Clause | None], tries: int = 2000) -> Clause | None:
     """The first clause of the split that `make` gives; None after `tries`."""
     for _ in range(tries):
         clause = make()
-        if split is None or split_of(clause) == split:
+        if clause and (split is None or split_of(clause) == split):
             return clause
     return None
 
@@ -538,21 +577,24 @@ def _joined(rng: random.Random, split: Split | None, main: Clause, link: str) ->
                  "buy", "eat", "cook", "work", "meet", "help", "dance", "bring")  # fmt: skip
         if main.tense == "past":
             verbs = ("come_back", "arrive", "call", "open", "find", "see", "get_up", "close", "meet", "forget", "lose")
-    elif link == "because":
-        verbs = ("be", "be", "need", "love", "have", "look_for", "lose", "forget", "work", "visit", "find")
     verbs = tuple(v for v in verbs if v != main.verb)
 
-    def make() -> Clause:
+    def make() -> Clause | None:
         use_back = back is not None and rng.random() < (0.75 if link == "because" else 0.5)
+        if back and use_back and link in ("because", "but"):
+            return _aside(rng, back, tense, link, main)
         subject = back if use_back else None
         if subject is None:
             subject = person(rng, _taken(main))
             subject = replace(subject, definite=True)
-        clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=verbs)
-        if link == "because" and clause.verb == "be" and rng.random() < 0.7:
+        options = verbs if link != "because" else _others_reasons(main)
+        if not options:
+            return None
+        clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=options)
+        if clause.verb == "be" and link in ("because", "and", "but"):
             clause = replace(clause, complement=draw(rng, _FEELINGS))
         if link in ("when", "if", "because"):
-            clause = replace(clause, negated=clause.negated and link != "when")
+            clause = replace(clause, negated=clause.negated and link == "if")
         if link in ("when", "if") and clause.adverb in ("often", "always"):
             clause = replace(clause, adverb=None)
         return clause
@@ -648,7 +690,11 @@ def _questions(clause: Clause, split: Split | None) -> list[Clause]:
     if isinstance(full.subject, Entity):
         full = replace(full, subject=replace(full.subject, definite=True, relative=None))
     asks: list[Asks] = []
-    if _is_person(full.subject) and isinstance(full.subject, Entity) and full.subject.number == 1:
+    owner = full.object.owner if isinstance(full.object, Entity) else None
+    if (
+        isinstance(full.subject, Entity) and _is_person(full.subject) and full.subject.number == 1
+        and (owner is None or owner.concept != full.subject.concept)  # "Who lost Anna's key?" would tell
+    ):  # fmt: skip
         asks.append("who")
     if isinstance(full.object, Entity):
         if full.object.counted and not clause.negated:
@@ -680,6 +726,19 @@ def _questions(clause: Clause, split: Split | None) -> list[Clause]:
             if split is None or split_of(short) == split:
                 found.append(short)
     return found
+
+
+def may_answer(ask: Clause, clause: Clause) -> bool:
+    """Whether a question could also be about `clause`: what it says, as far as it says it, is true of both."""
+
+    def concept(value: object) -> object:
+        return getattr(value, "concept", value)
+
+    return (ask.verb, ask.negated) == (clause.verb, clause.negated) and all(
+        concept(getattr(ask, s)) == concept(getattr(clause, s))
+        for s in ("subject", "object", "recipient", "complement", "place", "time", "adverb")
+        if s != asked(ask) and getattr(ask, s) is not None
+    )
 
 
 def question(rng: random.Random, clause: Clause) -> tuple[Clause, Clause] | None:
@@ -728,6 +787,7 @@ class _Scene:
     last: str | None = None  # the last subject
     fresh: str | None = None  # a thing just mentioned, and nothing else since that "it" could mean
     holders: dict[str, str] = field(default_factory=dict)  # who has the thing
+    near: int = 0  # how near the two people have come (see _NEARER)
     verbs: list[str] = field(default_factory=list)
 
 
@@ -796,18 +856,21 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
                     recipient = replace(recipient, definite=recipient.concept in NAMES)
                     if recipient.concept in KIN:
                         recipient = Entity(draw(rng, [n for n in NAMES if n not in avoid]))
-            where = place(rng, verb, tense) if verb in WHERE and rng.random() < 0.3 else None
+            indoors = concept in ("window", "door")
+            where = place(rng, verb, tense) if verb in WHERE and not indoors and rng.random() < 0.3 else None
             return Clause(verb, subject, item, recipient, place=where, time=time, tense=tense)
-    if others and roll < 0.62:
-        verb = draw(rng, [v for v in ("meet", "see", "visit", "help", "call", "invite", "look_for", "pick_up")
-                          if v not in recent])  # fmt: skip
+    meetings = [v for v in ("meet", "see", "visit", "help", "call", "invite", "look_for", "pick_up")
+                if v not in recent and _NEARER.get(v, scene.near) >= scene.near]  # fmt: skip
+    if others and meetings and roll < 0.62:
+        verb = draw(rng, meetings)
         other = _mention(rng, scene, others[0], 0.5)
         where = place(rng, verb, tense) if verb in WHERE and rng.random() < 0.5 else None
         return Clause(verb, subject, other, place=where, time=time, tense=tense)
     once = tuple(v for v in INTRANSITIVE if v != "live")
-    verbs = tuple(v for v in (*once, *MOTION, "buy", "find", "eat", "drink", "read", "write", "open", "cook",
-                              "lose", "paint", "be", "repair", "clean", "sell", "close") if v not in recent)  # fmt: skip
-    clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=avoid, verbs=verbs)
+    things = tuple(v for v in (*once, *MOTION, "buy", "find", "eat", "drink", "read", "write", "open", "cook",
+                              "lose", "paint", "be", "repair", "clean", "sell", "close")
+                 if v not in recent and not (v == "find" and tense == "present"))  # fmt: skip
+    clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=avoid, verbs=things)
     if isinstance(clause.object, Entity) and clause.object.owner is None:
         clause = replace(clause, object=replace(clause.object, definite=clause.object.concept in ("door", "window")))
     item = clause.object
@@ -856,8 +919,11 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
                 back = clause.subject
             if back is not None and _clear(scene, clause, back):
                 kind = rng.choice(("because", "and", "but"))
-                second = _until(split, partial(_aside, rng, back, tense, kind, clause), 200)
-                if second and any(_is_person(e) and e.concept != back.concept for e in _mentioned(second)):
+                second = _until(split, partial(_aside, rng, back, tense, kind, clause, scene.verbs), 200)
+                if second and any(
+                    _is_person(e) and e.concept != back.concept and not (e.pronoun and _clear(scene, clause, e))
+                    for e in _mentioned(second)
+                ):
                     second = None  # a new person only in passing would make later pronouns unclear
                 link = kind if second else None
         _remember(scene, clause)
@@ -879,26 +945,71 @@ def _clear(scene: _Scene, clause: Clause, pronoun: Entity) -> bool:
     )  # fmt: skip
 
 
-def _aside(rng: random.Random, subject: Entity, tense: Tense, link: str, main: Clause) -> Clause:
+def _others_reasons(main: Clause) -> tuple[str, ...]:
+    if main.negated or not isinstance(main.subject, Entity):
+        return ()
+    if main.verb == "be" and main.complement == "happy":
+        return ("arrive", "come_back", "sing", "find")
+    if main.verb == "open" and isinstance(main.object, Entity) and main.object.concept == "door":
+        return ("arrive", "come_back", "call")
+    return _OTHERS_REASONS.get(main.verb or "", ())
+
+
+def _reason(rng: random.Random, subject: Entity, tense: Tense, main: Clause) -> Clause | None:
+    """Why `subject` did what `main` says; None where the reason drawn does not suit."""
+    kinds = ("tired",) if main.negated else _REASONS.get(main.verb or "", ())
+    if not kinds:
+        return None
+    kind = rng.choice(kinds)
+    if main.verb == "be" and main.complement != {"find": "happy"}.get(kind, "tired"):
+        return None
+    if kind in _FEELINGS:
+        return Clause("be", subject, complement=kind, tense=tense)
+    item = main.recipient or main.object
+    if kind == "love" or (kind == "need" and isinstance(item, Entity) and not _is_person(item)):
+        if not isinstance(item, Entity) or item.number > 1 or item.concept in (*MASS, *SPEAKERS):
+            return None
+        if _is_person(item) and _sex(item) in (None, _sex(subject)):
+            return None  # whom the pronoun means must be clear
+        if kind == "love" and not _is_person(item) and item.concept not in (*_LASTING, *OBJECTS["love"]):
+            return None
+        return Clause(kind, subject, Entity(item.concept, pronoun=True), tense=tense)
+    if kind == "need" and main.verb in MOTION and (main.place is None or main.place.concept not in _STORES):
+        return None
+    if main.verb == "open" and isinstance(item, Entity) and item.concept not in ("box", "bag", "door"):
+        return None
+    clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=(kind,))
+    return replace(clause, negated=False, place=None)
+
+
+def _aside(
+    rng: random.Random, subject: Entity, tense: Tense, link: str, main: Clause, recent: Sequence[str] = ()
+) -> Clause | None:
+    """What else `subject`, who does `main`, is, does or leaves undone; None where the one drawn does not suit."""
     if link == "because":
-        if main.verb != "be" and rng.random() < 0.5:
-            return Clause("be", subject, complement=draw(rng, _FEELINGS), tense=tense)
-        clause = _clause(
-            rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main),
-            verbs=("love", "need", "look_for"))  # fmt: skip
-        return replace(clause, negated=False)
-    once = tuple(v for v in INTRANSITIVE if v != "live")
-    verbs = tuple(v for v in ("be", *once, "go", "come_back", "run", "drink", "eat") if v != main.verb)
+        return _reason(rng, subject, tense, main)
+    if link == "but":
+        if main.verb not in ("be", "sleep") and rng.random() < 0.25:
+            return Clause("be", subject, complement="tired", tense=tense)
+        verbs = _UNDONE.get(main.verb or "", _ELSE_UNDONE)
+    else:
+        verbs = ("be", *(v for v in INTRANSITIVE if v != "live"), "go", "come_back", "run", "drink", "eat")
+    verbs = tuple(v for v in verbs if v != main.verb and v not in recent)
+    if not verbs:
+        return None
     clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=verbs)
     if isinstance(clause.object, Entity):
-        clause = replace(clause, object=replace(clause.object, definite=False, counted=False))
+        adjectives = clause.object.adjectives if link == "and" else ()
+        clause = replace(clause, object=replace(clause.object, definite=False, counted=False, adjectives=adjectives))
     if tense == "past" and clause.adverb in ("often", "always"):
         clause = replace(clause, adverb=None)
     if clause.verb == "be":
-        return replace(clause, complement="tired" if link == "but" else draw(rng, _FEELINGS), negated=False)
+        return replace(clause, complement=draw(rng, _FEELINGS), negated=False)
+    if main.place and clause.verb not in MOTION:
+        clause = replace(clause, place=None)
     if link == "but":
         place = clause.place if clause.verb == "go" else None
-        return replace(clause, negated=True, adverb=None, place=place)
+        return replace(clause, negated=not main.negated, adverb=None, place=place)
     return replace(clause, negated=False)
 
 
@@ -923,4 +1034,6 @@ def _remember(scene: _Scene, clause: Clause) -> None:
             scene.fresh = item.concept
         if clause.verb in _GONE and not clause.negated:
             scene.gone.add(item.concept)
+    if _is_person(item):
+        scene.near = max(scene.near, _NEARER.get(clause.verb or "", 0))
     scene.verbs.append(clause.verb or "")

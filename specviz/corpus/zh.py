@@ -20,6 +20,7 @@ from specviz.corpus.meaning import (
     NAMES,
     PEOPLE,
     SPEAKERS,
+    STEADY,
     Clause,
     Entity,
     Gap,
@@ -27,6 +28,7 @@ from specviz.corpus.meaning import (
     Piece,
     Place,
     Sentence,
+    once,
 )
 
 CODE = "zh"
@@ -212,7 +214,7 @@ def _adjectives(adjectives: Sequence[str], concept: str, noun: str, slot: str, p
     words.sort(key=lambda w: 0 if w.endswith("的") and w not in LOOSE else 1 if w.endswith("的") else 2)
     if len(words) > 1:
         words = [w if w.endswith("的") else w + "的" for w in words[:-1]] + words[-1:]
-        if words[-1] in LOOSE:
+        if words[-1] in LOOSE and len(noun) > 1:  # but 漂亮的信
             words[-1] = words[-1][:-1]
     if words and words[-1] == noun[0]:  # 大的大衣
         words[-1] += "的"
@@ -253,7 +255,7 @@ def _np(
         noun, measure = NAME_WORDS[entity.concept], "个"
     else:
         measure, nouns = NOUNS[entity.concept] if entity.concept in NOUNS else PLACES[entity.concept][:2]
-        noun = _word(nouns, f"{path}.noun", pick)
+        noun = _word(nouns, f"noun.{entity.concept}", pick)
     person = entity.concept in PEOPLE
     single = entity.number == 1
     if entity.concept == "shoe" and entity.number == 2:  # a pair
@@ -323,7 +325,7 @@ def _place(place: Place | None, path: str, pick: Pick, asked: bool, use: str) ->
         return start + pick(f"{path}.where", ("哪里", "哪儿"), (2, 1))
     assert place is not None
     measure, nouns, inside, end = PLACES[place.concept]
-    noun = _word(nouns, f"{path}.noun", pick)
+    noun = _word(nouns, f"noun.{place.concept}", pick)
     if place.adjective:
         noun = _adjectives((place.adjective,), place.concept, noun, path, pick)
     if not place.definite:
@@ -485,7 +487,7 @@ def _predicate(
             words = ("会", "要", "将")
             if verb in UNWILLED or (isinstance(clause.subject, Entity) and _kind(clause.subject.concept) != "person"):
                 words = ("会", "将")
-            aux = _word(words if asks is None and role == "main" else ("会",), f"{path}.will", pick)
+            aux = _word(words if asks is None and path == "main" else ("会",), f"{path}.will", pick)
     elif neg and tense == "past" and kind != "state" and not habit:
         aux = _word(("没有", "没"), f"{path}.not", pick)
     elif neg and tense == "present" and kind == "act" and not habit and clause.time in ("now", "today", None):
@@ -705,6 +707,7 @@ def _names(subject: object, pronoun: Entity) -> bool:
 
 def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     """The sentence in surface order with its final mark; see :class:`specviz.corpus.meaning.Language`."""
+    pick = once(pick, only=STEADY)
     main, second, link = sentence.main, sentence.second, sentence.link
     out = _body(main, second, link, pick)
     asks = main.asks or (second.asks if second is not None and link in ("and", "but") else None)

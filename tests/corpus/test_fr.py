@@ -158,7 +158,7 @@ def test_other_ways_to_say_it(meaning, text):
     assert text in set(paraphrases(lambda pick: say(meaning, pick), 300))
 
 
-SHAPE = r"[A-ZÀÉŒ][\w' ,-]*( \?|\.)"
+SHAPE = r"[A-ZÀÉÊŒ][\w' ,-]*( \?|\.)"
 # an article or clitic left unelided or uncontracted, a doubled space, a mark after a space
 WRONG = r"(?i)\b(de|à) les?\b|\b([ldjmns]e|la|que) (?!huit|onze)[aâeéèêhiîoôuœ]|\bsi ils?\b|  | [,.]|de du|de des|à du"
 

@@ -63,7 +63,7 @@ def test_sense():
                 assert clause.tense in m.TIME_TENSES[clause.time]
             if clause.verb in m.TRANSITIVE or clause.verb in m.DITRANSITIVE:
                 assert isinstance(clause.object, Entity)
-                assert clause.object.concept in world.OBJECTS[clause.verb]
+                assert clause.object.pronoun or clause.object.concept in world.OBJECTS[clause.verb]
                 assert clause.object.concept != clause.subject.concept
             assert (clause.recipient is not None) == (clause.verb in m.DITRANSITIVE)
             for entity in world._mentioned(clause):
@@ -140,6 +140,43 @@ def test_questions():
         assert value is not None
         assert not (isinstance(value, Entity) and value.pronoun)
     assert kinds == {"yes_no", "who", "what", "whom", "where", "when", "how_many"}
+
+
+def test_reasons_suit():
+    """Somebody is tired, happy, or does what the table gives for the verb; a thing is needed to be bought."""
+    seen = set()
+    for s in _sentences(16, "train", 3000, links=1.0):
+        if s.link != "because" or s.main.negated or s.second.subject.concept != s.main.subject.concept:
+            continue
+        kind = s.second.complement if s.second.verb == "be" else s.second.verb
+        assert kind in world._REASONS[s.main.verb]
+        assert not s.second.negated
+        if kind == "need" and s.main.verb == "buy":
+            assert s.second.object.pronoun
+            assert s.second.object.concept == s.main.object.concept
+        seen.add(kind)
+    assert seen == {"tired", "happy", "love", "need", "look_for", "work", "run", "find"}
+
+
+def test_two_people_come_nearer():
+    rng = random.Random(17)
+    for _ in range(300):
+        near, leads = 0, None
+        for s in world.story(rng, "train", 4):
+            step = world._NEARER.get(s.main.verb)
+            pair = {e.concept for e in (s.main.subject, s.main.object) if isinstance(e, Entity)}
+            if step is not None and len(pair) == 2:
+                assert leads is None or pair != leads or step >= near
+                near, leads = max(near, step), pair
+
+
+def test_a_question_that_other_clauses_answer_is_known():
+    told = m.Clause("sing", Entity("Anna"), time="yesterday")
+    ask = replace(told, asks="who")
+    assert world.may_answer(ask, replace(told, subject=Entity("Ben")))
+    assert not world.may_answer(ask, replace(told, time="on_monday"))
+    assert not world.may_answer(ask, replace(told, negated=True))
+    assert world.may_answer(replace(told, asks="when"), replace(told, time="on_monday"))
 
 
 def test_a_question_has_one_split_whatever_its_answer():
