@@ -94,9 +94,11 @@ def draw(p: Tensor, u: Tensor | np.ndarray | float) -> Tensor:
     `p` need not be normalised. The sum runs in float64 (float32 on MPS). A token of probability 0
     is never drawn.
     """
-    cdf = p.to(exact_type(p.device)).cumsum(-1)
-    total = cdf[..., -1:]
-    u = torch.as_tensor(u, dtype=cdf.dtype, device=cdf.device)[..., None]
-    # The first index whose sum lies strictly above u * total; rounding must not reach the total.
-    at = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cdf, at, right=True)[..., 0]
+    kind = exact_type(p.device)
+    cdf = p.to(kind).cumsum(-1)
+    u = torch.as_tensor(u, dtype=kind, device=p.device)[..., None]
+    if kind != torch.float64:
+        u = u.clamp(max=1 - 2**-24)  # the largest u below 1 may have been rounded up to it
+    # The first index whose sum lies strictly above u * total. With u at most 1 - 2^-53 (2^-24 in float32)
+    # the product rounds to less than the total, so there is one.
+    return torch.searchsorted(cdf, u * cdf[..., -1:], right=True)[..., 0]

@@ -45,7 +45,7 @@ class DraftModel:
         if n == 0:
             return Draft.empty(stop)
         greedy = self.session.sampling.greedy
-        u = None if greedy else torch.as_tensor(self.session.uniforms(DRAFT, n), device=self.device)
+        u = None if greedy else self.session.uniforms(DRAFT, n)
         tokens: list[Tensor] = []
         scores: list[Tensor] = []
         chosen: list[Tensor] = []
@@ -56,7 +56,7 @@ class DraftModel:
                 token = row.argmax(-1, keepdim=True)
             else:
                 chosen.append(self.session.sampling.probabilities(row))
-                token = draw(chosen[-1], u[i]).view(1)
+                token = draw(chosen[-1], float(u[i])).view(1)
             tokens.append(token)
             self.context.extend(token)
         q = torch.stack(chosen) if chosen else None
