@@ -1,6 +1,5 @@
 """German surfaces, checked by hand."""
 
-import string
 
 import pytest
 
@@ -174,45 +173,10 @@ def test_none_belongs_to_the_verb():
     ]  # fmt: skip
 
 
-def test_lexicon_is_complete():
-    need = m.concepts()
-    for kind in ("person", "animal", "food", "drink", "readable", "thing", "place"):
-        assert set(need[kind]) <= set(de.NOUNS), kind
-    for concept, variants in de.NOUNS.items():  # a later pronoun must fit every variant
+def test_a_later_pronoun_fits_every_noun():
+    for concept, variants in de.NOUNS.items():
         if concept not in m.PLACES:
             assert len({v.split()[0] for v in variants}) == 1, concept
-    assert set(need["adjective"]) == set(de.ADJECTIVES) == set(de._ADJECTIVE_ORDER)
-    assert set(need["adverb"]) == set(de.ADVERBS)
-    assert set(need["time"]) == set(de.TIMES)
-    assert set(need["relation"]) == set(de.RELATIONS)
-    assert set(need["verb"]) == set(de.VERBS)
-    assert set(need["place"]) == set(de.AT)
-    assert set(need["link"]) == set(de.LINKS)
-    assert set(need["modal"]) == set(de.MODALS)
-
-
-def test_no_word_means_two_things():
-    for table in (de.NOUNS, de.ADJECTIVES, de.ADVERBS, de.TIMES):
-        words = [w for variants in table.values() for w in variants]
-        assert len(words) == len(set(words))
-
-
-def _slots(text):
-    return tuple(sorted({name for _, name, _, _ in string.Formatter().parse(text) if name}))
-
-
-def test_phrases():
-    assert set(de.PHRASES) == set(m.PHRASES)
-    for key, variants in de.PHRASES.items():
-        assert len(set(variants)) >= 2
-        for text in variants:
-            assert _slots(text) == tuple(sorted(m.PHRASES[key]))
-    assert set(de.LANGUAGES) == set(m.CODES)
-    assert set(de.CODE_TASKS) == set(m.CODE_TASKS)
-    for key, variants in de.CODE_TASKS.items():
-        assert len(set(variants)) >= 2
-        for text in variants:
-            assert _slots(text) == _slots("{name}" + m.CODE_TASKS[key])
 
 
 def test_noun_phrase_is_accusative():
