@@ -242,14 +242,10 @@ class Recorder:
         if self._file is None:
             self._batches.append(batch)
         else:
-            end = self._file.tell()
             try:
                 more = {b"pieces": _dump(_encode_pieces(new)), b"prompts": _dump(prompts)}
                 self._writer.write_batch(batch, custom_metadata=more)
             except OSError as error:
-                with contextlib.suppress(OSError):
-                    self._file.truncate(end)  # the stream then ends with its last whole batch
-                    self._file.seek(end)
                 self._failed = TraceError(
                     f"cannot write {self.path}: {_reason(error)}; {self.cycles} cycles are in {self.partial}"
                 )
