@@ -33,12 +33,18 @@ class Text:
         self.added = {i: str(token) for i, token in added.items()}
         self._pieces: dict[int, bytes] = {}
 
-    def encode(self, prompt: str | Sequence[Any], model: str = "the model") -> list[int]:
-        """Token ids of a text (with the begin token that the tokenizer adds), of chat messages, or of ids.
+    def encode(
+        self, prompt: str | Sequence[Any], model: str = "the model", *, raw: bool = False
+    ) -> list[int]:
+        """Token ids of a text, of chat messages, or of ids.
 
         Parameters
         ----------
         prompt : str, list of int, or list of {"role": ..., "content": ...}
+            A text is put to a model that has a chat template as the user's turn; to any other as it stands,
+            with the begin token that the tokenizer adds. Ids are taken as they are.
+        raw : bool
+            Leave the chat template out for a text.
 
         Raises
         ------
@@ -55,6 +61,10 @@ class Text:
             raise PromptError(f"{model} has no tokenizer: pass token ids, or load it with tokenizer=")
         if not prompt:
             raise PromptError("the prompt is empty; give at least one character")
+        if getattr(self.tokenizer, "chat_template", None) and not raw:
+            if not prompt.strip():
+                raise PromptError("the prompt has no tokens; give at least one visible character")
+            return self._chat([{"role": "user", "content": prompt}], model)
         bare = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
         ids = self.tokenizer(prompt)["input_ids"]
         if len(ids) > len(bare) and ids[-1] in self.eos and (not bare or bare[-1] != ids[-1]):

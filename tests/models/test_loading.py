@@ -221,9 +221,10 @@ def test_vocabularies(home: Path, tmp_path: Path) -> None:
         ModelError, match=r"different vocabularies: id 40 is .* in the one and .* in the other"
     ):
         one.check_vocabulary(load(other))
-    bigger = load(make("llama", vocab_size=one.vocabulary + 3), tokenizer=home)
+    padded = load(make("llama", vocab_size=one.vocabulary + 3), tokenizer=home)
+    one.check_vocabulary(padded)  # a head may have rows that no token uses
     with pytest.raises(ModelError, match="differ in size"):
-        one.check_vocabulary(bigger)
+        one.check_vocabulary(load(make("llama", vocab_size=one.vocabulary + 3)))
 
 
 def test_large_matrices_are_not_copied() -> None:

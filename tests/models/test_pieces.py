@@ -104,6 +104,10 @@ def test_chat_messages_go_through_the_template() -> None:
     assert ids[0] == 0
     assert ids.count(0) == 1
     assert words.decode(ids) == "[user]the mill[assistant]"
+    assert words.encode("the mill") == ids  # a text is the user's turn
+    assert words.decode(words.encode("the mill", raw=True)) == "the mill"  # unless it is to stand as it is
+    with pytest.raises(PromptError, match="visible"):
+        words.encode("  ")
     with pytest.raises(PromptError, match="message 0 needs a role and a content"):
         words.encode([{"role": "user"}])
     with pytest.raises(PromptError, match="no chat template: pass the prompt as plain text"):
