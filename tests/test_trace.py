@@ -465,7 +465,16 @@ def test_redacting_drops_prompts_paths_and_machines(tmp_path):
         "machine": {"processor": "ada-pc", "device": "cpu", "system": "ada-host"},
         "parameters": {"length": 4, "store": "/home/ada/store.bin"},
     }
-    trace = traces.build("speculative", prompts=2, path=tmp_path / "run.parquet", **secret)
+    only = 500  # a token that occurs in a prompt alone
+    prompts = traces.metadata(prompts=2)["prompts"]
+    prompts[0]["tokens"][0] = only
+    recorder = Recorder(
+        traces.metadata() | secret | {"prompts": prompts}, tmp_path / "run.parquet", piece=traces.piece
+    )
+    for cycle in traces.cycles(prompts=2):
+        recorder.add(cycle)
+    trace = recorder.close()
+    assert trace.pieces[only] == b" t500"
     assert trace.prompts["reference"].notna().all()
     shared = trace.redact()
     shared.save(tmp_path / "shared.parquet")
