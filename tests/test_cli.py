@@ -208,7 +208,7 @@ ASK = ("--prompt", "Hello")
         (("show", "EMPTY"), "holds no traces"),
         (("show", "good.jsonl"), "good.jsonl"),
         (("show", "there", "--html", "page/speculative.html"), "exists"),
-        (("demo", "--out", "old", "-m", "TARGET", "-d", "DRAFT", "--prompts", "good.jsonl"), "demo.html exists"),
+        (("demo", "--out", "old", "-m", "TARGET", "-d", "DRAFT"), "demo.html exists"),
         (("demo", "--out", "new", "-m", "TARGET", "-d", "STRANGER", "--prompts", "good.jsonl"), "vocabular"),
         (("demo", "--out", "new", "--prompts", "bad.jsonl"), "line 2"),
         (("bench", "overhed"), "did you mean overhead"),
@@ -496,7 +496,7 @@ def test_card_figures(tmp_path, folders):
 
 
 def test_lab(here, say, monkeypatch):
-    status, out, err = say("lab", "mine", "--copy-only")
+    status, _out, err = say("lab", "mine", "--copy-only")
     assert status == 0, err
     books = [name for name in files(here) if name.endswith(".ipynb")]
     assert len(books) >= 4
