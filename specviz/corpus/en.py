@@ -231,6 +231,8 @@ def _relative(head: Entity, slot: str, pick: Pick) -> str:
     clause = head.relative
     assert clause is not None
     being = head.concept in PEOPLE
+    options: tuple[str, ...]
+    weights: tuple[int, ...]
     if isinstance(clause.subject, Gap):
         options, weights = (("who", "that"), (4, 1)) if being else (("that", "which"), (2, 1))
     else:
@@ -467,13 +469,13 @@ def _clause(
 
     # Manner, place and time.
     where = late.get("place", [])
-    if adverb and where and pick(f"{name}.where", (False, True), (2, 1)):
+    if bool(adverb and where) and pick(f"{name}.where", (False, True), (2, 1)):
         tail = [*where, *adverb]
     else:
         tail = [*adverb, *where]
     when = late.get("time", [])
-    swap = bool(when and where) and clause.verb not in ("be_at", "live", *MOTION) and not adverb and pick(
-        f"{name}.order", (False, True), (6, 1))  # fmt: skip
+    free = when and where and clause.verb not in ("be_at", "live", *MOTION) and not adverb
+    swap = pick(f"{name}.order", (False, True), (6, 1)) if free else False
     tail = [*when, *tail] if swap else [*tail, *when]
     found = [*early, *said, *doing, *after, *tail]
     return [p for p in found if p.text]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from specviz.corpus.meaning import (
     ANIMALS,
@@ -353,10 +353,12 @@ CODE_TASKS: dict[str, tuple[str, ...]] = {
 
 # --- choosing and small parts -------------------------------------------------------------
 
+T = TypeVar("T")
+
 _WEIGHTS = {n: tuple(1 / (r + 1) ** 1.3 for r in range(n)) for n in range(1, 7)}
 
 
-def _choose(pick: Pick, key: str, options: Sequence):
+def _choose(pick: Pick, key: str, options: Sequence[T]) -> T:
     """One of `options`, the first the most usual (Zipf-like weights)."""
     return options[0] if len(options) == 1 else pick(key, options, _WEIGHTS[len(options)])
 
@@ -635,7 +637,8 @@ def _clause(
                 after.append(([Piece("a usted", at("recipient"))], False))
         else:
             # the doubling clitic foretells the recipient and belongs to the verb
-            if clitics or pick(f"{path}.recipient.double", (True, False), (3, 1)):
+            double = bool(clitics) or pick(f"{path}.recipient.double", (True, False), (3, 1))
+            if double:
                 clitics.append((1, dative, at("verb")))
             after.append((noun(recipient, "recipient", "a"), recipient.relative is not None))
     elif asked_recipient:
@@ -738,10 +741,10 @@ def _clause(
     straight = asks == "yes_no" and (not group or not subject_pieces or pick(f"{path}.question", (False, True), (2, 1)))
     if straight:
         return [*lead, *subject_pieces, *ahead, *group, *tail]
-    word = _question_word(clause, frame, path, pick, at)
+    asking = _question_word(clause, frame, path, pick, at)
     if isinstance(subject, Entity) and subject.relative is not None:
-        return [*lead, *word, *ahead, *group, *tail, *subject_pieces]
-    return [*lead, *word, *ahead, *group, *subject_pieces, *tail]
+        return [*lead, *asking, *ahead, *group, *tail, *subject_pieces]
+    return [*lead, *asking, *ahead, *group, *subject_pieces, *tail]
 
 
 def _tells(verb: Verb, tense: str) -> bool:

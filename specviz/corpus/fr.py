@@ -8,9 +8,9 @@ the word before it ("a" + "-t-elle").
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from specviz.corpus.meaning import (
     ANIMALS,
@@ -378,10 +378,12 @@ CODE_TASKS: dict[str, tuple[str, ...]] = {
 
 # --- choosing and small parts -------------------------------------------------------------
 
+T = TypeVar("T")
+
 _WEIGHTS = {n: tuple(1 / (r + 1) ** 1.3 for r in range(n)) for n in range(1, 7)}
 
 
-def _choose(pick: Pick, key: str, options: Sequence):
+def _choose(pick: Pick, key: str, options: Sequence[T]) -> T:
     """One of `options`, the first the most usual (Zipf-like weights)."""
     return options[0] if len(options) == 1 else pick(key, options, _WEIGHTS[len(options)])
 
@@ -759,11 +761,11 @@ def _clause(
         return [*lead, *_relative(clause, frame, head, at), *straight(subject_pieces)]
 
     # questions
-    word = _question_word(clause, frame, path, pick, at)
+    asking = _question_word(clause, frame, path, pick, at)
     if asks == "who":
-        return [*lead, *straight(word)]
+        return [*lead, *straight(asking)]
     if subject is None or isinstance(subject, Gap):
-        return [*lead, *word, *straight([])]
+        return [*lead, *asking, *straight([])]
     particle = Piece("est-ce que", "mark")
     forms = ["particle"]
     if agr.person != JE:
@@ -779,17 +781,17 @@ def _clause(
     if form == "tone":  # Anna dort ?
         return [*lead, *straight(subject_pieces)]
     if form == "particle":
-        return [*lead, *word, particle, *straight(subject_pieces)]
+        return [*lead, *asking, particle, *straight(subject_pieces)]
     if form == "verb first":  # Qu'a acheté Anna ? Où est Anna ?
-        return [*lead, *word, *before, finite, *middle, *rest, *subject_pieces, *end[len(rest):]]
+        return [*lead, *asking, *before, finite, *middle, *rest, *subject_pieces, *end[len(rest):]]
     name = _gendered(SUBJECTS, agr)
     joint = "-t-" if auxiliary[-1] in "ae" and name[0] in VOWELS else "-"
     inverted = Piece(joint + name, at("subject"))
     first = [] if pronoun else subject_pieces
-    return [*lead, *word, *first, *no, *before, finite, inverted, *pas, *middle, *end]
+    return [*lead, *asking, *first, *no, *before, finite, inverted, *pas, *middle, *end]
 
 
-def _relative(clause: Clause, frame: Frame, head: Agr | None, at) -> list[Piece]:
+def _relative(clause: Clause, frame: Frame, head: Agr | None, at: Callable[[str], str]) -> list[Piece]:
     """The relative pronoun, when the clause has a gap."""
     if isinstance(clause.subject, Gap):
         return [Piece("qui", at("subject"))]
@@ -803,7 +805,7 @@ def _how_many(entity: Entity) -> Agr:
     return agr if entity.concept in MASS else agr._replace(person=ILS, plural=True)
 
 
-def _question_word(clause: Clause, frame: Frame, path: str, pick: Pick, at) -> list[Piece]:
+def _question_word(clause: Clause, frame: Frame, path: str, pick: Pick, at: Callable[[str], str]) -> list[Piece]:
     asks = clause.asks
     if asks == "who":
         return [Piece(_choose(pick, f"{path}.who", ("qui", "qui est-ce qui")), at("subject"))]

@@ -86,8 +86,12 @@ class Translation:
         spoken = language(self.to_code)
         found = []
         for i, meaning in enumerate(self.meanings):
-            reference = spoken.join(spoken.pieces(meaning, _pick(2 * self.seed + 1, i)))
-            others = paraphrases(lambda pick, m=meaning: spoken.join(spoken.pieces(m, pick)), self.most)
+
+            def one(pick: Pick, meaning: Sentence = meaning) -> str:
+                return spoken.join(spoken.pieces(meaning, pick))
+
+            reference = one(_pick(2 * self.seed + 1, i))
+            others = paraphrases(one, self.most)
             texts = [reference, *(t for t in others if t != reference)]
             found.append(tuple(texts[: self.most]))
         return tuple(found)

@@ -678,10 +678,11 @@ def _named(entity: Entity | Gap | None, by: Entity | Gap | None = None) -> Entit
 
 def _spelled(clause: Clause) -> Clause:
     """A clause whose subject and object are named, so that it can be understood alone."""
+    recipient = _named(clause.recipient)
     return replace(
         clause, subject=_named(clause.subject), object=_named(clause.object, clause.subject),
-        recipient=_named(clause.recipient), front=None,
-    )  # type: ignore[arg-type]  # fmt: skip
+        recipient=recipient if isinstance(recipient, Entity) else None, front=None,
+    )  # fmt: skip
 
 
 def _questions(clause: Clause, split: Split | None) -> list[Clause]:
@@ -873,9 +874,9 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
     clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=avoid, verbs=things)
     if isinstance(clause.object, Entity) and clause.object.owner is None:
         clause = replace(clause, object=replace(clause.object, definite=clause.object.concept in ("door", "window")))
-    item = clause.object
-    if isinstance(item, Entity) and item.owner and item.owner.pronoun and not _clear(scene, clause, item.owner):
-        clause = replace(clause, object=replace(item, owner=None, definite=False))
+    got = clause.object
+    if isinstance(got, Entity) and got.owner and got.owner.pronoun and not _clear(scene, clause, got.owner):
+        clause = replace(clause, object=replace(got, owner=None, definite=False))
     if clause.verb == "be":
         clause = replace(clause, complement=draw(rng, _FEELINGS))
     if tense == "past" and clause.adverb in ("often", "always"):
