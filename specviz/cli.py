@@ -123,7 +123,7 @@ def generate(
     draft: Draft = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The text to go on from.")] = None,
     prompts: Prompts = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Send a text as the user's turn of a chat.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Leave the model's chat template out.")] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated."),
@@ -157,7 +157,7 @@ def generate(
     if file is not None:
         _writable(file, force)
         _writable(file.with_suffix(".html"), force)
-    entries = _entries(prompt, prompts, chat)
+    entries = _entries(prompt, prompts)
     with _loading():
         from specviz import methods
         from specviz.models import load
@@ -171,6 +171,9 @@ def generate(
     with _loading():
         target = load(model, device, dtype, revision=revision)
         drafter = load(draft, device, dtype) if draft is not None and kind.needs_draft else None
+    for entry in entries if raw else ():
+        if isinstance(entry.get("prompt"), str):
+            entry["prompt"] = target.encode(entry["prompt"], raw=True)
     import torch
 
     from specviz.bench.runner import threads as using
@@ -195,8 +198,6 @@ def generate(
     assert trace is not None
     _show(trace, None)
     print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {dtype}")
-    if not chat and prompt is not None and getattr(target.tokenizer, "chat_template", None):
-        print(f"{target.name} has a chat template: --chat sends the text as a turn of a chat")
     if file is not None:
         page = _page(trace, file.with_suffix(".html"), force)
         print(f"trace: {file}\npage: {page}")
@@ -275,9 +276,7 @@ def audit(
         from specviz import audit as auditing
 
         target, drafts = _models(model, draft, device, dtype, None)
-    if not getattr(
-        target.tokenizer, "chat_template", None
-    ):  # a plain language model goes on from the user's words
+    if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
     with _progress() as tick:
         result = auditing.run(
@@ -470,20 +469,15 @@ def _parameters(kind: Any, pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def _entries(prompt: str | None, file: str | None, chat: bool) -> list[dict[str, Any]]:
+def _entries(prompt: str | None, file: str | None) -> list[dict[str, Any]]:
     """What is to be decoded."""
     from specviz.bench.prompts import suite
 
     if file is not None:
-        entries = suite(file)
-    else:
-        if prompt is None or not prompt.strip():
-            raise PromptError("the prompt is empty; give at least one word")
-        entries = [{"prompt": prompt}]
-    for entry in entries if chat else ():
-        if isinstance(entry.get("prompt"), str):
-            entry["prompt"] = [{"role": "user", "content": entry["prompt"]}]
-    return entries
+        return suite(file)
+    if prompt is None or not prompt.strip():
+        raise PromptError("the prompt is empty; give at least one word")
+    return [{"prompt": prompt}]
 
 
 def _bundled() -> dict[str, Path]:

@@ -104,9 +104,10 @@ def test_generate_show(here, say, folders):
         "o",
         "-n",
         8,
-        "--chat",
     )
     assert specviz.open("o/speculative.parquet").prompts["text"][0] == "<s><|user|>Hi<|assistant|>"
+    say("generate", "autoregressive", "-m", folders.target, "-p", "Hi", "--out", "raw", "-n", 4, "--raw")
+    assert specviz.open("raw/autoregressive.parquet").prompts["text"][0].endswith("Hi")
     status, out, err = say("show", "o")
     assert status == 0, err
     assert "tokens/s" in out
@@ -194,7 +195,6 @@ ASK = ("--prompt", "Hello")
         ((*BASE, "--prompts", "bad.jsonl"), "bad.jsonl, line 2"),
         ((*BASE, "--prompts", "none.jsonl"), "none.jsonl"),
         ((*BASE, "--prompts", "empty.jsonl"), "no prompt"),
-        (("generate", "autoregressive", "-m", "PLAIN", *ASK, "--chat"), "chat template"),
         # a draft of another vocabulary
         (("generate", "speculative", "-m", "TARGET", "-d", "STRANGER", *ASK), "id 45 is"),
         # where it goes
