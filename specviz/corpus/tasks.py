@@ -336,8 +336,10 @@ def _arithmetic(rng: random.Random, split: Split, code: str) -> _Draft:
         who, what = rng.choice(_OWNERS), rng.choice(_COUNTED)
         count = rng.choice((rng.randint(3, 20), rng.randint(10, 60), rng.randint(20, 99)))
         start = _owned(who, what, count)
+        if not _of(split, start):
+            continue
         asks = _owned(who, what, 2, tense="present", time=rng.choice(("now", None)), asks="how_many")
-        if _of(split, start) and _of(split, asks):
+        if _of(split, asks):
             break
     others = [n for n in NAMES if NAMES[n] != sexes[who]]  # so that the pronoun is clear in every language
     steps = _steps(rng, split, who, what, count, rng.choice((2, 2, 3)), tuple(others))
