@@ -34,7 +34,7 @@ def pair():
 def test_every_exact_method_holds(pair):
     lengths = [lambda n=n: find("speculative")(draft_length=n) for n in (1, 4, 8)]
     methods = ["autoregressive", *lengths]
-    result = audit.run(*pair, STARTS, methods, max_new_tokens=80, sampled=6, laws=False, threads=1)
+    result = audit.run(*pair, STARTS, methods, max_new_tokens=64, sampled=4, laws=False, threads=1)
     assert result.holds, result.summary + "\n" + "\n".join(str(d) for _, d in result.differences)
     greedy = [row for row in result.rows if row.sampling == "greedy"]
     assert [row.method for row in greedy] == [
@@ -45,17 +45,17 @@ def test_every_exact_method_holds(pair):
     assert result.bound.value < 1e-3  # float32 logits that reach about 20: a bug has no room in it
     sampled = [row for row in result.rows if row.sampling != "greedy"]
     assert len(sampled) == 4
-    assert all(row.prompts == row.equal == 6 for row in sampled)
+    assert all(row.prompts == row.equal == 4 for row in sampled)
 
 
 def test_a_full_context_and_the_end_of_a_story(pair):
     """Decoded to the context's end (256) unless the story ends before."""
     methods = ["autoregressive", "speculative:draft_length=8", "bild:rollback=0,cap=4"]
-    result = audit.run(*pair, STARTS[:2], methods, max_new_tokens=400, sampled=0, laws=False, threads=1)
+    result = audit.run(*pair, STARTS[:1], methods, max_new_tokens=400, sampled=0, laws=False, threads=1)
     assert result.holds, [str(d) for _, d in result.differences]
 
 
 def test_the_law_of_the_first_tokens(pair):
-    result = audit.law.chi_square(*pair, STARTS[0], 400, sampling=audit.law.Sampling(1.0, top_p=0.95))
+    result = audit.law.chi_square(*pair, STARTS[0], 300, sampling=audit.law.Sampling(1.0, top_p=0.95))
     assert result.holds, str(result)
-    assert result.cells > 10
+    assert result.cells > 5

@@ -404,4 +404,4 @@ def _test(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], floa
     freedom = len(found) - 1
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
     p = float(torch.special.gammaincc(half[0], half[1])) if math.isfinite(statistic) else 0.0
-    return ChiSquare(statistic, freedom, p, n, len(found))
+    return ChiSquare(float(statistic), freedom, p, n, len(found))

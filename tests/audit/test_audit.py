@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from functools import partial
 from unittest.mock import patch
 
 import planted
@@ -10,6 +12,8 @@ import pytest
 import torch
 from planted import SmallTree
 from tiny import llama
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from specviz import audit
 from specviz.audit.reference import Reference
@@ -107,7 +111,8 @@ LAW = ["wrong_residual", "untempered_q"]
 
 @pytest.mark.parametrize("name", LAW)
 def test_planted_bugs_in_sampling(pair, name):
-    with getattr(planted, name)():
+    tempered = partial(audit.law.check, settings=audit.law.SETTINGS[1:2], length=1)  # the rest takes long
+    with getattr(planted, name)(), patch.object(audit.law, "check", tempered):
         result = run(pair, ["speculative"], PROMPTS[:1], max_new_tokens=2, laws=True)
     assert not result.holds
     assert any(not each.holds and each.error > 1e-3 for each in result.laws)
@@ -275,17 +280,33 @@ def test_the_one_rule():
 # -- the reference -----------------------------------------------------------------------------------
 
 
+class Narrow(TorchDispatchMode):
+    """Notes operations that give float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if any(torch.is_tensor(each) and each.dtype == torch.float32 for each in tree_leaves(result)):
+            self.seen.append(str(func))
+        return result
+
+
 def test_float64_is_float64_throughout(pair):
-    """Where a norm or an angle still rounded to float32, another length would give other last digits."""
     reference = Reference(pair[0])
-    text = [int(i) for i in torch.randint(2, 40, (40,), generator=torch.manual_seed(0))]
-    long = reference.double(text[:1], text[1:])
-    assert long.dtype == torch.float64
-    for n in (2, 9, 30):
-        short = reference.double(text[:1], text[1:n])
-        assert (short - long[: n - 1]).abs().max() < 1e-12
-    single = reference.rows(text[:1], text[1:]).double()
-    assert 1e-8 < (single - long).abs().max() < 1e-3
+    text = list(range(2, 40))
+    reference.double(text[:1], text[1:])  # makes the float64 model
+    with Narrow() as narrow:
+        exact = reference.double(text[:1], text[1:])
+    assert exact.dtype == torch.float64
+    assert not narrow.seen
+    assert (exact[:9] - reference.double(text[:1], text[1:10])).abs().max() < 1e-12
+    assert 1e-8 < (reference.rows(text[:1], text[1:]).double() - exact).abs().max() < 1e-3
+    with patch.object(audit.reference, "Wide", nullcontext), Narrow() as narrow:
+        reference.double(text[:1], text[1:])
+    assert narrow.seen  # the norms, for one, would have rounded
 
 
 def test_the_bound_has_limits(pair):

@@ -32,11 +32,11 @@ def test_a_lossy_method_has_another_law():
 
 def test_which_settings_show_which_bug():
     with planted.untempered_q():
-        plain, tempered = law.check(Speculative, law.SETTINGS[:2])
+        plain, tempered = (law.check(Speculative, [each], length=1)[0] for each in law.SETTINGS[:2])
     assert plain.holds  # at temperature 1 the bug does nothing
     assert tempered.error > 0.01
     with planted.wrong_residual():
-        assert all(each.error > 0.01 for each in law.check(Speculative, law.SETTINGS[:2]))
+        assert law.check(Speculative, law.SETTINGS[:1], length=1)[0].error > 0.01
 
 
 def test_edges_are_found_without_guesses():
@@ -49,17 +49,17 @@ def test_edges_are_found_without_guesses():
 @pytest.fixture(scope="module")
 def pair():
     target = llama(seed=0, vocabulary=16, eos=(1,), name="target")
-    return target, llama(seed=5, vocabulary=16, eos=(1,), like=target, noise=0.6, name="drafter")
+    return target, llama(seed=6, vocabulary=16, eos=(1,), name="drafter")  # a poor one: much is rejected
 
 
 def test_chi_square(pair):
-    sampling = Sampling(1.5, top_k=8)
-    result = law.chi_square(*pair, [3, 4, 5], 600, sampling=sampling)
+    sampling = Sampling(3.0, top_k=8)
+    result = law.chi_square(*pair, [3, 4, 5], 300, sampling=sampling)
     assert result.holds, str(result)
     assert result.cells > 5
     assert result.freedom == result.cells - 1
     with planted.wrong_residual():
-        broken = law.chi_square(*pair, [3, 4, 5], 600, sampling=sampling)
+        broken = law.chi_square(*pair, [3, 4, 5], 300, sampling=sampling)
     assert not broken.holds, str(broken)
 
 
