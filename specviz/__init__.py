@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .methods import names as list_methods
     from .models import bundled as list_models
     from .models import load
+    from .paths import example
     from .trace import Trace
 
     open = Trace.open
@@ -27,6 +28,7 @@ _DOORS = {
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
     "open": ("trace", "Trace.open"),
+    "example": ("paths", "example"),
     "Trace": ("trace", "Trace"),
     "SpecvizError": ("errors", "SpecvizError"),
     "TraceError": ("errors", "TraceError"),
@@ -36,8 +38,8 @@ _DOORS = {
 }
 
 __all__ = [
-    "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError", "generate",
-    "list_methods", "list_models", "load", "open", "stream",
+    "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError", "example",
+    "generate", "list_methods", "list_models", "load", "open", "stream",
 ]  # fmt: skip
 
 

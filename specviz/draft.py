@@ -61,7 +61,7 @@ class Draft:
         parents = np.asarray(self.parents, np.int64).reshape(-1)
         object.__setattr__(self, "parents", parents)
         if len(self.tokens) != len(parents):
-            raise ValueError(f"a draft of {len(self.tokens)} tokens needs as many parents, got {len(parents)}")
+            raise ValueError(f"{len(self.tokens)} tokens need as many parents, got {len(parents)}")
         if len(parents) and ((parents >= np.arange(len(parents))).any() or parents.min() < ROOT):
             raise ValueError("a parent must stand before its child (-1 is the root)")
         for name in ("positions", "judge"):
@@ -132,7 +132,7 @@ class Draft:
         """Nodes on the broadest level."""
         return int(np.bincount(self.depths).max()) if len(self) else 0
 
-    def take(self, nodes: Sequence[int]) -> Draft:
+    def take(self, nodes: Sequence[int] | np.ndarray) -> Draft:
         """The subtree of `nodes`, in their old order.
 
         Raises

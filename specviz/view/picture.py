@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specviz.trace import whole_characters
+
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
@@ -189,11 +191,9 @@ def picture(
     lost: dict[int, str] = {}
     if len(nodes):
         gone = nodes[nodes["status"].isin(["rejected", "unjudged"])]
-        for number, tokens in gone.groupby("cycle", observed=True):
-            from specviz.trace import whole_characters
-
-            pieces = [(t, one.pieces.get(t, b"?")) for t in tokens["token"].tolist()]
-            lost[int(number)] = "".join(text for text, _ in whole_characters(pieces))
+        for cycle_number, dropped in gone.groupby("cycle", observed=True):
+            pieces = [(t, one.pieces.get(t, b"?")) for t in dropped["token"].tolist()]
+            lost[int(str(cycle_number))] = "".join(text for text, _ in whole_characters(pieces))
 
     first = float(cycles["start"].min()) if len(cycles) else 0.0
     found = []

@@ -86,7 +86,7 @@ def _strip(shown: Picture, ax: Axes, columns: int, lines: int) -> Axes:
     from matplotlib.patches import Rectangle
 
     family = fonts("DejaVu Sans Mono")  # columns are counted, so the letters must be as wide as each other
-    box = ax.get_figure().get_size_inches()[0] * ax.get_position().width * 72  # points
+    box = ax.get_window_extent().width / ax.get_figure(root=True).dpi * 72  # type: ignore[union-attr]  # points
     size = min(11.0, 1.6 * box / columns)
     x, y, used = 0, 0, set()
     for count, span in enumerate(shown.spans):

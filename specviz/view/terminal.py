@@ -41,7 +41,7 @@ def block(picture: Picture, colour: bool = False) -> str:
         lines.append(f"prompt {picture.index + 1} of {picture.of}")
     if picture.note:
         lines.append(picture.note)
-    body = []
+    body: list[str] = []
     for span in picture.spans:
         kind = KINDS[span.kind]
         bar = "|" if span.opens and not colour and span.kind != "plain" and body else ""
