@@ -82,7 +82,10 @@ def test_greedy_probabilities_are_the_plain_softmax(table):
             assert node.p == pytest.approx(float(p[node.token]), abs=1e-6)
             assert node.q == pytest.approx(float(q[node.token]), abs=1e-6)
             assert node.rank == int((p > p[node.token]).sum())
-            assert node.confidence == pytest.approx(float(q.max()), abs=1e-6)
+            best = q.sort(descending=True).values
+            assert node.confidence == pytest.approx(float(best[0]), abs=1e-6)
+            assert node.margin == pytest.approx(float(best[0] - best[1]), abs=1e-6)
+            assert node.entropy == pytest.approx(-float((q * q.log()).sum()), abs=1e-6)
         text += trace.outputs[trace.outputs["cycle"] == cycle]["token"].tolist()
     out = trace.outputs
     for i, row in enumerate(out.itertuples()):
