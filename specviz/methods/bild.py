@@ -36,12 +36,12 @@ class BiLD(Method):
         ),
         Parameter("cap", 10, 1, 64, "tokens", "Most tokens that the small model writes in a row."),
         Parameter(
-            "review_end", True,
+            "review_end", False,
             meaning="Whether the large model also looks at a block in which the small model ended the text; "
             "Algorithm 1 (line 2) stops without.",
         ),
     )  # fmt: skip
-    exact = {"rollback": 0.0, "cap": 2}  # noqa: RUF012
+    exact = {"rollback": 0.0, "cap": 2, "review_end": True}  # noqa: RUF012
     needs_draft = True
     fallback: float
     rollback: float
