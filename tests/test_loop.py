@@ -37,7 +37,13 @@ def test_the_record_adds_up(pair, method, temperature):
     target, drafter = pair
     reviewed = {"review_end": True} if method == "bild" else {}  # else the end may come without a pass
     trace = specviz.generate(
-        target, [[3, 4, 5], [9]], method, draft=drafter, max_new_tokens=30, temperature=temperature, **reviewed
+        target,
+        [[3, 4, 5], [9]],
+        method,
+        draft=drafter,
+        max_new_tokens=30,
+        temperature=temperature,
+        **reviewed,
     )
     cycles, nodes, outputs, passes = trace.cycles, trace.nodes, trace.outputs, trace.passes
     assert trace.run["complete"] is True

@@ -55,9 +55,9 @@ class Recipe:
 RECIPES = {
     r.name: r
     for r in (
-        Recipe("town", 8, 144, 4, 2, 384, tokens=8_000_000),
-        Recipe("town-draft", 2, 128, 4, 2, 256, tokens=5_000_000),
-        Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=1_500_000, start="town-draft", target="town",
+        Recipe("town", 8, 144, 4, 2, 384, tokens=10_000_000),
+        Recipe("town-draft", 2, 128, 4, 2, 256, tokens=6_000_000),
+        Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=600_000, start="town-draft", target="town",
                matrix_rate=0.001, rate=0.0007),
     )
 }  # fmt: skip
