@@ -132,7 +132,7 @@ def test_show_needs_no_torch(here, say, folders):
 
 def test_a_partial_opens(here, say, folders, monkeypatch):
     say("generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
-    monkeypatch.setattr("specviz.trace._write_parquet", _full)
+    monkeypatch.setattr("specviz.trace.recorder.write_parquet", _full)
     status, _, err = say(
         "generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "q", "-n", 6
     )

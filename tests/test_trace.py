@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specviz import schema
-from specviz import trace as room
 from specviz.errors import TraceError
 from specviz.trace import PARTIAL, Recorder, Trace, arrow_schema, validate, whole_characters
+from specviz.trace.files import KEY
 
 METHODS = ["autoregressive", "speculative", "bild", "tree"]
 TESTS = Path(__file__).parent
@@ -123,8 +123,8 @@ def test_values_arrive_unchanged(tmp_path):
 
 
 def test_many_batches_keep_their_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "BATCH", 7)
-    monkeypatch.setattr(room, "GROUP_BYTES", 20_000)
+    monkeypatch.setattr("specviz.trace.recorder.BATCH", 7)
+    monkeypatch.setattr("specviz.trace.files.GROUP_BYTES", 20_000)
     trace = traces.build("tree", prompts=4, tokens=80, path=tmp_path / "run.parquet")
     assert pq.ParquetFile(tmp_path / "run.parquet").num_row_groups > 1
     monkeypatch.undo()
@@ -205,10 +205,10 @@ def test_an_unwritable_folder_is_one_clear_line(tmp_path):
 FULL_DISK = """
     import resource, traces
     from pathlib import Path
-    from specviz import trace as room
     from specviz.errors import TraceError
+    from specviz.trace import files, recorder as room
     room.BATCH = 20
-    room.GROUP_BYTES = {group}
+    files.GROUP_BYTES = {group}
     resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))  # as on a full disk
     recorder = room.Recorder(traces.metadata("tree", prompts=20), Path(sys.argv[1]), piece=traces.piece)
     try:
@@ -258,7 +258,7 @@ def test_a_killed_run_opens_to_its_last_whole_batch(tmp_path):
         """
         import os, signal, traces
         from pathlib import Path
-        from specviz import trace as room
+        from specviz.trace import recorder as room
         room.BATCH = 10
         recorder = room.Recorder(traces.metadata("tree", prompts=5), Path(sys.argv[1]), piece=traces.piece)
         prompts, recorder.run["prompts"] = recorder.run["prompts"], []
@@ -289,7 +289,7 @@ def test_a_killed_run_opens_to_its_last_whole_batch(tmp_path):
 
 
 def test_a_partial_cut_anywhere_opens_or_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "BATCH", 5)
+    monkeypatch.setattr("specviz.trace.recorder.BATCH", 5)
     recorder = Recorder(
         traces.metadata("speculative", prompts=3), tmp_path / "run.parquet", piece=traces.piece
     )
@@ -503,15 +503,15 @@ def forge(path: Path, table: pa.Table | None = None, run: object = None, raw: by
         traces.build("tree", path=whole)
     table = pq.read_table(whole) if table is None else table
     if run is None:
-        run = json.loads(pq.read_schema(whole).metadata[room.KEY])
+        run = json.loads(pq.read_schema(whole).metadata[KEY])
     text = json.dumps(run).encode() if raw is None else raw
-    pq.write_table(table.replace_schema_metadata({room.KEY: text}), path)
+    pq.write_table(table.replace_schema_metadata({KEY: text}), path)
     return path
 
 
 def whole(tmp_path: Path) -> tuple[pa.Table, dict]:
     path = forge(tmp_path / "plain.parquet")
-    return pq.read_table(path), json.loads(pq.read_schema(path).metadata[room.KEY])
+    return pq.read_table(path), json.loads(pq.read_schema(path).metadata[KEY])
 
 
 def test_forging_itself_is_no_error(tmp_path):
@@ -695,7 +695,7 @@ def test_extension_types_and_pickles_are_not_loaded(tmp_path):
         {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": b"cos\nsystem\n."}
     )
     i = table.schema.get_field_index("keep")
-    metadata = {room.KEY: json.dumps(run).encode(), b"pandas": json.dumps(pandas).encode()}
+    metadata = {KEY: json.dumps(run).encode(), b"pandas": json.dumps(pandas).encode()}
     forged = table.set_column(i, field, table.column("keep"))
     path = tmp_path / "run.parquet"
     pq.write_table(forged.replace_schema_metadata(metadata), path)
@@ -722,7 +722,7 @@ def test_a_compressed_stream_is_refused(tmp_path):
     path = tmp_path / "run.parquet.partial"
     for compression, fine in ((None, True), ("zstd", False), ("lz4", False)):
         options = pa.ipc.IpcWriteOptions(compression=compression)
-        names = table.schema.with_metadata({room.KEY: json.dumps(run).encode()})
+        names = table.schema.with_metadata({KEY: json.dumps(run).encode()})
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, names, options=options) as stream:
             stream.write_table(table)
         if fine:

@@ -1,0 +1,17 @@
+"""The record of a run: written cycle by cycle, kept in Parquet, read without torch.
+
+`Recorder` takes finished cycles from a loop; `Trace` is what everything else reads. The columns and
+their meaning are in `specviz.schema`. A trace file is untrusted data: its types, lengths and numbers
+are checked before use, and nothing in it is ever executed.
+
+Its files from the bottom up, each importing only from those before it: `files`, `checks`, `reading`,
+`text`, `trace`, `identities`, `recorder`.
+"""
+
+from specviz.trace.files import KEYS, PARTIAL, arrow_schema
+from specviz.trace.identities import validate
+from specviz.trace.recorder import Recorder
+from specviz.trace.text import whole_characters
+from specviz.trace.trace import Trace
+
+__all__ = ["KEYS", "PARTIAL", "Recorder", "Trace", "arrow_schema", "validate", "whole_characters"]

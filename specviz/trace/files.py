@@ -1,0 +1,88 @@
+"""What the file of a run looks like, and how it is written whole.
+
+The columns of `specviz.schema` as Arrow types, the run's metadata as JSON, Parquet at the end.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specviz import schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTIAL = ".partial"  # what a run's file is called, after its name, while the run goes on
+KEY = b"specviz"  # where the run's metadata stands in the file
+GROUP_BYTES = 64 << 20  # a row group of the finished file
+KEYS = ("run", "method", "prompt", "row", "update", "cycle")
+TOKEN_COLUMNS = ("node_token", "node_top_token", "pred_top_token", "out_token")
+
+
+def arrow_type(name: str) -> pa.DataType:
+    import pyarrow as pa
+
+    if name.startswith("list<"):
+        return pa.list_(arrow_type(name[5:-1]))
+    plain = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64()}
+    return {**plain, "float": pa.float32(), "double": pa.float64(), "bool": pa.bool_()}[name]
+
+
+def arrow_schema(run: dict[str, Any] | None = None) -> pa.Schema:
+    """The record's columns as an Arrow schema, with the run's metadata if given."""
+    import pyarrow as pa
+
+    fields = [pa.field(c.name, arrow_type(c.type)) for c in schema.COLUMNS]
+    return pa.schema(fields, {KEY: dump(run)} if run is not None else None)
+
+
+def dump(value: Any) -> bytes:
+    def plain(x: Any) -> Any:
+        if hasattr(x, "item"):  # a NumPy number
+            return x.item()
+        if isinstance(x, os.PathLike):
+            return os.fspath(x)
+        raise TypeError(f"run metadata cannot hold a {type(x).__name__}")
+
+    return json.dumps(value, default=plain, ensure_ascii=False).encode("utf8", "replace")
+
+
+def encode_pieces(pieces: dict[int, bytes]) -> dict[str, str]:
+    return {str(token): base64.b64encode(piece).decode("ascii") for token, piece in pieces.items()}
+
+
+def reason(error: BaseException) -> str:
+    """What the system said, in words."""
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else str(error).splitlines()[0][:200]
+
+
+def write_parquet(path: Path, run: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None:
+    """Write a run's file under another name, then rename it: there is never half a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = arrow_schema(run)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(hidden, "wb") as file:
+            with pq.ParquetWriter(file, names, compression="zstd") as writer:
+                held: list[pa.RecordBatch] = []
+                size = 0
+                for batch in batches:
+                    held.append(batch)
+                    size += batch.nbytes
+                    if size > GROUP_BYTES:
+                        writer.write_table(pa.Table.from_batches(held, names))
+                        held, size = [], 0
+                writer.write_table(pa.Table.from_batches(held, names))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(hidden, path)
+    finally:
+        hidden.unlink(missing_ok=True)

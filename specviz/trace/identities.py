@@ -1,0 +1,62 @@
+"""The integer identities that every trace fulfils."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specviz.errors import TraceError
+from specviz.trace.files import KEYS
+from specviz.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def validate(trace: Trace) -> None:
+    """Check the integer identities that every trace fulfils.
+
+    In each cycle: an accepted node's parent is accepted or the root, and no two accepted nodes share
+    a parent; tokens of origin ``draft`` are as many as accepted nodes; output positions start at `keep`
+    and rise by one; every text's cycles are numbered without a gap. Lengths, indices and words are
+    checked whenever a trace is read.
+
+    Raises
+    ------
+    TraceError
+        Naming the first run, prompt and cycle that does not fulfil one.
+    """
+    nodes, outputs, cycles = trace.nodes, trace.outputs, trace.cycles
+
+    def fail(rows: pd.DataFrame, what: str) -> None:
+        if len(rows):
+            at = rows.iloc[0]
+            raise TraceError(f"run {at['run']}, prompt {at['prompt']}, cycle {at['cycle']}: {what}")
+
+    keys = list(KEYS)
+    accepted = nodes[nodes["status"] == "accepted"]
+    parents = accepted[[*keys, "parent"]]
+    fail(accepted[parents.duplicated().to_numpy()], "two accepted nodes share a parent")
+    known = accepted[[*keys, "node"]].rename(columns={"node": "parent"})
+    inner = parents[parents["parent"] >= 0].merge(known, how="left", indicator=True)
+    fail(inner[inner["_merge"] == "left_only"], "an accepted node has a parent that was not accepted")
+    judged = cycles[cycles["drafted"] > 0]
+    drafts = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("drafts")
+    joined = judged.merge(drafts.reset_index(), how="left", on=keys).fillna({"drafts": 0})
+    fail(
+        joined[joined["drafts"] != joined["accepted"]],
+        "accepted nodes and emitted draft tokens differ in number",
+    )
+    first = (
+        outputs.groupby(keys, observed=True, sort=False)["position"]
+        .agg(["min", "max", "count"])
+        .reset_index()
+    )
+    first = first.merge(cycles[[*keys, "keep"]], on=keys)
+    fail(first[(first["max"] - first["min"] + 1) != first["count"]], "output positions have gaps")
+    fail(
+        first[first["keep"].notna() & (first["keep"] != first["min"])],
+        "output does not start where 'keep' ends",
+    )
+    ordered = cycles.sort_values(keys)
+    step = ordered.groupby(["run", "prompt", "row", "update"], observed=True)["cycle"].diff()
+    fail(ordered[(step.notna() & (step != 1)).to_numpy()], "the cycle before it is missing")

@@ -1,0 +1,170 @@
+"""Opening a run's file, or what a cut-off run left; nothing in it is ever executed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specviz import schema
+from specviz.errors import TraceError
+from specviz.trace.checks import (
+    DATA_LIMIT,
+    METADATA_LIMIT,
+    check_run,
+    check_schema,
+    check_size,
+    decode_pieces,
+    load_metadata,
+    plain_message,
+)
+from specviz.trace.files import arrow_schema, reason
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+
+def _coded(field: pa.Field) -> pa.Field:
+    """The field with words as dictionary codes: small, and ready to become pandas categories."""
+    import pyarrow as pa
+
+    words = pa.dictionary(pa.int32(), pa.string())
+    kind = field.type
+    if pa.types.is_list(kind) and kind.value_type == pa.string():
+        kind = pa.list_(words)
+    return pa.field(field.name, words if kind == pa.string() else kind)
+
+
+class Store:
+    """One run's metadata and columns; columns are read when first asked for."""
+
+    def __init__(
+        self, run: dict[str, Any], *, table: pa.Table | None = None, path: Path | None = None
+    ) -> None:
+        self.run = run
+        self.path = path
+        self._table = table
+        self._read: dict[str, pa.ChunkedArray] = {}
+
+    @cached_property
+    def pieces(self) -> dict[int, bytes]:
+        return decode_pieces(self.run.get("pieces"), self.where)
+
+    @property
+    def where(self) -> str:
+        return str(self.path or "the trace")
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """These columns of all cycles, checked."""
+        import pyarrow as pa
+
+        if self._table is not None:
+            found = self._table.select(list(names))
+        else:
+            missing = [n for n in names if n not in self._read]
+            if missing:
+                assert self.path is not None
+                with _parquet(self.path, words=True) as file:
+                    # One group at a time: Arrow cannot join lists of dictionary codes across groups.
+                    groups = [file.read_row_group(i, missing) for i in range(file.num_row_groups)]
+                new = pa.concat_tables(groups) if groups else arrow_schema().empty_table().select(missing)
+                new.validate(full=True)
+                self._read |= {name: new.column(name) for name in missing}
+            found = pa.table({name: self._read[name] for name in names})
+        return found.cast(pa.schema([_coded(found.field(name)) for name in names]))
+
+
+@contextlib.contextmanager
+def as_trace_error(path: Path) -> Iterator[None]:
+    """Turns whatever the reader of a broken file says into one line."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
+        raise TraceError(f"{path} cannot be read as a trace: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _parquet(path: Path, words: bool = False) -> Iterator[pq.ParquetFile]:
+    """The file, if its footer is small.
+
+    With `words`, strings are read as dictionary codes: one long string, repeated a million times, stays
+    one string.
+    """
+    import pyarrow.parquet as pq
+
+    with as_trace_error(path):
+        with open(path, "rb") as raw:
+            raw.seek(0, os.SEEK_END)
+            size = raw.tell()
+            raw.seek(max(0, size - 8))
+            tail = raw.read(8)
+        if size < 12 or tail[4:] != b"PAR1":
+            raise TraceError(f"{path} is not a whole Parquet file (cut off, or something else)")
+        if int.from_bytes(tail[:4], "little") > min(METADATA_LIMIT, size):
+            raise TraceError(
+                f"{path}: its metadata is longer than the file or than {METADATA_LIMIT >> 20} MiB"
+            )
+        limits = {"thrift_string_size_limit": METADATA_LIMIT, "thrift_container_size_limit": 1_000_000}
+        with pq.ParquetFile(path, **limits) as file:
+            if not words:
+                yield file
+                return
+            leaves = [file.schema.column(i).path for i in range(len(file.schema))]
+        known = {c.name for c in schema.COLUMNS if "string" in c.type}
+        coded = [leaf for leaf in leaves if leaf.split(".")[0] in known]
+        with pq.ParquetFile(path, read_dictionary=coded, **limits) as file:
+            yield file
+
+
+def open_file(path: Path) -> Store:
+    with _parquet(path) as file:
+        run = load_metadata(file.metadata.metadata, str(path))
+        check_schema(file.schema_arrow, str(path))
+        check_size(file, path)
+    return Store(run, path=path)
+
+
+def open_partial(path: Path) -> Store:
+    """A run that was cut off, to its last whole batch."""
+    import pyarrow as pa
+
+    with as_trace_error(path):
+        size = path.stat().st_size
+        if size > DATA_LIMIT:
+            raise TraceError(f"{path} is longer than {DATA_LIMIT >> 30} GiB")
+        content = pa.py_buffer(path.read_bytes())
+        with contextlib.suppress(pa.ArrowInvalid, OSError), pa.BufferReader(content) as file:
+            for message in pa.ipc.MessageReader.open_stream(file):  # ends where the file was cut off
+                if not plain_message(message.metadata.to_pybytes()):
+                    raise TraceError(f"{path} is not what a run writes (compressed, or another kind of data)")
+        with pa.BufferReader(content) as file, pa.ipc.open_stream(file) as stream:
+            run = load_metadata(stream.schema.metadata, str(path))
+            check_schema(stream.schema, str(path))
+            pieces, prompts = dict(run["pieces"] or {}), list(run["prompts"] or [])
+            batches = []
+            while True:
+                try:
+                    batch, extra = stream.read_next_batch_with_custom_metadata()
+                    if not len(batch):  # its offsets can point anywhere: Arrow's validation passes over them
+                        continue
+                    batch.validate(full=True)
+                except (StopIteration, pa.ArrowException, OSError):
+                    break
+                if batch.get_total_buffer_size() > size:
+                    raise TraceError(f"{path}: a batch is longer than the file")
+                if extra is not None:
+                    pieces.update(json.loads(extra.get(b"pieces", b"{}")))
+                    prompts.extend(json.loads(extra.get(b"prompts", b"[]")))
+                batches.append(batch)
+            table = pa.Table.from_batches(batches, stream.schema).replace_schema_metadata(None)
+    if run["complete"] is None:
+        run |= {"complete": False, "stopped": "cut off"}
+    run = check_run(run | {"pieces": pieces, "prompts": prompts}, str(path))
+    return Store(run, table=table, path=path)

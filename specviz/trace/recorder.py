@@ -1,0 +1,296 @@
+"""Writing a run down, cycle by cycle, while it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz import schema
+from specviz.errors import TraceError
+from specviz.trace.checks import check_lengths, check_run
+from specviz.trace.files import (
+    PARTIAL,
+    TOKEN_COLUMNS,
+    arrow_schema,
+    arrow_type,
+    dump,
+    encode_pieces,
+    reason,
+    write_parquet,
+)
+from specviz.trace.reading import Store
+from specviz.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH = 256  # cycles that are written at once
+WAIT = 1.0  # seconds after which fewer are
+TEXT_COLUMNS: tuple[str, ...] = (
+    "run",
+    "method",
+    "prompt",
+    "row",
+    "seed",
+    "update",
+    "cycle",
+    "context",
+    "keep",
+    "end",
+)
+TEXT_COLUMNS += ("out_position", "out_token", "out_origin")
+
+
+def _lists(values: list[Any], kind: pa.ListType) -> tuple[pa.Array, np.ndarray]:
+    """A list column from one value per row (array, list or None; NaN becomes null), and its lengths."""
+    import pyarrow as pa
+
+    kinds = set(map(type, values))
+    if kinds == {type(None)}:
+        return pa.nulls(len(values), kind), np.full(len(values), -1, np.int64)
+    parts = [v for v in values if v is not None]
+    flat: Any
+    if list in kinds or tuple in kinds:
+        parts = [v if isinstance(v, list | tuple) else np.ravel(v).tolist() for v in parts]
+        flat = list(chain.from_iterable(parts))
+        lengths = list(map(len, parts))
+    else:
+        flat = np.concatenate(parts, axis=None)
+        lengths = [v.size for v in parts]
+    counts, mask = np.array(lengths, np.int64), None
+    if len(parts) < len(values):
+        given = np.array([v is not None for v in values])
+        counts, mask = np.full(len(values), -1, np.int64), pa.array(~given)
+        counts[given] = lengths
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(np.maximum(counts, 0), out=offsets[1:])
+    if isinstance(flat, list):
+        inner = pa.array(flat, kind.value_type, from_pandas=True)
+    else:
+        if flat.dtype == np.float64 and kind.value_type == pa.float32():
+            flat = flat.astype(np.float32)  # several times as fast as Arrow's checked cast
+        inner = pa.array(flat, from_pandas=flat.dtype.kind == "f")
+        inner = inner if inner.type == kind.value_type else inner.cast(kind.value_type)
+    return pa.ListArray.from_arrays(offsets, inner, mask=mask), counts
+
+
+class Recorder:
+    """Writes down a run, cycle by cycle.
+
+    While the run goes on, batches of cycles go to an Arrow stream beside the target
+    (``<path>.partial``), so memory stays flat and a kill loses a moment; `close` turns it into Parquet.
+
+    Parameters
+    ----------
+    run : dict
+        The run's metadata, fields of `schema.RUN_FIELDS`. It stays open to changes until `close`.
+    path : path, optional
+        The file to write, ``*.parquet``. None keeps the run in memory.
+    record : {"judged", "all", None}
+        What the loop chose to keep; None drops everything but the text.
+    piece : callable, optional
+        Bytes of a token id; asked once for each id that occurs.
+    force : bool
+        Whether an existing file may be replaced.
+
+    Raises
+    ------
+    TraceError
+        If the file exists or cannot be written.
+    """
+
+    def __init__(
+        self,
+        run: dict[str, Any],
+        path: str | Path | None = None,
+        record: str | None = "judged",
+        *,
+        piece: Callable[[int], bytes] | None = None,
+        force: bool = False,
+    ) -> None:
+        unknown = set(run) - set(schema.RUN_FIELDS)
+        if unknown or not isinstance(run.get("run"), str) or not isinstance(run.get("method"), str):
+            raise TraceError(f"run metadata needs 'run' and 'method' and no unknown fields {sorted(unknown)}")
+        self.run = {**dict.fromkeys(schema.RUN_FIELDS), **run, "schema": schema.VERSION, "record": record}
+        self.path = None if path is None else Path(path)
+        self.cycles = 0
+        self._rows: list[dict[str, Any]] = []
+        self._piece = piece
+        self._pieces: dict[int, bytes] = {}
+        self._prompts = 0  # how many of the run's prompts are written
+        self._schema = arrow_schema()
+        self._names = {c.name for c in schema.COLUMNS}
+        self._kept = self._names if record is not None else set(TEXT_COLUMNS)
+        self._batches: list[pa.RecordBatch] = []
+        self._failed: TraceError | None = None
+        self._file: Any = None
+        self._closed = False
+        if self.path is not None:
+            self._open(force)
+        _lists(
+            [np.zeros(1)], arrow_type("list<float>")
+        )  # loads what converting needs now, not in the middle of a run
+        self._flushed = time.perf_counter()
+
+    @property
+    def partial(self) -> Path:
+        """The stream beside the target while the run goes on."""
+        assert self.path is not None
+        return self.path.with_name(self.path.name + PARTIAL)
+
+    def _open(self, force: bool) -> None:
+        import pyarrow as pa
+
+        assert self.path is not None
+        if self.path.suffix != ".parquet":
+            raise TraceError(f"a trace's file ends in .parquet, {self.path} does not")
+        if self.path.exists() and not force:
+            raise TraceError(f"{self.path} exists: choose another name, or force to replace it")
+        if self.partial.exists() and not force:
+            raise TraceError(f"{self.partial} exists (a run that goes on or was cut off): move it, or force")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.partial, "wb" if force else "xb", buffering=0)  # noqa: SIM115
+            self._sink = pa.PythonFile(self._file, "w")
+            # Prompts can be added while the run goes on, so they go with the batches.
+            self._writer = pa.ipc.new_stream(self._sink, arrow_schema(self.run | {"prompts": None}))
+            # An empty batch makes the header reach the file before the first cycle does.
+            self._writer.write_batch(pa.RecordBatch.from_pylist([], arrow_schema()))
+        except OSError as error:
+            if self._file is not None:
+                self._file.close()
+                self.partial.unlink(missing_ok=True)
+            raise TraceError(f"cannot write {self.path}: {reason(error)}") from error
+
+    def add(self, cycle: dict[str, Any]) -> None:
+        """Take one finished cycle.
+
+        Parameters
+        ----------
+        cycle : dict
+            Keys are columns of `schema.COLUMNS`; values are Python scalars, lists or NumPy arrays, top-k
+            arrays also of shape [n, top_k]. Missing is null, and so is NaN. The recorder keeps references
+            and converts whole batches later: do not change an array after handing it over.
+
+        Raises
+        ------
+        TraceError
+            If the file cannot be written (full disk).
+        """
+        self._rows.append(cycle)
+        if len(self._rows) >= BATCH or time.perf_counter() - self._flushed > WAIT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the cycles taken so far."""
+        if self._failed is not None:
+            raise self._failed
+        self._flushed = time.perf_counter()
+        if not self._rows:
+            return
+        batch = self._convert(self._rows)
+        prompts = (self.run["prompts"] or [])[self._prompts :]
+        new = self._new_pieces(batch, prompts)
+        if self._file is None:
+            self._batches.append(batch)
+        else:
+            try:
+                more = {b"pieces": dump(encode_pieces(new)), b"prompts": dump(prompts)}
+                self._writer.write_batch(batch, custom_metadata=more)
+            except OSError as error:
+                self._failed = TraceError(
+                    f"cannot write {self.path}: {reason(error)}; {self.cycles} cycles are in {self.partial}"
+                )
+                raise self._failed from error
+        self._pieces.update(new)
+        self._prompts += len(prompts)
+        self.cycles += len(self._rows)
+        self._rows = []
+
+    def _convert(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        given: set[str] = set().union(*rows)
+        if unknown := given - self._names:
+            raise TraceError(f"a cycle has no columns {sorted(unknown)}; see specviz.schema.COLUMNS")
+        sampling = self.run.get("sampling") or {}
+        fixed = {"run": self.run["run"], "method": self.run["method"], "seed": sampling.get("seed")}
+        fixed |= {"prompt": 0, "row": 0, "update": 0}
+        arrays, counts = [], {}
+        for field in self._schema:
+            name = field.name
+            try:
+                if (name not in given and name not in fixed) or name not in self._kept:
+                    array = pa.nulls(len(rows), field.type)
+                elif pa.types.is_list(field.type):
+                    array, counts[name] = _lists([row.get(name) for row in rows], field.type)
+                else:
+                    values = [row.get(name, fixed.get(name)) for row in rows]
+                    array = pa.array(values, field.type, from_pandas=True)
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise TraceError(f"column {name} cannot hold what a cycle gave it: {error}") from error
+            arrays.append(array)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        check_lengths(counts, batch.column("top_k"), "the record")
+        return batch
+
+    def _new_pieces(self, batch: pa.RecordBatch, prompts: list[dict[str, Any]]) -> dict[int, bytes]:
+        """Pieces of the tokens that occur here for the first time."""
+        if self._piece is None:
+            return {}
+        seen = {token for prompt in prompts for token in prompt.get("tokens") or []}
+        for name in TOKEN_COLUMNS:
+            values = batch.column(name).values
+            if len(values):
+                seen.update(np.unique(values.drop_null().to_numpy()).tolist())
+        return {token: self._piece(token) for token in seen if token not in self._pieces}
+
+    def close(self, complete: bool = True, stopped: str | None = None) -> Trace:
+        """End the run and return its trace.
+
+        Parameters
+        ----------
+        complete : bool
+            Whether the run ended by itself.
+        stopped : str, optional
+            Why it did not.
+
+        Raises
+        ------
+        TraceError
+            If the file cannot be written; the cycles written so far stay in ``<path>.partial``.
+        """
+        import pyarrow as pa
+
+        if self._closed:
+            raise TraceError("the recorder is closed")
+        self._closed = True
+        try:
+            self.flush()
+        finally:
+            if self._file is not None:
+                with contextlib.suppress(OSError, pa.ArrowException):
+                    if self._failed is None:
+                        self._writer.close()
+                self._file.close()
+        self._pieces.update(self._new_pieces(self._convert([]), (self.run["prompts"] or [])[self._prompts :]))
+        self.run |= {"complete": complete, "stopped": stopped, "pieces": encode_pieces(self._pieces)}
+        if self.path is None:
+            table = pa.Table.from_batches(self._batches, self._schema)
+            return Trace([Store(check_run(json.loads(dump(self.run)), "the run"), table=table)])
+        try:
+            with pa.OSFile(str(self.partial)) as file, pa.ipc.open_stream(file) as stream:
+                write_parquet(self.path, self.run, stream)
+        except (OSError, pa.ArrowException) as error:
+            raise TraceError(
+                f"cannot write {self.path}: {reason(error)}; the run is in {self.partial}, which opens too"
+            ) from error
+        self.partial.unlink(missing_ok=True)
+        return Trace.open(self.path)

@@ -1,0 +1,46 @@
+"""From token ids to text."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+from specviz.trace.reading import Store
+
+
+def whole_characters(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[str, list[int]]]:
+    """Join tokens until their bytes are whole characters.
+
+    Byte-level tokenizers split Chinese, Japanese and emoji between tokens; a piece alone is not text.
+
+    Parameters
+    ----------
+    pieces : iterable of (token id, bytes)
+
+    Returns
+    -------
+    list of (text, token ids)
+        Texts in order. Bytes that are no UTF-8 at all show as the replacement character.
+    """
+    result: list[tuple[str, list[int]]] = []
+    decoder = codecs.getincrementaldecoder("utf8")("replace")
+    text, ids = "", []
+    for token, piece in pieces:
+        text += decoder.decode(piece)
+        ids.append(token)
+        if not decoder.getstate()[0]:  # nothing left over: the characters are complete
+            result.append((text, ids))
+            text, ids = "", []
+    if ids:
+        result.append((text + decoder.decode(b"", True), ids))
+    return result
+
+
+def bytes_of(store: Store, token: int) -> bytes:
+    piece = store.pieces.get(token)
+    return f"<{token}>".encode() if piece is None else piece
+
+
+def text_of(store: Store, ids: list[int]) -> str:
+    ends = set(store.run["eos"] or [])
+    return b"".join(bytes_of(store, token) for token in ids if token not in ends).decode("utf8", "replace")

@@ -1,0 +1,552 @@
+"""The record of one run or several: its parts, tables, texts and pictures."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from specviz import schema
+from specviz.errors import TraceError
+from specviz.trace.checks import check_lengths, check_values, index_within, list_sizes
+from specviz.trace.files import KEYS, PARTIAL, TOKEN_COLUMNS, arrow_schema, reason, write_parquet
+from specviz.trace.reading import Store, as_trace_error, open_file, open_partial
+from specviz.trace.text import bytes_of, text_of, whole_characters
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+class Trace:
+    """One run, or several, as tables.
+
+    Made by `specviz.generate`, `Recorder.close` or `Trace.open`. Everything is read when first asked
+    for. In Jupyter it shows itself as a static picture.
+    """
+
+    def __init__(self, stores: Sequence[Store], prompts: frozenset[int] | None = None) -> None:
+        self._stores = list(stores)
+        self._prompts = prompts
+
+    # ------------------------------------------------------------ files
+
+    @classmethod
+    def open(cls, path: str | Path) -> Trace:
+        """Open a trace file, a cut-off run (``.partial``) or a folder of them.
+
+        Raises
+        ------
+        TraceError
+            If there is none, or a file is truncated, foreign, from a newer schema or not what it says.
+        """
+        path = Path(path)
+        ends = (".parquet", ".parquet" + PARTIAL)
+        if path.is_dir():
+            files = sorted(p for p in path.iterdir() if p.name.endswith(ends) and p.name[0] not in "._")
+            if not files:
+                raise TraceError(f"{path} holds no traces (*.parquet)")
+        elif path.exists():
+            files = [path]
+        elif (partial := path.with_name(path.name + PARTIAL)).exists():
+            raise TraceError(f"{path} is not there, but a run that goes on or was cut off is: open {partial}")
+        else:
+            raise TraceError(f"{path} is not there")
+        stores = [open_partial(p) if p.name.endswith(PARTIAL) else open_file(p) for p in files]
+        seen: dict[str, Store] = {}
+        for store in stores:
+            if (other := seen.setdefault(store.run["run"], store)) is not store:
+                raise TraceError(f"{other.path} and {store.path} hold the same run: move one away")
+        return cls(stores)
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the trace: one run to a file ``*.parquet``, several to a folder of files.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        path = Path(path)
+        single = path.suffix == ".parquet"
+        if single and len(self._stores) != 1:
+            raise TraceError(f"{len(self._stores)} runs need a folder, not the file {path}")
+        names = (
+            [path] if single else [path / f"{re.sub(r'[^A-Za-z0-9_-]', '_', r)}.parquet" for r in self._ids]
+        )
+        for name in names:
+            if name.exists() and not force:
+                raise TraceError(f"{name} exists: choose another name, or force to replace it")
+        for name, store in zip(names, self._stores, strict=True):
+            table = Trace([store], self._prompts)._table([c.name for c in schema.COLUMNS])
+            try:
+                name.parent.mkdir(parents=True, exist_ok=True)
+                write_parquet(name, store.run, table.cast(arrow_schema()).to_batches())
+            except OSError as error:
+                raise TraceError(f"cannot write {name}: {reason(error)}") from error
+        return path
+
+    def redact(self) -> Trace:
+        """A copy that is safer to share: without prompts, references, paths and names of machines.
+
+        Dropped: every prompt's tokens, name and reference (its kind, language and length stay), pieces
+        of tokens that occur only in prompts, folders in front of model and tokenizer names, the
+        machine (its kind of device stays), why a run stopped, and text in parameters that looks like a
+        path. What remains: the generated text and what was drafted and predicted, which can
+        repeat a prompt's words; numbers, times, parameters and versions.
+        """
+        stores = []
+        for store in self._stores:
+            table = Trace([store], self._prompts)._table([c.name for c in schema.COLUMNS])
+            stores.append(Store(_redact(store, table), table=table))
+        return Trace(stores)
+
+    # ------------------------------------------------------------ parts
+
+    @property
+    def _ids(self) -> list[str]:
+        return [store.run["run"] for store in self._stores]
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The run's metadata (`schema.RUN_FIELDS`), without the token pieces.
+
+        Raises
+        ------
+        TraceError
+            If the trace holds several runs.
+        """
+        if len(self._stores) != 1:
+            raise TraceError(f"the trace holds {len(self._stores)} runs: select(run=...) one, or use .runs")
+        return {k: v for k, v in self._stores[0].run.items() if k != "pieces"}
+
+    def select(
+        self,
+        *,
+        prompt: int | Iterable[int] | None = None,
+        method: str | Iterable[str] | None = None,
+        run: str | Iterable[str] | None = None,
+    ) -> Trace:
+        """The part of the trace with these prompts, methods and runs (one, or several of each)."""
+
+        def some(value: Any) -> set[Any]:
+            return {value} if isinstance(value, str | int | np.integer) else set(value)
+
+        stores = self._stores
+        if method is not None:
+            stores = [s for s in stores if s.run["method"] in some(method)]
+        if run is not None:
+            stores = [s for s in stores if s.run["run"] in some(run)]
+        if not stores:
+            raise TraceError(f"no such run; there are {', '.join(self._ids[:8])}")
+        prompts = self._prompts
+        if prompt is not None:
+            chosen = frozenset(int(p) for p in some(prompt))
+            count = max(len(s.run["prompts"] or []) for s in stores)
+            if count and not any(0 <= p < count for p in chosen):
+                raise TraceError(f"no such prompt; there are {count}, the first is 0")
+            prompts = chosen if prompts is None else prompts & chosen
+        return Trace(stores, prompts)
+
+    def split(self) -> list[Trace]:
+        """One trace for each run."""
+        return [Trace([store], self._prompts) for store in self._stores]
+
+    @property
+    def pieces(self) -> dict[int, bytes]:
+        """Bytes of each token id that occurs (one run)."""
+        _ = self.run
+        return self._stores[0].pieces
+
+    def _table(self, names: Sequence[str]) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        parts = []
+        for store in self._stores:
+            with as_trace_error(store.path or Path("the trace")):
+                table = store.columns(list(dict.fromkeys([*KEYS, *names])))
+                lists = [f.name for f in table.schema if pa.types.is_list(f.type)]
+                sizes = {name: list_sizes(table.column(name)) for name in lists}
+                check_lengths(
+                    sizes, table.column("top_k") if "top_k" in table.schema.names else None, store.where
+                )
+                check_values(table, store.where)
+                for name in ("run", "method"):
+                    if not set(pc.unique(table.column(name)).to_pylist()) <= {store.run[name]}:
+                        raise TraceError(f"{store.where}: rows name another {name} than the file")
+                if self._prompts is not None:
+                    chosen = pa.array(sorted(self._prompts), pa.int32())
+                    table = table.filter(pc.is_in(table.column("prompt"), chosen))
+                parts.append(table.select(list(names)))
+        return pa.concat_tables(parts).unify_dictionaries()
+
+    # ------------------------------------------------------------ tables
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row a run: what `schema.RUN_FIELDS` says of it; nested fields as JSON text."""
+        import pandas as pd
+
+        rows = []
+        for store in self._stores:
+            row = {k: v for k, v in store.run.items() if k not in ("prompts", "pieces")}
+            for name in ("model", "draft"):
+                row[name] = (store.run[name] or {}).get("name")
+            row["prompts"] = len(store.run["prompts"] or [])
+            for name, value in row.items():
+                if isinstance(value, dict | list):
+                    row[name] = json.dumps(value, ensure_ascii=False)
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def prompts(self) -> pd.DataFrame:
+        """One row a prompt: id, turn, kind, language, number of tokens, text and reference."""
+        import pandas as pd
+
+        rows = []
+        for store in self._stores:
+            for i, prompt in enumerate(store.run["prompts"] or []):
+                if self._prompts is None or i in self._prompts:
+                    ids = prompt.get("tokens") or []
+                    row = {"run": store.run["run"], "prompt": i}
+                    row |= {name: prompt.get(name) for name in ("id", "turn", "kind", "language")}
+                    row |= {"tokens": prompt.get("length", len(ids)), "text": text_of(store, ids)}
+                    rows.append(row | {"reference": prompt.get("reference")})
+        names = ["run", "prompt", "id", "turn", "kind", "language", "tokens", "text", "reference"]
+        return pd.DataFrame(rows, columns=names)
+
+    @cached_property
+    def cycles(self) -> pd.DataFrame:
+        """One row a cycle: the scalar columns, controller values (``control_*``) and counts.
+
+        Counts: `drafted` nodes of the draft; `sent` of them to the target (all but pruned and unsent);
+        `judged` (accepted or rejected); `accepted`; `cut` by the end of the text; `emitted` tokens.
+        """
+        import pandas as pd
+        import pyarrow.compute as pc
+
+        scalars = [c.name for c in schema.COLUMNS if not c.type.startswith("list")]
+        names = [*scalars, "control_name", "control_value", "node_token", "node_status", "out_token"]
+        table = self._table(names)
+        frame = pd.DataFrame({name: _numpy(table.column(name)) for name in scalars})
+        drafted = np.maximum(list_sizes(table.column("node_token")), 0)
+        size = np.maximum(list_sizes(table.column("node_status")), 0)
+        row = np.repeat(np.arange(len(table)), size)
+        status = pc.list_flatten(table.column("node_status"))
+
+        def count(*words: str) -> np.ndarray:
+            import pyarrow as pa
+
+            chosen = pc.is_in(status, pa.array(words)).to_numpy()
+            return np.bincount(row[chosen], minlength=len(table))
+
+        frame["drafted"] = drafted
+        frame["sent"] = drafted - count("pruned", "unsent")
+        frame["judged"] = count("accepted", "rejected")
+        frame["accepted"] = count("accepted")
+        frame["rejected"] = count("rejected")
+        frame["cut"] = count("cut")
+        frame["emitted"] = np.maximum(list_sizes(table.column("out_token")), 0)
+        size = np.maximum(list_sizes(table.column("control_name")), 0)
+        row = np.repeat(np.arange(len(table)), size)
+        control = pc.list_flatten(table.column("control_name")).to_numpy(zero_copy_only=False)
+        value = _flat(table.column("control_value"), size)
+        for name in sorted(set(control) - {None})[:64]:
+            column = np.full(len(table), np.nan)
+            chosen = control == name
+            column[row[chosen]] = value[chosen]
+            frame[f"control_{name}"] = column
+        return frame
+
+    def _long(self, group: str, index: str | None) -> pd.DataFrame:
+        """A group's list columns as one long table, with the keys of their cycles."""
+        import pandas as pd
+
+        columns = [
+            c.name for c in schema.COLUMNS if c.name.startswith(group + "_") and c.name not in schema.FLAT
+        ]
+        table = self._table([*KEYS, *columns])
+        size = np.zeros(len(table), np.int64)
+        for name in columns:
+            np.maximum(size, list_sizes(table.column(name)), out=size)
+        data: dict[str, Any] = {}
+        for name in KEYS:
+            values = _numpy(table.column(name))
+            data[name] = (
+                values.repeat(size) if isinstance(values, pd.Categorical) else np.repeat(values, size)
+            )
+        if index:
+            data[index] = index_within(size)
+        for name in columns:
+            data[name[len(group) + 1 :]] = _flat(table.column(name), size)
+        return pd.DataFrame(data)
+
+    @cached_property
+    def nodes(self) -> pd.DataFrame:
+        """One row a drafted node: index, parent, depth, token, text, status, probabilities and signals.
+
+        `text` is the token's own bytes; bytes that are only part of a character show as ``\\x..``.
+        """
+        frame = self._long("node", "node")
+        starts = np.flatnonzero(frame["node"].to_numpy() == 0)
+        base = np.repeat(starts, np.diff([*starts, len(frame)]))
+        parent = frame["parent"].to_numpy().astype(np.int64)
+        depth = _depths(np.where(parent < 0, -1, parent + base))
+        _insert(frame, "parent", "depth", depth)
+        _insert(frame, "token", "text", self._piece_texts(frame))
+        return frame
+
+    @cached_property
+    def outputs(self) -> pd.DataFrame:
+        """One row an emitted token: position, token, text, origin, probability, uniform number, kept.
+
+        `kept` is false where a later cycle's `keep` took the token back.
+        """
+        frame = self._long("out", None)
+        _insert(frame, "token", "text", self._piece_texts(frame))
+        kept = np.zeros(len(frame), bool)
+        for _, _, index in self._survivors:
+            kept[index] = True
+        frame["kept"] = kept
+        return frame
+
+    @cached_property
+    def passes(self) -> pd.DataFrame:
+        """One row a forward pass: model, rows, tokens, start and duration in seconds."""
+        return self._long("pass", None)
+
+    def tops(self, group: str = "pred") -> pd.DataFrame:
+        """The top-k candidates as one long table.
+
+        Parameters
+        ----------
+        group : {"pred", "node"}
+            The target's, at each prediction (`node` is the node it stands after, -1 the root); or the
+            drafter's, where it chose each node.
+
+        Returns
+        -------
+        DataFrame
+            Keys of the cycle, ``node``, ``place`` (0 is the best), ``token``, ``text``, ``p``.
+        """
+        if group not in ("pred", "node"):
+            raise TraceError(f"group is 'pred' or 'node', not {group!r}")
+        import pandas as pd
+
+        own = "pred_node" if group == "pred" else "node_token"
+        names = (f"{group}_top_token", f"{group}_top_p")
+        table = self._table([*KEYS, "top_k", own, "node_token", *names])
+        size = np.maximum(list_sizes(table.column(names[0])), 0)
+        k = np.maximum(_numpy(table.column("top_k"), 0), 1).astype(np.int64)
+        within = index_within(size)
+        each = np.repeat(k, size)
+        data: dict[str, Any] = {}
+        for name in KEYS:
+            values = _numpy(table.column(name))
+            data[name] = (
+                values.repeat(size) if isinstance(values, pd.Categorical) else np.repeat(values, size)
+            )
+        entry = within // each
+        if group == "pred":
+            count = np.maximum(list_sizes(table.column(own)), 0)
+            start = np.cumsum(count) - count
+            entry = _flat(table.column(own), count)[np.repeat(start, size) + entry]
+        data |= {"node": entry, "place": within % each, "token": _flat(table.column(names[0]), size)}
+        frame = pd.DataFrame(data | {"p": _flat(table.column(names[1]), size)})
+        _insert(frame, "token", "text", self._piece_texts(frame))
+        return frame
+
+    # ------------------------------------------------------------ text
+
+    @cached_property
+    def _survivors(self) -> list[tuple[Store, int, np.ndarray]]:
+        """For each run and prompt, which rows of the long output table make up its text."""
+        result = []
+        base = 0
+        for store in self._stores:
+            table = Trace([store], self._prompts)._table([*KEYS, "keep", "out_token"])
+            size = np.maximum(list_sizes(table.column("out_token")), 0)
+            ends = np.cumsum(size) + base
+            prompts = table.column("prompt").to_numpy()
+            keep = table.column("keep").to_pylist()
+            texts: dict[int, list[int]] = {}
+            for i, prompt in enumerate(prompts.tolist()):
+                text = texts.setdefault(prompt, [])
+                if (survive := keep[i]) is not None:
+                    if survive > len(text):
+                        raise TraceError(f"{store.where}: cycle {i} keeps {survive} of {len(text)} tokens")
+                    del text[survive:]
+                text.extend(range(int(ends[i] - size[i]), int(ends[i])))
+            result += [(store, prompt, np.array(text, np.int64)) for prompt, text in texts.items()]
+            base += int(size.sum())
+        return result
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The text of each prompt of each run, in the order they were decoded; end tokens left out."""
+        token = self.outputs["token"].to_numpy()
+        return [text_of(store, token[index].tolist()) for store, _, index in self._survivors]
+
+    @property
+    def text(self) -> str:
+        """The generated text.
+
+        Raises
+        ------
+        TraceError
+            If the trace holds several texts.
+        """
+        if len(self.texts) > 1:
+            raise TraceError(
+                f"the trace holds {len(self.texts)} texts: select(prompt=...) one, or use .texts"
+            )
+        return self.texts[0] if self.texts else ""
+
+    def tokens(self, prompt: int | None = None) -> list[tuple[str, list[int]]]:
+        """A text as it can be shown: whole characters, each with the token ids that make it up.
+
+        Parameters
+        ----------
+        prompt : int, optional
+            Which prompt; needed if there are several.
+        """
+        found = [s for s in self._survivors if prompt is None or s[1] == prompt]
+        if len(found) != 1:
+            raise TraceError(f"{len(found)} texts fit: select one run and name its prompt")
+        store, _, index = found[0]
+        ids = self.outputs["token"].to_numpy()[index].tolist()
+        return whole_characters([(token, bytes_of(store, token)) for token in ids])
+
+    def _piece_texts(self, frame: pd.DataFrame) -> np.ndarray:
+        """Each row's token as text."""
+        texts = np.empty(len(frame), object)
+        runs, tokens = frame["run"], frame["token"].to_numpy()
+        for store in self._stores:
+            rows = (runs == store.run["run"]).to_numpy()
+            ids, index = np.unique(tokens[rows], return_inverse=True)
+            shown = [bytes_of(store, token).decode("utf8", "backslashreplace") for token in ids.tolist()]
+            texts[rows] = np.array(shown, object)[index]
+        return texts
+
+    # ------------------------------------------------------------ numbers and pictures
+
+    def summary(self) -> pd.DataFrame:
+        """One row a run with the field's metrics; `specviz.metrics` defines each."""
+        from specviz import metrics
+
+        return metrics.summary(self)
+
+    def recheck(self) -> pd.DataFrame:
+        """Every judged node decided again from what was recorded; see `specviz.metrics.recheck`."""
+        from specviz import metrics
+
+        return metrics.recheck(self)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write one offline page that shows the trace."""
+        from specviz import view
+
+        return cast(Path, view.page(self, Path(path)))
+
+    def _repr_html_(self) -> str:
+        from specviz import view
+
+        return cast(str, view.html(self))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": repr(self)}
+        with contextlib.suppress(ImportError):  # without matplotlib the words are left
+            from specviz.view import html, png
+
+            bundle["text/html"] = html(self)
+            bundle["image/png"] = base64.b64encode(png(self)).decode("ascii")
+        return bundle
+
+    def __repr__(self) -> str:
+        try:
+            from specviz.view import text
+
+            return cast(str, text(self))
+        except ImportError:
+            methods = ", ".join(dict.fromkeys(s.run["method"] for s in self._stores))
+            return f"<Trace of {len(self._stores)} run(s): {methods}; {len(self.cycles)} cycles>"
+
+
+def _numpy(column: Any, empty: float | None = None) -> Any:
+    """A column as NumPy (null is NaN) or, for words, as a pandas categorical."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if isinstance(column.type, pa.DictionaryType):
+        return pd.Categorical(column.to_pandas())
+    return (column if empty is None else column.fill_null(empty)).to_numpy()
+
+
+def _flat(column: Any, size: np.ndarray) -> Any:
+    """A list column as one long array; rows that lack the list get as many nulls as `size` says."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = pc.list_flatten(column)
+    present = np.repeat(list_sizes(column) >= 0, size)
+    if not present.all():
+        values = values.take(pa.array(np.cumsum(present) - 1, mask=~present))
+    if values.type == pa.bool_():
+        return values.to_pandas().to_numpy()
+    return _numpy(values)
+
+
+def _insert(frame: pd.DataFrame, after: str, name: str, values: Any) -> None:
+    frame.insert(list(frame.columns).index(after) + 1, name, values)
+
+
+def _depths(parent: np.ndarray) -> np.ndarray:
+    """Depth of every node of a forest, the first level is 1; by pointer doubling."""
+    depth = np.ones(len(parent), np.int64)
+    up = parent.copy()
+    while (live := np.flatnonzero(up >= 0)).size:
+        depth[live] += depth[up[live]]
+        up[live] = up[up[live]]
+    return depth
+
+
+PATH_LIKE = re.compile(r"[\\/~]")
+
+
+def _redact(store: Store, table: pa.Table) -> dict[str, Any]:
+    """The run's metadata without what names a person, a machine or a prompt."""
+    import pyarrow.compute as pc
+
+    def scrub(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: scrub(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [scrub(v) for v in value]
+        return re.split(r"[\\/]", value)[-1] if isinstance(value, str) and PATH_LIKE.search(value) else value
+
+    run = store.run
+    kept = {
+        name: scrub(run[name]) for name in schema.RUN_FIELDS if name not in ("prompts", "pieces", "machine")
+    }
+    kept["stopped"] = None if run["stopped"] is None else "stopped"
+    device = (run["machine"] or {}).get("device")
+    known = isinstance(device, str) and re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device)
+    kept["machine"] = {"device": device} if known else None
+    kept["prompts"] = [
+        {name: p.get(name) for name in ("kind", "language", "turn")} | {"length": len(p.get("tokens") or [])}
+        for p in run["prompts"] or []
+    ]
+    used: set[int] = set()
+    for name in TOKEN_COLUMNS:
+        used.update(pc.unique(pc.list_flatten(table.column(name))).to_pylist())
+    kept["pieces"] = {token: text for token, text in (run["pieces"] or {}).items() if int(token) in used}
+    return kept
