@@ -69,6 +69,7 @@ def make(
 
     def shard(number: int) -> shards.Shard:
         if recipe.target:
+            number %= recipe.answers
             return answers.answered_shard(cache, models / recipe.target, pieces, recipe.seed, number, longest)
         return shards.corpus_shard(cache, pieces, recipe.seed, number, longest)
 

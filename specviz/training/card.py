@@ -46,7 +46,8 @@ def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, 
         f"| seed | {made.seed} |", "| weights | float16 safetensors |", "| licence | Apache-2.0 |",
         f"| rebuild | `python -m specviz.training {name}` |", "",
         *([training["note"], ""] if "note" in training else []),
-        "## Loss curve", "", f"Dev loss: `{sparkline([c[2] for c in curve])}`", "",
+        "## Loss curve", "",
+        f"Dev loss after the first twentieth: `{sparkline([c[2] for c in curve[1:]])}`", "",
         "| tokens | dev loss (nats an answer token) |", "| ---: | ---: |",
         *(f"| {t:,} | {dev:.3f} |" for t, _, dev in shown), "",
         "## Scores on the test split", "",
@@ -56,7 +57,7 @@ def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, 
         *(f"| {p} | {t['bleu']:.1f} | {t['paraphrase']:.1f} | {t['share']:.2f} | {t['accepted']:.0%} |"
           for p, t in found["translation"].items()), "",
         "Losses of the last answer, and the entropy of the generator's free choices in it "
-        "(no model can be lower).", "",
+        "(no model can be lower for long).", "",
         "| kind | nats a token | bits a character | choices, bits a character | right word for word |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip

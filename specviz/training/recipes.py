@@ -30,6 +30,8 @@ class Recipe:
         The bundled model whose weights the run starts from.
     target : str or None
         Train on this model's own greedy answers instead of the corpus' answers.
+    answers : int
+        Shards of such answers; a run reads them again and again, since they are dear to make.
     context, seed : int
     """
 
@@ -48,6 +50,7 @@ class Recipe:
     prompt_until: float = 0.4
     start: str | None = None
     target: str | None = None
+    answers: int = 8
     context: int = 1024
     seed: int = 0
 
@@ -57,8 +60,8 @@ RECIPES = {
     for r in (
         Recipe("town", 8, 144, 4, 2, 384, tokens=10_000_000),
         Recipe("town-draft", 2, 128, 4, 2, 256, tokens=6_000_000),
-        Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=600_000, start="town-draft", target="town",
-               matrix_rate=0.001, rate=0.0007),
+        Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=2_000_000, start="town-draft", target="town",
+               matrix_rate=0.0015, rate=0.0015, prompt_until=0.0),
     )
 }  # fmt: skip
 

@@ -132,11 +132,11 @@ def test_the_loss_is_that_of_plain_rows(shard: shards.Shard) -> None:
         mine = marks[1 : ids.shape[1]]
         expected += float(each[mine].detach().sum())
         prompt += float(each[~mine].detach().sum())
-    assert float(said) == pytest.approx(expected, rel=1e-4)
-    assert float(weighted) == pytest.approx(expected + 0.25 * prompt, rel=1e-4)
+    assert said.item() == pytest.approx(expected, rel=1e-4)
+    assert weighted.item() == pytest.approx(expected + 0.25 * prompt, rel=1e-4)
     assert count == int(answer[:, 1:].sum())
     alone, said_alone, _ = train.loss_sums(model, tokens, answer, 0.0)
-    assert float(alone) == pytest.approx(float(said_alone)) == pytest.approx(expected, rel=1e-4)
+    assert alone.item() == pytest.approx(said_alone.item()) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(6, 20), (20, 6), (3, 8, 8)])
