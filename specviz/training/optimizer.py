@@ -1,8 +1,8 @@
 """The optimiser of the recipes: AdamW for embeddings and norms, momentum orthogonalised for matrices.
 
 A matrix's update is its momentum with all singular values brought near one (Muon, Jordan et al. 2024:
-five Newton-Schulz steps of a quintic). On these small models it needs about half the tokens of AdamW
-for the same loss. The whole state is a dictionary of tensors, so that a checkpoint is a safetensors file.
+five Newton-Schulz steps of a quintic). The whole state is a dictionary of tensors, so that a checkpoint
+is a safetensors file.
 """
 
 from __future__ import annotations
