@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH = 256  # cycles that are written at once
-WAIT = 1.0  # seconds after which fewer are
+WAIT = 2.0  # seconds after which a smaller batch is written: a kill loses a moment
 TEXT_COLUMNS: tuple[str, ...] = (
     "run",
     "method",

@@ -205,7 +205,7 @@ def picture(
                 number,
                 _number(row["start"]) - first,
                 times,
-                int(row["drafted"]),
+                int(row["sent"]),
                 int(row["accepted"]),
                 int(row["emitted"]),
                 str(row["stop"]),
