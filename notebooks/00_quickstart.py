@@ -83,7 +83,7 @@ one.nodes[["cycle", "node", "text", "q", "p", "rank", "confidence", "status"]].h
 from specviz import metrics
 
 again = metrics.recheck(trace)
-print(f"{len(again)} decisions, {int((again['accepted'] == again['expected']).sum())} as recorded")
+print(f"{len(again)} decisions, {int(again['agrees'].sum())} come out as recorded")
 
 # %% [markdown]
 # **Predict.** Is a token that stands later in the draft accepted less often? By how much, from the first to the
@@ -93,8 +93,8 @@ print(f"{len(again)} decisions, {int((again['accepted'] == again['expected']).su
 metrics.by_depth(trace)
 
 # %% [markdown]
-# Two rates stand side by side: among *all* cycles, and among the cycles in which the place was judged at all. The
-# first must fall, since every place needs the ones before it. The second need not.
+# Two rates stand side by side: `overall`, among all drafts that reach that place, and `given`, among those in which the
+# place was judged at all, everything before it having been accepted. The first must fall; the second need not.
 #
 # ## Was the drafter right to be sure?
 #

@@ -64,7 +64,7 @@ print(f"ratio {fill['duration'] / single:.1f}, your guess {guess:.1f}")
 # batches they are little beside the weights.
 
 # %%
-size = next(model.module.parameters()).element_size()
+size = next(model.net.parameters()).element_size()
 n, b = model.parameters, size
 for g in (1, 4, 16):
     print(f"g = {g:2d}: {2 * g * n / 1e6:6.1f} M operations, {b * n / 1e6:5.1f} MB, I = {2 * g / b:.1f} per byte")

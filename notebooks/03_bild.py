@@ -156,8 +156,9 @@ plain = sv.generate(large, tasks, method="autoregressive", **options)
 def quality(run):
     if CHRF is None:
         return 100 * np.mean([a == b for a, b in zip(run.texts, plain.texts)])
-    references = [p["reference"] for p in tasks]
-    return CHRF().corpus_score(run.texts, [references]).score
+    most = max(len(p["reference"]) for p in tasks)  # every accepted way to say it; the last one again as padding
+    references = [[p["reference"][min(i, len(p["reference"]) - 1)] for p in tasks] for i in range(most)]
+    return CHRF().corpus_score(run.texts, references).score
 
 
 def speed(run):
