@@ -14,7 +14,7 @@
 # %% [markdown]
 # # 01 · One token at a time, and why it is slow
 #
-# *15 minutes. Needs `torch` (`pip install "specviz-lm[run]"`); runs two small models on your own machine.*
+# *15 minutes. Needs `torch` (`pip install "specviz-lm[run]"`); runs a small model on your own machine.*
 #
 # You will watch a model decode autoregressively, count what it reads for each token, and measure **s(g)**: what a
 # pass over g tokens costs in units of a pass over one. All of speculative decoding lives in the gap between g and
@@ -127,7 +127,7 @@ left.legend(frameon=False)
 right.plot(g, ms / g, "o-", color="#d55e00")
 right.set(xscale="log", xlabel="g", ylabel="ms a token")
 right.set_xticks(g, g)
-figure
+plt.show()
 
 # %% [markdown]
 # Where the curve lies below the dashed line, checking g tokens at once is cheaper than writing them one by one.
@@ -147,7 +147,6 @@ figure
 # %%
 c = 1 / 6
 lengths = np.arange(1, 33)
-ceiling = (lengths + 1) / (lengths * c + np.interp(lengths + 1, g, s))
 for accept in (1.0, 0.8, 0.6):
     # Each token is accepted with probability `accept`, independently of the others.
     tau = lengths + 1 if accept == 1 else (1 - accept ** (lengths + 1)) / (1 - accept)

@@ -30,7 +30,7 @@ import specviz as sv
 
 torch.set_num_threads(1)
 target, draft = sv.load("town"), sv.load("town-draft")
-prompt = {"turns": ["Translate into German: The teacher gave the child an old book because it was raining."]}
+prompt = {"turns": ["Translate into German: The teacher gave the child an old book in the library yesterday."]}
 trace = sv.generate(target, prompt, method="speculative", draft=draft, draft_length=4, max_new_tokens=48)
 trace
 
@@ -81,7 +81,7 @@ figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
 for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
     ax.plot(rows[:, 0], rows[:, column], "o-", color="#0072b2")
     ax.set(xlabel="draft length γ", title=name)
-figure
+plt.show()
 
 # %% [markdown]
 # τ can only rise, A/D can hardly but fall: later tokens need all earlier ones. Speed has its best somewhere between,
@@ -176,7 +176,7 @@ for ax, (name, found) in zip(axes, wrong.items()):
     ax.bar(np.arange(5) + 0.2, found, 0.4, label="came out", color="#e69f00")
     ax.set_title(f"{name}\ntotal variation {np.abs(found - p).sum() / 2:.3f}", size=9)
 axes[0].legend(frameon=False)
-figure
+plt.show()
 
 # %% [markdown]
 # None of them. (c) is no straw man: it has shipped in real libraries. $q$ must be the distribution that the draft was

@@ -187,7 +187,7 @@ for ax, name in zip(axes, ("not aligned", "aligned")):
     ax.axhline(base, ls="--", color="#888888", lw=1)
     ax.set(title=name, xlabel="speedup over the large model alone", ylabel="quality")
     ax.legend(frameon=False, title="dot size: α_FB")
-figure
+plt.show()
 
 # %% [markdown]
 # The dashed line is the large model alone. Rolling back less is faster and worse; falling back more is safer and

@@ -142,6 +142,8 @@ def headline(trace: Trace) -> tuple[tuple[str, str, str], ...]:
         value = row.get(column)
         if value is None or value != value or (column.startswith("draft") and not value):
             continue
+        if column in ("A/D", "A/O") and not row["drafted"]:
+            continue
         if column.endswith("_share") and row["method"] != "bild":
             continue
         found.append((name, form.format(value), why))

@@ -42,9 +42,9 @@ def fonts(first: str = "DejaVu Sans") -> list[str]:
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     if ax is not None:
         return ax
-    from matplotlib.figure import Figure
+    import matplotlib.pyplot as plt
 
-    return Figure(figsize=size, layout="constrained").subplots()
+    return plt.subplots(figsize=size, layout="constrained")[1]
 
 
 def _columns(text: str) -> int:
