@@ -15,9 +15,10 @@ ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "pandas", "pyarrow", "matplotlib", "plotly", "typer", "numpy")
 
 
-def run(code: str, **more: str) -> str:
+def run(code: str, cwd: Path | None = None, **more: str) -> str:
+    command = [sys.executable, "-c", code]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | more, check=False
+        command, capture_output=True, text=True, cwd=cwd, env=os.environ | more, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -97,7 +98,7 @@ def test_the_wheel_holds_its_data(wheel):
 
 def test_demo_runs_from_the_wheel(wheel, tmp_path):
     _, site = wheel
-    where = run("import specviz; print(specviz.__file__)", PYTHONPATH=str(site))
+    where = run("import specviz; print(specviz.__file__)", tmp_path, PYTHONPATH=str(site))
     assert where.startswith(str(site)), "the installed copy must be the one that runs"
     done = subprocess.run(
         [
@@ -105,7 +106,7 @@ def test_demo_runs_from_the_wheel(wheel, tmp_path):
             "-m",
             "specviz",
             "demo",
-            "--prompts",
+            "--each",
             "1",
             "--max-new-tokens",
             "12",
@@ -119,6 +120,6 @@ def test_demo_runs_from_the_wheel(wheel, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert list((tmp_path / "out").glob("*.parquet"))
+    assert list((tmp_path / "out").rglob("*.parquet"))
     (page,) = (tmp_path / "out").glob("*.html")
     assert str(page) in done.stdout.replace("\n", "")

@@ -50,7 +50,7 @@ def test_every_exact_method_holds(pair):
 
 def test_a_full_context_and_the_end_of_a_story(pair):
     """Decoded to the context's end (256) unless the story ends before."""
-    methods = ["autoregressive", "speculative:draft_length=8", "bild:rollback=0,cap=4"]
+    methods = ["autoregressive", "speculative:draft_length=8", "bild:rollback=0,cap=4,review_end=true"]
     result = audit.run(*pair, STARTS[:1], methods, max_new_tokens=400, sampled=0, laws=False, threads=1)
     assert result.holds, [str(d) for _, d in result.differences]
 

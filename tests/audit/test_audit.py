@@ -45,14 +45,14 @@ def test_what_is_right_holds(pair):
         "autoregressive",
         "speculative",
         "speculative:draft_length=1",
-        "bild:rollback=0,cap=3",
+        "bild:rollback=0,cap=3,review_end=true",
         SmallTree,
     ]
     result = run(pair, methods, sampled=3, progress=lambda *step: steps.append(step))
     assert result.holds, [str(difference) for _, difference in result.differences]
     assert [row.method for row in result.rows[:5]] == [
-        "autoregressive", "speculative", "speculative (draft_length=1)", "bild (rollback=0, cap=3)",
-        "small-tree",
+        "autoregressive", "speculative", "speculative (draft_length=1)",
+        "bild (rollback=0, cap=3, review_end=True)", "small-tree",
     ]  # fmt: skip
     # Only what is exact in sampling is sampled.
     sampled = [row for row in result.rows if row.sampling != "greedy"]
@@ -75,7 +75,7 @@ def test_what_is_right_holds(pair):
 def test_the_default_is_every_exact_method(pair):
     result = run(pair, None, PROMPTS[:1], max_new_tokens=4)
     assert [row.method for row in result.rows][:1] == ["autoregressive"]
-    assert {"autoregressive", "speculative", "bild (rollback=0, cap=2)"} <= {
+    assert {"autoregressive", "speculative", "bild (rollback=0, cap=2, review_end=True)"} <= {
         row.method for row in result.rows
     }
 
@@ -88,7 +88,7 @@ GREEDY = {
     "off_by_one_bonus": "speculative",
     "eos_in_mid_block": "speculative",
     "shifted_vocabulary": "autoregressive",
-    "rollback_keeps_the_token": "bild:rollback=0,cap=3",
+    "rollback_keeps_the_token": "bild:rollback=0,cap=3,review_end=true",
 }
 
 
