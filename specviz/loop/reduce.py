@@ -219,6 +219,7 @@ def add_pass(cycle: Cycle, row: dict[str, Any], work: Predictions, everything: b
     assert draft is not None
     assert verdict is not None
     if not verdict.tokens and verdict.unsent is None:  # nothing drafted: the target's own token alone
+        assert verdict.token is not None
         work.add(cycle.scores, [0], [verdict.token])
         row["pred_node"], row["wanted"] = [-1], []
         return
