@@ -176,7 +176,7 @@ class Run:
                 raise ParameterError(
                     f"{self.method.name} needs a draft model: pass draft= (a name, a folder or a model)"
                 )
-            print(f"specviz: no draft= given, using {draft}", file=sys.stderr)
+            print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
         return ready(
             draft, device or str(self.model.device), dtype or str(self.model.dtype).removeprefix("torch.")
         )

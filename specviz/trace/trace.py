@@ -451,11 +451,11 @@ class Trace:
 
         return metrics.recheck(self)
 
-    def to_html(self, path: str | Path) -> Path:
-        """Write one offline page that shows the trace."""
+    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write one offline page that shows the trace; an existing file only with `force`."""
         from specviz import view
 
-        return cast(Path, view.page(self, Path(path)))
+        return cast(Path, view.page(self, Path(path), force))
 
     def _repr_html_(self) -> str:
         from specviz import view

@@ -124,7 +124,12 @@ def headline(trace: Trace) -> tuple[tuple[str, str, str], ...]:
     shown = (
         ("tokens", "output", "{:,.0f}", "tokens in the final text"),
         ("τ", "tau", "{:.2f}", "emitted tokens a cycle, the bonus counted; autoregressive decoding has 1.00"),
-        ("A/D", "A/D", "{:.2f}", "accepted draft tokens over drafted ones"),
+        (
+            "A/D",
+            "A/D",
+            "{:.2f}",
+            "accepted draft tokens over those sent to the target and not cut by the end",
+        ),
         ("A/O", "A/O", "{:.2f}", "share of the output that came from drafts"),
         (
             "tokens/s",
