@@ -218,7 +218,8 @@ def reliability(trace: Trace, ax: Axes | None = None, bins: int = 10) -> Axes:
     """
     ax = _axes(ax, (4.2, 4))
     nodes = trace.nodes
-    judged = nodes[nodes["status"].isin(["accepted", "rejected"])]
+    # BiLD may keep the end of a text that the target never read: nobody judged that.
+    judged = nodes[nodes["status"].isin(["accepted", "rejected"]) & nodes["p"].notna()]
     sure = judged["confidence"].to_numpy(float)
     took = (judged["status"] == "accepted").to_numpy(float)
     took, sure = took[np.isfinite(sure)], sure[np.isfinite(sure)]
