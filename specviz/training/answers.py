@@ -13,10 +13,11 @@ from typing import Any
 
 from specviz.corpus import tasks
 from specviz.errors import ModelError
-from specviz.training.shards import Shard, read, write
+from specviz.training.shards import Shard, made_by, read, write
 from specviz.training.tokenizer import ASSISTANT, END, PAD, STOP, encode_chat
 
 ANSWERED = 2048  # chats in a shard of a target's answers
+LONGEST = 160  # tokens of an answer
 
 
 def load(folder: Path) -> Any:
@@ -43,7 +44,7 @@ def prompt_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
 
 
 def greedy(
-    model: Any, prompts: Sequence[Sequence[int]], longest: int = 160, rows: int = 64
+    model: Any, prompts: Sequence[Sequence[int]], longest: int = LONGEST, rows: int = 64
 ) -> list[list[int]]:
     """Greedy continuations, without the ending token; one that does not end within `longest` is cut."""
     import torch
@@ -78,7 +79,8 @@ def answered_shard(
     """Training prompts with the greedy answers of the model in folder `target` to the last turn."""
     import numpy as np
 
-    file = cache / f"answers-{target.name}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
+    mark = made_by(tokenizer, target / "model.safetensors")
+    file = cache / f"answers-{target.name}-{mark}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
     if file.exists():
         return read(file)
     samples = list(islice(tasks.stream(f"aligned:{seed}:{number}", "train"), chats))
@@ -87,10 +89,11 @@ def answered_shard(
     said: list[bool] = []
     starts = [0]
     for prompt, answer in zip(prompts, greedy(load(target), prompts)):
-        whole = [*prompt, *answer, END]
+        spoken = [*answer, END] if len(answer) < LONGEST else answer  # one that was cut has no end to learn
+        whole = [*prompt, *spoken]
         if len(whole) <= longest and ASSISTANT in prompt:
             tokens += whole
-            said += [False] * len(prompt) + [True] * (len(answer) + 1)
+            said += [False] * len(prompt) + [True] * len(spoken)
             starts.append(len(tokens))
     shard = Shard(np.array(tokens, np.uint16), np.array(said, np.uint8), np.array(starts, np.int64))
     write(file, shard)

@@ -63,13 +63,22 @@ def pack(tokenizer: Any, chats: Iterator[Turns], longest: int) -> Shard:
     return Shard(np.array(tokens, np.uint16), np.array(answer, np.uint8), np.array(starts, np.int64))
 
 
+def made_by(tokenizer: Any, *files: Path) -> str:
+    """A mark of what shapes a shard: the tokenizer, the corpus' source code and `files`.
+
+    Shards of another mark are stale and are not read again.
+    """
+    digest = hashlib.blake2b(tokenizer.to_str().encode(), digest_size=4)
+    for file in [*sorted(Path(tasks.__file__).parent.glob("*.py")), *files]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 def corpus_shard(
     cache: Path, tokenizer: Any, seed: int, number: int, longest: int, chats: int = CHATS
 ) -> Shard:
     """Shard `number` of the training corpus, from the cache or made now."""
-    # Another tokenizer makes other shards.
-    mark = hashlib.blake2b(tokenizer.to_str().encode(), digest_size=4).hexdigest()
-    file = cache / f"corpus-{mark}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
+    file = cache / f"corpus-{made_by(tokenizer)}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
     if not file.exists():
         stream = islice(tasks.stream(f"{seed}:{number}", "train"), chats)
         write(file, pack(tokenizer, (s.turns for s in stream), longest))

@@ -261,7 +261,8 @@ def test_aligned_data_is_the_models_own(tokenizer, tmp_path: Path) -> None:
     ids, said = made.chat(0)
     start = int(said.argmax())
     (answer,) = answers.greedy(model, [ids[:start].tolist()])
-    assert [*answer, pieces.END] == ids[start:].tolist()
+    assert len(answer) == answers.LONGEST  # weights drawn at random never end: the answer is cut ...
+    assert answer == ids[start:].tolist()  # ... and no end is learnt from it
     again = answers.answered_shard(tmp_path, folder, tokenizer, 0, 0, 400, chats=6)
     assert np.array_equal(made.tokens, again.tokens)
 
