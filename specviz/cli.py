@@ -553,7 +553,9 @@ def _card(path: Path) -> str:
 
 def _writable(path: Path, force: bool) -> None:
     """Check, before any work, that a file may be written here."""
-    for name in (path, path.with_name(path.name + ".partial")):
+    from specviz.trace.files import partial_of
+
+    for name in (path, partial_of(path)):
         if name.exists() and not force:
             raise TraceError(f"{name} exists: choose another path, or overwrite it with --force")
     if path.is_dir():

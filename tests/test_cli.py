@@ -138,7 +138,7 @@ def test_a_partial_opens(here, say, folders, monkeypatch):
     )
     assert status == 2
     assert "No space left" in one_line(err)
-    assert files(here / "q") == ["autoregressive.parquet.partial"]
+    assert files(here / "q") == ["_autoregressive.parquet.partial"]
     status, out, err = say("show", "q")
     assert status == 0, err
     assert "autoregressive" in out
@@ -200,7 +200,7 @@ ASK = ("--prompt", "Hello")
         # where it goes
         ((*BASE, *ASK, "--out", "there"), "there/speculative.parquet exists"),
         ((*BASE, *ASK, "--out", "page"), "page/speculative.html exists"),
-        ((*BASE, *ASK, "--out", "cut"), "speculative.parquet.partial exists"),
+        ((*BASE, *ASK, "--out", "cut"), "_speculative.parquet.partial exists"),
         ((*BASE, *ASK, "--out", "good.jsonl"), "is not a folder"),
         ((*BASE, *ASK, "--out", "good.jsonl/deeper"), "is not a folder"),
         # other doors
@@ -235,7 +235,7 @@ def test_bad_input_is_one_line_and_status_2(here, say, folders, arguments, says)
     for path in (
         "there/speculative.parquet",
         "page/speculative.html",
-        "cut/speculative.parquet.partial",
+        "cut/_speculative.parquet.partial",
         "old/demo.html",
     ):
         (here / path).parent.mkdir(exist_ok=True)
@@ -274,7 +274,7 @@ def test_a_file_may_be_named(here, say, folders):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
 def test_a_full_disk_before_the_first_cycle(here, say, folders):
     (here / "o").mkdir()
-    (here / "o/autoregressive.parquet.partial").symlink_to("/dev/full")
+    (here / "o/_autoregressive.parquet.partial").symlink_to("/dev/full")
     status, out, err = say(
         "generate", "autoregressive", "-m", folders.target, "-p", "Hi", "-o", "o", "-n", 4, "--force"
     )
@@ -302,7 +302,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(here, folders):
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "cannot write o/autoregressive.parquet: File too large" in one_line(done.stderr)
-    assert files(here) in ([], ["o/autoregressive.parquet.partial"])
+    assert files(here) in ([], ["o/_autoregressive.parquet.partial"])
 
 
 def test_ctrl_c_keeps_the_trace(here, say, folders, monkeypatch):

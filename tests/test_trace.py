@@ -188,7 +188,7 @@ def test_an_existing_file_is_not_replaced_unless_forced(tmp_path):
 
 
 def test_a_cut_off_run_is_not_replaced(tmp_path):
-    (tmp_path / "run.parquet.partial").write_bytes(b"something")
+    (tmp_path / "_run.parquet.partial").write_bytes(b"something")
     with pytest.raises(TraceError, match="cut off"):
         Recorder(traces.metadata(), tmp_path / "run.parquet")
 
@@ -230,8 +230,8 @@ def test_a_full_disk_while_recording_keeps_what_was_written(tmp_path):
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1
     assert "cannot write" in done.stdout
-    assert [p.name for p in tmp_path.iterdir()] == ["run.parquet.partial"]
-    trace = Trace.open(tmp_path / "run.parquet.partial")
+    assert [p.name for p in tmp_path.iterdir()] == ["_run.parquet.partial"]
+    trace = Trace.open(tmp_path / "_run.parquet.partial")
     assert len(trace.cycles) >= 20
     assert f"{len(trace.cycles)} cycles are in" in done.stdout
     assert trace.nodes.equals(traces.build("tree", prompts=20).nodes[: len(trace.nodes)])
@@ -243,8 +243,8 @@ def test_a_full_disk_at_the_end_leaves_the_whole_run(tmp_path):
     done = python(FULL_DISK.format(limit=10_000_000, group=1 << 20, shrink=True), str(path))
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["run.parquet.partial"]
-    trace = Trace.open(tmp_path / "run.parquet.partial")
+    assert [p.name for p in tmp_path.iterdir()] == ["_run.parquet.partial"]
+    trace = Trace.open(tmp_path / "_run.parquet.partial")
     assert len(trace.cycles) == len(traces.build("tree", prompts=20).cycles)
 
 
@@ -275,7 +275,7 @@ def test_a_killed_run_opens_to_its_last_whole_batch(tmp_path):
     assert not path.exists()
     with pytest.raises(TraceError, match="cut off"):
         Trace.open(path)
-    trace = Trace.open(tmp_path / ("run.parquet" + PARTIAL))
+    trace = Trace.open(tmp_path / ("_run.parquet" + PARTIAL))
     whole = traces.build("tree", prompts=5)
     assert len(trace.cycles) == 30
     assert trace.nodes.equals(whole.nodes[: len(trace.nodes)])
@@ -342,12 +342,28 @@ def test_select(folder):
     assert len(trace.select(method=["bild", "tree"]).split()) == 2
     with pytest.raises(TraceError, match="no such run"):
         trace.select(method="medusa")
-    with pytest.raises(TraceError, match="no such prompt"):
+    with pytest.raises(TraceError, match=r"no such prompt; there are 2 \(0 to 1\)"):
         trace.select(prompt=9)
     with pytest.raises(TraceError, match="holds 8 texts"):
         _ = trace.text
     with pytest.raises(TraceError, match="holds 4 runs"):
         _ = trace.run
+
+
+def test_a_run_that_goes_on_is_seen_by_us_and_passed_over_by_others(tmp_path):
+    import dask.dataframe
+    import pandas as pd
+
+    whole = traces.build("bild", path=tmp_path / "traces/bild.parquet")
+    recorder = Recorder(traces.metadata("tree"), tmp_path / "traces/tree.parquet", piece=traces.piece)
+    for cycle in traces.cycles("tree"):
+        recorder.add(cycle)
+    recorder.flush()
+    for read in (pd.read_parquet, dask.dataframe.read_parquet):
+        assert len(read(tmp_path / "traces")) == len(whole.cycles)
+    for folder in (tmp_path, tmp_path / "traces"):  # the folder of a demonstration holds them one down
+        assert sorted(Trace.open(folder).runs["method"]) == ["bild", "tree"]
+    recorder.close()
 
 
 def test_pandas_duckdb_and_dask_read_a_folder_as_one_table(folder):
@@ -719,7 +735,7 @@ def test_a_small_file_cannot_fill_the_memory(tmp_path):
 def test_a_compressed_stream_is_refused(tmp_path):
     """Its buffers could claim any size."""
     table, run = whole(tmp_path)
-    path = tmp_path / "run.parquet.partial"
+    path = tmp_path / "_run.parquet.partial"
     for compression, fine in ((None, True), ("zstd", False), ("lz4", False)):
         options = pa.ipc.IpcWriteOptions(compression=compression)
         names = table.schema.with_metadata({KEY: json.dumps(run).encode()})

@@ -23,6 +23,7 @@ from specviz.bench.runner import (
 )
 from specviz.errors import PromptError, TraceError
 from specviz.loop import Run
+from specviz.trace.files import partial_of
 
 PAGE, TRACES = "demo.html", "traces"
 COLUMNS = [
@@ -54,7 +55,7 @@ def plan(out: Path, entrants: list[Entrant], force: bool) -> list[Path]:
     """
     files = [out / PAGE, *(out / TRACES / e.file for e in entrants)]
     for path in files:
-        for name in (path, path.with_name(path.name + ".partial")):
+        for name in (path, partial_of(path)):
             if name.exists() and not force:
                 raise TraceError(f"{name} exists: choose another --out, or overwrite it with --force")
     return files

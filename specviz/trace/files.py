@@ -17,11 +17,16 @@ from specviz import schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PARTIAL = ".partial"  # what a run's file is called, after its name, while the run goes on
+PARTIAL = ".partial"  # how the name of a run's stream ends while the run goes on; see `partial_of`
 KEY = b"specviz"  # where the run's metadata stands in the file
 GROUP_BYTES = 64 << 20  # a row group of the finished file
 KEYS = ("run", "method", "prompt", "row", "update", "cycle")
 TOKEN_COLUMNS = ("node_token", "node_top_token", "pred_top_token", "out_token")
+
+
+def partial_of(path: Path) -> Path:
+    """The stream beside a run's file while it goes on; what reads a folder as one table passes over ``_``."""
+    return path.with_name(f"_{path.name}{PARTIAL}")
 
 
 def arrow_type(name: str) -> pa.DataType:

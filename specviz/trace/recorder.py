@@ -16,12 +16,12 @@ from specviz import schema
 from specviz.errors import TraceError
 from specviz.trace.checks import check_lengths, check_run
 from specviz.trace.files import (
-    PARTIAL,
     TOKEN_COLUMNS,
     arrow_schema,
     arrow_type,
     dump,
     encode_pieces,
+    partial_of,
     reason,
     write_parquet,
 )
@@ -85,7 +85,7 @@ class Recorder:
     """Writes down a run, cycle by cycle.
 
     While the run goes on, batches of cycles go to an Arrow stream beside the target
-    (``<path>.partial``), so memory stays flat and a kill loses a moment; `close` turns it into Parquet.
+    (``_<name>.partial``), so memory stays flat and a kill loses a moment; `close` turns it into Parquet.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Recorder:
     def partial(self) -> Path:
         """The stream beside the target while the run goes on."""
         assert self.path is not None
-        return self.path.with_name(self.path.name + PARTIAL)
+        return partial_of(self.path)
 
     def _open(self, force: bool) -> None:
         import pyarrow as pa
@@ -152,9 +152,12 @@ class Recorder:
         if self.path.suffix != ".parquet":
             raise TraceError(f"a trace's file ends in .parquet, {self.path} does not")
         if self.path.exists() and not force:
-            raise TraceError(f"{self.path} exists: choose another name, or force to replace it")
+            raise TraceError(f"{self.path} exists: choose another name, or replace it with force=True")
         if self.partial.exists() and not force:
-            raise TraceError(f"{self.partial} exists (a run that goes on or was cut off): move it, or force")
+            raise TraceError(
+                f"{self.partial} exists (a run that goes on or was cut off): move it, or replace it with "
+                "force=True"
+            )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.partial, "wb" if force else "xb", buffering=0)  # noqa: SIM115
@@ -265,7 +268,7 @@ class Recorder:
         Raises
         ------
         TraceError
-            If the file cannot be written; the cycles written so far stay in ``<path>.partial``.
+            If the file cannot be written; the cycles written so far stay in ``_<name>.partial``.
         """
         import pyarrow as pa
 

@@ -16,7 +16,15 @@ import numpy as np
 from specviz import schema
 from specviz.errors import TraceError
 from specviz.trace.checks import check_lengths, check_values, index_within, list_sizes
-from specviz.trace.files import KEYS, PARTIAL, TOKEN_COLUMNS, arrow_schema, reason, write_parquet
+from specviz.trace.files import (
+    KEYS,
+    PARTIAL,
+    TOKEN_COLUMNS,
+    arrow_schema,
+    partial_of,
+    reason,
+    write_parquet,
+)
 from specviz.trace.reading import Store, as_trace_error, open_file, open_partial
 from specviz.trace.text import bytes_of, text_of, whole_characters
 
@@ -40,7 +48,7 @@ class Trace:
 
     @classmethod
     def open(cls, path: str | Path) -> Trace:
-        """Open a trace file, a cut-off run (``.partial``) or a folder of them.
+        """Open a trace file, a cut-off run (``.partial``), a folder of them, or one with a folder ``traces``.
 
         Raises
         ------
@@ -48,14 +56,13 @@ class Trace:
             If there is none, or a file is truncated, foreign, from a newer schema or not what it says.
         """
         path = Path(path)
-        ends = (".parquet", ".parquet" + PARTIAL)
         if path.is_dir():
-            files = sorted(p for p in path.iterdir() if p.name.endswith(ends) and p.name[0] not in "._")
+            files = _traces(path) or _traces(path / "traces")
             if not files:
                 raise TraceError(f"{path} holds no traces (*.parquet)")
         elif path.exists():
             files = [path]
-        elif (partial := path.with_name(path.name + PARTIAL)).exists():
+        elif (partial := partial_of(path)).exists():
             raise TraceError(f"{path} is not there, but a run that goes on or was cut off is: open {partial}")
         else:
             raise TraceError(f"{path} is not there")
@@ -83,7 +90,7 @@ class Trace:
         )
         for name in names:
             if name.exists() and not force:
-                raise TraceError(f"{name} exists: choose another name, or force to replace it")
+                raise TraceError(f"{name} exists: choose another name, or replace it with force=True")
         for name, store in zip(names, self._stores, strict=True):
             table = Trace([store], self._prompts)._table([c.name for c in schema.COLUMNS])
             try:
@@ -151,7 +158,8 @@ class Trace:
             chosen = frozenset(int(p) for p in some(prompt))
             count = max(len(s.run["prompts"] or []) for s in stores)
             if count and not any(0 <= p < count for p in chosen):
-                raise TraceError(f"no such prompt; there are {count}, the first is 0")
+                there = f"there are {count} (0 to {count - 1})" if count > 1 else "there is one (0)"
+                raise TraceError(f"no such prompt; {there}")
             prompts = chosen if prompts is None else prompts & chosen
         return Trace(stores, prompts)
 
@@ -520,6 +528,11 @@ def _depths(parent: np.ndarray) -> np.ndarray:
 
 
 PATH_LIKE = re.compile(r"[\\/~]")
+
+
+def _traces(folder: Path) -> list[Path]:
+    """The runs in a folder, also those that were cut off; not what is hidden."""
+    return sorted([*folder.glob("[!._]*.parquet"), *folder.glob(f"[!.]*.parquet{PARTIAL}")])
 
 
 def _redact(store: Store, table: pa.Table) -> dict[str, Any]:
