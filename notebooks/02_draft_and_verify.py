@@ -74,7 +74,7 @@ for length in (1, 2, 3, 4, 6, 8, 12):
         for _ in range(3)
     ]
     rows.append(
-        (length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second_without_prefill"] for r in runs]))
+        (length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second"] for r in runs]))
     )
 rows = np.array(rows)
 figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")

@@ -162,7 +162,7 @@ def quality(run):
 
 
 def speed(run):
-    return run.summary().iloc[0]["tokens_per_second"]
+    return run.summary().iloc[0]["tokens_per_second_with_prefill"]
 
 
 base = quality(plain)

@@ -72,8 +72,8 @@ def test_a_run_counted_by_hand():
     assert metrics.draft_passes(trace) == 6
     assert metrics.seconds(trace) == 1.25
     assert metrics.seconds(trace, prefill=False) == 0.75
-    assert metrics.tokens_per_second(trace) == 6 / 1.25
-    assert metrics.tokens_per_second(trace, prefill=False) == 6 / 0.75
+    assert metrics.tokens_per_second(trace, prefill=True) == 6 / 1.25
+    assert metrics.tokens_per_second(trace) == 6 / 0.75
     assert metrics.fallback_share(trace) == 2 / 6
     assert metrics.rollback_share(trace) == 1 / 6
     assert metrics.peak_memory(trace) == 1e9

@@ -133,11 +133,11 @@ def headline(trace: Trace) -> tuple[tuple[str, str, str], ...]:
         ("A/O", "A/O", "{:.2f}", "share of the output that came from drafts"),
         (
             "tokens/s",
-            "tokens_per_second_without_prefill",
+            "tokens_per_second",
             "{:,.0f}",
             "output tokens a second, the prefill's time left out",
         ),
-        ("target passes", "target_passes", "{:,.0f}", "forward passes of the target, the prefill counted"),
+        ("target passes", "target_passes", "{:,.0f}", "forward passes of the target after the prefill"),
         ("draft passes", "draft_passes", "{:,.0f}", "forward passes of the drafter"),
         ("fallback", "fallback_share", "{:.0%}", "cycles that handed over, over generated tokens"),
         ("rollback", "rollback_share", "{:.0%}", "cycles that took tokens back, over generated tokens"),

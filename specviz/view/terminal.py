@@ -58,6 +58,6 @@ def block(picture: Picture, colour: bool = False) -> str:
         lines.append(f"accepted/drafted by cycle: {strip}{more}")
     if picture.cycles:
         total = [sum(c.times[i] for c in picture.cycles) for i in range(len(PHASES))]
-        whole = sum(total) or 1.0
-        lines.append("time: " + ", ".join(f"{n} {t / whole:.0%}" for n, t in zip(PHASES, total)))
+        if whole := sum(total):
+            lines.append("time: " + ", ".join(f"{n} {t / whole:.0%}" for n, t in zip(PHASES, total)))
     return "\n".join(lines)
