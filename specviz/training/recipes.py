@@ -58,9 +58,9 @@ class Recipe:
 RECIPES = {
     r.name: r
     for r in (
-        Recipe("town", 8, 144, 4, 2, 384, tokens=22_000_000),
-        Recipe("town-draft", 2, 128, 4, 2, 256, tokens=6_000_000),
-        Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=2_000_000, start="town-draft", target="town",
+        Recipe("town", 8, 144, 4, 2, 384, tokens=18_000_000, step=2048),
+        Recipe("town-draft", 1, 128, 4, 2, 640, tokens=20_000_000, step=2048),
+        Recipe("town-draft-aligned", 1, 128, 4, 2, 640, tokens=2_000_000, start="town-draft", target="town",
                matrix_rate=0.0015, rate=0.0015, prompt_until=0.0),
     )
 }  # fmt: skip
