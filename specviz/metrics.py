@@ -3,6 +3,11 @@
 Counts are pooled over all cycles of the trace (sums first, one division last), not averaged over
 prompts. Prefill (cycle 0) counts as no step. A metric that the trace cannot give is NaN.
 
+Accepted means: the target judged the token and kept it. What a method emits without the target's
+judgement (``unreviewed``: BiLD's last block, Algorithm 1, line 2) is drafted and emitted, but it was
+neither sent nor accepted: it stands on neither side of A/D, and in A/O only below the line. (The BiLD
+paper prints no A/D; here it rates the target's answers to what it was sent, and these were not.)
+
 Where every step emits a bonus or correction token and nothing is cut by the end of a text:
 emitted = accepted + steps, tau = emitted / steps, and A/O = 1 - 1/tau.
 """
@@ -69,7 +74,7 @@ def drafted(trace: Trace) -> float:
 
 
 def accepted(trace: Trace) -> int:
-    """Draft tokens that the target accepted and that were emitted; cut nodes are not among them."""
+    """Draft tokens that the target accepted and that were emitted; neither cut nor unreviewed ones."""
     return int((trace.outputs["origin"] == "draft").sum())
 
 
@@ -77,7 +82,8 @@ def tau(trace: Trace) -> float:
     """tau: tokens emitted per step, bonus or correction included; autoregressive decoding has 1.00.
 
     Pooled over all steps, as in Spec-Bench and vLLM. A step is a cycle after the prefill, and has one
-    pass of the target. gpt-fast and others leave the bonus out: see `mean_accepted`.
+    pass of the target (none where its tokens are unreviewed). gpt-fast and others leave the bonus out: see
+    `mean_accepted`.
     """
     return _ratio(emitted(trace), steps(trace))
 
@@ -86,15 +92,19 @@ def acceptance_rate(trace: Trace) -> float:
     """A/D: accepted nodes divided by drafted nodes that were sent to the target.
 
     Nodes behind the first rejection were sent and count; nodes that the drafter pruned or did not send,
-    and nodes cut by the end of the text or a limit (no one knows what they would have been), do not.
-    For a tree every node sent counts, though only one path can be accepted. NaN without drafts.
+    nodes emitted unreviewed, and nodes cut by the end of the text or a limit (no one knows what they
+    would have been), do not. For a tree every node sent counts, though only one path can be accepted.
+    NaN without drafts.
     """
     cycles = trace.cycles
     return _ratio(cycles["accepted"].sum(), (cycles["sent"] - cycles["cut"]).sum())
 
 
 def accepted_share(trace: Trace) -> float:
-    """A/O: accepted draft tokens divided by tokens of the final texts; the share that came from drafts."""
+    """A/O: accepted draft tokens divided by tokens of the final texts.
+
+    The share that came from drafts and was checked by the target; unreviewed tokens are only below the line.
+    """
     outputs = trace.outputs[trace.outputs["kept"]]
     return _ratio((outputs["origin"] == "draft").sum(), len(outputs))
 
@@ -159,12 +169,14 @@ def fallback_share(trace: Trace) -> float:
     """Fallbacks per generated token, as in BiLD's Table 4.
 
     A fallback is a cycle in which drafting stopped to hand over to the target: the drafter was unsure
-    (``fallback``), or its run was full (``length``). The paper names no denominator; ours is the tokens of
-    the final texts.
+    (``fallback``), or its run was full (``length``). A block emitted unreviewed was handed to no one. The
+    paper names no denominator; ours is the tokens of the final texts.
     """
     if _silent(trace):
         return float("nan")
-    return _ratio(_steps(trace)["stop"].isin(["fallback", "length"]).sum(), output(trace))
+    cycles = _steps(trace)
+    handed = cycles["stop"].isin(["fallback", "length"]) & (cycles["unreviewed"] == 0)
+    return _ratio(handed.sum(), output(trace))
 
 
 def rollback_share(trace: Trace) -> float:
@@ -195,7 +207,7 @@ def by_depth(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``depth``; ``sent`` nodes there (cut ones not counted), ``judged`` (accepted or rejected),
+        ``depth``; ``sent`` nodes there (neither cut nor unreviewed), ``judged`` (accepted or rejected),
         ``accepted``; ``given`` = accepted / positions reached, where a position is reached if some node
         there was judged (the chance of going one deeper); ``overall`` = accepted / steps with a draft, as
         vLLM's acceptance per position.
@@ -207,7 +219,7 @@ def by_depth(trace: Trace) -> pd.DataFrame:
     nodes = trace.nodes
     status = nodes["status"]
     nodes = nodes.assign(
-        sent=~status.isin(["pruned", "unsent", "cut"]),
+        sent=~status.isin(["pruned", "unsent", "cut", "unreviewed"]),
         judged=status.isin(["accepted", "rejected"]),
         accepted=status == "accepted",
     )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 VERSION = 1
 
-STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut")
-ORIGINS = ("draft", "bonus", "correction", "resampled", "fallback", "plain")
+STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
+ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain")
 ENDS = ("eos", "length", "context", "interrupted")
 EXACTNESS = ("exact", "exact up to ties", "lossy")
 
@@ -26,6 +26,7 @@ class Column:
     meaning: str
 
 
+# fmt: off
 COLUMNS: tuple[Column, ...] = (
     # which cycle
     Column("run", "string", "Identifier of the run; one run is one file."),
@@ -55,7 +56,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("node_parent", "list<int32>", "Parent of each node; -1 is the root."),
     Column("node_position", "list<int32>", "Offset from the root's position (1 is the next token)."),
     Column("node_source", "list<string>", "Where the node came from: model, store, prompt, layer ..."),
-    Column("node_status", "list<string>", "pruned, unsent, unjudged (behind the first rejection), accepted, rejected, cut."),
+    Column("node_status", "list<string>", "pruned, unsent, unjudged (behind the first rejection), accepted, rejected, cut, unreviewed (emitted, never sent to the target)."),
     Column("node_q", "list<float>", "The drafter's probability of the token, as it was sampled and tested."),
     Column("node_p", "list<float>", "The target's probability of the token, as it was tested."),
     Column("node_rank", "list<int32>", "Rank of the token in the target's distribution; 0 is the top. Ties share the better rank."),
@@ -76,7 +77,7 @@ COLUMNS: tuple[Column, ...] = (
     # what the cycle emitted
     Column("out_position", "list<int32>", "Position in the output; 0 is the first generated token."),
     Column("out_token", "list<int32>", "Token."),
-    Column("out_origin", "list<string>", "draft, bonus, correction, resampled, fallback, plain."),
+    Column("out_origin", "list<string>", "draft (accepted), unreviewed (drafted, never sent to the target), bonus, correction, resampled, fallback, plain."),
     Column("out_p", "list<float>", "The target's probability of the token."),
     Column("out_u", "list<float>", "The uniform number it was sampled with; null where none was."),
     # each forward pass
@@ -86,6 +87,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("pass_start", "list<double>", "When it began, seconds from the start of the run."),
     Column("pass_duration", "list<double>", "How long it took, seconds."),
 )
+# fmt: on
 
 # Column groups whose lists have one entry for each node, prediction, output and pass.
 GROUPS = ("node", "pred", "out", "pass")

@@ -118,6 +118,22 @@ def test_pooling_is_a_ratio_of_sums():
     assert metrics.acceptance_rate(trace) == 9 / 11
 
 
+def test_what_was_emitted_unreviewed_is_neither_accepted_nor_sent():
+    end = chain(["unreviewed"] * 2, 2, stop="length", end="length", keep=2, out_origin=["unreviewed"] * 2)
+    trace = record(PREFILL, chain([A, R, U], 2, stop="fallback"), {**end, "out_position": [2, 3]})
+    assert metrics.emitted(trace) == 4
+    assert metrics.drafted(trace) == 5
+    assert metrics.accepted(trace) == 1
+    assert metrics.acceptance_rate(trace) == 1 / 3
+    assert metrics.accepted_share(trace) == 1 / 4
+    assert metrics.mean_accepted(trace) == 1 / 2
+    assert metrics.fallback_share(trace) == 1 / 4  # the last block was full, but nobody was asked
+    depth = metrics.by_depth(trace)
+    assert depth["sent"].tolist() == [1, 1, 1]
+    assert depth["overall"].tolist() == [1, 0, 0]
+    assert len(metrics.recheck(trace)) == 0
+
+
 def test_tokens_taken_back_are_no_output():
     trace = record(PREFILL, chain([], 5), chain([], 2, keep=1))
     assert metrics.emitted(trace) == 7

@@ -144,7 +144,7 @@ def decode(
             verdict = method.verify(draft, scores)
             verified = mark()
             emitted = [verdict.tokens[node] for node in verdict.path]
-            origins = ["draft"] * len(emitted)
+            origins = [origin_of(verdict.status[node]) for node in verdict.path]
             if verdict.token is not None:
                 emitted.append(verdict.token)
                 origins.append(verdict.origin)
@@ -163,6 +163,11 @@ def decode(
     finally:
         for each in opened:
             each.close()
+
+
+def origin_of(status: str) -> str:
+    """Origin of an emitted node: ``draft``, or ``unreviewed`` where the target never saw it."""
+    return status if status == "unreviewed" else "draft"
 
 
 def wants_pass(draft: Draft) -> bool:

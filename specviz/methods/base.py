@@ -128,7 +128,8 @@ class Verdict:
     origin : str
         How `token` came about: bonus, correction, resampled, fallback, plain.
     status : list of str
-        For each node: accepted, rejected, unjudged.
+        For each node: accepted, rejected, unjudged; unreviewed where a method emits drafted tokens
+        without the target's judgement.
     u : array [n], optional
         Uniform used to judge each node; NaN where none was.
     token_u : float, optional

@@ -107,8 +107,8 @@ class BiLD(Method):
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Algorithm 1, lines 9-16."""
         n = len(draft)
-        if scores is None:  # line 2: the text ended without the large model
-            return Verdict(list(range(n)), draft.tokens.tolist(), None, "draft", ["accepted"] * n)
+        if scores is None:  # line 2: the text ended without the large model, which accepted nothing of it
+            return Verdict(list(range(n)), draft.tokens.tolist(), None, "", ["unreviewed"] * n)
         sampling = self.session.sampling
         drafted = torch.as_tensor(draft.tokens, device=scores.device)
         far = distances(scores, drafted) > self.rollback  # line 10, equation 3

@@ -16,9 +16,9 @@ def validate(trace: Trace) -> None:
     """Check the integer identities that every trace fulfils.
 
     In each cycle: an accepted node's parent is accepted or the root, and no two accepted nodes share
-    a parent; tokens of origin ``draft`` are as many as accepted nodes; output positions start at `keep`
-    and rise by one; every text's cycles are numbered without a gap. Lengths, indices and words are
-    checked whenever a trace is read.
+    a parent; tokens of origin ``draft`` are as many as accepted nodes, those of origin ``unreviewed`` as
+    many as unreviewed nodes; output positions start at `keep` and rise by one; every text's cycles are
+    numbered without a gap. Lengths, indices and words are checked whenever a trace is read.
 
     Raises
     ------
@@ -39,13 +39,14 @@ def validate(trace: Trace) -> None:
     known = accepted[[*keys, "node"]].rename(columns={"node": "parent"})
     inner = parents[parents["parent"] >= 0].merge(known, how="left", indicator=True)
     fail(inner[inner["_merge"] == "left_only"], "an accepted node has a parent that was not accepted")
-    judged = cycles[cycles["drafted"] > 0]
-    drafts = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("drafts")
-    joined = judged.merge(drafts.reset_index(), how="left", on=keys).fillna({"drafts": 0})
-    fail(
-        joined[joined["drafts"] != joined["accepted"]],
-        "accepted nodes and emitted draft tokens differ in number",
-    )
+    with_draft = cycles[cycles["drafted"] > 0]
+    for origin, status in (("draft", "accepted"), ("unreviewed", "unreviewed")):
+        tokens = outputs[outputs["origin"] == origin].groupby(keys, observed=True).size().rename("tokens")
+        joined = with_draft.merge(tokens.reset_index(), how="left", on=keys).fillna({"tokens": 0})
+        fail(
+            joined[joined["tokens"] != joined[status]],
+            f"{status} nodes and emitted {origin} tokens differ in number",
+        )
     first = (
         outputs.groupby(keys, observed=True, sort=False)["position"]
         .agg(["min", "max", "count"])

@@ -236,8 +236,9 @@ class Trace:
     def cycles(self) -> pd.DataFrame:
         """One row a cycle: the scalar columns, controller values (``control_*``) and counts.
 
-        Counts: `drafted` nodes of the draft; `sent` of them to the target (all but pruned and unsent);
-        `judged` (accepted or rejected); `accepted`; `cut` by the end of the text; `emitted` tokens.
+        Counts: `drafted` nodes of the draft; `sent` of them to the target (all but pruned, unsent and
+        unreviewed); `judged` (accepted or rejected); `accepted`; `rejected`; `cut` by the end of the text;
+        `unreviewed` (emitted without the target); `emitted` tokens.
         """
         import pandas as pd
         import pyarrow.compute as pc
@@ -258,11 +259,12 @@ class Trace:
             return np.bincount(row[chosen], minlength=len(table))
 
         frame["drafted"] = drafted
-        frame["sent"] = drafted - count("pruned", "unsent")
+        frame["sent"] = drafted - count("pruned", "unsent", "unreviewed")
         frame["judged"] = count("accepted", "rejected")
         frame["accepted"] = count("accepted")
         frame["rejected"] = count("rejected")
         frame["cut"] = count("cut")
+        frame["unreviewed"] = count("unreviewed")
         frame["emitted"] = np.maximum(list_sizes(table.column("out_token")), 0)
         size = np.maximum(list_sizes(table.column("control_name")), 0)
         row = np.repeat(np.arange(len(table)), size)

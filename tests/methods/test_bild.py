@@ -18,6 +18,7 @@ from specviz.loop import decode
 from specviz.methods import bild, find
 from specviz.methods.bild import BiLD
 from specviz.sampling import DRAFT, FINAL, Sampling, draw
+from specviz.trace import validate
 
 LARGE = TableModel(vocabulary=6, seed=1, name="large")
 SMALL = TableModel(6, 3, near=LARGE, mix=0.6, name="small")
@@ -138,7 +139,7 @@ def test_never_falling_back_nor_rolling_back_leaves_the_cap():
 def test_an_unreviewed_end_costs_no_pass():
     method = BiLD(fallback=0, rollback=math.inf, cap=10, review_end=False)
     *_, last = run(method, [1, 2], max_new_tokens=6)
-    assert last.origins == ["draft"] * 6
+    assert last.origins == last.status == ["unreviewed"] * 6  # the target accepted none of it
     assert [name for name, *_ in last.passes] == ["draft"] * 6
 
 
@@ -182,7 +183,7 @@ def pair():
 def test_the_record_repeats_each_decision(pair, temperature, record):
     large, small = pair
     options = {"draft": small, "max_new_tokens": 40, "fallback": 0.35, "rollback": 2.0, "top_p": 0.9}
-    options["review_end"] = True  # without, the last block's tokens are kept and nobody decides on them
+    options["review_end"] = True  # without, nobody decides on the last block's tokens
     trace = specviz.generate(
         large, [[3, 4], [5, 6]], "bild", temperature=temperature, record=record, **options
     )
@@ -204,6 +205,37 @@ def test_the_record_repeats_each_decision(pair, temperature, record):
         assert nodes.loc[nodes["status"] == "unjudged", "p"].isna().all()
 
 
+def test_an_unreviewed_end_is_neither_accepted_nor_sent(pair):
+    large, small = pair
+    options = {"draft": small, "max_new_tokens": 30, "fallback": 0.0, "cap": 4}
+    trace = specviz.generate(large, [[3, 4], [5, 6], [7]], "bild", rollback=3.0, **options)
+    validate(trace)
+    nodes, cycles = trace.nodes, trace.cycles
+    ends = cycles[cycles["unreviewed"] > 0]
+    assert len(ends) and (ends["end"].notna() & (ends["sent"] == 0) & (ends["accepted"] == 0)).all()
+    assert (ends["emitted"] == ends["unreviewed"]).all()
+    left = nodes[nodes["status"] == "unreviewed"]
+    assert len(left) == ends["unreviewed"].sum()
+    assert left["p"].isna().all() and left["confidence"].notna().all()
+    assert nodes.loc[nodes["status"] == "accepted", "p"].notna().all()
+    # A/D is what it is without the last blocks.
+    judged = cycles[cycles["unreviewed"] == 0]
+    assert metrics.acceptance_rate(trace) == judged["accepted"].sum() / judged["sent"].sum()
+    assert metrics.accepted(trace) == judged["accepted"].sum()
+
+
+def differing():
+    """Of six prompts those on which the method's text is not Algorithm 1's."""
+    policy = {"fallback": 0.45, "rollback": 1.5}
+    found = [text(run(BiLD(**policy), [first, 2], max_new_tokens=25)) for first in range(6)]
+    right = [algorithm_1(LARGE, SMALL, [first, 2], 0.45, 1.5, 10, 25, (), False) for first in range(6)]
+    return sum(a != b for a, b in zip(found, right))
+
+
+def test_unbroken_policies_differ_nowhere():
+    assert differing() == 0
+
+
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
@@ -216,11 +248,7 @@ def test_the_record_repeats_each_decision(pair, temperature, record):
 )
 def test_algorithm_1_notices_a_broken_policy(monkeypatch, name, broken):
     monkeypatch.setattr(bild, name, broken)
-    differ = 0
-    for first in range(6):
-        found = text(run(BiLD(fallback=0.45, rollback=1.5), [first, 2], max_new_tokens=25))
-        differ += found != algorithm_1(LARGE, SMALL, [first, 2], 0.45, 1.5, 10, 25, (), True)
-    assert differ
+    assert differing()
 
 
 def test_a_rollback_that_keeps_the_token_is_noticed(monkeypatch):
@@ -231,8 +259,4 @@ def test_a_rollback_that_keeps_the_token_is_noticed(monkeypatch):
         self.context.rewind(min(self.length, self.context.length[0]))
 
     monkeypatch.setattr(bild.DraftModel, "follow", follow)
-    differ = 0
-    for first in range(6):
-        found = text(run(BiLD(fallback=0.45, rollback=1.5), [first, 2], max_new_tokens=25))
-        differ += found != algorithm_1(LARGE, SMALL, [first, 2], 0.45, 1.5, 10, 25, (), True)
-    assert differ
+    assert differing()
