@@ -69,7 +69,8 @@ def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, 
         )
     if "acceptance" in found:
         lines += ["", "## As a draft of `town`", "",
-                  "Accepted over drafted tokens (A/D), greedy, 4 drafted, suite `town`.",
+                  "Accepted over drafted tokens (A/D), greedy, 4 drafted, suite `town`, every turn of it; "
+                  "`specviz generate speculative --prompts town` prints the same.",
                   "", "| kind | A/D |", "| --- | ---: |",
                   *(f"| {kind} | {rate:.2f} |" for kind, rate in found["acceptance"].items())]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -19,7 +19,7 @@ from specviz.corpus import tasks, translation
 from specviz.training.answers import greedy, load, prompt_ids
 from specviz.training.card import card
 from specviz.training.recipes import RECIPES
-from specviz.training.tokenizer import END, PAD, encode_chat
+from specviz.training.tokenizer import encode_chat
 
 ROOT = Path(__file__).parents[2] / "data" / "models"
 PAIRS = (("en", "de"), ("en", "ja"))
@@ -28,8 +28,8 @@ SCHEMES = {"de": "13a", "ja": "char", "zh": "zh"}
 BLEU_BAR = 0.85
 RATE_BAR = (0.55, 0.85)
 DRAFTED = 4
+LONGEST = 128  # tokens of an answer, in a run
 JUDGED = ("summarization", "qa", "arithmetic", "rag", "code")  # kinds whose right answers can be listed
-Chat = tuple[str, list[dict[str, str]]]  # kind and messages
 
 
 def drawn(kind: str, n: int, **given: Any) -> list[tasks.Sample]:
@@ -59,6 +59,7 @@ def translations(model: Any, pieces: Any, source: str, target: str, n: int = 150
     """
     samples = drawn("translation", n, language=source, target=target)
     said = say_answers(model, pieces, samples)
+
     # Every sample has seeds of its own: equal seeds would make the same choices in all of them.
     def say(j: int) -> list[str]:
         return [translation.say(s.meaning, target, 100 * i + j) for i, s in enumerate(samples)]
@@ -101,55 +102,36 @@ def losses(model: Any, pieces: Any, kind: str, n: int = 40) -> dict[str, float]:
             "choice_bits_per_character": choices, "characters_per_token": characters / tokens}  # fmt: skip
 
 
-def accepted_of(predicted: Sequence[int], text: Sequence[int], drafted: int = DRAFTED) -> tuple[int, int]:
-    """Accepted and drafted tokens of a greedy draft, from its prediction at each place of the target's text.
+def acceptance(target: Any, draft: Any, entries: Sequence[Any], longest: int = LONGEST) -> dict[str, float]:
+    """A/D of a greedy draft of `DRAFTED` tokens, by kind and over all ("all"), as a run's summary prints it.
 
-    A cycle drafts up to `drafted` tokens and stops behind an ``<|end|>``; the target keeps the part that
-    agrees and adds one token. Up to the first disagreement the draft has read the target's own text, so
-    predictions made on that text are all that is needed. `text` ends with ``<|end|>``.
+    Parameters
+    ----------
+    target, draft : Model
+    entries : list of dict
+        Prompts as `specviz.generate` takes them, with their ``kind``. Every turn is decoded; a conversation's
+        later turns stand behind the target's own answers.
+    longest : int
+        Most tokens of an answer.
     """
-    accepted = proposed = at = 0
-    while at < len(text):
-        agree = 0
-        while agree < drafted and at + agree < len(text) and predicted[at + agree] == text[at + agree]:
-            agree += 1
-        accepted += agree
-        if at + agree == len(text):
-            proposed += agree
-        elif agree < drafted and predicted[at + agree] == END:
-            proposed += agree + 1
-        else:
-            proposed += drafted
-        at += agree + 1
-    return accepted, proposed
+    import specviz
+    from specviz.metrics import acceptance_rate
+
+    trace = specviz.generate(
+        target, list(entries), "speculative", draft=draft, draft_length=DRAFTED, max_new_tokens=longest
+    )
+    prompts = trace.prompts
+    of_kind = {
+        str(kind): acceptance_rate(trace.select(prompt=some["prompt"]))
+        for kind, some in prompts.groupby("kind", sort=False)
+    }
+    return of_kind | {"all": acceptance_rate(trace)}
 
 
-def acceptance(target: Any, draft: Any, pieces: Any, chats: Sequence[Chat]) -> dict[str, float]:
-    """A/D of a greedy 4-token draft over (kind, messages), by kind and overall ("all")."""
-    import torch
-
-    prompts = [prompt_ids(pieces, messages) for _, messages in chats]
-    answers = greedy(target, prompts, longest=128)
-    counts: dict[str, list[int]] = {}
-    draft.eval()
-    with torch.inference_mode():
-        for (kind, _), prompt, answer in zip(chats, prompts, answers):
-            text = [*answer, END]
-            row = torch.tensor([[*prompt, *text[:-1]]], device=draft.device)
-            scores = draft(input_ids=row).logits[0, len(prompt) - 1 :]
-            scores[:, PAD] = -torch.inf
-            found = accepted_of(scores.argmax(-1).tolist(), text)
-            for name in (kind, "all"):
-                pair = counts.setdefault(name, [0, 0])
-                pair[0] += found[0]
-                pair[1] += found[1]
-    return {kind: a / d for kind, (a, d) in counts.items()}
-
-
-def suite_chats(folder: Path) -> list[Chat]:
-    """Kind and messages of each prompt of the suite ``town.jsonl``."""
+def suite(folder: Path) -> list[dict[str, Any]]:
+    """The prompts of the suite ``town.jsonl``, turn by turn, as ``--prompts town`` has them."""
     lines = (folder / "town.jsonl").read_text(encoding="utf-8").splitlines()
-    return [(entry["kind"], entry["messages"]) for entry in map(json.loads, lines)]
+    return [{"turns": entry["turns"], "kind": entry["kind"]} for entry in map(json.loads, lines)]
 
 
 def scores(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -> dict[str, Any]:
@@ -164,8 +146,10 @@ def scores(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -> di
         "answered": {kind: answered(model, pieces, kind) for kind in JUDGED},
     }
     if name != "town" and (models / "town" / "model.safetensors").exists():
-        chats = suite_chats(models.parent / "suites")
-        found["acceptance"] = acceptance(load(models / "town").to(device), model, pieces, chats)
+        from specviz.models import load as ready
+
+        target, draft = ready(models / "town", device), ready(out, device)
+        found["acceptance"] = acceptance(target, draft, suite(models.parent / "suites"))
     return found
 
 

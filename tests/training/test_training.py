@@ -12,11 +12,14 @@ import sys
 import time
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tiny import llama
 
+import specviz
 from specviz.corpus import tasks
 from specviz.errors import ModelError, ParameterError
 from specviz.training import answers, evaluate, recipes, shards, suite, train
@@ -267,17 +270,42 @@ def test_aligned_data_is_the_models_own(tokenizer, tmp_path: Path) -> None:
     assert np.array_equal(made.tokens, again.tokens)
 
 
-@pytest.mark.parametrize(
-    ("predicted", "text", "accepted", "drafted"),
-    [
-        ([5, 6, 7, 8, 9, pieces.END], [5, 6, 7, 8, 9, pieces.END], 5, 5),  # 4 of 4, a bonus, the end
-        ([5, 6, 7, 8, 9, 1], [5, 6, 7, 8, 9, pieces.END], 4, 8),  # the last draft misses the end
-        ([0, 6, 0, 8], [5, 6, 7, pieces.END], 1, 12),
-        ([pieces.END, 6], [5, pieces.END], 0, 5),  # a wrong end stops its draft at once
-    ],
-)
-def test_acceptance_by_hand(predicted: list[int], text: list[int], accepted: int, drafted: int) -> None:
-    assert evaluate.accepted_of(predicted, text) == (accepted, drafted)
+def forced(target: Any, draft: Any, prompt: list[int], text: list[int], limit: int) -> tuple[int, int]:
+    """Accepted and drafted tokens without the loop: the draft's predictions on the target's own text.
+
+    Up to the first disagreement a draft has read nothing but that text. What it drafts behind the end is cut
+    and does not count; the last place before the limit is the target's.
+    """
+    row = torch.tensor([[*prompt, *text[:-1]]])
+    with torch.inference_mode():
+        predicted = draft.net(input_ids=row).logits[0, len(prompt) - 1 :].argmax(-1).tolist()
+    accepted = drafted = at = 0
+    while at < len(text):
+        n = min(evaluate.DRAFTED, limit - at - 1)
+        agree = 0
+        while agree < n and at + agree < len(text) and predicted[at + agree] == text[at + agree]:
+            agree += 1
+        accepted += agree
+        drafted += agree if at + agree == len(text) else n
+        at += agree + 1
+    return accepted, drafted
+
+
+def test_acceptance_is_that_of_teacher_forcing() -> None:
+    ends, limit = (1, 7, 9), 18
+    target = llama(seed=0, eos=ends)
+    draft = llama(seed=5, eos=ends, like=target, noise=0.15)
+    prompts = [[first, 5, 9, first + 3] for first in range(14, 26)]
+    entries = [{"prompt": p, "kind": "odd" if i % 2 else "even"} for i, p in enumerate(prompts)]
+    found = evaluate.acceptance(target, draft, entries, longest=limit)
+    alone = specviz.generate(target, prompts, "autoregressive", max_new_tokens=limit).outputs
+    texts = alone.groupby("prompt")["token"].apply(list).tolist()
+    assert {text[-1] in ends for text in texts} == {True, False}  # some end by themselves, some by the limit
+    counts = np.array([forced(target, draft, p, t, limit) for p, t in zip(prompts, texts)])
+    for kind, some in (("even", counts[::2]), ("odd", counts[1::2]), ("all", counts)):
+        accepted, drafted = some.sum(0)
+        assert 0 < accepted < drafted
+        assert found[kind] == accepted / drafted
 
 
 def test_bleu_knows_the_same_from_another() -> None:
