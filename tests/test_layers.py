@@ -18,6 +18,7 @@ ROOMS: dict[str, tuple[str, int]] = {
     "trace": (GROUND, 2),
     "metrics": (LOOKING, 3),
     "view": (LOOKING, 4),
+    "widgets": (LOOKING, 5),
     "signals": (RUNNING, 3),
     "sampling": (RUNNING, 3),
     "models": (RUNNING, 4),
@@ -32,7 +33,7 @@ ROOMS: dict[str, tuple[str, int]] = {
     "__main__": (DOOR, 9),
 }
 # Display hooks and summaries of the record load what draws them when they are asked, not before.
-ON_DEMAND = {("trace", "metrics"), ("trace", "view")}
+ON_DEMAND = {("trace", "metrics"), ("trace", "view"), ("trace", "widgets")}
 
 
 def modules() -> list[Path]:

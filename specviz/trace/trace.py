@@ -198,6 +198,10 @@ class Trace:
 
     # ------------------------------------------------------------ tables
 
+    def arrow(self, names: Sequence[str]) -> pa.Table:
+        """These columns of the record (`schema.COLUMNS`), checked, one row a cycle; words as dictionary codes."""
+        return self._table(names)
+
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row a run: what `schema.RUN_FIELDS` says of it; nested fields as JSON text."""

@@ -1,0 +1,22 @@
+"""The front-end's texts: what the views share, in front of each one's own."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+
+def _read(name: str) -> str:
+    return files("specviz.widgets").joinpath(name).read_text(encoding="utf8")
+
+
+@cache
+def script(name: str) -> str:
+    """The ES module of a view (``player``, ``race`` ...), `shared.js` in front."""
+    return _read("shared.js") + _read(f"{name}.js")
+
+
+@cache
+def style(name: str) -> str:
+    """The style sheet of a view, `shared.css` in front."""
+    return _read("shared.css") + _read(f"{name}.css")

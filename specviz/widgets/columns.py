@@ -1,0 +1,365 @@
+"""A trace as flat typed arrays, and arrays as bytes: what travels to the browser, once.
+
+Ragged columns are one long array with offsets; every float is float32, every integer the smallest type that
+holds it; a token's text is sent once. What is only looked at node by node (the target's and the drafter's
+candidates, entropies, uniform numbers) follows in chunks of `CHUNK` cycles.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz import schema
+from specviz.errors import TraceError
+from specviz.trace import whole_characters
+from specviz.trace.checks import list_sizes
+from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times, visible
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from specviz.trace import Trace
+
+CHUNK = 64  # cycles
+ALIGN = 8  # bytes
+END = "■"  # stands for a token that ends a text
+FIRST = ("token", "parent", "position", "status", "source", "q", "p", "rank", "confidence", "met")
+LATER = ("entropy", "margin", "score", "u")
+INTEGERS = [np.dtype(t) for t in ("u1", "i1", "u2", "i2", "u4", "i4")]
+KINDS_SENT = [{"name": n, "word": k.word, "mark": k.mark, "meaning": k.meaning} for n, k in KINDS.items()]
+
+Arrays = dict[str, np.ndarray]
+
+
+def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[str, Any], Arrays]:
+    """What the player needs at once.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of one run.
+    prompts : iterable of int, optional
+        Which prompts; all by default.
+
+    Returns
+    -------
+    header : dict
+        The run's facts, the words that codes stand for, and for each prompt its index, text and rows.
+    arrays : dict of str to array
+        One entry a cycle (``cycle``, ``context``, ``keep``, ``stop``, ``end``, ``times`` [cycles x phases],
+        ``control_*``); offsets ``node_at``, ``out_at``, ``pass_at`` [cycles + 1] into one entry a drafted
+        node (``node_*``), an emitted token (``out_*``) and a forward pass (``pass_*``, seconds from the
+        cycle's start). Missing integers are -1, missing floats NaN; a column that is missing throughout is left out.
+
+    Raises
+    ------
+    TraceError
+        If the trace holds several runs, or nothing.
+    """
+    one = trace if prompts is None else trace.select(prompt=prompts)
+    run, cycles = one.run, one.cycles
+    if not len(cycles):
+        raise TraceError("the trace holds no cycle: nothing can be shown")
+    table = one.arrow(_names("node", FIRST) + _names("out", ("token", "position", "origin", "p")) + PASSES)
+    nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
+    start = cycles["start"].to_numpy(np.float64)
+    arrays: Arrays = {
+        "cycle": _small(cycles["cycle"]),
+        "context": _small(cycles["context"]),
+        "keep": _small(cycles["keep"]),
+        "times": phase_times(cycles).astype(np.float32),
+        "node_at": _small(nodes),
+        "out_at": _small(outs),
+        "pass_at": _small(passes),
+    }
+    words: dict[str, list[str]] = {"status": list(schema.STATUSES), "phase": list(PHASES)}
+    for name in ("stop", "end"):
+        arrays[name], words[name] = _coded(cycles[name].astype(object).to_numpy())
+    for name in (c for c in cycles.columns if c.startswith("control_")):
+        arrays[name] = cycles[name].to_numpy(np.float32)
+    arrays |= _group(table, "node", FIRST, np.diff(nodes), words)
+    arrays |= _group(table, "out", ("token", "position", "p"), np.diff(outs), words)
+    origin = _flat(table.column("out_origin"), np.diff(outs)).to_pylist()
+    arrays["out_kind"] = _kinds(origin, run["method"])
+    shown, arrays["out_by"], arrays["out_gone"] = _texts(one, outs)
+    arrays["out_text"], words["text"] = _coded(shown)
+    size = np.diff(passes)
+    arrays |= _group(table, "pass", ("model", "tokens", "duration"), size, words)
+    began = _flat(table.column("pass_start"), size).to_numpy(zero_copy_only=False).astype(np.float64)
+    arrays["pass_start"] = (began - np.repeat(start, size)).astype(np.float32)
+
+    ids = np.unique(np.concatenate([arrays["node_token"], arrays["out_token"]]).astype(np.int64))
+    header = {
+        "run": _facts(run),
+        "words": words,
+        "kinds": KINDS_SENT,
+        "fates": FATES,
+        "prompts": _prompts(one),
+        "pieces": _pieces(one, ids),
+        "chunk": CHUNK,
+        "chunks": -(-len(cycles) // CHUNK),
+    }
+    return header, arrays
+
+
+class Chunks:
+    """What is looked at node by node, in chunks of `CHUNK` cycles; the rows are those of `columns`.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of one run.
+    prompts : iterable of int, optional
+        Which prompts; all by default.
+    """
+
+    def __init__(self, trace: Trace, prompts: Iterable[int] | None = None) -> None:
+        self._trace = trace if prompts is None else trace.select(prompt=prompts)
+        tops = ["top_k", "pred_node", "pred_top_token", "pred_top_p", "node_top_token", "node_top_p"]
+        self._table = self._trace.arrow([*_names("node", LATER), "pred_entropy", "node_token", *tops])
+
+    def __len__(self) -> int:
+        return -(-len(self._table) // CHUNK)
+
+    def __getitem__(self, number: int) -> tuple[dict[str, Any], Arrays]:
+        """Header and arrays of a chunk.
+
+        Offsets ``pred_at`` [cycles + 1] and ``top_k`` [cycles]; ``pred_node``, ``pred_entropy``; the
+        candidates flat [predictions x top_k] and [nodes x top_k], best first; further ``node_*`` signals.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        table = self._table.slice(number * CHUNK, CHUNK)
+        nodes, preds = _at(table, "node_token"), _at(table, "pred_node")
+        top_k = table.column("top_k").fill_null(0).to_numpy()
+        arrays: Arrays = {"node_at": _small(nodes), "pred_at": _small(preds), "top_k": _small(top_k)}
+        arrays |= _group(table, "node", LATER, np.diff(nodes), {})
+        arrays |= _group(table, "pred", ("node", "entropy"), np.diff(preds), {})
+        ids = [np.zeros(0, np.int64)]
+        for group, count in (("pred", np.diff(preds)), ("node", np.diff(nodes))):
+            found = _group(table, group, ("top_token", "top_p"), count * top_k, {})
+            arrays |= found
+            ids += [found[f"{group}_top_token"]] if f"{group}_top_token" in found else []
+        known = np.unique(np.concatenate(ids).astype(np.int64))
+        header = {"number": number, "pieces": _pieces(self._trace, known[known >= 0])}
+        return header, arrays
+
+
+PARTS = (("node", "token"), ("out", "token"), ("pass", "model"))
+PASSES = ["pass_model", "pass_tokens", "pass_start", "pass_duration"]
+
+
+def _names(group: str, names: Sequence[str]) -> list[str]:
+    return [f"{group}_{name}" for name in names]
+
+
+def _at(table: pa.Table, name: str) -> np.ndarray:
+    """Where each row's list begins; the last entry is the number of all entries."""
+    return np.concatenate([[0], np.cumsum(np.maximum(list_sizes(table.column(name)), 0))])
+
+
+def _flat(column: Any, size: np.ndarray) -> Any:
+    """A list column as one long Arrow array; rows that lack the list get as many nulls as `size` says."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = pc.list_flatten(column)
+    present = np.repeat(list_sizes(column) >= 0, size)
+    if not present.all():
+        values = values.take(pa.array(np.cumsum(present) - 1, mask=~present))
+    return values
+
+
+def _group(
+    table: pa.Table, group: str, names: Sequence[str], size: np.ndarray, words: dict[str, list[str]]
+) -> Arrays:
+    """List columns of a group as flat arrays; what is missing throughout is left out.
+
+    `words` takes the words that codes stand for; words it already knows keep their codes.
+    """
+    import pyarrow as pa
+
+    found: Arrays = {}
+    for name in names:
+        values = _flat(table.column(f"{group}_{name}"), size)
+        if len(values) and values.null_count == len(values):
+            continue
+        if pa.types.is_dictionary(values.type) or pa.types.is_string(values.type):
+            key = name if group == "node" else f"{group}_{name}"
+            found[f"{group}_{name}"], words[key] = _coded_arrow(values, words.get(key))
+        elif pa.types.is_floating(values.type):
+            found[f"{group}_{name}"] = values.to_numpy().astype(np.float32)
+        else:
+            whole = values.cast(pa.int64()).fill_null(-1)
+            found[f"{group}_{name}"] = _small(whole.to_numpy())
+    return found
+
+
+def _coded_arrow(values: Any, known: list[str] | None) -> tuple[np.ndarray, list[str]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(pa.string())
+    if known is None:
+        known = [w for w in pc.unique(values).to_pylist() if w is not None]
+    codes = pc.index_in(values, value_set=pa.array(known, pa.string())).fill_null(-1)
+    return _small(codes.to_numpy()), [visible(w) for w in known]
+
+
+def _coded(values: Any) -> tuple[np.ndarray, list[str]]:
+    """Words as codes (-1 where there is none) and the words."""
+    known: dict[str, int] = {}
+    codes = [known.setdefault(v, len(known)) if isinstance(v, str) else -1 for v in values]
+    return _small(codes), list(known)
+
+
+def _small(values: Any) -> np.ndarray:
+    """Whole numbers in the smallest type that holds them; what is missing is -1."""
+    found = np.asarray(values)
+    if found.dtype.kind == "f":
+        found = np.nan_to_num(found, nan=-1)
+    found = found.astype(np.int64)
+    low, high = (int(found.min()), int(found.max())) if found.size else (0, 0)
+    for kind in INTEGERS:
+        info = np.iinfo(kind)
+        if info.min <= low and high <= info.max:
+            return found.astype(kind)
+    raise TraceError(f"a number in the trace is too large to show: {max(high, -low)}")
+
+
+def _kinds(origin: list[str | None], method: str) -> np.ndarray:
+    """How each emitted token came about, as an index into `KINDS`."""
+    index = {name: i for i, name in enumerate(KINDS)}
+    if method == "bild":
+        index["correction"] = index["rollback"]
+    return np.array([index.get(o or "plain", 0) for o in origin], np.uint8)
+
+
+def _texts(trace: Trace, out_at: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """What each emitted token shows, which token completes its characters, and which cycle took it back.
+
+    A character of several tokens is shown by the last of them, which completes it; the others are empty.
+    `gone` counts rows of the cycles' table, -1 where the token stayed.
+    """
+    outputs, table = trace.outputs, trace.cycles
+    ids, pieces = outputs["token"].tolist(), trace.pieces
+    ends = set(trace.run["eos"] or [])
+    keep, prompt = table["keep"].to_numpy(np.float64), table["prompt"].tolist()
+    gone = np.full(len(ids), -1)
+    standing: dict[int, list[int]] = {}
+    for i in range(len(table)):
+        text = standing.setdefault(prompt[i], [])
+        if np.isfinite(keep[i]):
+            gone[text[int(keep[i]) :]] = i
+            del text[int(keep[i]) :]
+        text += range(int(out_at[i]), int(out_at[i + 1]))
+    shown = [END if token in ends else _piece(pieces, token) for token in ids]
+    by = np.arange(len(ids))
+    for text in standing.values():
+        words = [row for row in text if ids[row] not in ends]
+        place = 0
+        for joined, group in whole_characters((ids[row], _bytes(pieces, ids[row])) for row in words):
+            rows = words[place : place + len(group)]
+            place += len(group)
+            if len(rows) > 1:
+                for row in rows:
+                    shown[row], by[row] = "", rows[-1]
+                whole = joined if "\ufffd" not in joined else _joined(pieces, group)
+                shown[rows[-1]] = visible(whole)
+    return shown, _small(by), _small(gone)
+
+
+def _bytes(pieces: Mapping[int, bytes], token: int) -> bytes:
+    return pieces.get(token, b"<%d>" % token)
+
+
+def _joined(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> str:
+    return b"".join(_bytes(pieces, t) for t in tokens).decode("utf8", "surrogateescape")
+
+
+def _piece(pieces: Mapping[int, bytes], token: int) -> str:
+    """A token alone, everything unseen written out; bytes that are no whole character as ``⟨0xE7⟩``."""
+    return visible(_joined(pieces, [token]))
+
+
+def _pieces(trace: Trace, ids: np.ndarray) -> dict[str, str]:
+    pieces = trace.pieces
+    return {str(token): _piece(pieces, token) for token in ids.tolist()}
+
+
+def _facts(run: dict[str, Any]) -> dict[str, Any]:
+    """What the player says of the run."""
+    names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
+    more = ("complete", "stopped", "record", "pseudocode")
+    facts = {name: _finite(run.get(name)) for name in (*names, *more)}
+    return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
+
+
+def _finite(value: Any) -> Any:
+    """JSON in a file may hold NaN, which a browser's parser refuses."""
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _prompts(trace: Trace) -> list[dict[str, Any]]:
+    """Each prompt in the order of the cycles: its index, rows ``[first, last)`` of the cycles, and text."""
+    index = trace.cycles["prompt"].to_numpy()
+    asked = trace.prompts.set_index("prompt").to_dict("index") if len(trace.prompts) else {}
+    edges = np.flatnonzero(np.diff(index)) + 1
+    found = []
+    for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(index)]):
+        known = asked.get(int(index[first]), {})
+        words = {n: known[n] if isinstance(known.get(n), str) else "" for n in ("kind", "language", "text")}
+        found.append(
+            {"prompt": int(index[first]), "first": first, "last": last}
+            | {name: visible(word) for name, word in words.items()}
+        )
+    return found
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Header and arrays as one run of bytes, which `unpack` in shared.js reads without a copy.
+
+    The header's length (4 bytes, little endian), the header as JSON with the arrays' types, places and
+    lengths, then the arrays, each aligned to 8 bytes. Arrays that are equal are stored once.
+    """
+    told: dict[str, tuple[str, int, int]] = {}
+    buffers: list[bytes] = []
+    seen: dict[tuple[str, bytes], int] = {}
+    place = 0
+    for name, array in arrays.items():
+        kind = array.dtype.newbyteorder("<").str[1:]
+        data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+        if (kind, data) not in seen:
+            seen[kind, data] = place
+            buffers.append(data + bytes(-len(data) % ALIGN))
+            place += len(buffers[-1])
+        told[name] = (kind, seen[kind, data], array.size)
+    text = json.dumps({"header": header, "arrays": told}, ensure_ascii=False, allow_nan=False)
+    words = text.encode("utf8", "replace")
+    words += b" " * (-(len(words) + 4) % ALIGN)
+    return struct.pack("<I", len(words)) + words + b"".join(buffers)
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], Arrays]:
+    """The header and arrays of `pack`."""
+    length = struct.unpack_from("<I", data)[0]
+    told = json.loads(data[4 : 4 + length])
+    base = 4 + length
+    arrays = {
+        name: np.frombuffer(data, np.dtype("<" + kind), count, base + place)
+        for name, (kind, place, count) in told["arrays"].items()
+    }
+    return told["header"], arrays

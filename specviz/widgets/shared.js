@@ -1,0 +1,78 @@
+// What every view shares. This text stands in front of each view's own module.
+
+// An element: h("button", {class: "x", title: "y"}, child, "text" ...). Text is only ever a text node.
+function build(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) if (value !== null) node.setAttribute(name, value);
+  node.append(...children.filter((child) => child !== ""));
+  return node;
+}
+const h = (tag, attributes = {}, ...children) => build(document.createElement(tag), attributes, children);
+const s = (tag, attributes = {}, ...children) => build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+
+// Header and arrays of `pack` (columns.py): a length, a JSON header, arrays aligned to 8 bytes.
+const TYPES = { u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array, i8: BigInt64Array, f4: Float32Array, f8: Float64Array };
+function unpack(data) {
+  let bytes = ArrayBuffer.isView(data) ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
+  if (bytes.byteOffset % 8) bytes = bytes.slice();
+  const length = new DataView(bytes.buffer, bytes.byteOffset, 4).getUint32(0, true);
+  const told = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+  const arrays = {};
+  for (const [name, [kind, place, count]] of Object.entries(told.arrays)) arrays[name] = new TYPES[kind](bytes.buffer, bytes.byteOffset + 4 + length + place, count);
+  return { header: told.header, arrays };
+}
+
+// A token's text in a box of its own: spaces and line breaks made visible, and what would vanish written out.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const shownToken = (text) => text
+  .replace(UNSEEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
+  .replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "␣");
+
+// Whether the reader asked for less motion.
+const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+// The root's light or dark: the trait `theme`, or what the notebook, VS Code or the system says. Returns an undo.
+function followTheme(root, model) {
+  const query = matchMedia("(prefers-color-scheme: dark)");
+  const tell = () => {
+    const wish = model.get("theme");
+    const { dataset, classList } = document.body;
+    const host = "jpThemeLight" in dataset ? (dataset.jpThemeLight === "false" ? "dark" : "light")
+      : classList.contains("vscode-dark") ? "dark" : classList.contains("vscode-light") ? "light"
+      : query.matches ? "dark" : "light";
+    root.dataset.theme = wish === "light" || wish === "dark" ? wish : host;
+    root.classList.toggle("own", wish === "light" || wish === "dark"); // not the host's colours
+  };
+  tell();
+  const observer = new MutationObserver(tell);
+  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
+  query.addEventListener("change", tell);
+  model.on("change:theme", tell);
+  return () => {
+    observer.disconnect();
+    query.removeEventListener("change", tell);
+    model.off("change:theme", tell);
+  };
+}
+
+// The list of keys, over the view. [[keys, what they do], ...]; toggle() and close().
+function overlay(root, title, keys) {
+  const shut = h("button", { type: "button", "aria-label": "close" }, "✕");
+  const box = h("div", { class: "overlay", role: "dialog", "aria-label": title, "aria-modal": "true", tabindex: "-1", hidden: "" },
+    h("div", { class: "head" }, h("strong", {}, title), shut),
+    h("dl", {}, ...keys.flatMap(([key, what]) => [h("dt", {}, ...key.split(" ").map((k) => h("kbd", {}, k))), h("dd", {}, what)])));
+  root.append(box);
+  let from = null;
+  const close = () => {
+    if (box.hidden) return;
+    box.hidden = true;
+    (from ?? root).focus({ preventScroll: true });
+  };
+  const toggle = () => {
+    if (!box.hidden) return close();
+    from = root.contains(document.activeElement) ? document.activeElement : null;
+    box.hidden = false;
+    shut.focus({ preventScroll: true });
+  };
+  shut.addEventListener("click", close);
+  return { toggle, close, get open() { return !box.hidden; } };
+}
