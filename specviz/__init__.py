@@ -61,4 +61,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_DOORS, "__version__"})
+    return sorted(
+        [*_DOORS, "__version__", *(n for n in globals() if n.startswith("__") and n != "__version__")]
+    )

@@ -49,6 +49,13 @@ def test_every_door_opens():
         _ = specviz.nonsense
 
 
+def test_dir_lists_the_doors_only():
+    import specviz
+
+    names = {name for name in dir(specviz) if not name.startswith("__")}
+    assert names == {name for name in specviz.__all__ if not name.startswith("__")}
+
+
 def test_doors_are_documented():
     import specviz
 

@@ -20,32 +20,35 @@ def html(trace: Trace, most: int = 2) -> str:
     ----------
     trace : Trace
     most : int
-        How many prompts of each run are drawn; the rest is counted in words.
+        How many texts of each run are drawn; the rest is counted in words.
 
     Returns
     -------
     str
     """
-    from specviz.view.picture import pictures
     from specviz.view.static import block
 
-    return "".join(block(pictures(run, most)) for run in trace.split()[:8])
+    return block(trace, most)
 
 
 def png(trace: Trace) -> bytes:
-    """The first prompt of the first run as an image, for front-ends that strip HTML."""
-    from specviz.view.picture import pictures
+    """The first text of the first run as an image, for front-ends that strip HTML."""
     from specviz.view.plots import poster
 
-    return poster(pictures(trace, 1)[0])
+    return poster(trace)
 
 
 def text(trace: Trace, colour: bool = False, most: int = 2) -> str:
     """The trace as plain text with marks, and with ANSI colours if asked for."""
-    from specviz.view.picture import pictures
-    from specviz.view.terminal import block
+    from specviz.view.picture import headline, pictures, prompts
+    from specviz.view.terminal import block, head
 
-    return "\n\n".join(block(p, colour) for run in trace.split() for p in pictures(run, most))
+    parts = []
+    for run in trace.split():
+        shown, count = pictures(run, most), len(prompts(run))
+        parts.append(head(shown[0], headline(run) if count > 1 else (), count, colour))
+        parts += [block(one, colour) for one in shown]
+    return "\n\n".join(parts)
 
 
 def page(trace: Trace, path: Path, force: bool = False) -> Path:

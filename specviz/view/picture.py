@@ -6,6 +6,7 @@ cycles with their times, and what the drafter believed of each token. The three 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,19 @@ import numpy as np
 from specviz.trace import whole_characters
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.trace import Trace
 
-PHASES = ("draft", "forward", "verify", "commit")
+NAMED = ("draft", "forward", "verify", "commit")  # phases that the record times
+PHASES = (*NAMED, "rest")  # with what a cycle spent in none of them: they add up to the cycle
+PHASE_HUES = {
+    "draft": "#56b4e9",
+    "forward": "#0072b2",
+    "verify": "#e69f00",
+    "commit": "#999999",
+    "rest": "#cfcfcf",
+}
 
 
 @dataclass(frozen=True)
@@ -33,32 +44,60 @@ class Kind:
 
 
 KINDS = {
-    "plain": Kind("plain", "", "#8a8a8a", "the target alone, one pass for one token"),
-    "draft": Kind("draft", "", "#0072b2", "drafted and accepted"),
+    "plain": Kind("target alone", "", "#8a8a8a", "the target alone, one pass for one token"),
+    "draft": Kind("accepted draft", "", "#0072b2", "drafted and accepted"),
+    "unreviewed": Kind("unreviewed", "?", "#56b4e9", "drafted and written; the target never saw it"),
     "bonus": Kind("bonus", "+", "#009e73", "the target's extra token after a whole draft was accepted"),
     "correction": Kind("correction", "×", "#d55e00", "the target's token in place of a rejected one"),
     "rollback": Kind("rollback", "↶", "#d55e00", "the large model took a token back and wrote its own"),
     "resampled": Kind("resampled", "~", "#cc79a7", "drawn from the residual after a rejection"),
     "fallback": Kind("fallback", "▾", "#e69f00", "the small model handed over to the large one"),
 }
-STATUS_MARKS = {"accepted": "✓", "rejected": "×", "unjudged": "·", "cut": "|", "pruned": "−", "unsent": "−"}
+# What became of a draft token, in the order of the legends. The drafter's confidence lanes draw these.
+FATES = {
+    "accepted": "accepted",
+    "rejected": "rejected",
+    "unjudged": "sent, not judged: behind a rejection",
+    "unreviewed": "written, not sent",
+    "cut": "cut by the end of the text or a limit",
+    "unsent": "drafted, not sent",
+    "pruned": "drafted, not sent: pruned from the tree",
+}
 
-# Characters that would vanish, command a terminal, or reorder what stands beside them.
-UNSEEN = [*(i for i in range(32) if i != 10), 0x7F, *range(0x80, 0xA0)]
-UNSEEN += [0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
-CONTROL = dict.fromkeys(UNSEEN, "\ufffd")
+# Characters that would vanish, command a terminal, or reorder what stands beside them: controls, format
+# characters, line separators, tags, lone surrogates. Joiners stay (emoji and Persian need them).
+UNSEEN = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff\xa0]"
+)
+BLANKS = re.compile("^ +$| {2,}|(?<=\n) +| +(?=\n)")
+
+
+def _sign(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, as Python's surrogateescape writes it
+        return f"⟨0x{code - 0xDC00:02X}⟩"
+    return {9: "⇥", 0xA0: "⍽"}.get(code) or f"⟨U+{code:04X}⟩"
 
 
 def visible(text: str) -> str:
-    """The text with every control character but the line break made visible."""
-    return text.translate(CONTROL)
+    """The text with every unseen character but the line break and the plain space written out.
+
+    A tab is ``⇥``, a no-break space ``⍽``, any other ``⟨U+202E⟩`` by its code point.
+    """
+    return UNSEEN.sub(_sign, text)
+
+
+def spaced(text: str) -> str:
+    """:func:`visible`, and spaces that would be lost (several, alone, at a line's edge) as ``␣``."""
+    return BLANKS.sub(lambda found: "␣" * len(found[0]), visible(text))
 
 
 @dataclass(frozen=True)
 class Span:
     """A stretch of text of whole characters; several tokens where a character needs them."""
 
-    text: str
+    text: str  # bytes that are no UTF-8 stand as ⟨0xFF⟩
     kind: str
     cycle: int
     position: int
@@ -73,21 +112,32 @@ class Cycle:
 
     number: int
     start: float  # seconds from the prompt's first cycle
-    times: tuple[float, float, float, float]  # draft, forward, verify, commit
+    times: tuple[float, ...]  # seconds in each of PHASES; their sum is the cycle's duration
+    pause: float  # seconds from its end to the next cycle: recording and whatever else ran; in no cycle
     drafted: int
+    sent: int
+    judged: int
     accepted: int
     emitted: int
     stop: str
-    lost: str  # text of the rejected draft token and all behind it
+    lost: str  # text of the draft tokens that were sent and dropped: the rejected one and all behind it
+
+    @property
+    def label(self) -> str:
+        """Accepted over sent; a dash where nothing was sent."""
+        return f"{self.accepted}/{self.sent}" if self.sent else "–"
 
 
 @dataclass(frozen=True)
 class Belief:
-    """A judged draft token: where it stood, how sure the drafter was, what became of it."""
+    """A draft token: where it stood, how sure the drafter was, what became of it."""
 
     position: int
     confidence: float
     status: str
+
+
+Numbers = tuple[tuple[str, str, str], ...]  # (name, value, what it means)
 
 
 @dataclass(frozen=True)
@@ -97,67 +147,147 @@ class Picture:
     model: str
     draft: str
     index: int
-    of: int
+    of: int  # texts of the run
+    kind: str  # of work, and language, where the prompt had them
     prompt: str
     spans: tuple[Span, ...]
     prefill: Cycle | None
     cycles: tuple[Cycle, ...]
     beliefs: tuple[Belief, ...]
     threshold: float | None
-    headline: tuple[tuple[str, str, str], ...]  # (name, value, what it means)
+    numbers: Numbers  # this text's
+    silent: bool  # only the text was recorded
     note: str  # what is missing, if the run was cut off
+
+    @property
+    def name(self) -> str:
+        """Which of the run's texts this is."""
+        return f"text {self.index + 1} of {self.of}" if self.of > 1 else "text"
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds in each phase that occurs, over all cycles; they add up to the cycles' durations."""
+        total = {name: sum(c.times[i] for c in self.cycles) for i, name in enumerate(PHASES)}
+        return {name: seconds for name, seconds in total.items() if seconds > 0}
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything was drafted."""
+        return any(c.drafted for c in self.cycles)
+
+    @property
+    def why_no_beliefs(self) -> str:
+        """What to say where the drafter's confidence would stand; empty if there is some to show."""
+        if any(np.isfinite(b.confidence) for b in self.beliefs):
+            return ""
+        if self.silent:
+            return "Only the text was recorded."
+        return "The drafter gave no confidence." if self.drafts else "Nothing was drafted."
 
 
 def _number(value: object) -> float:
     return float("nan") if value is None else float(value)  # type: ignore[arg-type]
 
 
-def _name(model: object) -> str:
+def name_of(model: object) -> str:
+    """The name in a run's `model` or `draft`; empty where there is none."""
     return str(model.get("name", "")) if isinstance(model, dict) else str(model or "")
 
 
-def headline(trace: Trace) -> tuple[tuple[str, str, str], ...]:
-    """The metrics of one run as (name, value, meaning); what does not apply is left out."""
+def headline(trace: Trace) -> Numbers:
+    """The metrics of a trace of one run, pooled over its texts; what does not apply is left out."""
     from specviz import metrics
 
-    row = metrics.summary(trace).iloc[0]
-    shown = (
-        ("tokens", "output", "{:,.0f}", "tokens in the final text"),
-        ("τ", "tau", "{:.2f}", "emitted tokens a cycle, the bonus counted; autoregressive decoding has 1.00"),
-        (
-            "A/D",
-            "A/D",
-            "{:.2f}",
-            "accepted draft tokens over those sent to the target and not cut by the end",
-        ),
-        ("A/O", "A/O", "{:.2f}", "share of the output that came from drafts"),
-        (
-            "tokens/s",
-            "tokens_per_second",
-            "{:,.0f}",
-            "output tokens a second, the prefill's time left out",
-        ),
-        ("target passes", "target_passes", "{:,.0f}", "forward passes of the target after the prefill"),
-        ("draft passes", "draft_passes", "{:,.0f}", "forward passes of the drafter"),
-        ("fallback", "fallback_share", "{:.0%}", "cycles that handed over, over generated tokens"),
-        ("rollback", "rollback_share", "{:.0%}", "cycles that took tokens back, over generated tokens"),
-    )
-    found = []
-    for name, column, form, why in shown:
-        value = row.get(column)
-        if value is None or value != value or (column.startswith("draft") and not value):
-            continue
-        if column in ("A/D", "A/O") and not row["drafted"]:
-            continue
-        if column.endswith("_share") and row["method"] != "bild":
-            continue
-        found.append((name, form.format(value), why))
-    return tuple(found)
+    shown = [
+        ("tokens", metrics.output, "{:,.0f}", "tokens in the final text"),
+        ("τ", metrics.tau, "{:.2f}", "tokens emitted a cycle, the bonus counted; autoregressive has 1.00"),
+        ("tokens/s", metrics.tokens_per_second, "{:,.0f}", "tokens a second, the prefill's time left out"),
+        ("target passes", metrics.target_passes, "{:,.0f}", "forward passes of the target after the prefill"),
+    ]
+    if metrics.drafted(trace):
+        shown[2:2] = [
+            ("A/D", metrics.acceptance_rate, "{:.2f}", "draft tokens accepted over sent, those cut left out"),
+            ("A/O", metrics.accepted_share, "{:.2f}", "share of the text that is accepted draft tokens"),
+        ]
+    if metrics.draft_passes(trace):
+        why = "forward passes of the drafter after the prefill"
+        shown.append(("draft passes", metrics.draft_passes, "{:,.0f}", why))
+    if trace.run["method"] == "bild":
+        shown += [
+            ("fallback", metrics.fallback_share, "{:.0%}", "cycles that handed over, per token of the text"),
+            (
+                "rollback",
+                metrics.rollback_share,
+                "{:.0%}",
+                "cycles that took tokens back, per token of the text",
+            ),
+        ]
+    values = ((name, measure(trace), form, why) for name, measure, form, why in shown)
+    return tuple((name, form.format(value), why) for name, value, form, why in values if value == value)
 
 
-def picture(
-    trace: Trace, prompt: int, of: int = 1, numbers: tuple[tuple[str, str, str], ...] | None = None
-) -> Picture:
+def _written(text: str, tokens: list[int], pieces: dict[int, bytes]) -> str:
+    """A span's text; where bytes are no UTF-8, those bytes written out."""
+    if "\ufffd" not in text:
+        return text
+    whole = b"".join(pieces.get(t, b"<%d>" % t) for t in tokens).decode("utf8", "surrogateescape")
+    return re.sub("[\udc80-\udcff]", _sign, whole)
+
+
+def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
+    """By cycle, the draft tokens that were sent and dropped; a tree's stand apart, a chain's are text."""
+    found = {}
+    gone = nodes[nodes["status"].isin(["rejected", "unjudged"])]
+    for number, dropped in gone.groupby("cycle", observed=True):
+        tokens = dropped["token"].tolist()
+        parts = whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in tokens)
+        chain = dropped["parent"].is_unique
+        found[int(str(number))] = ("" if chain else "│").join(_written(t, i, pieces) for t, i in parts)
+    return found
+
+
+def phase_times(cycles: pd.DataFrame) -> np.ndarray:
+    """Seconds that each cycle spent in each of PHASES.
+
+    Returns
+    -------
+    array, shape (cycles, phases)
+        A row sums to the cycle's duration. A method that drafts nothing has no drafting phase: what asking
+        it took is rest.
+    """
+    named = np.nan_to_num(cycles[[f"{name}_time" for name in NAMED]].to_numpy(float))
+    if not cycles["drafted"].any():
+        named[:, 0] = 0.0
+    rest = np.nan_to_num(np.maximum(cycles["duration"].to_numpy(float) - named.sum(1), 0.0))
+    return np.column_stack([named, rest])
+
+
+def _cycles(frame: pd.DataFrame, lost: dict[int, str]) -> list[Cycle]:
+    times = phase_times(frame)
+    start = frame["start"].to_numpy(float)
+    following = np.append(start[1:], np.nan)
+    pause = np.nan_to_num(np.maximum(following - start - times.sum(1), 0.0))
+    return [
+        Cycle(
+            number=int(row["cycle"]),
+            start=begin,
+            times=tuple(spent),
+            pause=gap,
+            drafted=int(row["drafted"]),
+            sent=int(row["sent"]),
+            judged=int(row["judged"]),
+            accepted=int(row["accepted"]),
+            emitted=int(row["emitted"]),
+            stop=str(row["stop"]),
+            lost=lost.get(int(row["cycle"]), ""),
+        )
+        for row, begin, spent, gap in zip(
+            frame.to_dict("records"), (start - start[:1]).tolist(), times.tolist(), pause.tolist()
+        )
+    ]
+
+
+def picture(trace: Trace, prompt: int) -> Picture:
     """Reduce one prompt of one run to what is drawn.
 
     Parameters
@@ -166,10 +296,6 @@ def picture(
         A trace of one run.
     prompt : int
         Index of the prompt.
-    of : int
-        How many prompts the run has, for the caption.
-    numbers : tuple, optional
-        The run's :func:`headline`, where it is known already.
 
     Returns
     -------
@@ -186,8 +312,7 @@ def picture(
     seen = -1
     ends = set(run["eos"] or [])
     for text, ids in one.tokens(prompt) if len(kept) else ():
-        if ids[0] in ends:
-            text = "■"
+        text = "■" if ids[0] in ends else _written(text, ids, one.pieces)
         origin, cycle, position, p = rows[place]
         place += len(ids)
         kind = "rollback" if rollback and origin == "correction" else origin if origin in KINDS else "plain"
@@ -195,42 +320,18 @@ def picture(
         spans.append(Span(text, kind, number, int(position), tuple(ids), _number(p), number != seen))
         seen = number
 
-    lost: dict[int, str] = {}
-    if len(nodes):
-        gone = nodes[nodes["status"].isin(["rejected", "unjudged"])]
-        for cycle_number, dropped in gone.groupby("cycle", observed=True):
-            pieces = [(t, one.pieces.get(t, b"?")) for t in dropped["token"].tolist()]
-            lost[int(str(cycle_number))] = "".join(text for text, _ in whole_characters(pieces))
-
-    first = float(cycles["start"].min()) if len(cycles) else 0.0
-    found = []
-    for row in cycles.to_dict("records"):
-        times = tuple(np.nan_to_num([_number(row[f"{name}_time"]) for name in PHASES]).tolist())
-        number = int(row["cycle"])
-        found.append(
-            Cycle(
-                number,
-                _number(row["start"]) - first,
-                times,
-                int(row["sent"]),
-                int(row["accepted"]),
-                int(row["emitted"]),
-                str(row["stop"]),
-                lost.get(number, ""),
-            )
-        )
+    found = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) else {})
 
     beliefs: tuple[Belief, ...] = ()
     if len(nodes):
         context = dict(zip(cycles["cycle"].tolist(), cycles["context"].tolist()))
-        start = len((run.get("prompts") or [{}])[prompt].get("tokens") or []) or min(context.values())
+        start = min((at for number, at in context.items() if number > 0), default=0)
         where = nodes["cycle"].map(context) - start + nodes["position"] - 1
         beliefs = tuple(
             Belief(int(w), float(c), str(s)) for w, c, s in zip(where, nodes["confidence"], nodes["status"])
         )
 
-    table = one.prompts
-    text = str(table["text"].iloc[0]) if len(table) else ""
+    asked = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
     threshold = (run.get("parameters") or {}).get("fallback")
     note = (
         ""
@@ -240,26 +341,28 @@ def picture(
     return Picture(
         method=str(run["method"]),
         exactness=str(run["exactness"]),
-        model=_name(run["model"]),
-        draft=_name(run["draft"]),
+        model=name_of(run["model"]),
+        draft=name_of(run["draft"]),
         index=prompt,
-        of=of,
-        prompt=text,
+        of=len(run.get("prompts") or []) or max(1, cycles["prompt"].nunique()),
+        kind=", ".join(asked[n] for n in ("kind", "language") if isinstance(asked.get(n), str)),
+        prompt=str(asked.get("text") or ""),
         spans=tuple(spans),
         prefill=next((c for c in found if c.number == 0), None),
         cycles=tuple(c for c in found if c.number > 0),
         beliefs=beliefs,
         threshold=float(threshold) if isinstance(threshold, int | float) else None,
-        headline=headline(trace) if numbers is None else numbers,
+        numbers=headline(one),
+        silent=run.get("record") is None,
         note=note,
     )
 
 
+def prompts(trace: Trace) -> list[int]:
+    """Indices of the prompts that a trace of one run holds, in the order they were decoded."""
+    return [int(n) for n in dict.fromkeys(trace.cycles["prompt"].tolist())] or [0]
+
+
 def pictures(trace: Trace, most: int = 3) -> list[Picture]:
     """Pictures of a trace's first prompts: of each run in turn, at most `most` a run."""
-    found = []
-    for run in trace.split():
-        numbers = list(dict.fromkeys(run.cycles["prompt"].tolist())) or [0]
-        top = headline(run)
-        found += [picture(run, int(n), len(numbers), top) for n in numbers[:most]]
-    return found
+    return [picture(run, n) for run in trace.split() for n in prompts(run)[:most]]

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import io
 import logging
-import unicodedata
 import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.view.picture import KINDS, PHASES, Picture, picture, visible
+from specviz.view.picture import (
+    FATES,
+    KINDS,
+    PHASE_HUES,
+    PHASES,
+    Picture,
+    Span,
+    name_of,
+    phase_times,
+    picture,
+    pictures,
+    prompts,
+    spaced,
+    visible,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from specviz.trace import Trace
 
-PHASE_HUES = {"draft": "#56b4e9", "forward": "#0072b2", "verify": "#e69f00", "commit": "#999999"}
+SIZE = 11.0  # points, of the text
+LINE = 21.0  # points from one line of it to the next
+BELOW = 28.0  # points for its legend
 CJK = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -31,12 +48,13 @@ CJK = (
 )
 
 
-def fonts(first: str = "DejaVu Sans") -> list[str]:
-    """A font that matplotlib brings, and whatever installed one has Chinese and Japanese characters."""
+@cache
+def fonts() -> list[str]:
+    """The font that matplotlib brings, and whatever installed one has Chinese and Japanese characters."""
     from matplotlib import font_manager
 
     have = set(font_manager.get_font_names())
-    return [first, *[name for name in CJK if name in have][:2]]
+    return ["DejaVu Sans", *[name for name in CJK if name in have][:2]]
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
@@ -47,24 +65,16 @@ def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     return plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def _columns(text: str) -> int:
-    """Width of a text in terminal columns: wide characters count two."""
-    return sum(
-        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text
-    )
-
-
 def _one(trace: Trace, prompt: int | None) -> Picture:
     """The picture of a prompt, by default the first, of the trace's first run."""
     run = trace.split()[0]
-    numbers = list(dict.fromkeys(run.cycles["prompt"].tolist())) or [0]
-    return picture(run, int(numbers[0] if prompt is None else prompt), len(numbers))
+    return picture(run, prompts(run)[0] if prompt is None else prompt)
 
 
-def token_strip(
-    trace: Trace, prompt: int | None = None, ax: Axes | None = None, columns: int = 96, lines: int = 14
-) -> Axes:
-    """The text, each token on the colour of how it came about, with its mark.
+def token_strip(trace: Trace, prompt: int | None = None, ax: Axes | None = None, lines: int = 14) -> Axes:
+    """The text, each token on the colour of how it came about, with its mark above it.
+
+    Words break where they reach the axes' edge when the figure is drawn, whatever its size then is.
 
     Parameters
     ----------
@@ -72,64 +82,184 @@ def token_strip(
     prompt : int, optional
         Which prompt; default the first.
     ax : Axes, optional
-    columns, lines : int
-        Where lines break, and after how many the rest is left out (and said so).
+        Default: one as tall as the text needs.
+    lines : int
+        After how many the rest is left out (and said so); fewer if the axes are low.
 
     Returns
     -------
     Axes
     """
-    return _strip(_one(trace, prompt), _axes(ax, (10, 3)), columns, lines)
+    shown = _one(trace, prompt)
+    inner = 9.8  # inches of a 10 inch figure
+    return _strip(shown, _axes(ax, (10, _height(shown, inner, lines) + 0.1)), lines)
 
 
-def _strip(shown: Picture, ax: Axes, columns: int, lines: int) -> Axes:
-    from matplotlib.patches import Rectangle
+Place = tuple[float, int, str, float, str, Span]  # x, line, text, width, mark, span
 
-    family = fonts("DejaVu Sans Mono")  # columns are counted, so the letters must be as wide as each other
-    box = ax.get_window_extent().width / ax.get_figure(root=True).dpi * 72  # type: ignore[union-attr]  # points
-    size = min(11.0, 1.6 * box / columns)
-    x, y, used = 0, 0, set()
-    for count, span in enumerate(shown.spans):
-        kind = KINDS[span.kind]
-        for i, part in enumerate(visible(span.text).split("\n")):
+
+def flow(spans: Sequence[Span], width: float, measure: Callable[[str], float]) -> list[Place]:
+    """Lay spans out in lines as text: a line breaks before the word that would pass the edge.
+
+    Parameters
+    ----------
+    spans : sequence of Span
+    width : float
+        Of a line, in the unit of `measure`.
+    measure : callable
+        Width of a text.
+
+    Returns
+    -------
+    list of (x, line, text, width, mark, span)
+        A span that holds a line break, or is wider than a line, has several places; its mark stands at the
+        first. A space at the start of a new line is kept: it belongs to its token.
+    """
+    places: list[Place] = []
+    x, line = 0.0, 0
+    for span in spans:
+        mark = KINDS[span.kind].mark
+        for i, part in enumerate(spaced(span.text).replace("\n", "⏎\n").split("\n")):
             if i:
-                x, y = 0, y + 1
-            text = (kind.mark if i == 0 else "") + part
-            width = _columns(text)
-            if x and x + width > columns:
-                x, y = 0, y + 1
-            if y >= lines:
-                break
-            if text:
-                alpha = 0.0 if span.kind == "plain" else 0.28
-                ax.add_patch(Rectangle((x, y), width, 0.82, color=kind.hue, alpha=alpha, lw=0))
-                ax.text(x, y + 0.42, text, family=family, size=size, va="center", parse_math=False)
-                x += width
-                used.add(span.kind)
-        if y >= lines:
-            ax.text(0, lines + 0.3, f"… {len(shown.spans) - count} more tokens", size=8, color="#555555")
+                x, line = 0.0, line + 1
+            while part:
+                size = measure(part)
+                fits = len(part)
+                if x + size > width:
+                    if x:  # take the beginning of a word along, unless it fills the line
+                        first = _word_start(places, line, span, part)
+                        moved, places = places[first:], places[:first]
+                        x, line = 0.0, line + 1
+                        for _, _, text, wide, its, whose in moved:
+                            places.append((x, line, text, wide, its, whose))
+                            x += wide
+                        continue
+                    while fits > 1 and size > width:
+                        fits -= 1
+                        size = measure(part[:fits])
+                places.append((x, line, part[:fits], size, mark, span))
+                x, mark, part = x + size, "", part[fits:]
+    return places
+
+
+def _word_start(places: list[Place], line: int, span: Span, part: str) -> int:
+    """From which place on a word that goes on with `part` moves to the next line."""
+    end = first = len(places)
+    if not part[0].isalnum() or not part[0].isascii():  # scripts without spaces break anywhere
+        return end
+    while first and places[first - 1][1] == line:
+        text = places[first - 1][2]
+        if text[-1] in " ⏎":
+            return first
+        first -= 1
+        if text[0] == " ":
             break
-    rows = min(y + 1, lines)
-    ax.set(xlim=(0, columns), ylim=(rows + 0.9, -0.2))
+    starts_line = first == 0 or places[first - 1][1] < line
+    return end if starts_line else first
+
+
+@cache
+def _ruler(dpi: float) -> Callable[[str], float]:
+    """Measures texts in pixels, without a figure."""
+    from matplotlib.backends.backend_agg import RendererAgg
+
+    return _measure(RendererAgg(8, 8, dpi))
+
+
+def _measure(renderer: Any) -> Callable[[str], float]:
+    """Measures texts in a renderer's pixels."""
+    from matplotlib.font_manager import FontProperties
+
+    font = FontProperties(family=fonts(), size=SIZE)
+
+    @cache
+    def width(text: str) -> float:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")
+            # A space at the end has no ink, and would not be measured.
+            both, mark = (
+                renderer.get_text_width_height_descent(t, font, False)[0] for t in (text + "|", "|")
+            )
+        return float(both - mark)
+
+    return width
+
+
+def _height(shown: Picture, inches: float, lines: int) -> float:
+    """Inches that a strip of this width needs, its legend with it."""
+    places = flow(shown.spans, inches * 72, _ruler(72.0))
+    last = places[-1][1] + 1 if places else 1
+    return (min(last, lines) * LINE + (14 if last > lines else 0) + BELOW) / 72
+
+
+def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
+    from matplotlib.artist import Artist
+    from matplotlib.patches import Rectangle
+    from matplotlib.text import Text
+    from matplotlib.transforms import IdentityTransform
+
+    class Words(Artist):
+        """Text that is laid out anew in its axes each time it is drawn."""
+
+        def draw(self, renderer: Any) -> None:
+            if not self.get_visible():
+                return
+            box = ax.get_window_extent(renderer)
+            point = renderer.points_to_pixels(1.0)
+            most = max(1, min(lines, int((box.height / point - BELOW) // LINE)))
+            measure = _measure(renderer)
+            places = flow(shown.spans, box.width, measure)
+            for x, line, text, width, mark, span in places:
+                if line >= most:
+                    break
+                base = box.y1 - (line * LINE + 16) * point
+                kind = KINDS[span.kind]
+                corner = (box.x0 + x, base - 4 * point)
+                gap = min(1.5 * point, width / 3)
+                tall = 15 * point if span.kind != "plain" else 1.2 * point
+                alpha = 0.28 if span.kind != "plain" else 1.0
+                self._paint(renderer, Rectangle(corner, width - gap, tall, color=kind.hue, alpha=alpha, lw=0))
+                self._write(renderer, box.x0 + x, base, text, SIZE, "black")
+                if mark:
+                    lead = measure(text[: len(text) - len(text.lstrip(" "))])
+                    self._write(renderer, box.x0 + x + lead, base + 11 * point, mark, 6.5, "black")
+            left = {id(span) for _, line, *_, span in places if line >= most}
+            if left:
+                base = box.y1 - (most * LINE + 10) * point
+                self._write(renderer, box.x0, base, f"… {len(left)} more tokens", 8, "#555555")
+
+        def _paint(self, renderer: Any, artist: Artist) -> None:
+            artist.set_transform(IdentityTransform())
+            artist.set_figure(ax.get_figure())  # type: ignore[arg-type]
+            artist.draw(renderer)
+
+        def _write(self, renderer: Any, x: float, y: float, text: str, size: float, colour: str) -> None:
+            self._paint(
+                renderer,
+                Text(x, y, text, family=fonts(), size=size, color=colour, va="baseline", parse_math=False),
+            )
+
     ax.axis("off")
-    handles = [Rectangle((0, 0), 1, 1, color=KINDS[k].hue, alpha=0.35) for k in KINDS if k in used]
-    names = [f"{KINDS[k].mark} {KINDS[k].word}".strip() for k in KINDS if k in used]
-    if handles:
-        ax.legend(
-            handles,
-            names,
-            loc="upper left",
-            bbox_to_anchor=(0, 0),
-            ncols=len(handles),
-            frameon=False,
-            fontsize=8,
-            handlelength=1.2,
-        )
+    ax.add_artist(Words())
+    used = [k for k in KINDS if any(s.kind == k for s in shown.spans)]
+    if not used:
+        ax.text(0, 0.5, "no token was written", transform=ax.transAxes, size=9)
+        return ax
+    handles = [Rectangle((0, 0), 1, 1, color=KINDS[k].hue, alpha=0.35) for k in used]
+    names = [f"{KINDS[k].mark} {KINDS[k].word}".strip() for k in used]
+    _legend(ax, handles, names, loc="lower left", bbox_to_anchor=(0, 0))
     return ax
 
 
+def _legend(ax: Axes, *what: Any, **more: Any) -> None:
+    """A legend in one row, without a frame."""
+    count = len(what[0]) if what else len(ax.get_legend_handles_labels()[0])
+    look = {"frameon": False, "fontsize": 8, "handlelength": 1.2, "borderpad": 0, "borderaxespad": 0}
+    ax.legend(*what, ncols=max(1, count), **(look | more))
+
+
 def timeline(trace: Trace, prompt: int | None = None, ax: Axes | None = None) -> Axes:
-    """Cycles along time, each a bar divided by phase.
+    """Cycles along time, each a bar divided by phase; what lies between bars is in no cycle.
 
     Parameters
     ----------
@@ -142,59 +272,77 @@ def timeline(trace: Trace, prompt: int | None = None, ax: Axes | None = None) ->
     Axes
         Time in milliseconds from the first cycle after the prefill.
     """
-    return _timeline(_one(trace, prompt), _axes(ax, (10, 1.4)))
+    return _timeline(_one(trace, prompt), _axes(ax, (10, 1.5)))
 
 
 def _timeline(shown: Picture, ax: Axes) -> Axes:
     cycles = shown.cycles
     begin = cycles[0].start if cycles else 0.0
-    left = np.array([(c.start - begin) * 1e3 for c in cycles])
+    first = left = np.array([(c.start - begin) * 1e3 for c in cycles])
     for i, name in enumerate(PHASES):
         width = np.array([c.times[i] * 1e3 for c in cycles])
-        ax.barh(np.zeros(len(cycles)), width, left=left, height=0.8, color=PHASE_HUES[name], label=name)
+        if name in shown.phases:
+            label = f"{name} {shown.phases[name] * 1e3:.1f} ms"
+            ax.barh(np.zeros(len(cycles)), width, left=left, height=0.8, color=PHASE_HUES[name], label=label)
         left = left + width
-    if 0 < len(cycles) <= 60:
-        for c in cycles:
-            ax.text(
-                (c.start - begin) * 1e3,
-                0.46,
-                f"{c.accepted}/{c.drafted}" if c.drafted else f"{c.emitted}",
-                size=6.5,
-                va="bottom",
-            )
-    ax.set(xlabel="ms", yticks=[], ylim=(-0.45, 0.75))
-    ax.set_title("Cycles (accepted/drafted above)", size=9, loc="left")
-    ax.legend(loc="upper right", bbox_to_anchor=(1, 1.4), ncols=4, frameon=False, fontsize=8, handlelength=1)
+    ax.vlines(first, -0.4, 0.5, color="#555555", lw=0.6)
+    if shown.drafts and len(cycles) <= 40:
+        for c, x in zip(cycles, first):
+            ax.text(x, 0.46, f" {c.label}", size=6.5, va="bottom")
+    ax.set(xlabel="time in ms", yticks=[], ylim=(-0.45, 0.8))
+    if len(left) and left[-1] > 0:
+        ax.set_xlim(0, left[-1])
+    above = ", accepted/sent above each" if shown.drafts and len(cycles) <= 40 else ""
+    ax.set_title(f"{len(cycles)} cycles{above}", size=9, loc="left")
+    if shown.phases:
+        _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.02), handlelength=1, columnspacing=1.2)
     ax.spines[["top", "left", "right"]].set_visible(False)
     return ax
 
 
 def confidence(trace: Trace, prompt: int | None = None, ax: Axes | None = None) -> Axes:
-    """The drafter's confidence in each draft token, by output position, and what became of it."""
+    """The drafter's confidence in each draft token, by output position, and what became of it.
+
+    Parameters
+    ----------
+    trace : Trace
+    prompt : int, optional
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Position in the output (0 is the first token written) against the drafter's largest probability.
+    """
     return _confidence(_one(trace, prompt), _axes(ax, (10, 1.8)))
 
 
 def _confidence(shown: Picture, ax: Axes) -> Axes:
+    from matplotlib.ticker import MaxNLocator
+
     looks: dict[str, dict[str, Any]] = {
-        "accepted": {"marker": "o", "color": "#0072b2", "s": 14},
-        "rejected": {"marker": "x", "color": "#d55e00", "s": 22},
-        "unjudged": {"marker": ".", "color": "#999999", "s": 10},
+        "accepted": {"marker": "o", "color": "#0072b2", "s": 16},
+        "rejected": {"marker": "x", "color": "#d55e00", "s": 26},
+        "unjudged": {"marker": ".", "color": "#777777", "s": 14},
+        "unreviewed": {"marker": "$?$", "color": "#777777", "s": 30},
+        "cut": {"marker": "|", "color": "#777777", "s": 30},
+        "unsent": {"marker": "o", "facecolors": "none", "edgecolors": "#777777", "s": 16},
+        "pruned": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 16},
     }
-    for status, look in looks.items():
+    for status in FATES:
         dots = [(b.position, b.confidence) for b in shown.beliefs if b.status == status]
         if dots:
-            ax.scatter(*zip(*dots), label=status, **look)
+            ax.scatter(*zip(*dots), label=status, clip_on=False, **looks[status])
     if shown.threshold is not None:
         ax.axhline(shown.threshold, ls="--", lw=1, color="#444444", label=f"threshold {shown.threshold:g}")
-    if not shown.beliefs:
-        ax.text(
-            0.5, 0.5, "this method drafts without a confidence", transform=ax.transAxes, ha="center", size=9
-        )
+    if shown.why_no_beliefs:
+        ax.text(0.5, 0.5, shown.why_no_beliefs, transform=ax.transAxes, ha="center", size=9)
     else:
-        ax.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=4, frameon=False, fontsize=8)
-    ax.set(ylim=(-0.04, 1.04))
-    ax.set_xlabel("output position", size=8)
-    ax.set_title("Drafter's confidence", size=9, loc="left")
+        _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.02))
+    ax.set(ylim=(-0.04, 1.04), yticks=(0, 0.5, 1))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlabel("position in the output")
+    ax.set_title("Drafter's confidence in each draft token", size=9, loc="left")
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -256,34 +404,33 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        Milliseconds a cycle, the prefill left out.
+        Milliseconds a cycle, the prefill left out; a bar is as long as the mean cycle.
     """
     runs = trace.split()
-    ax = _axes(ax, (6, 0.6 + 0.5 * len(runs)))
-    left = np.zeros(len(runs))
-    tables = [run.cycles[run.cycles["cycle"] > 0] for run in runs]
-    parts = {name: np.array([t[f"{name}_time"].mean() for t in tables]) * 1e3 for name in PHASES}
-    whole = np.array([t["duration"].mean() for t in tables]) * 1e3
-    for name, width in parts.items():
-        ax.barh(np.arange(len(runs)), np.nan_to_num(width), left=left, color=PHASE_HUES[name], label=name)
-        left = left + np.nan_to_num(width)
-    ax.barh(
-        np.arange(len(runs)),
-        np.maximum(np.nan_to_num(whole) - left, 0),
-        left=left,
-        color="#dddddd",
-        label="rest",
-    )
-    ax.set_yticks(np.arange(len(runs)), [f"{run.run['method']}" for run in runs])
+    ax = _axes(ax, (8, 0.9 + 0.5 * len(runs)))
+    mean = np.zeros((len(runs), len(PHASES)))
+    names = []
+    for row, run in enumerate(runs):
+        table = run.cycles[run.cycles["cycle"] > 0]
+        if len(table):
+            mean[row] = phase_times(table).mean(0) * 1e3
+        names.append(visible("\n← ".join(filter(None, (run.run["method"], name_of(run.run["draft"]))))))
+    y = np.arange(len(runs))
+    for i, name in enumerate(PHASES):
+        if mean[:, i].any():
+            left = mean[:, :i].sum(1)
+            ax.barh(y, mean[:, i], left=left, height=0.7, color=PHASE_HUES[name], label=name)
+    ax.set_yticks(y, names, size=8, parse_math=False)
     ax.invert_yaxis()
     ax.set_xlabel("ms a cycle (mean)")
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, frameon=False, fontsize=8, handlelength=1)
+    if mean.any():
+        _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.02), handlelength=1)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
-def poster(shown: Picture) -> bytes:
-    """One prompt's picture as PNG: headline, text, cycles and confidence.
+def poster(trace: Trace) -> bytes:
+    """The picture of a trace's first text as PNG: whose it is, its numbers, text, cycles and confidence.
 
     Returns
     -------
@@ -293,27 +440,34 @@ def poster(shown: Picture) -> bytes:
     from matplotlib.figure import Figure
 
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    columns = sum(_columns(s.text) + len(KINDS[s.kind].mark) for s in shown.spans)
-    lines = min(14, 1 + columns // 90 + sum(s.text.count("\n") for s in shown.spans))
-    heights = [0.32 + 0.24 * lines, 1.15, 1.5 if shown.beliefs else 0.0]
-    used = [h for h in heights if h]
-    figure = Figure(figsize=(10, 0.75 + sum(used)), dpi=100, layout="constrained", facecolor="white")
+    shown = pictures(trace, 1)[0]
+    # Inches: laid out by hand, so that the text has the very room that it was measured for.
+    wide, left, inner, lines = 10.0, 0.45, 9.4, 14
+    heights = [0.5, _height(shown, inner, lines), 1.45, 0.0 if shown.why_no_beliefs else 1.6]
+    tall = sum(heights) + 0.05
+    figure = Figure(figsize=(wide, tall), dpi=100, facecolor="white")
     FigureCanvasAgg(figure)
-    axes = np.atleast_1d(figure.subplots(len(used), 1, height_ratios=used))
+
+    def room(below: float, above: float, row: int) -> Axes:
+        low = tall - sum(heights[: row + 1]) + below
+        return figure.add_axes((left / wide, low / tall, inner / wide, (heights[row] - below - above) / tall))
+
     names = " ← ".join(filter(None, (shown.model, shown.draft)))
-    line = "   ".join(f"{name} {value}" for name, value, _ in shown.headline)
-    figure.suptitle(
-        f"{shown.method}  ({shown.exactness})   {names}\n{line}",
+    which = f"   {shown.name}" if shown.of > 1 else ""
+    line = "   ".join(f"{name} {value}" for name, value, _ in shown.numbers)
+    figure.text(
+        left / wide,
+        1 - 0.1 / tall,
+        visible(f"{shown.method}  ({shown.exactness})   {names}{which}\n{line}"),
         size=9.5,
-        x=0.01,
-        ha="left",
+        va="top",
         family=fonts(),
         parse_math=False,
     )
-    _strip(shown, axes[0], 96, lines)
-    _timeline(shown, axes[1])
-    if shown.beliefs:
-        _confidence(shown, axes[2])
+    _strip(shown, room(0, 0, 1), lines)
+    _timeline(shown, room(0.5, 0.32, 2))
+    if heights[3]:
+        _confidence(shown, room(0.5, 0.32, 3))
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for what no font has

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 from math import isfinite
@@ -15,7 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.errors import TraceError
-from specviz.view.picture import KINDS, PHASES, STATUS_MARKS, Picture, Span, pictures, visible
+from specviz.view.picture import (
+    FATES,
+    KINDS,
+    PHASES,
+    Numbers,
+    Picture,
+    Span,
+    headline,
+    pictures,
+    prompts,
+    spaced,
+    visible,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +38,19 @@ if TYPE_CHECKING:
 
 MOST_SPANS = 1200  # beyond this the static text stops and says so; the trace itself holds everything
 MOST_CYCLES = 240
-PHASE_HUES = {"draft": "#56b4e9", "forward": "#0072b2", "verify": "#e69f00", "commit": "#999999"}
+MOST_RUNS = 8  # in a notebook's output
+DRAWN = 960  # pixels that a lane is about wide; labels that do not fit are left out
+# What a mark of the confidence lane looks like, for its caption.
+DOTS = {
+    "accepted": "●",
+    "rejected": "×",
+    "unjudged": "•",
+    "unreviewed": "?",
+    "cut": "│",
+    "unsent": "○",
+    "pruned": "△",
+}
+SIGNS = re.compile("⟨(?:0x[0-9A-F]{2}|U\\+[0-9A-F]{4,6})⟩|[⇥⍽␣]")
 
 
 def style() -> str:
@@ -37,8 +63,9 @@ def _ms(seconds: float) -> str:
 
 
 def _shown(text: str) -> str:
-    """A token's text with line breaks and control characters visible, escaped."""
-    return escape(visible(text)).replace("\n", '<i class="nl">⏎</i>\n')
+    """A token's text with line breaks, lost spaces and unseen characters visible, escaped."""
+    signed = SIGNS.sub(lambda found: f'<i class="sign">{found[0]}</i>', escape(spaced(text)))
+    return signed.replace("\n", '<i class="sign">⏎</i>\n')
 
 
 def _title(span: Span) -> str:
@@ -48,166 +75,260 @@ def _title(span: Span) -> str:
     return f"{kind.word}: {kind.meaning}; cycle {span.cycle}, position {span.position}, id {ids}{p}"
 
 
-def text_lane(picture: Picture) -> str:
-    """The text, each token coloured and marked by how it came about; rejected drafts can be shown."""
-    lost = {c.number: c.lost for c in picture.cycles if c.lost}
+def text_lane(shown: Picture) -> str:
+    """The text, each token coloured and marked by how it came about; dropped drafts can be shown."""
+    lost = {c.number: c.lost for c in shown.cycles if c.lost}
     out = []
-    for span in picture.spans[:MOST_SPANS]:
+    for span in shown.spans[:MOST_SPANS]:
         kind = KINDS[span.kind]
         if span.kind not in ("draft", "plain", "bonus") and span.cycle in lost:
-            out.append(f'<del title="drafted and dropped">{_shown(lost.pop(span.cycle))}</del>')
+            out.append(f'<del title="sent and dropped">{_shown(lost.pop(span.cycle))}</del>')
         mark = f"<sup>{kind.mark}</sup>" if kind.mark else ""
         edge = " e" if span.opens else ""
         title = escape(_title(span), quote=True)
-        out.append(f'<span class="t {span.kind}{edge}" title="{title}">{mark}{_shown(span.text)}</span>')
-    if len(picture.spans) > MOST_SPANS:
-        out.append(f'<em class="note"> … {len(picture.spans) - MOST_SPANS} more tokens are in the trace</em>')
+        word = span.text.lstrip(" ")  # the mark stands over the letters, not over the space before them
+        space = span.text[: len(span.text) - len(word)] if word else ""
+        # wrapped, so that a mark goes to the next line with its word
+        body = f"{mark}{_shown(span.text)}" if len(space) != 1 else f" <span>{mark}{_shown(word)}</span>"
+        out.append(f'<span class="t {span.kind}{edge}" title="{title}">{body}</span>')
+    if len(shown.spans) > MOST_SPANS:
+        out.append(f'<em class="note"> … {len(shown.spans) - MOST_SPANS} more tokens are in the trace</em>')
     return f'<div class="text" dir="auto">{"".join(out)}</div>'
 
 
-def legend(picture: Picture) -> str:
+def legend(shown: Picture) -> str:
     """The kinds that occur, in words, with how many tokens each has."""
     counts: dict[str, int] = {}
-    for span in picture.spans:
+    for span in shown.spans:
         counts[span.kind] = counts.get(span.kind, 0) + len(span.tokens)
     items = []
     for name, kind in KINDS.items():
         if name in counts:
-            mark = f"<sup>{kind.mark}</sup>" if kind.mark else ""
+            mark = f"<b>{kind.mark}</b> " if kind.mark else ""
             title = escape(kind.meaning, quote=True)
-            items.append(f'<span class="t {name}" title="{title}">{mark}{kind.word}</span> {counts[name]}')
+            items.append(
+                f'<span><span class="t {name}" title="{title}">{mark}{kind.word}</span> {counts[name]}</span>'
+            )
+    if not items:
+        return '<p class="note">No token was written.</p>'
     show = ""
-    if any(c.lost for c in picture.cycles):
+    if any(c.lost for c in shown.cycles):
         show = '<label class="show"><input type="checkbox" class="sv-lost"> show dropped drafts</label>'
-    return f'<div class="legend">{" ".join(f"<span>{i}</span>" for i in items)}{show}</div>'
+    return f'<div class="legend"><span>Tokens:</span>{"".join(items)}{show}</div>'
 
 
-def cycle_lane(picture: Picture, width: int = 960, height: int = 54) -> str:
-    """Cycles along time: each a bar divided by phase, accepted over drafted above where there is room."""
-    cycles = picture.cycles[:MOST_CYCLES]
-    end = max((c.start + sum(c.times) for c in cycles), default=0.0)
-    if not cycles or end <= 0:
-        return '<p class="note">No cycle times were recorded.</p>'
+def _figure(said: str, keys: str, height: int, drawing: str) -> str:
+    label = escape(re.sub("<[^>]*>", "", said), quote=True)
+    return (
+        f"<figure><figcaption>{said}{keys}</figcaption>"
+        f'<svg width="100%" height="{height}" role="img" aria-label="{label}">{drawing}</svg></figure>'
+    )
+
+
+def cycle_lane(shown: Picture) -> str:
+    """Cycles along time: each a bar divided by phase, accepted over sent above where there is room."""
+    cycles = shown.cycles[:MOST_CYCLES]
+    if not cycles:
+        return '<p class="note">No cycle was recorded.</p>'
     begin = cycles[0].start
-    scale = width / (end - begin)
+    end = max(c.start + sum(c.times) for c in cycles)
+    if not end > begin:
+        return '<p class="note">No cycle times were recorded.</p>'
+    scale = 100 / (end - begin)
     bars = []
     for c in cycles:
-        left = (c.start - begin) * scale
-        label = f"cycle {c.number}: {c.emitted} out, {c.accepted} of {c.drafted} accepted; " + ", ".join(
-            f"{name} {_ms(t)}" for name, t in zip(PHASES, c.times)
-        )
-        parts, x = [], left
+        left = x = (c.start - begin) * scale
+        phases = ", ".join(f"{name} {_ms(t)}" for name, t in zip(PHASES, c.times) if t > 0)
+        counts = f"{c.drafted} drafted, {c.sent} sent, {c.judged} judged, {c.accepted} accepted, "
+        label = f"cycle {c.number}: {counts if shown.drafts else ''}{c.emitted} emitted; {phases}"
+        parts = []
         for name, seconds in zip(PHASES, c.times):
             w = seconds * scale
-            if w > 0.05:
-                parts.append(
-                    f'<rect x="{x:.1f}" y="16" width="{w:.1f}" height="24" fill="{PHASE_HUES[name]}"/>'
-                )
+            if w > 0.005:
+                parts.append(f'<rect x="{x:.2f}%" y="16" width="{w:.2f}%" height="24" class="p-{name}"/>')
             x += w
-        count = f"{c.accepted}/{c.drafted}" if c.drafted else str(c.emitted)
-        if x - left > 6 * len(count):
-            parts.append(f'<text x="{(left + x) / 2:.1f}" y="12" text-anchor="middle">{count}</text>')
-        bars.append(f'<g><title>{escape(label)}</title>{"".join(parts)}<path d="M{left:.1f} 14v30"/></g>')
-    ticks = (
-        f'<text x="0" y="{height - 1}">0</text>'
-        f'<text x="{width}" y="{height - 1}" text-anchor="end">{_ms(end - begin)}</text>'
+        room = (x - left) * DRAWN / 100 / (7 * len(c.label))
+        if shown.drafts and room > 1:
+            narrow = ' class="wide"' if room < 2 else ""  # too long for a narrow page
+            parts.append(
+                f'<text x="{(left + x) / 2:.2f}%" y="11" text-anchor="middle"{narrow}>{c.label}</text>'
+            )
+        edge = f'<line x1="{left:.2f}%" x2="{left:.2f}%" y1="14" y2="43"/>'
+        bars.append(f"<g><title>{escape(label)}</title>{''.join(parts)}{edge}</g>")
+    pause = sum(c.pause for c in cycles[:-1])
+    base = '<line x1="0" x2="100%" y1="28" y2="28" class="ax"/>' if pause * scale > 0.3 else ""
+    ticks = f'<text x="0" y="54">0</text><text x="100%" y="54" text-anchor="end">{_ms(end - begin)}</text>'
+    whole = sum(shown.phases.values())
+    keys = "".join(
+        f'<span><i class="p-{name}"></i>{name} {_ms(t)} ({t / whole:.0%})</span>'
+        for name, t in shown.phases.items()
     )
-    keys = " ".join(f'<span><i style="background:{PHASE_HUES[n]}"></i>{n}</span>' for n in PHASES)
-    more = (
-        f" The first {MOST_CYCLES} of {len(picture.cycles)} cycles."
-        if len(picture.cycles) > MOST_CYCLES
-        else ""
-    )
-    said = f"Cycles to scale of time; numbers are accepted/drafted.{more}"
-    return (
-        f'<figure><figcaption>{said} {keys}</figcaption><svg viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{said}">{"".join(bars)}{ticks}</svg></figure>'
-    )
+    if base:
+        keys += (
+            f'<span title="recording and whatever else ran; in no cycle">— between cycles {_ms(pause)}</span>'
+        )
+    said = f"{len(shown.cycles)} cycles along time, {_ms(whole)} in all"
+    if len(shown.cycles) > MOST_CYCLES:
+        said += f" (the first {MOST_CYCLES} are drawn)"
+    if shown.prefill and sum(shown.prefill.times) > 0:
+        said += f", after a prefill of {_ms(sum(shown.prefill.times))}"
+    said += "." + (" Above each: draft tokens accepted/sent." if shown.drafts else "")
+    said += " –: nothing was sent." if shown.drafts and not all(c.sent for c in cycles) else ""
+    return _figure(said, keys, 57, f"{base}{''.join(bars)}{ticks}")
 
 
-def confidence_lane(picture: Picture, width: int = 960, height: int = 84) -> str:
-    """What the drafter believed of each judged token, by output position, and what became of it."""
-    beliefs = [b for b in picture.beliefs if isfinite(b.confidence)]
-    if not beliefs:
-        return '<p class="note">No confidence lane: this method drafts without one.</p>'
-    beliefs = beliefs[: 4 * MOST_CYCLES]
-    last = max(b.position for b in beliefs) + 1
-    top, low = 6, height - 14
+def confidence_lane(shown: Picture) -> str:
+    """What the drafter believed of each draft token, by output position, and what became of it."""
+    if shown.why_no_beliefs:
+        return f'<p class="note">{shown.why_no_beliefs}</p>'
+    beliefs = [b for b in shown.beliefs if isfinite(b.confidence)]
+    drawn = beliefs[: 4 * MOST_CYCLES]
+    last = max(b.position for b in drawn) + 1
+    top, low = 6, 70
     dots = []
-    for b in beliefs:
-        x, y = (b.position + 0.5) * width / last, low - b.confidence * (low - top)
-        status = b.status if b.status in STATUS_MARKS else "unjudged"
-        if status == "accepted":
-            shape = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" class="ok"/>'
-        elif status == "rejected":
-            shape = f'<path d="M{x - 3:.1f} {y - 3:.1f}l6 6m0 -6l-6 6" class="no"/>'
+    for b in drawn:
+        x, y = f"{(b.position + 0.5) * 100 / last:.2f}%", low - b.confidence * (low - top)
+        if b.status == "accepted":
+            shape = f'<circle cx="{x}" cy="{y:.1f}" r="3.5" class="ok"/>'
+        elif b.status == "rejected":
+            shape = f'<text x="{x}" y="{y:.1f}" class="no">×</text>'
+        elif b.status in ("pruned", "unreviewed"):
+            shape = f'<text x="{x}" y="{y:.1f}" class="sym">{DOTS[b.status]}</text>'
+        elif b.status == "cut":
+            shape = f'<line x1="{x}" x2="{x}" y1="{y - 4:.1f}" y2="{y + 4:.1f}"/>'
         else:
-            shape = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" class="un"/>'
+            shape = (
+                f'<circle cx="{x}" cy="{y:.1f}" r="{3 if b.status == "unsent" else 2}" class="{b.status}"/>'
+            )
         dots.append(
-            f"<g><title>position {b.position}: confidence {b.confidence:.3f}, {status}</title>{shape}</g>"
+            f"<g><title>position {b.position}: confidence {b.confidence:.3f}, {b.status}</title>{shape}</g>"
         )
     line = ""
-    if picture.threshold is not None:
-        y = low - min(picture.threshold, 1.0) * (low - top)
-        title = f"fallback threshold {picture.threshold:g}"
-        line = f'<path d="M0 {y:.1f}H{width}" class="th"><title>{title}</title></path>'
+    if shown.threshold is not None:
+        y = low - min(shown.threshold, 1.0) * (low - top)
+        title = f"fallback threshold {shown.threshold:g}"
+        line = f'<line x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}" class="th"><title>{title}</title></line>'
     axis = (
-        f'<path d="M0 {low}H{width}M0 {top}H{width}" class="ax"/><text x="0" y="{height - 2}">0</text>'
-        f'<text x="{width}" y="{height - 2}" text-anchor="end">output position {last}</text>'
+        f'<line x1="0" x2="100%" y1="{low}" y2="{low}" class="ax"/>'
+        f'<line x1="0" x2="100%" y1="{top}" y2="{top}" class="ax"/>'
+        '<text x="0" y="82">position 0</text>'
+        f'<text x="100%" y="82" text-anchor="end">position {last - 1}</text>'
     )
-    said = "The drafter's confidence in each draft token (top is 1): ● accepted, × rejected, dot not judged."
-    said += " Dashed: the fallback threshold." if line else ""
-    return (
-        f'<figure><figcaption>{said}</figcaption><svg viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{escape(said, quote=True)}">{axis}{line}{"".join(dots)}</svg></figure>'
-    )
+    used = {b.status for b in drawn}
+    keys = "".join(f"<span>{DOTS[n]} {what}</span>" for n, what in FATES.items() if n in used)
+    if line:
+        keys += f"<span>╌ fallback threshold {shown.threshold:g}</span>"
+    said = "The drafter's confidence in each draft token, from 0 to 1, by position in the output."
+    if len(beliefs) > len(drawn):
+        said += f" The first {len(drawn)} of {len(beliefs)}."
+    return _figure(said, keys, 85, f"{axis}{line}{''.join(dots)}")
 
 
-def headline(picture: Picture) -> str:
-    """Method, models, exactness and the metrics, each with its meaning on hover."""
-    badge = {"exact": "yes", "exact up to ties": "ties", "lossy": "lossy"}.get(picture.exactness, "lossy")
-    models = escape(picture.model) + (f" ← {escape(picture.draft)}" if picture.draft else "")
-    chips = "".join(
-        f'<span class="chip" title="{escape(why, quote=True)}"><b>{escape(value)}</b> {escape(name)}</span>'
-        for name, value, why in picture.headline
+def chips(numbers: Numbers, whose: str = "") -> str:
+    """Metrics, each with its meaning on hover, and whose they are."""
+    owner = f'<span class="whose">{escape(whose)}</span>' if whose else ""
+    each = "".join(
+        f'<span class="chip" title="{escape(why, quote=True)}"><b>{escape(value)}</b> {escape(n)}</span>'
+        for n, value, why in numbers
     )
+    return f'<div class="chips">{owner}{each}</div>'
+
+
+def head(shown: Picture) -> str:
+    """Method, models and exactness."""
+    badge = {"exact": "yes", "exact up to ties": "ties", "lossy": "lossy"}.get(shown.exactness, "lossy")
+    models = escape(visible(shown.model))
+    models += f" ← {escape(visible(shown.draft))}" if shown.draft else ""
     return (
-        f'<div class="head"><strong>{escape(picture.method)}</strong> <span class="models">{models}</span> '
+        f'<div class="head"><strong>{escape(visible(shown.method))}</strong> '
+        f'<span class="models">{models}</span> '
         f'<span class="badge {badge}" title="Whether the text is the target\'s own">'
-        f"{escape(picture.exactness)}</span></div>"
-        f'<div class="chips">{chips}</div>'
+        f"{escape(shown.exactness)}</span></div>"
     )
 
 
-def section(picture: Picture) -> str:
-    """One prompt's picture, without the style block."""
-    which = f"Prompt {picture.index + 1} of {picture.of}" if picture.of > 1 else "Prompt"
-    text = f'<pre dir="auto">{escape(visible(picture.prompt))}</pre>'
-    prompt = f'<details class="prompt"><summary>{which}</summary>{text}</details>'
-    if not picture.prompt:
-        prompt = f'<p class="note">{which}: not in the trace.</p>'
-    note = f'<p class="note">{escape(picture.note)}</p>' if picture.note else ""
-    return (
-        prompt + note + text_lane(picture) + legend(picture) + cycle_lane(picture) + confidence_lane(picture)
-    )
+def _excerpt(text: str, most: int = 90) -> str:
+    line = " ".join(visible(text).split())
+    return line if len(line) <= most else line[:most] + "…"
 
 
-def block(pictures: list[Picture]) -> str:
-    """The pictures of one run as a fragment for a notebook's output."""
-    body = "<hr>".join(section(p) for p in pictures)
-    rest = pictures[0].of - len(pictures)
-    more = f'<p class="note">{rest} more prompts: trace.select(prompt=…) shows each.</p>' if rest > 0 else ""
-    return f'<div class="specviz"><style>{style()}</style>{headline(pictures[0])}{body}{more}</div>'
+def section(shown: Picture, alone: bool = False) -> str:
+    """One text's picture, without the style block and the method's name.
+
+    Parameters
+    ----------
+    shown : Picture
+    alone : bool
+        It is the only text of its run, so nothing need say whose the numbers are.
+    """
+    kind = f" ({escape(visible(shown.kind))})" if shown.kind else ""
+    name = shown.name.capitalize()
+    prompt = f'<p class="note">{name}{kind}. The prompt is not in the trace.</p>'
+    if shown.prompt:
+        summary = f"{name}{kind}: <q>{escape(_excerpt(shown.prompt))}</q>"
+        whole = f'<pre dir="auto">{escape(visible(shown.prompt))}</pre>'
+        prompt = f'<details class="prompt"><summary>{summary}</summary>{whole}</details>'
+    note = f'<p class="note">{escape(visible(shown.note))}</p>' if shown.note else ""
+    own = chips(shown.numbers, "" if alone else "This text:")
+    lanes = (text_lane(shown), legend(shown), cycle_lane(shown), confidence_lane(shown))
+    return prompt + note + own + "".join(lanes)
+
+
+def _run(trace: Trace, shown: list[Picture], anchor: str = "") -> str:
+    """One run: its name, its numbers if it has several texts, and the pictures of the first of them."""
+    count = len(prompts(trace))
+    together = chips(headline(trace), f"All {count} texts:") if count > 1 else ""
+    parts = []
+    for one in shown:
+        at = f' id="{anchor}-{one.index + 1}"' if anchor else ""
+        parts.append(f"<section{at}>{section(one, count == 1)}</section>")
+    if count > len(shown):
+        parts.append(
+            f'<p class="note">{count - len(shown)} more texts: trace.select(prompt=…) shows each.</p>'
+        )
+    at = f' id="{anchor}"' if anchor else ""
+    return f'<div class="run"{at}>{head(shown[0])}{together}{"".join(parts)}</div>'
+
+
+def block(trace: Trace, most: int) -> str:
+    """A trace as a fragment for a notebook's output: `most` texts of each of its first runs."""
+    runs = trace.split()
+    rest = len(runs) - MOST_RUNS
+    more = f'<p class="note">{rest} more runs: trace.select(run=…) shows each.</p>' if rest > 0 else ""
+    body = "".join(_run(run, pictures(run, most)) for run in runs[:MOST_RUNS])
+    return f'<div class="specviz"><style>{style()}</style>{body}{more}</div>'
+
+
+def contents(entries: Iterable[tuple[str, str, list[tuple[str, str, str]]]]) -> str:
+    """A page's list of contents.
+
+    Parameters
+    ----------
+    entries : iterable of (anchor, name, inner)
+        The inner ones are (anchor, name, what it says on hover).
+
+    Returns
+    -------
+    str
+    """
+    lines = []
+    for anchor, name, inner in entries:
+        links = " ".join(
+            f'<a href="#{a}" title="{escape(visible(why), quote=True)}">{escape(visible(n))}</a>'
+            for a, n, why in inner
+        )
+        lines.append(f'<li><a href="#{anchor}">{escape(visible(name))}</a> {links}</li>')
+    return f'<nav id="contents" aria-label="Contents"><h2>Contents</h2><ul>{"".join(lines)}</ul></nav>'
 
 
 def table(frame: pd.DataFrame) -> str:
     """A data frame as a plain HTML table, every cell escaped."""
-    head = "".join(f"<th>{escape(str(c))}</th>" for c in frame.columns)
+    names = "".join(f"<th>{escape(str(c))}</th>" for c in frame.columns)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape('' if v is None or v != v else str(v))}</td>" for v in row) + "</tr>"
         for row in frame.itertuples(index=False)
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="table"><table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def document(title: str, parts: list[str]) -> str:
@@ -217,16 +338,15 @@ def document(title: str, parts: list[str]) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        "<style>:root{color-scheme:light dark}"
-        "body{margin:0 auto;max-width:1020px;padding:1em;background:Canvas;color:CanvasText}"
-        f"{style()}</style>"
-        f'</head><body><main class="specviz"><h1>{escape(title)}</h1>{"".join(parts)}</main></body></html>'
+        f'<style>{style()}</style></head><body class="specviz-page">'
+        f'<main class="specviz"><h1>{escape(title)}</h1>{"".join(parts)}</main></body></html>'
     )
 
 
-def fragment(shown: Picture) -> str:
-    """One run's headline and one prompt's picture, for a page that has the style already."""
-    return f"<section>{headline(shown)}{section(shown)}</section>"
+def fragment(shown: Picture, anchor: str = "") -> str:
+    """One method's name and one text's picture, for a page that has the style already."""
+    at = f' id="{anchor}"' if anchor else ""
+    return f'<section class="run"{at}>{head(shown)}{section(shown)}</section>'
 
 
 def write_text(path: Path, text: str, force: bool = False) -> Path:
@@ -252,11 +372,14 @@ def write_text(path: Path, text: str, force: bool = False) -> Path:
 
 
 def write(trace: Trace, path: Path, force: bool = False, most: int = 20) -> Path:
-    """Write a trace's page: each run's headline and its first `most` prompts."""
-    parts = []
-    for run in trace.split():
-        shown = pictures(run, most)
-        parts += [headline(shown[0]), *(f"<section>{section(p)}</section><hr>" for p in shown)]
-        if shown[0].of > most:
-            parts.append(f'<p class="note">{shown[0].of - most} more prompts are in the trace.</p>')
+    """Write a trace's page: contents, then each run with its first `most` texts."""
+    entries, parts = [], []
+    for number, run in enumerate(trace.split(), 1):
+        shown, anchor = pictures(run, most), f"run-{number}"
+        inner = [(f"{anchor}-{p.index + 1}", str(p.index + 1), _excerpt(p.prompt)) for p in shown]
+        names = " ← ".join(filter(None, (shown[0].model, shown[0].draft)))
+        entries.append((anchor, f"{shown[0].method}: {names}", inner))
+        parts.append(_run(run, shown, anchor))
+    if sum(len(inner) for *_, inner in entries) > 1:
+        parts.insert(0, contents(entries))
     return write_text(path, document("specviz trace", parts), force)

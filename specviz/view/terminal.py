@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from specviz.view.picture import KINDS, PHASES, Picture, visible
+from specviz.view.picture import KINDS, Numbers, Picture, spaced, visible
 
 COLOURS = {
     "plain": "",
     "draft": "34",
+    "unreviewed": "36",
     "bonus": "32",
     "correction": "33;1",
     "rollback": "33;1",
@@ -15,8 +16,15 @@ COLOURS = {
 }
 
 
+def head(picture: Picture, together: Numbers = (), texts: int = 1, colour: bool = False) -> str:
+    """A run's method, models and exactness, and the numbers of all its texts if there are several."""
+    names = " ← ".join(filter(None, (picture.model, picture.draft)))
+    first = f"{_paint(visible(picture.method), '1', colour)}  {visible(names)}  [{picture.exactness}]"
+    return first + (f"\nall {texts} texts:  {_line(together)}" if texts > 1 else "")
+
+
 def block(picture: Picture, colour: bool = False) -> str:
-    """One prompt: headline, text with marks, cycles as one line each of the first twenty.
+    """One text: its numbers, the text with marks, the first cycles and the time of each phase.
 
     Parameters
     ----------
@@ -28,36 +36,39 @@ def block(picture: Picture, colour: bool = False) -> str:
     -------
     str
     """
-
-    def paint(text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
-
-    names = " ← ".join(filter(None, (picture.model, picture.draft)))
-    lines = [
-        f"{paint(picture.method, '1')}  {visible(names)}  [{picture.exactness}]",
-        "  ".join(f"{name} {value}" for name, value, _ in picture.headline),
-    ]
-    if picture.of > 1:
-        lines.append(f"prompt {picture.index + 1} of {picture.of}")
+    lines = [f"{picture.name}:  {_line(picture.numbers)}"]
     if picture.note:
-        lines.append(picture.note)
+        lines.append(visible(picture.note))
     body: list[str] = []
     for span in picture.spans:
         kind = KINDS[span.kind]
         bar = "|" if span.opens and not colour and span.kind != "plain" and body else ""
-        body.append(bar + paint(kind.mark + visible(span.text), COLOURS[span.kind]))
+        word = span.text.lstrip(" ")
+        space = " " if span.text == f" {word}" and word else ""
+        shown = space + kind.mark + spaced(word if space else span.text)
+        body.append(bar + _paint(shown.replace("\n", "⏎\n"), COLOURS[span.kind], colour))
     lines += ["", "".join(body), ""]
     used = [k for k in KINDS if any(s.kind == k for s in picture.spans)]
     counts = {k: sum(len(s.tokens) for s in picture.spans if s.kind == k) for k in used}
-    lines.append(
-        "  ".join(paint(f"{KINDS[k].mark}{KINDS[k].word}", COLOURS[k]) + f" {counts[k]}" for k in used)
-    )
-    if any(c.drafted for c in picture.cycles):
-        strip = " ".join(f"{c.accepted}/{c.drafted}" for c in picture.cycles[:32])
+    if used:
+        words = (
+            _paint(f"{KINDS[k].mark}{KINDS[k].word}", COLOURS[k], colour) + f" {counts[k]}" for k in used
+        )
+        lines.append("tokens: " + "  ".join(words))
+    if picture.drafts:
+        strip = " ".join(c.label for c in picture.cycles[:32])
         more = " …" if len(picture.cycles) > 32 else ""
-        lines.append(f"accepted/drafted by cycle: {strip}{more}")
-    if picture.cycles:
-        total = [sum(c.times[i] for c in picture.cycles) for i in range(len(PHASES))]
-        if whole := sum(total):
-            lines.append("time: " + ", ".join(f"{n} {t / whole:.0%}" for n, t in zip(PHASES, total)))
+        none = " (–: nothing sent)" if any(c.label == "–" for c in picture.cycles[:32]) else ""
+        lines.append(f"accepted/sent by cycle{none}: {strip}{more}")
+    if whole := sum(picture.phases.values()):
+        shares = ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in picture.phases.items())
+        lines.append(f"time: {whole * 1e3:.1f} ms in {len(picture.cycles)} cycles: {shares}")
     return "\n".join(lines)
+
+
+def _line(numbers: Numbers) -> str:
+    return "  ".join(f"{name} {value}" for name, value, _ in numbers)
+
+
+def _paint(text: str, code: str, colour: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text

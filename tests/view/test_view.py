@@ -11,26 +11,41 @@ import numpy as np
 import pytest
 import traces
 
-from specviz import view
+from specviz import metrics, schema, view
 from specviz.errors import TraceError
-from specviz.view import static
-from specviz.view.picture import KINDS, picture, pictures
+from specviz.view import plots, static
+from specviz.view.picture import FATES, KINDS, PHASES, Span, picture, pictures, spaced, visible
 
 METHODS = ("autoregressive", "speculative", "bild")
 
 
 class Page(HTMLParser):
-    """Tags, attributes and the visible text of each token span."""
+    """Tags and attributes, and the text outside the style block."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
+        self.words = ""
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += attrs
+
+    def handle_data(self, data):
+        if self.tags[-1:] != ["style"] or not data.startswith("."):
+            self.words += data
+
+    def named(self, name: str) -> list[str]:
+        return [value or "" for key, value in self.attributes if key == name]
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open():
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -82,7 +97,7 @@ def test_whole_characters():
 def test_a_picture_says_what_the_record_says(method):
     trace = traces.build(method, prompts=3, tokens=50, seed=2)
     for number in range(3):
-        shown = picture(trace, number, 3)
+        shown = picture(trace, number)
         one = trace.select(prompt=number)
         kept = one.outputs[one.outputs["kept"]]
         assert [t for s in shown.spans for t in s.tokens] == kept["token"].tolist()
@@ -176,3 +191,173 @@ def test_looking_needs_no_torch(tmp_path):
     assert path.cycles is not None
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "ok", done.stderr
+
+
+def test_every_word_of_the_record_has_its_sign():
+    assert set(schema.ORIGINS) <= set(KINDS)
+    assert set(schema.STATUSES) == set(FATES) == set(static.DOTS)
+
+
+def test_numbers_say_whose_they_are():
+    trace = traces.build("speculative", prompts=3, tokens=50, seed=4)
+    page = Page(view.html(trace, most=3))
+    assert page.words.count("All 3 texts:") == 1 and page.words.count("This text:") == 3
+    for number in range(3):
+        shown = picture(trace, number)
+        assert shown.name == f"text {number + 1} of 3"
+        tau = metrics.tau(trace.select(prompt=number))
+        assert {name: value for name, value, _ in shown.numbers}["τ"] == f"{tau:.2f}"
+    alone = Page(view.html(traces.build("speculative", tokens=50))).words
+    assert "This text:" not in alone and "All 1" not in alone
+    words = view.text(trace, most=2)
+    assert words.count("all 3 texts:") == 1 and "text 2 of 3:" in words and "text 3 of 3:" not in words
+
+
+def test_a_page_lists_its_contents(tmp_path):
+    folder = tmp_path / "runs"
+    for method in METHODS:
+        traces.build(method, prompts=2, tokens=30, path=folder / f"{method}.parquet")
+    from specviz.trace import Trace
+
+    html = Trace.open(folder).to_html(tmp_path / "page.html").read_text(encoding="utf8")
+    page = Page(html)
+    ids, links = page.named("id"), page.named("href")
+    assert len(set(ids)) == len(ids)
+    assert len(links) == 3 + 6 and {link.removeprefix("#") for link in links} <= set(ids)
+    assert html.index('id="contents"') < html.index('id="run-1"')
+    one = traces.build("bild", tokens=30).to_html(tmp_path / "one.html").read_text(encoding="utf8")
+    assert "contents" not in Page(one).named("id")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_phase_times_add_up(method):
+    made = traces.cycles(method, tokens=40)
+    for cycle in made[1:]:
+        cycle["duration"] += 0.001  # what no phase has a name for
+    trace = recorded(method, made)
+    cycles = trace.cycles[trace.cycles["cycle"] > 0]
+    shown = picture(trace, 0)
+    assert [sum(c.times) for c in shown.cycles] == pytest.approx(cycles["duration"].tolist())
+    assert sum(shown.phases.values()) == pytest.approx(cycles["duration"].sum())
+    assert shown.phases["rest"] >= 0.00099 * len(cycles)
+    assert ("draft" in shown.phases) == (method != "autoregressive")
+    assert set(shown.phases) <= set(PHASES)
+
+
+def test_time_between_cycles_is_named():
+    made = traces.cycles("speculative", tokens=40)
+    for cycle in made[3:]:
+        cycle["start"] += 0.05
+    trace = recorded("speculative", made)
+    gaps = [c.pause for c in picture(trace, 0).cycles]
+    assert gaps[1] == pytest.approx(0.05) and sum(gaps) == pytest.approx(0.05)
+    assert "between cycles 50.00 ms" in view.html(trace)
+    assert "between cycles" not in view.html(traces.build("speculative", tokens=40))
+
+
+def recorded(method, made):
+    from specviz.trace import Recorder
+
+    recorder = Recorder(traces.metadata(method), None, piece=traces.piece)
+    for cycle in made:
+        recorder.add(cycle)
+    return recorder.close()
+
+
+def test_nothing_is_said_of_drafts_where_there_are_none():
+    trace = traces.build("autoregressive", tokens=40, hostile=False)
+    shown = Page(view.html(trace)).words
+    assert "Nothing was drafted." in shown
+    for words in (shown.replace("Nothing was drafted.", ""), view.text(trace)):
+        assert "draft" not in words and "sent" not in words and "0/0" not in words
+    assert view.timeline(trace).get_legend().texts[0].get_text().startswith("forward")
+
+
+def test_cycles_that_sent_nothing_are_labelled_alike():
+    trace = next(t for t in (traces.build("bild", tokens=60, seed=i) for i in range(9)) if empty(t))
+    assert "accepted/sent by cycle (–: nothing sent)" in view.text(trace)
+    assert "–: nothing was sent" in view.html(trace) and ">–</text>" in view.html(trace)
+    assert " –" in [t.get_text() for t in view.timeline(trace).texts]
+    assert "0/0" not in view.text(trace) + view.html(trace)
+
+
+def empty(trace):
+    cycles = trace.cycles[trace.cycles["cycle"] > 0]
+    return (cycles["sent"] == 0).any() and len(cycles) <= 40
+
+
+def test_unseen_characters_are_written_out():
+    assert visible("a\x00\x1b[1m\u202eb\u200b\u2028\U000e0041") == (
+        "a⟨U+0000⟩⟨U+001B⟩[1m⟨U+202E⟩b⟨U+200B⟩⟨U+2028⟩⟨U+E0041⟩"
+    )
+    assert visible("\t|\u00a0|\n| |") == "⇥|⍽|\n| |"
+    for whole in ("می\u200cخواهم", "👩\u200d💻", "مرحبا", "é", "猫"):
+        assert visible(whole) == whole
+    assert spaced(" a b") == " a b"
+    assert (spaced(" "), spaced("x  y"), spaced("  x"), spaced("x \ny")) == ("␣", "x␣␣y", "␣␣x", "x␣\ny")
+
+
+def test_bytes_that_are_no_text_are_written_out():
+    trace = traces.build("bild", tokens=80, seed=3)
+    spans = [s for s in picture(trace, 0).spans if "⟨0x" in s.text]
+    assert "⟨0xFF⟩⟨0xFE⟩" in {s.text for s in spans}
+    assert '<i class="sign">⟨0xFF⟩</i>' in view.html(trace)
+    for span in spans:
+        raw = b"".join(trace.pieces[t] for t in span.tokens)
+        with pytest.raises(UnicodeDecodeError):
+            raw.decode()
+
+
+def span(text, kind="plain"):
+    return Span(text, kind, 1, 0, (5,), 0.5, False)
+
+
+def test_text_flows_by_its_width():
+    spans = [span(t) for t in ("The", " quick", " br", "own", " fox", "\n", " a", "b" * 30, "猫" * 12)]
+    places = plots.flow(spans, 14.0, len)
+    lines: dict[int, str] = {}
+    for x, line, text, width, _, _ in places:
+        assert x == len(lines.get(line, "")) and width == len(text), "a token stands where the last one ended"
+        assert x + width <= 14
+        lines[line] = lines.get(line, "") + text
+    assert "".join(lines.values()) == "".join(s.text for s in spans).replace("\n", "⏎")
+    assert (lines[0], lines[1]) == ("The quick", " brown fox⏎"), "a word's tokens stay together"
+
+
+def test_a_mark_is_drawn_once():
+    places = plots.flow([span("x" * 9), span("y" * 30, "bonus")], 10.0, len)
+    assert [mark for *_, mark, s in places if s.kind == "bonus"].count("+") == 1
+
+
+def test_the_strip_is_as_tall_as_its_text():
+    def tall(tokens):
+        return view.token_strip(traces.build("bild", tokens=tokens, hostile=False)).figure.get_size_inches()[
+            1
+        ]
+
+    assert tall(8) < 1.0 < tall(200) < 5.0
+
+
+def test_confidence_shows_every_draft_token():
+    made = traces.cycles("speculative", tokens=60, seed=2, hostile=False)
+    made[1]["node_status"] = ["unsent"] * 4
+    made[1]["out_origin"] = ["correction"] * len(made[1]["out_origin"])
+    trace = recorded("speculative", made)
+    ax = view.confidence(trace)
+    dots = {c.get_label(): len(c.get_offsets()) for c in ax.collections}
+    assert dots == trace.nodes["status"].value_counts().to_dict() and dots["unsent"] == 4
+    ax.figure.canvas.draw()
+    assert all(float(t).is_integer() for t in ax.get_xticks())
+
+
+def test_phases_name_each_run_and_phase():
+    from specviz.trace import Trace
+
+    runs = [traces.build(method, tokens=40) for method in METHODS]
+    ax = view.phases(Trace([store for run in runs for store in run._stores]))
+    assert [t.get_text() for t in ax.get_yticklabels()] == [
+        "autoregressive",
+        "speculative\n← town-draft",
+        "bild\n← town-draft",
+    ]
+    assert [t.get_text() for t in ax.get_legend().texts] == ["draft", "forward", "verify", "commit"]
