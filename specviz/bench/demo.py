@@ -164,7 +164,7 @@ def write_page(report: Report, traces: dict[str, Any], path: Path, force: bool) 
     from html import escape
 
     from specviz.view.picture import picture
-    from specviz.view.static import document, fragment, table, write_text
+    from specviz.view.static import contents, document, fragment, table, write_text
 
     first = next(iter(traces.values()))
     listed = first.prompts
@@ -174,8 +174,14 @@ def write_page(report: Report, traces: dict[str, Any], path: Path, force: bool) 
         table(report.frame()),
         *(f'<p class="note">{escape(note)}</p>' for note in report.notes),
     ]
+    entries, body = [], []
     for kind, index in zip(kinds["kind"], kinds["prompt"]):
-        parts.append(f"<h2>{escape(str(kind) or 'prompt')}</h2>")
-        parts += [fragment(picture(trace, int(index), len(trace.prompts))) for trace in traces.values()]
+        anchor, heading = f"text-{index + 1}", str(kind) or "text"
+        shown = [picture(trace, int(index)) for trace in traces.values()]
+        anchors = [f"{anchor}-{i + 1}" for i in range(len(shown))]
+        entries.append((anchor, heading, list(zip(anchors, traces, (p.draft for p in shown)))))
+        body.append(f'<h2 id="{anchor}">{escape(heading)}</h2>')
+        body += [fragment(p, a) for p, a in zip(shown, anchors)]
+    parts += [contents(entries), *body]
     parts.append(f'<p class="note">All {len(listed)} texts are in {escape(TRACES)}/ (specviz show).</p>')
     return write_text(path, document("specviz demo", parts), force)
