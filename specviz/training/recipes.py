@@ -59,9 +59,9 @@ RECIPES = {
     r.name: r
     for r in (
         Recipe("town", 8, 144, 4, 2, 384, tokens=18_000_000, step=2048),
-        Recipe("town-draft", 1, 128, 4, 2, 640, tokens=20_000_000, step=2048),
-        Recipe("town-draft-aligned", 1, 128, 4, 2, 640, tokens=2_000_000, start="town-draft", target="town",
-               matrix_rate=0.0015, rate=0.0015, prompt_until=0.0),
+        Recipe("town-draft", 2, 128, 4, 2, 256, tokens=12_000_000, step=2048),
+        Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=3_000_000, start="town-draft", target="town",
+               matrix_rate=0.001, rate=0.001, prompt_until=0.0, answers=16),
     )
 }  # fmt: skip
 
