@@ -14,6 +14,12 @@ class Autoregressive(Method):
 
     name = "autoregressive"
     title = "Autoregressive"
+    pseudocode = (
+        ("", "repeat until the text ends:"),
+        ("forward", "    p = target(text)              # one pass for one token"),
+        ("verify", "    x = argmax p, or a draw from p"),
+        ("commit", "    text = text + [x]"),
+    )
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         return "exact"

@@ -203,6 +203,10 @@ class Method:
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     exact: ClassVar[dict[str, Any]] = {}  # where a lossy method is exact: the setting that the audit runs
+    # The loop as its paper writes it, about a dozen lines of (when, line); a viewer lights the lines of what
+    # happens. `when` is a phase (draft, forward, verify, commit), a phase and what must occur in that cycle
+    # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.
+    pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
     needs_draft: ClassVar[bool] = False
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)

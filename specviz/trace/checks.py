@@ -26,6 +26,7 @@ METADATA_LIMIT = 64 << 20  # bytes of a file's footer or header
 DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
 SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
 WORD_LIMIT = 256  # characters of a word in a column
+LINES_LIMIT = 64  # of pseudocode
 
 
 # ---------------------------------------------------------------- metadata
@@ -58,10 +59,18 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
     for name in ("model", "draft", "peak_memory"):
         if not all(isinstance(v, (*words, float)) for v in (run.get(name) or {}).values()):
             raise TraceError(f"{where}: the run's '{name}' is not what it should be")
+    lines = run.get("pseudocode") or []
+    if len(lines) > LINES_LIMIT or not all(_line(line) for line in lines):
+        raise TraceError(f"{where}: the run's 'pseudocode' is not a short list of [when, line]")
     if not _ids(run.get("eos") or []):
         raise TraceError(f"{where}: the run's 'eos' is not a list of token ids")
     decode_pieces(run.get("pieces"), where)
     return {name: run.get(name) for name in schema.RUN_FIELDS}
+
+
+def _line(line: Any) -> bool:
+    two = isinstance(line, list | tuple) and len(line) == 2
+    return two and all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in line)
 
 
 def _ids(values: Any) -> bool:

@@ -199,7 +199,7 @@ class Trace:
     # ------------------------------------------------------------ tables
 
     def arrow(self, names: Sequence[str]) -> pa.Table:
-        """These columns of the record (`schema.COLUMNS`), checked, one row a cycle; words as dictionary codes."""
+        """These columns of the record (`schema.COLUMNS`), checked; one row a cycle, words as codes."""
         return self._table(names)
 
     @cached_property
@@ -556,6 +556,7 @@ def _redact(store: Store, table: pa.Table) -> dict[str, Any]:
     kept = {
         name: scrub(run[name]) for name in schema.RUN_FIELDS if name not in ("prompts", "pieces", "machine")
     }
+    kept["pseudocode"] = run["pseudocode"]  # the method's, whose p/q is no path
     kept["stopped"] = None if run["stopped"] is None else "stopped"
     device = (run["machine"] or {}).get("device")
     known = isinstance(device, str) and re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device)

@@ -54,7 +54,8 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         One entry a cycle (``cycle``, ``context``, ``keep``, ``stop``, ``end``, ``times`` [cycles x phases],
         ``control_*``); offsets ``node_at``, ``out_at``, ``pass_at`` [cycles + 1] into one entry a drafted
         node (``node_*``), an emitted token (``out_*``) and a forward pass (``pass_*``, seconds from the
-        cycle's start). Missing integers are -1, missing floats NaN; a column that is missing throughout is left out.
+        cycle's start). Missing integers are -1, missing floats NaN; a column that is missing throughout is
+        left out.
 
     Raises
     ------
@@ -86,7 +87,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     arrays |= _group(table, "out", ("token", "position", "p"), np.diff(outs), words)
     origin = _flat(table.column("out_origin"), np.diff(outs)).to_pylist()
     arrays["out_kind"] = _kinds(origin, run["method"])
-    shown, arrays["out_by"], arrays["out_gone"] = _texts(one, outs)
+    shown, arrays["out_by"], arrays["out_gone"] = _texts(one, outs, arrays["out_token"].tolist())
     arrays["out_text"], words["text"] = _coded(shown)
     size = np.diff(passes)
     arrays |= _group(table, "pass", ("model", "tokens", "duration"), size, words)
@@ -241,14 +242,13 @@ def _kinds(origin: list[str | None], method: str) -> np.ndarray:
     return np.array([index.get(o or "plain", 0) for o in origin], np.uint8)
 
 
-def _texts(trace: Trace, out_at: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str], np.ndarray, np.ndarray]:
     """What each emitted token shows, which token completes its characters, and which cycle took it back.
 
     A character of several tokens is shown by the last of them, which completes it; the others are empty.
     `gone` counts rows of the cycles' table, -1 where the token stayed.
     """
-    outputs, table = trace.outputs, trace.cycles
-    ids, pieces = outputs["token"].tolist(), trace.pieces
+    table, pieces = trace.cycles, trace.pieces
     ends = set(trace.run["eos"] or [])
     keep, prompt = table["keep"].to_numpy(np.float64), table["prompt"].tolist()
     gone = np.full(len(ids), -1)
@@ -259,7 +259,8 @@ def _texts(trace: Trace, out_at: np.ndarray) -> tuple[list[str], np.ndarray, np.
             gone[text[int(keep[i]) :]] = i
             del text[int(keep[i]) :]
         text += range(int(out_at[i]), int(out_at[i + 1]))
-    shown = [END if token in ends else _piece(pieces, token) for token in ids]
+    alone = {token: END if token in ends else _piece(pieces, token) for token in set(ids)}
+    shown = [alone[token] for token in ids]
     by = np.arange(len(ids))
     for text in standing.values():
         words = [row for row in text if ids[row] not in ends]
@@ -285,7 +286,8 @@ def _joined(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> str:
 
 def _piece(pieces: Mapping[int, bytes], token: int) -> str:
     """A token alone, everything unseen written out; bytes that are no whole character as ``⟨0xE7⟩``."""
-    return visible(_joined(pieces, [token]))
+    text = _bytes(pieces, token).decode("utf8", "surrogateescape")
+    return text if text.isascii() and text.isprintable() else visible(text)
 
 
 def _pieces(trace: Trace, ids: np.ndarray) -> dict[str, str]:
@@ -333,20 +335,23 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """Header and arrays as one run of bytes, which `unpack` in shared.js reads without a copy.
 
     The header's length (4 bytes, little endian), the header as JSON with the arrays' types, places and
-    lengths, then the arrays, each aligned to 8 bytes. Arrays that are equal are stored once.
+    lengths, then the arrays, each aligned to 8 bytes. Arrays that are equal are stored once; of one whose
+    entries are all the same, one entry.
     """
-    told: dict[str, tuple[str, int, int]] = {}
+    told: dict[str, tuple[str, int, int, bool]] = {}
     buffers: list[bytes] = []
     seen: dict[tuple[str, bytes], int] = {}
     place = 0
     for name, array in arrays.items():
         kind = array.dtype.newbyteorder("<").str[1:]
-        data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+        same = array.size > 1 and bool((array == array.flat[0]).all())
+        kept = array.flat[:1] if same else array
+        data = np.ascontiguousarray(kept, array.dtype.newbyteorder("<")).tobytes()
         if (kind, data) not in seen:
             seen[kind, data] = place
             buffers.append(data + bytes(-len(data) % ALIGN))
             place += len(buffers[-1])
-        told[name] = (kind, seen[kind, data], array.size)
+        told[name] = (kind, seen[kind, data], array.size, same)
     text = json.dumps({"header": header, "arrays": told}, ensure_ascii=False, allow_nan=False)
     words = text.encode("utf8", "replace")
     words += b" " * (-(len(words) + 4) % ALIGN)
@@ -358,8 +363,8 @@ def unpack(data: bytes) -> tuple[dict[str, Any], Arrays]:
     length = struct.unpack_from("<I", data)[0]
     told = json.loads(data[4 : 4 + length])
     base = 4 + length
-    arrays = {
-        name: np.frombuffer(data, np.dtype("<" + kind), count, base + place)
-        for name, (kind, place, count) in told["arrays"].items()
-    }
+    arrays = {}
+    for name, (kind, place, count, same) in told["arrays"].items():
+        kept = np.frombuffer(data, np.dtype("<" + kind), 1 if same else count, base + place)
+        arrays[name] = np.repeat(kept, count) if same else kept
     return told["header"], arrays

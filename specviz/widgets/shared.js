@@ -17,7 +17,10 @@ function unpack(data) {
   const length = new DataView(bytes.buffer, bytes.byteOffset, 4).getUint32(0, true);
   const told = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
   const arrays = {};
-  for (const [name, [kind, place, count]] of Object.entries(told.arrays)) arrays[name] = new TYPES[kind](bytes.buffer, bytes.byteOffset + 4 + length + place, count);
+  for (const [name, [kind, place, count, same]] of Object.entries(told.arrays)) {
+    const kept = new TYPES[kind](bytes.buffer, bytes.byteOffset + 4 + length + place, same ? 1 : count);
+    arrays[name] = same ? new TYPES[kind](count).fill(kept[0]) : kept;
+  }
   return { header: told.header, arrays };
 }
 
