@@ -206,6 +206,7 @@ class Run:
             "parameters": self.method.values,
             "sampling": sampling | {"seed": self.seed, "max_new_tokens": self.max_new_tokens},
             "exactness": self.method.exactness(self.sampling, dtype),
+            "pseudocode": [list(line) for line in self.method.pseudocode],
             "model": {"name": model.name, "parameters": model.parameters},
             "draft": None if drafter is None else {"name": drafter.name, "parameters": drafter.parameters},
             "tokenizer": None if tokenizer is None else getattr(tokenizer, "name_or_path", "") or model.name,

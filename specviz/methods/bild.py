@@ -41,6 +41,21 @@ class BiLD(Method):
             "Algorithm 1 (line 2) stops without.",
         ),
     )  # fmt: skip
+    pseudocode = (
+        ("", "repeat until the text ends:"),
+        ("draft", "    while the small model is sure:"),
+        ("draft", "        q = small(text + x_1 .. x_i-1);  x_i = argmax q"),
+        ("draft:fallback", "        if max q ≤ α_FB: fall back, x_i is not drafted"),
+        ("draft:length", "        at the cap: hand over as well"),
+        ("draft:eos", "        if x_i ends the text: stop without the large model"),
+        ("forward", "    p_1 .. p_n+1 = large(text + x_1 .. x_n)    # one pass"),
+        ("verify", "    for i = 1 .. n, until one fails:"),
+        ("verify:accepted", "        keep x_i if −ln p_i(x_i) ≤ α_RB"),
+        ("verify:rejected", "        else roll back: drop x_i and all behind it"),
+        ("commit:correction", "    after a rollback: the large model's own token in its place"),
+        ("commit:fallback", "    after a fallback: the large model's own token comes next"),
+        ("commit", "    text = text + kept + that token"),
+    )
     exact = {"rollback": 0.0, "cap": 2, "review_end": True}  # noqa: RUF012
     needs_draft = True
     fallback: float

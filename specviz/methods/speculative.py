@@ -28,6 +28,21 @@ class Speculative(Method):
     parameters = (
         Parameter("draft_length", 4, 1, 64, "tokens", "Tokens that the draft model writes in a cycle.", "γ"),
     )
+    pseudocode = (
+        ("", "repeat until the text ends:"),
+        ("draft", "    for i = 1 .. γ:"),
+        ("draft", "        q_i = draft(text + x_1 .. x_i-1)"),
+        ("draft:unsure", "        if max q_i < stop: no more drafting, x_i is not sent"),
+        ("draft", "        x_i = argmax q_i, or a draw from q_i"),
+        ("forward", "    p_1 .. p_γ+1 = target(text + x_1 .. x_γ)   # one pass"),
+        ("verify", "    for i = 1 .. γ, until one fails:"),
+        ("verify:accepted", "        accept x_i if argmax p_i is x_i, or u < p_i(x_i) / q_i(x_i)"),
+        ("verify:rejected", "        else reject it; what stands behind is not judged"),
+        ("commit:correction", "    if x_n was rejected, greedy:   y = argmax p_n"),
+        ("commit:resampled", "    if x_n was rejected, sampling: y is drawn from max(0, p_n − q_n)"),
+        ("commit:bonus", "    if all were accepted:          y comes from p_γ+1, a bonus"),
+        ("commit", "    text = text + accepted + [y]; forget the other rows"),
+    )
     needs_draft = True
     draft_length: int
 
