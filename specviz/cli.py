@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -91,6 +92,8 @@ def demo(
         while out.exists() and not force:
             number += 1
             out = Path(f"specviz-demo-{number}")
+    elif out.suffix[1:2].isalpha() and not out.is_dir():  # run-0.6 is a folder's name
+        raise TraceError(f"--out takes a folder, and {out} looks like a file")
     _writable(out / "demo.html", force)
     from specviz.bench.prompts import suite
 
@@ -99,20 +102,26 @@ def demo(
         from specviz.bench import demo as demonstration
 
         target, drafts = _models(model, draft, device, dtype, None)
-    with _progress() as tick:
-        report, page = demonstration.run(
-            target,
-            drafts,
-            entries,
-            out,
-            each=each,
-            max_new_tokens=max_new_tokens,
-            force=force,
-            count=threads,
-            tick=tick,
-        )
+    traces = out / demonstration.TRACES
+    try:
+        with _progress() as tick:
+            report, page = demonstration.run(
+                target,
+                drafts,
+                entries,
+                out,
+                each=each,
+                max_new_tokens=max_new_tokens,
+                force=force,
+                count=threads,
+                tick=tick,
+            )
+    except KeyboardInterrupt:
+        if traces.is_dir():
+            print(f"traces so far: {traces} ({_command('show', traces)})")
+        raise
     report.show(_console())
-    print(f"traces: {out / demonstration.TRACES}")
+    print(f"traces: {traces} ({_command('show', traces)})")
     print(f"page: {page}")
 
 
@@ -153,6 +162,8 @@ def generate(
         raise PromptError("give either --prompt TEXT or --prompts FILE")
     if record not in ("judged", "all", "none"):
         raise ParameterError(f"--record is judged, all or none, not {record!r}")
+    if out is not None and out.suffix != ".parquet" and out.suffix[1:2].isalpha() and not out.is_dir():
+        raise TraceError(f"--out takes a folder or a .parquet file, and {out} looks like another file")
     file = None if out is None else out if out.suffix == ".parquet" else out / f"{Path(method).name}.parquet"
     if file is not None:
         _writable(file, force)
@@ -160,14 +171,18 @@ def generate(
     entries = _entries(prompt, prompts)
     with _loading():
         from specviz import methods
-        from specviz.models import load
+        from specviz.loop.run import DEFAULT_DRAFT
+        from specviz.models.loading import find, load
 
     kind = methods.find(method)
     built = kind(**_parameters(kind, set_ or []))
-    if kind.needs_draft and draft is None and model not in _bundled():
+    find(model)
+    if kind.needs_draft and draft is None and Path(model).name not in DEFAULT_DRAFT:
         raise ParameterError(
             f"{method} needs a draft model: pass --draft (a bundled name, a folder or hf:<id>)"
         )
+    if draft is not None and not kind.needs_draft:
+        print(f"specviz: {method} uses no draft model, so --draft is left alone", file=sys.stderr)
     with _loading():
         target = load(model, device, dtype, revision=revision)
         drafter = load(draft, device, dtype) if draft is not None and kind.needs_draft else None
@@ -190,13 +205,16 @@ def generate(
         texts = sum(len(e.get("turns", [0])) for e in run.prompts)
         with _progress() as tick:
             done = 0
-            for cycle in run:
-                if cycle.end is not None:
-                    done += 1
-                    tick(done, texts, method)
+            try:
+                for cycle in run:
+                    if cycle.end is not None:
+                        done += 1
+                        tick(done, texts, method)
+            except KeyboardInterrupt:  # it may come while the bar is drawn, too
+                run.close("interrupted")
     trace = run.trace
     assert trace is not None
-    _show(trace, None)
+    _show(trace, file)
     print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {dtype}")
     if file is not None:
         page = _page(trace, file.with_suffix(".html"), force)
@@ -210,7 +228,7 @@ def show(
     path: Annotated[
         Path, typer.Argument(help="A trace: a .parquet file, a .partial of a run cut off, or a folder.")
     ],
-    prompt: Annotated[int | None, typer.Option(min=1, help="Which prompt; the first is 1.")] = None,
+    prompt: Annotated[int | None, typer.Option(min=1, help="Which text; the first is 1.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one offline page.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write a picture of the first prompt.")] = None,
     force: Force = False,
@@ -222,10 +240,14 @@ def show(
 
     trace = Trace.open(path)
     if prompt is not None:
+        count = max(len(run.run["prompts"] or []) for run in trace.split())
+        if prompt > count:
+            there = f"{count} texts (--prompt 1 to {count})" if count != 1 else "one text (--prompt 1)"
+            raise TraceError(f"{path} holds {there}, so none is number {prompt}")
         trace = trace.select(prompt=prompt - 1)
         if not len(trace.cycles):
             raise TraceError(f"{path} holds no cycle of prompt {prompt}")
-    _show(trace, prompt)
+    _show(trace, path if prompt is None else None)
     if html is not None:
         print(f"page: {_page(trace, html, force)}")
     if png is not None:
@@ -257,9 +279,6 @@ def audit(
     force: Force = False,
 ) -> None:
     """Check that every exact method writes the target's own text; exit status 1 when one does not."""
-    from rich.table import Table
-    from rich.text import Text
-
     if json is not None:
         _writable(json, force)
     if prompts.lstrip("-").isdecimal():
@@ -283,16 +302,22 @@ def audit(
             target, drafts, entries, method, max_new_tokens=max_new_tokens, threads=threads, sampled=sampled,
             progress=lambda done, of: tick(done, of, "prompts"),
         )  # fmt: skip
-    console = _console()
-    table = Table()
-    rows = result.table()
-    for name in rows[0] if rows else ():
-        number_like = all(isinstance(row[name], int | float | None) for row in rows)
-        table.add_column(name, justify="right" if number_like else "left")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    console.print(table)
+    from specviz.bench.report import Column, print_table
     from specviz.view.picture import visible
+
+    rows = result.table()
+    names = list(rows[0]) if rows else []
+    spare = ("bound", "tokens", "prompts")  # the summary line has them, too
+    columns = [
+        Column(
+            name,
+            right=all(isinstance(row[name], int | float | None) for row in rows),
+            folds=14 if name in ("method", "sampling") else None,
+            spare=spare.index(name) if name in spare else None,
+        )
+        for name in names
+    ]
+    print_table(_console(), columns, [[_cell(row[name]) for name in names] for row in rows])
 
     for audited, difference in result.differences[:MOST_DIFFERENCES]:
         print(visible(f"{audited.method} {audited.draft} {audited.sampling}: {difference}"))
@@ -357,36 +382,36 @@ def bench(
 @app.command()
 def models() -> None:
     """List the bundled models with their figures, and the methods with their parameters."""
-    from rich.table import Table
     from rich.text import Text
 
+    from specviz.bench.report import Column, print_table
+
     console = _console()
-    table = Table(title="Bundled models", title_justify="left")
-    for heading in ("name", "parameters", "card"):
-        table.add_column(heading, overflow="fold")
-    for name, path in _bundled().items():
-        table.add_row(*map(Text, (name, f"{_weights(path) / 1e6:.2f} M", _card(path))))
-    console.print(table if table.row_count else "No models are bundled with this installation.")
+    rows = [[name, f"{_weights(path) / 1e6:.2f} M", _card(path)] for name, path in _bundled().items()]
+    if rows:
+        print_table(console, [Column("bundled model"), Column("size", True), Column("card", folds=30)], rows)
+    else:
+        print("No models are bundled with this installation.")
     with _loading():
         from specviz import methods
 
         found = {name: methods.find(name) for name in methods.names()}
-    table = Table(title="Methods", title_justify="left")
-    for heading in ("method", "parameter", "default", "range", "unit", "meaning"):
-        table.add_column(heading, overflow="fold")
+    columns = [Column("parameter"), Column("default"), Column("range"), Column("meaning", folds=30)]
     for name, kind in found.items():
         title = (
             kind.title
             + (f" ({kind.paper})" if kind.paper else "")
             + (", needs a draft" if kind.needs_draft else "")
         )
-        table.add_row(Text(name), "", "", "", "", Text(title))
+        console.print(Text(f"\n{name}: {title}"), soft_wrap=not console.is_terminal)
+        rows = []
         for p in kind.parameters:
             legal = "true or false" if isinstance(p.default, bool) else p.range
             legal = legal.removeprefix("lie in ").removeprefix("be ")
             meaning = p.meaning + (f" Paper: {p.symbol}." if p.symbol else "")
-            table.add_row("", *map(Text, (p.name, f"{p.default}".lower(), legal, p.unit, meaning)))
-    console.print(table)
+            rows.append([f"  {p.name}", f"{p.default}".lower(), f"{legal} {p.unit}".strip(), meaning])
+        if rows:
+            print_table(console, columns, rows, headings=False)
 
 
 @app.command()
@@ -586,26 +611,31 @@ def _write_bytes(path: Path, content: bytes) -> Path:
     return path
 
 
-def _show(trace: Trace, prompt: int | None) -> None:
-    """The metrics, if there are several runs, and the first prompts as text."""
+def _command(name: str, *arguments: Any) -> str:
+    """A command that can be copied."""
+    return shlex.join(["specviz", name, *map(str, arguments)])
+
+
+def _show(trace: Trace, path: Path | None) -> None:
+    """The metrics, if there are several runs, and the first prompts as text; how to see more of `path`."""
     from specviz import view
 
     runs = trace.split()
     if len(runs) > 1:
-        _console().print(_table(trace))
+        _print_table(trace)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     most = 1 if len(runs) > 1 else 2
     print(view.text(trace, colour=colour, most=most))
     count = max(run.cycles["prompt"].nunique() for run in runs)
-    if prompt is None and count > most:
-        print(f"\n{count - most} more prompts: specviz show PATH --prompt N, or the page (--html FILE)")
+    if count > most:
+        more = f"{count - most} more text{'s' * (count - most != 1)}"
+        how = _command("show", path, "--prompt", most + 1) if path else "--out DIR keeps them to look at"
+        print(f"\n{more}: {how}")
 
 
-def _table(trace: Trace) -> Any:
+def _print_table(trace: Trace) -> None:
     """One line a run."""
-    from rich.table import Table
-    from rich.text import Text
-
+    from specviz.bench.report import Column, print_table
     from specviz.view.picture import visible
 
     shown = {
@@ -615,16 +645,16 @@ def _table(trace: Trace) -> Any:
         "tokens_per_second": "tokens/s",
         "target_passes": "target passes",
     }
-    table = Table()
-    for heading in ("method", "draft", "exactness", *shown.values()):
-        table.add_column(heading, justify="right" if heading in shown.values() else "left")
+    columns = [Column("method"), Column("draft"), Column("exactness", folds=14)]
+    columns += [Column(heading, True, spare=0 if heading == "A/O" else None) for heading in shown.values()]
+    rows = []
     for run, row in zip(trace.split(), trace.summary().to_dict("records")):
         numbers = [row[name] for name in shown]
         forms = ("{:.2f}", "{:.2f}", "{:.2f}", "{:,.0f}", "{:,.0f}")
         cells = [form.format(x) if x == x else "–" for form, x in zip(forms, numbers)]
         names = (row["method"], str((run.run["draft"] or {}).get("name") or "–"), row["exactness"])
-        table.add_row(*(Text(visible(name)) for name in names), *cells)
-    return table
+        rows.append([*map(visible, names), *cells])
+    print_table(_console(), columns, rows)
 
 
 def _console(stderr: bool = False) -> Any:

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,13 @@ def test_generate_show(here, say, folders):
     assert status == 0, err
     assert "tokens/s" in out
     assert out.index("speculative") > 0
+    assert out.endswith("\n2 more texts: specviz show o --prompt 2\n")
+    assert say("show", "o/bild.parquet")[1].endswith(
+        "\n1 more text: specviz show o/bild.parquet --prompt 3\n"
+    )
+    status, out, err = say("show", "o", "--prompt", 4)
+    assert status == 2
+    assert "3 texts (--prompt 1 to 3)" in one_line(err)
     status, out, err = say("show", "o/bild.parquet", "--prompt", 2, "--html", "x/a.html", "--png", "x/a.png")
     assert status == 0, err
     assert (here / "x/a.png").read_bytes().startswith(b"\x89PNG")
@@ -164,6 +172,8 @@ ASK = ("--prompt", "Hello")
     [
         # what is missing or unknown; near names are offered
         (("generate", "speculative", "--model", "no/such", "--draft", "DRAFT", *ASK), "no model 'no/such'"),
+        (("generate", "speculative", "--model", "no/such", *ASK), "no model 'no/such'"),
+        (("generate", "bild", "--model", "twn", *ASK), "did you mean town? Bundled: town, town-draft, "),
         (("generate", "speculative", "--model", "TARGET", "--draft", "no/such", *ASK), "no model 'no/such'"),
         (("generate", "speculative", "--model", "EMPTY", "--draft", "DRAFT", *ASK), "config.json"),
         (("generate", "speculative", "--model", "TARGET", *ASK), "--draft"),
@@ -201,7 +211,8 @@ ASK = ("--prompt", "Hello")
         ((*BASE, *ASK, "--out", "there"), "there/speculative.parquet exists"),
         ((*BASE, *ASK, "--out", "page"), "page/speculative.html exists"),
         ((*BASE, *ASK, "--out", "cut"), "_speculative.parquet.partial exists"),
-        ((*BASE, *ASK, "--out", "good.jsonl"), "is not a folder"),
+        ((*BASE, *ASK, "--out", "good.jsonl"), "--out takes a folder or a .parquet"),
+        ((*BASE, *ASK, "--out", "text.txt"), "--out takes a folder or a .parquet"),
         ((*BASE, *ASK, "--out", "good.jsonl/deeper"), "is not a folder"),
         # other doors
         (("show", "no/such"), "is not there"),
@@ -209,6 +220,7 @@ ASK = ("--prompt", "Hello")
         (("show", "good.jsonl"), "good.jsonl"),
         (("show", "there", "--html", "page/speculative.html"), "exists"),
         (("demo", "--out", "old", "-m", "TARGET", "-d", "DRAFT"), "demo.html exists"),
+        (("demo", "--out", "page.html"), "--out takes a folder"),
         (("demo", "--out", "new", "-m", "TARGET", "-d", "STRANGER", "--prompts", "good.jsonl"), "vocabular"),
         (("demo", "--out", "new", "--prompts", "bad.jsonl"), "line 2"),
         (("bench", "overhed"), "did you mean overhead"),
@@ -303,6 +315,49 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(here, folders):
     assert done.returncode == 2, done.stderr
     assert "cannot write o/autoregressive.parquet: File too large" in one_line(done.stderr)
     assert files(here) in ([], ["o/_autoregressive.parquet.partial"])
+
+
+def test_what_was_not_used_or_not_measured_is_said_so_or_left_out(here, say, folders):
+    status, out, err = say(
+        "generate", "autoregressive", "-m", folders.target, "-d", folders.draft, "-p", "Hello", "-n", 4,
+        "--record", "none",
+    )  # fmt: skip
+    assert status == 0
+    assert one_line(err) == "specviz: autoregressive uses no draft model, so --draft is left alone"
+    assert "time" not in out
+
+
+def test_a_long_prompt_leaves_the_complaint_to_us(here, say, folders, monkeypatch):
+    from transformers import tokenization_utils_base as tokenization
+
+    heard = []
+    monkeypatch.setattr(tokenization.logger, "warning", lambda *words: heard.append(words))
+    for more in ((), ("--raw",)):
+        status, _, err = say("generate", "autoregressive", "-m", "town", "-p", "x " * 2000, *more)
+        assert status == 2
+        assert "context of 1024" in one_line(err)
+    assert not heard
+
+
+def test_ctrl_c_while_the_bar_is_drawn_is_an_interruption_too(here, say, folders, monkeypatch):
+    @contextmanager
+    def interrupting():
+        def tick(done, of, what):
+            raise KeyboardInterrupt
+
+        yield tick
+
+    monkeypatch.setattr(cli, "_progress", interrupting)
+    (here / "p.txt").write_text("Hello\nOne\n")
+    ask = ("-m", folders.target, "--prompts", "p.txt", "-n", 4, "--out")
+    status, out, err = say("generate", "autoregressive", *ask, "o")
+    assert (status, one_line(err)) == (130, "specviz: interrupted")
+    assert "trace: o" in out
+    assert specviz.open("o").run["stopped"] == "interrupted"
+    status, out, err = say("demo", "--draft", folders.draft, *ask, "d")
+    assert (status, one_line(err)) == (130, "specviz: interrupted")
+    assert out == "traces so far: d/traces (specviz show d/traces)\n"
+    assert set(specviz.open("d").runs["stopped"]) == {"interrupted"}
 
 
 def test_ctrl_c_keeps_the_trace(here, say, folders, monkeypatch):

@@ -7,6 +7,7 @@ Everything comes out as the dicts that `specviz.generate` takes: ``prompt`` (a t
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,10 @@ def suite(name: str | Path) -> list[dict[str, Any]]:
 def read(path: str | Path) -> list[dict[str, Any]]:
     """Prompts of a file, one a line; blank lines are skipped.
 
-    If any line begins with ``{`` every line must be a JSON object with ``prompt`` (a text), ``turns`` (texts
-    of one conversation) or ``messages`` (a chat that ends with the user's turn); of several, turns go before
-    messages before prompt. Otherwise a line is a prompt.
+    In JSON lines each is an object with ``prompt`` (a text), ``turns`` (texts of one conversation) or
+    ``messages`` (a chat that ends with the user's turn); of several, turns go before messages before prompt.
+    A file is JSON lines if its name ends in ``.jsonl`` or ``.json``, if every line begins with ``{``, or if
+    one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt.
 
     Raises
     ------
@@ -71,7 +73,8 @@ def read(path: str | Path) -> list[dict[str, Any]]:
             lines.append((number, text))
     if not lines:
         raise PromptError(f"{path} holds no prompt")
-    if not any(text.startswith("{") for _, text in lines):
+    first = _json(path, lines)
+    if first is None:
         return [{"prompt": text} for _, text in lines]
     found = []
     for number, text in lines:
@@ -81,8 +84,22 @@ def read(path: str | Path) -> list[dict[str, Any]]:
             raise PromptError(f"{path}, line {number}: {error}") from None
         except (ValueError, RecursionError) as error:
             why = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deep"
-            raise PromptError(f"{path}, line {number}: not a JSON object ({why})") from None
+            raise PromptError(f"{path}, line {number}: not a JSON object ({why}); {first}") from None
     return found
+
+
+def _json(path: Path, lines: list[tuple[int, str]]) -> str | None:
+    """Why a file is JSON lines, and how to have it read as plain ones; None if it is plain."""
+    if path.suffix in (".jsonl", ".json"):
+        return f"a {path.suffix} file holds one object a line; plain lines go into a .txt file"
+    if all(text.startswith("{") for _, text in lines):
+        return "every line begins with {, so each must be one"
+    if path.suffix != ".txt":
+        for number, text in lines:
+            with suppress(ValueError, RecursionError):
+                if isinstance(json.loads(text), dict):
+                    return f"line {number} is one, so each must be; plain lines go into a .txt file"
+    return None
 
 
 def entry(line: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a bench found: rows, bars and the setting, as data first and as text second."""
+"""What a bench found: rows, bars and the setting, as data first and as text second; tables that fit."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 RESAMPLES = 2000
+FOLD = ("decoder", "exactness")  # columns of several words
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Report:
     bars : list of Bar
     notes : list of str
         Sentences below the table.
+    spare : tuple of str
+        Keys of columns that a narrow terminal does without, the first one first.
     """
 
     name: str
@@ -96,6 +99,7 @@ class Report:
     rows: list[dict[str, Any]]
     bars: list[Bar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    spare: tuple[str, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -114,7 +118,7 @@ class Report:
         """The one line at the end."""
         missed = [bar for bar in self.bars if not bar.held]
         if not self.bars:
-            return f"{self.name}: {len(self.rows)} rows, no bars ({self.where})"
+            return f"{self.name}: measured; it has no bar to hold ({self.where})"
         if not missed:
             return f"{self.name}: all {len(self.bars)} bars held ({self.where})"
         names = "; ".join(str(bar) for bar in missed)
@@ -161,20 +165,96 @@ class Report:
 
     def show(self, console: Any) -> None:
         """Print the table, notes, bars and the summary line on a rich console."""
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(
-            title=Text(self.title), title_justify="left", caption=Text(self.where), caption_justify="left"
+        columns = [
+            Column(
+                heading,
+                right=bool(form) or any(isinstance(row.get(key), Estimate) for row in self.rows),
+                folds=14 if key in FOLD else None,
+                spare=self.spare.index(key) if key in self.spare else None,
+            )
+            for key, heading, form in self.columns
+        ]
+        whole = not console.is_terminal  # a line of a file is not broken
+        for line in (self.title, self.where, ""):
+            console.print(Text(line), soft_wrap=whole)
+        print_table(console, columns, self.cells())
+        for line in ("", *self.notes, *map(str, self.bars), self.summary):
+            console.print(Text(line), soft_wrap=whole)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table on the terminal."""
+
+    heading: str
+    right: bool = False
+    folds: int | None = None  # where room is short, cells break between words, down to this width
+    spare: int | None = None  # the column with the lowest number is left out first
+
+
+def print_table(console: Any, columns: list[Column], rows: list[list[str]], headings: bool = True) -> None:
+    """Print a table as wide as the console at most.
+
+    What does not fit gives way in this order: headings and columns that fold break between words, the gaps
+    shrink from two blanks to one, spare columns are left out, which a line below says. Cells are never cut.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    def longest(texts: list[str]) -> int:
+        return max(map(cell_len, texts), default=1)
+
+    least, most = [], []
+    for i, column in enumerate(columns):
+        cells = [row[i] for row in rows]
+        named = [column.heading] if headings else []
+        narrow = longest([word for text in named for word in text.split()])
+        if column.folds is not None and longest(cells) > column.folds:
+            narrow = max(narrow, column.folds, longest([word for text in cells for word in text.split()]))
+        else:
+            narrow = max(narrow, longest(cells))
+        least.append(narrow)
+        most.append(max(narrow, longest(cells), longest(named)))
+    kept = list(range(len(columns)))
+
+    def missing(gap: int) -> int:
+        return sum(least[i] for i in kept) + gap * (len(kept) - 1) - console.width
+
+    gap = 2 if missing(2) <= 0 else 1
+    left_out = []
+    order = sorted((c.spare, i) for i, c in enumerate(columns) if c.spare is not None)
+    for _, i in order:
+        if missing(gap) <= 0:
+            break
+        kept.remove(i)
+        left_out.append(columns[i].heading)
+    room = -missing(gap)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    table.show_header = headings
+    widths = dict(zip(kept, (least[i] for i in kept)))
+    for i in sorted(kept, key=lambda i: columns[i].folds is None):  # those that fold need the room most
+        more = most[i] - widths[i]
+        if more <= room or columns[i].folds is not None:
+            widths[i] += max(0, min(more, room))
+            room -= max(0, min(more, room))
+    for i in kept:
+        width = widths[i] if missing(gap) <= 0 else None  # hopelessly narrow: whatever comes of it
+        table.add_column(
+            columns[i].heading,
+            justify="right" if columns[i].right else "left",
+            width=width,
+            overflow="fold",
         )
-        for i, (_, heading, form) in enumerate(self.columns):
-            right = bool(form) or any(isinstance(row.get(self.columns[i][0]), Estimate) for row in self.rows)
-            table.add_column(heading, justify="right" if right else "left")
-        for cells in self.cells():
-            table.add_row(*map(Text, cells))
-        console.print(table)
-        for line in (*self.notes, *map(str, self.bars), self.summary):
-            console.print(Text(line), soft_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(row[i]) for i in kept))
+    console.print(table)
+    if left_out:
+        line = f"left out, for the terminal is {console.width} columns wide: {', '.join(left_out)}"
+        console.print(Text(line))
 
 
 def _cell(value: Any, form: str) -> str:

@@ -219,14 +219,21 @@ def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
 
 @contextmanager
 def closing(runs: Mapping[Any, Run]) -> Iterator[None]:
-    """However the block ends, no run stays open; each keeps its trace so far."""
+    """However the block ends, no run stays open; each keeps its trace so far, which says why."""
+    stopped = "closed by the caller"
     try:
         yield
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+        raise
+    except Exception as error:
+        stopped = f"{type(error).__name__}: {error}"[:500]
+        raise
     finally:
         for run in runs.values():
             if run.trace is None:
                 with suppress(Exception):  # what went wrong in the block is what must be heard
-                    run.close()
+                    run.close(stopped)
 
 
 def phases(trace: Any) -> dict[str, float]:

@@ -35,6 +35,21 @@ def bundled() -> dict[str, Path]:
         return {}
 
 
+def find(text: str) -> Path | None:
+    """The folder of a model: bundled under that name, or the user's own. None for ``hf:<id>``.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it holds no model that can be read.
+    """
+    if text.startswith("hf:"):
+        return None
+    path = bundled().get(text, Path(text).expanduser())
+    _check_folder(text, path)
+    return path
+
+
 def load(
     spec: str | Path | PreTrainedModel | Model,
     device: str | torch.device | None = None,
@@ -82,11 +97,10 @@ def load(
     target = _device(device or "cpu")
     number = _dtype(dtype or "float32")
     text = str(spec)
-    if text.startswith("hf:"):
+    path = find(text)
+    if path is None:
         source, name, local = text[3:], text[3:], False
     else:
-        path = bundled().get(text, Path(text).expanduser())
-        _check_folder(text, path)
         source, name, local = str(path), path.resolve().name, True
     net, words = _fetch(source, name, local, revision, number)
     if tokenizer is not None:
@@ -192,10 +206,10 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
 def _check_folder(text: str, path: Path) -> None:
     names = list(bundled())
     if not path.exists():
-        near = difflib.get_close_matches(text, names, 3) or names
+        near = difflib.get_close_matches(text, names, 1)
+        meant = f"; did you mean {near[0]}?" if near else "."
         raise ModelError(
-            f"no model {text!r}: neither a bundled name nor a folder; bundled are {', '.join(near) or 'none'}"
-            "; a hub model is written hf:<id>"
+            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Others are a folder or hf:<id>"
         )
     if not path.is_dir():
         raise ModelError(f"{text} is a file; a model is a folder in transformers' format")

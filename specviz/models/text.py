@@ -65,13 +65,17 @@ class Text:
             if not prompt.strip():
                 raise PromptError("the prompt has no tokens; give at least one visible character")
             return self._chat([{"role": "user", "content": prompt}], model)
-        bare = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        ids = self.tokenizer(prompt)["input_ids"]
+        bare = self._tokens(prompt, False)
+        ids = self._tokens(prompt, True)
         if len(ids) > len(bare) and ids[-1] in self.eos and (not bare or bare[-1] != ids[-1]):
             ids = ids[:-1]  # a text that goes on has not ended
         if not bare:
             raise PromptError("the prompt has no tokens; give at least one visible character")
         return self._ids(ids, model)
+
+    def _tokens(self, text: str, special: bool) -> list[int]:
+        # Not verbose: whether a text is too long is said once, by who knows how much room there is.
+        return self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
 
     def _ids(self, ids: Sequence[Any], model: str) -> list[int]:
         if not ids:
@@ -98,7 +102,7 @@ class Text:
                 f"{model}'s chat template refuses these messages: {str(error).splitlines()[0]}"
             ) from None
         # The template writes the begin-of-text token itself.
-        return self._ids(self.tokenizer(text, add_special_tokens=False)["input_ids"], model)
+        return self._ids(self._tokens(text, False), model)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`: their pieces joined, special tokens left out, broken characters replaced."""

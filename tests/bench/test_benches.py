@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import math
 
 import pytest
 import torch
+from rich.console import Console
 
 import specviz
 from specviz.bench import BENCHES, demo, find, overhead, passes, peers, report, runner
@@ -36,6 +38,46 @@ def test_estimate():
     assert math.isnan(report.Estimate.of([1.0, 2.0]).low)
     same = report.Estimate.of([1.0, 2.0, 3.0, 4.0, 100.0])
     assert same == found  # seeded
+
+
+def printed(width, columns, rows, **more):
+    console = Console(width=width, file=io.StringIO())
+    report.print_table(console, columns, rows, **more)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_table_fits_its_terminal():
+    columns = [
+        report.Column("name"), report.Column("what it is", folds=10),
+        report.Column("a number", True, spare=1), report.Column("another", True, spare=0),
+    ]  # fmt: skip
+    rows = [["first-of-all", "a long sentence here", "1.00", "2"], ["b", "short", "13.00", "–"]]
+    wide = printed(80, columns, rows)
+    assert wide[0] == "name          what it is            a number  another"
+    assert wide[2] == "first-of-all  a long sentence here      1.00        2"
+    for width in range(24, 60):
+        lines = printed(width, columns, rows)
+        assert max(map(len, lines)) <= width
+        text = " ".join(" ".join(lines).split())
+        assert "first-of-all" in text
+        assert ("13.00" in text) == ("a number" not in text.partition("left out")[2])
+
+
+def test_every_table_fits_80_columns():
+    estimate = report.Estimate(1.234, 1.111, 1.432, 21)
+    for room in (demo, peers, overhead, passes):
+        row = {key: 1234 if form else estimate for key, _, form in room.COLUMNS}
+        row |= {"method": "autoregressive", "decoder": "transformers generate, compiled"}
+        row |= {"draft": "town-draft-aligned", "model": "town-draft-aligned", "exactness": "exact up to ties"}
+        row |= {"same": "21/21", "shown": str(estimate), "g": 64}
+        setting = {"device": "cpu", "threads": 1, "dtype": "float32"}
+        found = report.Report("x", "title", setting, room.COLUMNS, [row], spare=getattr(room, "SPARE", ()))
+        for width in (80, 120):
+            console = Console(width=width, file=io.StringIO(), force_terminal=True, no_color=True)
+            found.show(console)
+            lines = console.file.getvalue().splitlines()
+            assert any(row["draft"] in line and "1.11" in line and "1.43" in line for line in lines)
+            assert ("left out" in "".join(lines)) <= (width == 80)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +298,7 @@ def test_demo(pair, tmp_path):
     text = page.read_text(encoding="utf8")
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
     assert "&lt;b&gt;hostile" in text
-    assert text.count("<section>") == 4 * 3
+    assert text.count("<section") == 4 * 3
     with pytest.raises(TraceError, match="exists"):
         demo.run(target, [draft], entries, tmp_path / "out")
 
@@ -286,6 +328,7 @@ def test_an_interrupted_demo_keeps_every_trace(pair, tmp_path, monkeypatch):
     runs = specviz.open(tmp_path / "traces").runs
     assert len(runs) == 3
     assert not runs["complete"].any()
+    assert set(runs["stopped"]) == {"interrupted"}
     assert not list(tmp_path.rglob("*.partial"))
     assert not (tmp_path / demo.PAGE).exists()
 

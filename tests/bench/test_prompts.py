@@ -37,6 +37,21 @@ def test_json_lines(tmp_path):
     ]
 
 
+def test_a_plain_line_may_begin_with_a_brace(tmp_path):
+    lines = ("Hello", "{name} is here", "Bye")
+    assert read(file(tmp_path, *lines, name="p.txt")) == [{"prompt": line} for line in lines]
+    assert read(file(tmp_path, *lines, name="p")) == [{"prompt": line} for line in lines]
+    lines = ("Say this:", GOOD)  # a question about JSON, or a broken file of it?
+    assert read(file(tmp_path, *lines, name="p.txt")) == [{"prompt": line} for line in lines]
+    with pytest.raises(PromptError, match=r"line 1: not a JSON .*line 2 is one.*\.txt file"):
+        read(file(tmp_path, *lines, name="p"))
+    assert read(file(tmp_path, GOOD, name="p.txt")) == [{"prompt": "a"}]
+    with pytest.raises(PromptError, match=r"line 2: .*every line begins"):
+        read(file(tmp_path, GOOD, '{"prompt": "b"', name="p.txt"))
+    with pytest.raises(PromptError, match=r"line 1: .*plain lines go into a \.txt file"):
+        read(file(tmp_path, "Hello", name="p.jsonl"))
+
+
 def test_spec_bench_form(tmp_path):
     path = file(
         tmp_path,
