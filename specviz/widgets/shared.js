@@ -42,8 +42,9 @@ function followTheme(root, model) {
     const host = "jpThemeLight" in dataset ? (dataset.jpThemeLight === "false" ? "dark" : "light")
       : classList.contains("vscode-dark") ? "dark" : classList.contains("vscode-light") ? "light"
       : query.matches ? "dark" : "light";
-    root.dataset.theme = wish === "light" || wish === "dark" ? wish : host;
-    root.classList.toggle("own", wish === "light" || wish === "dark"); // not the host's colours
+    const own = wish === "light" || wish === "dark"; // not the host's colours
+    root.classList.toggle("own", own);
+    root.classList.toggle("dark", (own ? wish : host) === "dark");
   };
   tell();
   const observer = new MutationObserver(tell);
