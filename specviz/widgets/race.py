@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import traitlets as t
+from anywidget import AnyWidget
 
 from specviz.errors import TraceError
-from specviz.trace import whole_characters
-from specviz.view.picture import KINDS
+from specviz.view.picture import PHASES, visible
+from specviz.widgets import columns
+from specviz.widgets.assets import script, style
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
-PHASES = ("draft", "forward", "verify", "commit")  # the recorded ones; the rest of a cycle is its own
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
-END = "\u25a0"  # the token that ends the text
 LONGEST = 3  # how many of a lane's longest waits are named
 ENDED = ("eos", "length", "context")
 # What must agree before two clocks may be compared, and how a person calls it.
@@ -40,7 +41,7 @@ class Lane:
 
     Parameters
     ----------
-    name, method, exactness, draft : str
+    name, method, exactness, target, draft : str
     end : str
         What ended the text; empty if the run was cut off.
     output : int
@@ -48,7 +49,8 @@ class Lane:
     prefill : float
         When the prompt was read.
     blocks : dict of str to array [blocks]
-        ``cycle``, ``begin``, ``end``, ``tokens`` (emitted), ``sent``, ``accepted`` and the phases' times.
+        ``cycle``, ``begin``, ``end``, ``tokens`` (emitted), ``stands`` (the text is so long after it),
+        ``sent``, ``accepted`` and the phases' times.
     tokens : dict of str to array [emitted tokens]
         ``position``, ``block``, ``kind`` (index into `KINDS`), ``gone`` (when a later cycle took it back;
         infinity if it stayed), ``text`` (index into `texts`).
@@ -63,6 +65,7 @@ class Lane:
     name: str
     method: str
     exactness: str
+    target: str
     draft: str
     end: str
     output: int
@@ -250,73 +253,45 @@ def _lane(name: str, trace: Trace, prompt: int) -> Lane:
     duration = cycles["duration"].to_numpy(np.float64)
     if not len(cycles) or not np.isfinite(duration).all():
         raise TraceError(f"{name} recorded no times, so it cannot race: run it with record='judged'")
+    header, sent = columns.columns(one)
     end = np.cumsum(duration)
-    number, keep = cycles["cycle"].to_numpy(), cycles["keep"].to_numpy()
-    emitted = cycles["emitted"].to_numpy()
-    filled = number == 0
-    block_of = np.cumsum(~filled) - 1  # of each cycle; the prefill is none
+    emitted = np.diff(sent["out_at"].astype(np.int64))
+    paid = cycles["cycle"].to_numpy() > 0  # the prefill is no block
     blocks: dict[str, np.ndarray] = {
-        "cycle": number[~filled],
-        "begin": (end - duration)[~filled],
-        "end": end[~filled],
-        "tokens": emitted[~filled],
-        "sent": cycles["sent"].to_numpy()[~filled],
-        "accepted": cycles["accepted"].to_numpy()[~filled],
+        "cycle": cycles["cycle"].to_numpy()[paid],
+        "begin": (end - duration)[paid],
+        "end": end[paid],
+        "tokens": emitted[paid],
+        "stands": (np.nan_to_num(cycles["keep"].to_numpy(np.float64)).astype(np.int64) + emitted)[paid],
+        "sent": cycles["sent"].to_numpy()[paid],
+        "accepted": cycles["accepted"].to_numpy()[paid],
     }
-    for phase in PHASES:
-        blocks[phase] = np.nan_to_num(cycles[f"{phase}_time"].to_numpy(np.float64)[~filled])
-
-    # A later cycle's `keep` takes tokens back: from then on they are gone.
-    gone = np.full(len(outputs), np.inf)
-    standing: list[int] = []
-    row = 0
-    for i in range(len(cycles)):
-        if np.isfinite(keep[i]):
-            for lost in standing[int(keep[i]) :]:
-                gone[lost] = end[i]
-            del standing[int(keep[i]) :]
-        standing += range(row, row + int(emitted[i]))
-        row += int(emitted[i])
-
-    # A character that several tokens make up is shown by the last of them, which completes it.
-    shown = outputs["text"].astype(object).to_numpy(copy=True)
-    ids, pieces = outputs["token"].tolist(), one.pieces
-    ends = set(run["eos"] or [])
-    words = [i for i in standing if ids[i] not in ends]
-    place = 0
-    for text, group in whole_characters((ids[i], pieces.get(ids[i], b"<%d>" % ids[i])) for i in words):
-        shown[words[place : place + len(group)]] = [PARTIAL] * (len(group) - 1) + [text]
-        place += len(group)
-    shown[np.isin(ids, list(ends))] = END
-    texts, index = (
-        np.unique(shown.astype(str), return_inverse=True) if len(shown) else (np.array([]), np.array([], int))
-    )
-
-    origin = outputs["origin"].astype(str).to_numpy(copy=True)
-    if run["method"] == "bild":
-        origin[origin == "correction"] = "rollback"
-    kinds = list(KINDS)
+    for phase, seconds in zip(PHASES, sent["times"].reshape(-1, len(PHASES)).T):
+        blocks[phase] = seconds[paid]
+    gone = sent["out_gone"].astype(np.int64)
+    # A character of several tokens is shown by the last of them, which completes it.
+    whole = sent["out_by"] == np.arange(len(outputs))
     last = cycles["end"].astype(object).iloc[-1]
-    width = blocks["end"] - blocks["begin"]
     return Lane(
         name=name,
         method=str(run["method"]),
         exactness=str(run["exactness"] or ""),
+        target=str((run["model"] or {}).get("name") or ""),
         draft=str((run["draft"] or {}).get("name") or ""),
         end=last if last in ENDED else "",
-        output=len(standing),
-        prefill=float(end[filled][-1]) if filled.any() else 0.0,
+        output=int(outputs["kept"].sum()),
+        prefill=float(end[~paid][-1]) if not paid.all() else 0.0,
         blocks=blocks,
         tokens={
             "id": outputs["token"].to_numpy(),
             "position": outputs["position"].to_numpy(),
-            "block": np.repeat(block_of, emitted),
-            "kind": np.array([kinds.index(o) if o in kinds else 0 for o in origin], np.int64),
-            "gone": gone,
-            "text": index.reshape(-1),
+            "block": np.repeat(np.cumsum(paid) - 1, emitted),
+            "kind": sent["out_kind"],
+            "gone": np.where(gone < 0, np.inf, end[gone]) if len(gone) else np.zeros(0),
+            "text": np.where(whole, sent["out_text"], len(header["words"]["text"])),
         },
-        texts=[str(text) for text in texts],
-        waits=np.argsort(-width, kind="stable")[:LONGEST].tolist(),
+        texts=[*header["words"]["text"], PARTIAL],
+        waits=np.argsort(-duration[paid], kind="stable")[:LONGEST].tolist(),
     )
 
 
@@ -335,3 +310,117 @@ def _parted(lane: Lane, base: Lane) -> Lane:
     rest, ahead = len(own) > same, len(other) > same
     over = (rest and ahead) or (rest and bool(base.end)) or (ahead and bool(lane.end))
     return replace(lane, parts=same if over else -1)
+
+
+def flat(found: Sequence[Field], model: str = "") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The fields as a header and flat arrays, named ``<field>.<lane>.<array>``, for the browser.
+
+    Times are float32 seconds; the clock of the picture is no finer.
+    """
+    small = {"kind": np.uint8, "gone": np.float32}
+    arrays: dict[str, np.ndarray] = {}
+    told = []
+    for f, field in enumerate(found):
+        lanes = []
+        for i, lane in enumerate(field.lanes):
+            own = {"end_time" if name == "end" else name: value for name, value in lane.blocks.items()}
+            own |= {name: value for name, value in lane.tokens.items() if name != "id"}
+            for name, value in own.items():
+                kind = small.get(name, np.float32 if value.dtype.kind == "f" else np.int32)
+                arrays[f"{f}.{i}.{name}"] = np.ascontiguousarray(value, kind)
+            lanes.append(
+                {
+                    "name": visible(lane.name),
+                    "drafter": visible(lane.draft),
+                    "exactness": lane.exactness,
+                    "end": lane.end,
+                    "output": lane.output,
+                    "prefill": _float32(lane.prefill),
+                    "finish": _float32(lane.finish),
+                    "speedup": _number(field.speedup(i)),
+                    "speedup_with_prefill": _number(field.speedup(i, prefill=True)),
+                    "texts": lane.texts,
+                    "waits": lane.waits,
+                    "parts": lane.parts,
+                    "columns": list(own),
+                }
+            )
+        told.append(
+            {
+                "prompt": visible(field.prompt),
+                "baseline": field.baseline,
+                "comparable": field.comparable,
+                "notes": field.notes,
+                "lanes": lanes,
+            }
+        )
+    words = {"kinds": columns.KINDS_SENT, "phases": list(PHASES)}
+    return words | {"model": visible(model), "fields": told}, arrays
+
+
+def _float32(value: float) -> float:
+    """A time as the browser's arrays hold it, so that it compares equal to them."""
+    return float(np.float32(value))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+class Race(AnyWidget):
+    """The race as a widget; `race` makes one.
+
+    Parameters
+    ----------
+    found : list of Field
+    model : str
+        The target's name, for the headline.
+
+    Notes
+    -----
+    Traits that may be read and set: ``prompt`` (which field), ``time`` (seconds on the race's clock),
+    ``playing``, ``pace`` (seconds that the slowest lane takes on the screen) and ``theme``.
+    """
+
+    _esm = script("race")
+    _css = style("race")
+    data = t.Bytes().tag(sync=True)
+    prompt = t.Int(0).tag(sync=True)
+    time = t.Float(0.0).tag(sync=True)
+    playing = t.Bool(False).tag(sync=True)
+    pace = t.Float(12.0).tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+
+    def __init__(self, found: Sequence[Field], model: str = "") -> None:
+        self.fields = list(found)
+        super().__init__(data=columns.pack(*flat(self.fields, model)))
+
+    @t.validate("prompt")
+    def _legal_prompt(self, proposal: Any) -> int:
+        if not 0 <= proposal["value"] < len(self.fields):
+            raise TraceError(f"there is no prompt {proposal['value']}: the race has {len(self.fields)}")
+        return int(proposal["value"])
+
+
+def race(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> Race:
+    """Race several methods on the same prompt, each on its own recorded clock.
+
+    Parameters
+    ----------
+    traces : list of Trace, dict of name to Trace, or a Trace of several runs
+        At least two runs that decoded the same prompts in the same order. Prompts that differ between the
+        runs are left out, and the picture says so.
+
+    Returns
+    -------
+    Race
+        An anywidget; ``race.to_html(path)`` writes it as one offline page.
+
+    Raises
+    ------
+    TraceError
+        If there are fewer than two runs, they share no prompt, or one recorded no times.
+    """
+    found = fields(traces)
+    targets = dict.fromkeys(lane.target for lane in found[0].lanes)
+    return Race(found, ", ".join(targets))

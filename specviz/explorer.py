@@ -1,0 +1,94 @@
+"""The explorer's door: it hands the looking wing the functions that run models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import ParameterError, PromptError
+
+if TYPE_CHECKING:
+    from .widgets.explore import Explorer
+
+# What a decode takes beside the method's parameters; a file to write (`out`) would be the same for each.
+OPTIONS = (
+    "max_new_tokens", "temperature", "top_k", "top_p", "seed", "record", "device", "dtype",
+)  # fmt: skip
+
+
+def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: Any) -> Explorer:
+    """Move a method's parameters, decode, and compare: a widget.
+
+    Parameters
+    ----------
+    method : str
+        See `specviz.list_methods`.
+    model : str, path, transformers model or specviz model
+        As in `specviz.generate`; loaded once.
+    prompt : str, list of chat messages, list of token ids, or dict
+        One prompt of one turn.
+    draft : like `model`, optional
+        The draft model, for methods that need one.
+    **options
+        Settings of the method to begin with, by name; and of what `specviz.generate` takes
+        ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``record``, ``device`` and
+        ``dtype``.
+
+    Returns
+    -------
+    Explorer
+        An ipywidgets box. Decodes run in a thread, one at a time; ``results`` and ``table`` hold them.
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError
+        Before any decode, with one line that says what to do.
+    """
+    from .loop.run import DEFAULT_DRAFT, Run, prompts, ready
+    from .methods import find, near
+    from .widgets.explore import Explorer
+
+    kind = find(method)
+    own = {p.name for p in kind.parameters}
+    for name in options:
+        if name not in own and name not in OPTIONS:
+            raise ParameterError(f"explore takes no {name!r}" + near(name, [*own, *OPTIONS], ""))
+    values = {name: value for name, value in options.items() if name in own}
+    kind(**values)
+    given = {name: value for name, value in options.items() if name not in own}
+    entries = prompts(prompt)
+    if len(entries) != 1 or len(entries[0].get("turns") or [""]) != 1:
+        raise PromptError("explore takes one prompt of one turn: compare several with specviz.generate")
+    where = {name: given.pop(name) for name in ("device", "dtype") if name in given}
+    target = ready(model, where.get("device"), where.get("dtype"))
+    if kind.needs_draft and draft is None:
+        draft = DEFAULT_DRAFT.get(target.name)
+        if draft is None:
+            raise ParameterError(f"{method} needs a draft model: pass draft= (a name, a folder or a model)")
+    drafter = None
+    if kind.needs_draft:
+        drafter = ready(draft, str(target.device), str(target.dtype).removeprefix("torch."))
+
+    def decode(method: str, **values: Any) -> Run:
+        return Run(target, prompt, method, draft=drafter, **given, **values)
+
+    def call(**values: Any) -> str:
+        names = {"method": method} | ({"draft": draft} if kind.needs_draft else {}) | where | given | values
+        told = [_named(model, "model"), repr(prompt)]
+        told += [f"{k}={_named(v, 'draft') if k == 'draft' else repr(v)}" for k, v in names.items()]
+        return f"sv.generate({', '.join(told)})"
+
+    return Explorer(
+        method,
+        kind.parameters,
+        decode,
+        call,
+        given.get("max_new_tokens", 128),
+        values,
+        title=f"Explore {kind.title or method}",
+        show=target.decode,
+    )
+
+
+def _named(model: Any, variable: str) -> str:
+    """A name as it was given; a model in memory by the name that a reader would give it."""
+    return repr(model) if isinstance(model, str) else variable

@@ -1,0 +1,397 @@
+"""Sliders made from a method's declared parameters, live decoding, and a table of what each setting did.
+
+This wing may not run a model: whoever makes an explorer hands it the function that decodes
+(`specviz.explore` does).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets
+import traitlets as t
+from anywidget import AnyWidget
+
+from specviz import metrics
+from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.widgets.assets import script, style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+PAUSE = 0.05  # seconds between two reports of a running decode: enough for the eye, little for the kernel
+STEPS = 100  # positions of a slider over a range of real numbers
+BASELINE = "autoregressive"
+
+# One decode at a time in this process: a second one would spoil the first one's times.
+_decoding = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished or cancelled decode.
+
+    Parameters
+    ----------
+    number : int
+        Its row in the table; the first is 1.
+    method : str
+    values : dict
+        The method's parameters.
+    trace : Trace
+    """
+
+    number: int
+    method: str
+    values: dict[str, Any]
+    trace: Trace
+
+    def row(self, baseline: Trace | None) -> dict[str, Any]:
+        """What the table shows: the field's metrics, and the speedup over the baseline's decoding."""
+        run, trace = self.trace.run, self.trace
+        speed = metrics.tokens_per_second(trace)
+        whole = bool(run["complete"])
+        return {
+            "run": self.number,
+            "method": self.method,
+            **self.values,
+            "tokens": metrics.output(trace),
+            "seconds": metrics.seconds(trace),
+            "tokens_per_second": speed,
+            "speedup": speed / metrics.tokens_per_second(baseline) if baseline is not None else float("nan"),
+            "tau": metrics.tau(trace),
+            "A/D": metrics.acceptance_rate(trace),
+            "A/O": metrics.accepted_share(trace),
+            "target_passes": metrics.target_passes(trace),
+            "draft_passes": metrics.draft_passes(trace),
+            "exactness": metrics.exactness(trace),
+            "same_text": None if baseline is None or not whole else _same(trace, baseline),
+            "complete": whole,
+        }
+
+
+def _same(trace: Trace, baseline: Trace) -> bool:
+    return trace.text == baseline.text
+
+
+def slider(parameter: Any) -> dict[str, Any]:
+    """A declared parameter (`specviz.methods.Parameter`) as what a control needs to know.
+
+    Returns
+    -------
+    dict
+        ``name``, ``kind`` (bool, int, float, str), ``default``, ``low`` and ``high`` of the slider,
+        ``step``, ``open`` (whether legal values go on beyond the slider's end: the number field takes
+        them), ``choices``, ``unit``, ``meaning``, ``symbol``.
+    """
+    kind = type(parameter.default).__name__
+    found = {
+        "name": parameter.name,
+        "kind": kind,
+        "default": parameter.default,
+        "choices": list(parameter.choices),
+        "unit": parameter.unit,
+        "meaning": parameter.meaning,
+        "symbol": parameter.symbol,
+    }
+    if kind in ("int", "float"):
+        low = parameter.low
+        if low is None:
+            low = min(0, 4 * parameter.default)
+        high = parameter.high
+        if high is None:  # four times the default shows what matters; more can be typed
+            high = max(4 * abs(parameter.default), low + 10)
+        step = 1 if kind == "int" else (high - low) / STEPS
+        found |= {"low": low, "high": high, "step": step}
+        found["open"] = parameter.low is None or parameter.high is None
+    return found
+
+
+class Panel(AnyWidget):
+    """The explorer's controls and table; its state as traits."""
+
+    _esm = script("explore")
+    _css = style("explore")
+    method = t.Unicode().tag(sync=True)
+    title = t.Unicode().tag(sync=True)
+    baseline = t.Unicode().tag(sync=True)
+    parameters = t.List().tag(sync=True)
+    values = t.Dict().tag(sync=True)
+    code = t.Unicode().tag(sync=True)
+    state = t.Enum(["idle", "running", "done", "cancelled", "error"], "idle").tag(sync=True)
+    progress = t.Dict().tag(sync=True)
+    rows = t.List().tag(sync=True)
+    answers = t.Dict().tag(sync=True)
+    error = t.Unicode().tag(sync=True)
+    chosen = t.Int(-1).tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+
+
+class Explorer(ipywidgets.VBox):
+    """A control panel, and below it the player or the race that was asked for.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+    parameters : sequence of `specviz.methods.Parameter`
+        The method's declared parameters: one control each.
+    decode : callable
+        ``decode(method, **values)`` gives an iterator of finished cycles (each with its ``tokens``) that
+        has ``trace`` at its end and ``close()``, as `specviz.stream` does. It runs in a thread.
+    call : callable
+        ``call(**values)`` gives the line of code that decodes with these values.
+    limit : int
+        Most tokens that a decode may emit, for the progress bar.
+    values : mapping, optional
+        Settings to begin with; the others start at their defaults.
+    title : str
+        What stands above the sliders.
+    show : callable, optional
+        ``show(token ids)`` gives text, for the text that grows while a decode runs.
+
+    Notes
+    -----
+    `panel` carries the state as traits (``values``, ``state``, ``progress``, ``rows``, ``code``,
+    ``error``, ``theme``). `results` and `table` hold what has run.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        parameters: Sequence[Any],
+        decode: Callable[..., Any],
+        call: Callable[..., str],
+        limit: int,
+        values: Mapping[str, Any] | None = None,
+        title: str = "",
+        show: Callable[[list[int]], str] | None = None,
+    ) -> None:
+        self.method = method
+        self.results: list[Result] = []
+        self._parameters = {p.name: p for p in parameters}
+        self._decode, self._call, self._limit, self._show = decode, call, limit, show
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        start = {p.name: p.default for p in parameters} | dict(values or {})
+        self.panel = Panel(
+            method=method,
+            title=title or method,
+            parameters=[slider(p) for p in parameters],
+            values=self._checked(start),
+            baseline="" if method == BASELINE else BASELINE,
+        )
+        super().__init__([self.panel])
+        self.panel.observe(self._changed, names="values")
+        self.panel.on_msg(self._asked)
+        self._changed()
+
+    # ------------------------------------------------------------ settings
+
+    def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        for name in values:
+            if name not in self._parameters:
+                raise ParameterError(
+                    f"{self.method} has no parameter {name!r}; there is "
+                    + (", ".join(self._parameters) or "none")
+                )
+        return {name: self._parameters[name].check(value) for name, value in values.items()}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The current settings.
+
+        Raises
+        ------
+        ParameterError
+            If one is illegal.
+        """
+        return self._checked(self.panel.values)
+
+    def set(self, **values: Any) -> None:
+        """Move sliders."""
+        self.panel.values = self.panel.values | self._checked(values)
+
+    @property
+    def code(self) -> str:
+        """One line that decodes with the current settings."""
+        return self._call(**self.values)
+
+    def _changed(self, change: Any = None) -> None:
+        try:
+            self.panel.code = self.code
+        except SpecvizError as error:
+            self.panel.error = str(error)
+            return
+        self.panel.error = ""
+
+    # ------------------------------------------------------------ decoding
+
+    def run(self, method: str | None = None) -> None:
+        """Decode in the background with the current settings.
+
+        Parameters
+        ----------
+        method : str, optional
+            Another method than the explorer's own, with its defaults; the panel's baseline button runs
+            ``autoregressive``.
+        """
+        panel = self.panel
+        try:
+            values = self.values if method in (None, self.method) else {}
+        except SpecvizError as error:
+            panel.error = str(error)
+            return
+        if not _decoding.acquire(blocking=False):
+            panel.error = "A decode is running: cancel it, or wait until it has ended."
+            return
+        self._stop.clear()
+        panel.error = ""
+        panel.progress = {"tokens": 0, "cycles": 0, "limit": self._limit, "seconds": 0.0, "text": ""}
+        panel.state = "running"
+        self._thread = threading.Thread(target=self._work, args=(method or self.method, values), daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Ask the running decode to stop after its current cycle; the trace so far is kept."""
+        self._stop.set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the running decode; whether it has ended."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+            return not self._thread.is_alive()
+        return True
+
+    def _work(self, method: str, values: dict[str, Any]) -> None:
+        run, state, said = None, "done", ""
+        try:
+            run = self._decode(method, **values)
+            self._follow(run)
+            if self._stop.is_set():
+                state = "cancelled"
+        except Exception as error:  # whatever the decode raises is one line in the panel
+            state, said = "error", _line(error)
+        try:
+            trace = getattr(run, "trace", None)
+            if trace is not None and len(trace.cycles):
+                self._append(Result(len(self.results) + 1, method, values, trace))
+        except Exception as error:
+            state, said = "error", _line(error)
+        finally:
+            _decoding.release()
+        self.panel.error = said
+        self.panel.state = state
+
+    def _follow(self, run: Any) -> None:
+        """Exhaust the decode, reporting now and then."""
+        begun = told = time.monotonic()
+        tokens: list[int] = []
+        cycles = 0
+
+        def report() -> None:
+            text = self._show(tokens) if self._show else ""
+            self.panel.progress = {
+                "tokens": len(tokens), "cycles": cycles, "limit": self._limit,
+                "seconds": time.monotonic() - begun, "text": text,
+            }  # fmt: skip
+
+        for cycle in run:
+            cycles += 1
+            keep = getattr(cycle, "keep", None)
+            if keep is not None:
+                del tokens[keep:]
+            tokens += cycle.tokens
+            if self._stop.is_set():
+                run.close()
+                break
+            if time.monotonic() - told >= PAUSE:
+                told = time.monotonic()
+                report()
+        report()
+
+    # ------------------------------------------------------------ results
+
+    @property
+    def _baseline(self) -> Trace | None:
+        """The first whole autoregressive result, which speeds are given over."""
+        whole = (r.trace for r in self.results if r.method == BASELINE and r.trace.run["complete"])
+        return next(whole, None)
+
+    def _append(self, result: Result) -> None:
+        self.results.append(result)
+        base = self._baseline
+        self.panel.rows = [_plain(r.row(base)) for r in self.results]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a result: settings, metrics, and whether the text is the baseline's."""
+        import pandas as pd
+
+        base = self._baseline
+        return pd.DataFrame([result.row(base) for result in self.results])
+
+    def play(self, run: int) -> None:
+        """Show a result in the player, below the panel."""
+        result = self._result(run)
+        from .player import player
+
+        self._below(player(result.trace))
+        self.panel.chosen = run
+
+    def race(self, runs: Iterable[int] | None = None) -> None:
+        """Race results against each other, below the panel; all of them if none are named."""
+        from .race import race
+
+        chosen = [self._result(n) for n in runs] if runs is not None else self.results
+        self._below(race([result.trace for result in chosen]))
+        self.panel.chosen = 0
+
+    def _below(self, view: Any) -> None:
+        view.theme = self.panel.theme
+        self.children = (self.panel, view)
+
+    def _result(self, run: int) -> Result:
+        if not 1 <= run <= len(self.results):
+            there = f"there are 1 to {len(self.results)}" if self.results else "nothing has run yet"
+            raise TraceError(f"no run {run}; {there}")
+        return self.results[run - 1]
+
+    def _asked(self, _: Any, content: Any, buffers: Any) -> None:
+        """A button of the panel was pressed."""
+        verbs: dict[str, Callable[[], None]] = {
+            "run": self.run,
+            "baseline": lambda: self.run(BASELINE),
+            "cancel": self.cancel,
+            "play": lambda: self.play(int(content["run"])),
+            "race": self.race,
+            "use": lambda: self._use(int(content["run"])),
+        }
+        try:
+            verbs[content["do"]]()
+        except Exception as error:
+            self.panel.error = _line(error)
+
+    def _use(self, run: int) -> None:
+        result = self._result(run)
+        if result.method == self.method:
+            self.set(**result.values)
+
+
+def _line(error: Exception) -> str:
+    """An error as one line."""
+    text = " ".join(str(error).split())[:500]
+    return (
+        text if isinstance(error, SpecvizError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    )
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON knows it: NaN is null."""
+    return {k: None if isinstance(v, float) and v != v else v for k, v in row.items()}
