@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+    from .explorer import explore
     from .loop import generate, stream
     from .methods import names as list_methods
     from .models import bundled as list_models
     from .models import load
     from .paths import example
     from .trace import Trace
+    from .widgets.race import race
 
     open = Trace.open
 
@@ -27,6 +29,8 @@ _DOORS = {
     "list_methods": ("methods", "names"),
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
+    "race": ("widgets.race", "race"),
+    "explore": ("explorer", "explore"),
     "open": ("trace", "Trace.open"),
     "example": ("paths", "example"),
     "Trace": ("trace", "Trace"),
@@ -39,7 +43,7 @@ _DOORS = {
 
 __all__ = [
     "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError", "example",
-    "generate", "list_methods", "list_models", "load", "open", "stream",
+    "explore", "generate", "list_methods", "list_models", "load", "open", "race", "stream",
 ]  # fmt: skip
 
 

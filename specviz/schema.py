@@ -80,6 +80,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("out_origin", "list<string>", "draft (accepted), unreviewed (drafted, never sent to the target), bonus, correction, resampled, fallback, plain."),
     Column("out_p", "list<float>", "The target's probability of the token."),
     Column("out_u", "list<float>", "The uniform number it was sampled with; null where none was."),
+    # the dense record: what both models say at each emitted token's place, given the final text before it
+    Column("out_top_token", "list<int32>", "The target's top_k tokens there, best first, flat [tokens x top_k]."),
+    Column("out_top_p", "list<float>", "Their probabilities."),
+    Column("out_draft_token", "list<int32>", "The drafter's top_k tokens there, flat; 0 without a probability where its own context was full."),
+    Column("out_draft_p", "list<float>", "Their probabilities."),
+    Column("out_draft_rated", "list<float>", "The target's probability of the drafter's first token there."),
     # each forward pass
     Column("pass_model", "list<string>", "Which model: target, draft."),
     Column("pass_rows", "list<int32>", "Rows in the pass."),
@@ -92,6 +98,7 @@ COLUMNS: tuple[Column, ...] = (
 # Column groups whose lists have one entry for each node, prediction, output and pass.
 GROUPS = ("node", "pred", "out", "pass")
 FLAT = ("node_top_token", "node_top_p", "pred_top_token", "pred_top_p")
+FLAT += ("out_top_token", "out_top_p", "out_draft_token", "out_draft_p")
 
 # What the file's metadata (key b"specviz", JSON) says of the run.
 RUN_FIELDS: dict[str, str] = {
@@ -102,8 +109,9 @@ RUN_FIELDS: dict[str, str] = {
     "sampling": "temperature, top_k, top_p, seed, max_new_tokens.",
     "exactness": "exact, exact up to ties, or lossy: of method, parameters and number format.",
     "pseudocode": "The method's own loop as [[when, line], ...]; see Method.pseudocode.",
-    "model": "The target: {name, parameters}.",
-    "draft": "The drafter: {name, parameters}; null where there is none.",
+    "model": "The target: {name, parameters, max_length}.",
+    "draft": "The drafter: {name, parameters, max_length}; null where there is none.",
+    "dense": "The drafter of the dense record (out_top_* and out_draft_*): {name, parameters, max_length}.",
     "tokenizer": "Name of the tokenizer.",
     "eos": "Ids that end a text.",
     "prompts": "For each prompt {tokens} (its ids) and, where it had them, id, turn, kind, language and reference.",
@@ -113,7 +121,8 @@ RUN_FIELDS: dict[str, str] = {
     "dtype": "Number format of the target.",
     "versions": "Versions of Python, specviz and the libraries that ran.",
     "created": "When the run began, ISO 8601, UTC.",
-    "record": "What was kept: judged or all.",
+    "record": "What was kept: judged, all or dense.",
+    "replayed": "For cycles that a what-if replayed: from which run, and what is left out; null for a run.",
     "timing": "How phase times were taken: host clock, device events or synchronised; and its stated cost.",
     "peak_memory": "{process, device}: peak resident bytes; device is null where there is none.",
     "complete": "Whether the run ended by itself.",
@@ -131,6 +140,7 @@ RUN_TYPES: dict[str, type | tuple[type, ...]] = {
     "pseudocode": list,
     "model": dict,
     "draft": dict,
+    "dense": dict,
     "tokenizer": str,
     "eos": list,
     "prompts": list,
@@ -141,6 +151,7 @@ RUN_TYPES: dict[str, type | tuple[type, ...]] = {
     "versions": dict,
     "created": str,
     "record": str,
+    "replayed": str,
     "timing": (str, dict),
     "peak_memory": dict,
     "complete": bool,

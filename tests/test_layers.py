@@ -15,8 +15,10 @@ ROOMS: dict[str, tuple[str, int]] = {
     "paths": (GROUND, 1),
     "schema": (GROUND, 0),
     "draft": (GROUND, 1),
+    "ngrams": (GROUND, 1),
     "trace": (GROUND, 2),
     "metrics": (LOOKING, 3),
+    "replay": (LOOKING, 3),
     "view": (LOOKING, 4),
     "widgets": (LOOKING, 5),
     "signals": (RUNNING, 3),
@@ -29,6 +31,7 @@ ROOMS: dict[str, tuple[str, int]] = {
     "corpus": (APART, 1),
     "training": (APART, 7),
     "cli": (DOOR, 8),
+    "explorer": (DOOR, 8),
     "__init__": (DOOR, 8),
     "__main__": (DOOR, 9),
 }

@@ -22,9 +22,10 @@ from ..sampling import Sampling
 from ..trace import Recorder, Trace
 from .clock import clock_for
 from .cycle import Cycle, decode
+from .dense import densify
 from .reduce import Reducer
 
-RECORDS = ("judged", "all", None)
+RECORDS = ("judged", "all", "dense", None)
 DEFAULT_DRAFT = {"town": "town-draft"}  # bundled targets that bring a drafter
 KEPT = ("id", "kind", "language", "reference")  # what a prompt may say of itself
 # Settings of a generation config whose logits processors read the whole text so far: a block pass
@@ -77,7 +78,9 @@ class Run:
         self.max_new_tokens = whole("max_new_tokens", max_new_tokens, 1)
         self.seed = whole("seed", seed, 0)
         if record not in RECORDS:
-            raise ParameterError(f"record must be 'judged', 'all' or None, got {record!r}")
+            raise ParameterError(f"record must be 'judged', 'all', 'dense' or None, got {record!r}")
+        if record == "dense" and not self.sampling.greedy:
+            raise ParameterError("record='dense' is for greedy runs: a sampled text cannot be replayed")
         self.record = record
         self.prompts = prompts(prompt)
         self.model = ready(model, device, dtype)
@@ -167,7 +170,12 @@ class Run:
             self.reducer.interrupt()
         self.reducer.flush()
         self.recorder.run["peak_memory"] = peak_memory(self.model.device)
-        self.trace = self.recorder.close(complete=stopped is None, stopped=stopped)
+        trace = self.recorder.close(complete=stopped is None, stopped=stopped)
+        if self.record == "dense" and stopped is None:
+            trace = densify(trace, self.model, self.drafter)
+            if self.recorder.path is not None:
+                trace.save(self.recorder.path, force=True)
+        self.trace = trace
 
     def _drafter(self, draft: Any, device: str | None, dtype: str | None) -> Any:
         if not self.method.needs_draft:
@@ -209,8 +217,8 @@ class Run:
             "sampling": sampling | {"seed": self.seed, "max_new_tokens": self.max_new_tokens},
             "exactness": self.method.exactness(self.sampling, dtype),
             "pseudocode": [list(line) for line in self.method.pseudocode],
-            "model": {"name": model.name, "parameters": model.parameters},
-            "draft": None if drafter is None else {"name": drafter.name, "parameters": drafter.parameters},
+            "model": about(model),
+            "draft": None if drafter is None else about(drafter),
             "tokenizer": None if tokenizer is None else getattr(tokenizer, "name_or_path", "") or model.name,
             "eos": list(model.eos),
             "prompts": [],
@@ -221,6 +229,11 @@ class Run:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "timing": self.clock.timing if self.clock else None,
         }
+
+
+def about(model: Any) -> dict[str, Any]:
+    """What the record says of a model."""
+    return {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
 
 
 def generate(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Trace:
@@ -243,8 +256,10 @@ def generate(model: Any, prompt: Any, method: str | Method = "speculative", **op
         Sampling; temperature 0 (the default) is greedy, top_k 0 and top_p 1 are off.
     seed : int
         Seed of the random numbers.
-    record : {"judged", "all", None}
-        What the trace keeps: what judging read, every row of every pass, or the text alone.
+    record : {"judged", "all", "dense", None}
+        What the trace keeps: what judging read; every row of every pass; what judging read and, by one more
+        pass of each model over the finished text, what they say at each place of it (see `densify`), which
+        `specviz.whatif` reads; or the text alone.
     out : path, optional
         Where to write the trace: a ``.parquet`` file, or a folder that gets a new file.
     force : bool

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ..draft import Draft
-from ..sampling import DRAFT, FINAL, Sampling, draw, exact_type
+from ..sampling import DRAFT, FINAL, Sampling, draw
 from ..signals import confidence
 from .base import Method, Parameter, Session, Unsent, Verdict
-from .draft_model import DraftModel
+from .draft_model import DraftModel, pair
 
 
 class BiLD(Method):
@@ -146,13 +146,6 @@ class BiLD(Method):
 
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
         self.drafter.follow(len(verdict.path), verdict.token)
-
-
-def pair(sure: Tensor, token: Tensor) -> tuple[float, int]:
-    """Two numbers from the device in one synchronisation."""
-    wide = exact_type(sure.device)
-    p, choice = torch.stack([sure.to(wide), token.to(wide)]).tolist()
-    return p, int(choice)
 
 
 def goes_on(sure: float, fallback: float) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..draft import Draft
-from ..sampling import DRAFT, draw
-from .base import Session
+from ..sampling import DRAFT, draw, exact_type
+from ..signals import confidence
+from .base import Session, Unsent
 
 NOTHING = Draft.empty()
 
@@ -25,6 +27,7 @@ class DraftModel:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.unsent: Unsent | None = None  # what the last chain stopped before
         self.length = len(session.prompt)  # committed tokens
         self.full = session.drafter.max_length
         room = min(session.limit, self.full - self.length)
@@ -37,11 +40,16 @@ class DraftModel:
         n = max(0, min(most, left, self.full - self.length))
         return n, "length" if n == most else "room"
 
-    def chain(self, n: int, stop: str) -> Draft:
+    def chain(self, n: int, stop: str, least: float = 0.0) -> Draft:
         """n tokens, drawn as the target draws (same temperature, top-k and top-p), without looking at them.
 
         Leviathan et al. 2023, Algorithm 1, lines 1-5: q_i from the small model, x_i from q_i.
+
+        With `least` above 0 it does look: it stops before a token where its largest probability is below
+        that, and behind an end token. What it was unsure of is left in `unsent`. The look is at the
+        distribution before the draw: were x_i dropped for what it is, the law of the output would change.
         """
+        self.unsent = None
         if n == 0:
             return Draft.empty(stop)
         greedy = self.session.sampling.greedy
@@ -51,16 +59,32 @@ class DraftModel:
         chosen: list[Tensor] = []
         for i in range(n):
             row = self.predict()
-            scores.append(row)
             if u is None:
-                token = row.argmax(-1, keepdim=True)
+                q, token = None, row.argmax(-1, keepdim=True)
             else:
-                chosen.append(self.session.sampling.probabilities(row))
-                token = draw(chosen[-1], float(u[i])).view(1)
+                q = self.session.sampling.probabilities(row)
+                token = draw(q, float(u[i])).view(1)
+            choice = None
+            if least:
+                sure, choice = pair(confidence(row), token[0])
+                if sure < least:
+                    unsure = {"met": np.zeros(1, bool)}
+                    self.unsent = Unsent([choice], [i - 1], logits=[row], signals=unsure)
+                    stop = "unsure"
+                    break
             tokens.append(token)
+            scores.append(row)
+            if q is not None:
+                chosen.append(q)
             self.context.extend(token)
-        q = torch.stack(chosen) if chosen else None
-        return Draft.chain(torch.cat(tokens), q=q, logits=scores, stop=stop)
+            if choice in self.session.eos:
+                stop = "eos"
+                break
+        if not tokens:
+            return Draft.empty(stop)
+        q_all = torch.stack(chosen) if chosen else None
+        signals = {"met": np.ones(len(tokens), bool)} if least else {}
+        return Draft.chain(torch.cat(tokens), q=q_all, logits=scores, signals=signals, stop=stop)
 
     def predict(self) -> Tensor:
         """The drafter's logits after the committed text and what it drafted, [vocabulary]."""
@@ -78,3 +102,10 @@ class DraftModel:
             if token is not None:
                 self.context.extend([[token]])
         self.length += token is not None
+
+
+def pair(sure: Tensor, token: Tensor) -> tuple[float, int]:
+    """Two numbers from the device in one synchronisation."""
+    wide = exact_type(sure.device)
+    p, choice = torch.stack([sure.to(wide), token.to(wide)]).tolist()
+    return p, int(choice)

@@ -56,7 +56,7 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
             isinstance(prompt.get(k), words) for k in ("id", "kind", "language", "length", "turn")
         ):
             raise TraceError(f"{where}: the run's 'prompts' are not what they should be")
-    for name in ("model", "draft", "peak_memory"):
+    for name in ("model", "draft", "dense", "peak_memory"):
         if not all(isinstance(v, (*words, float)) for v in (run.get(name) or {}).values()):
             raise TraceError(f"{where}: the run's '{name}' is not what it should be")
     lines = run.get("pseudocode") or []

@@ -21,7 +21,8 @@ PARTIAL = ".partial"  # how the name of a run's stream ends while the run goes o
 KEY = b"specviz"  # where the run's metadata stands in the file
 GROUP_BYTES = 64 << 20  # a row group of the finished file
 KEYS = ("run", "method", "prompt", "row", "update", "cycle")
-TOKEN_COLUMNS = ("node_token", "node_top_token", "pred_top_token", "out_token")
+TOKEN_COLUMNS: tuple[str, ...] = ("node_token", "node_top_token", "pred_top_token", "out_token")
+TOKEN_COLUMNS += ("out_top_token", "out_draft_token")
 
 
 def partial_of(path: Path) -> Path:
