@@ -26,8 +26,14 @@ class Speculative(Method):
     title = "Speculative decoding"
     paper = "Leviathan et al. 2023; Chen et al. 2023"
     parameters = (
-        Parameter("draft_length", 4, 1, 64, "tokens", "Tokens that the draft model writes in a cycle.", "γ"),
-    )
+        Parameter(
+            "draft_length", 4, 1, 64, "tokens", "Most tokens that the draft model writes in a cycle.", "γ"
+        ),
+        Parameter(
+            "stop", 0.0, 0, 1, "probability",
+            "The draft model stops where its largest probability is below this; 0 is off.",
+        ),
+    )  # fmt: skip
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    for i = 1 .. γ:"),
@@ -45,6 +51,7 @@ class Speculative(Method):
     )
     needs_draft = True
     draft_length: int
+    stop: float
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         # Greedy compares argmaxes of a block pass: it can flip where two logits nearly tie. In sampling the
@@ -57,15 +64,17 @@ class Speculative(Method):
 
     def draft(self, left: int) -> Draft:
         # The target adds a token to every draft, so one token of what is left is its own.
-        return self.drafter.chain(*self.drafter.reach(self.draft_length, left - 1))
+        return self.drafter.chain(*self.drafter.reach(self.draft_length, left - 1), least=self.stop)
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
         if self.session.sampling.greedy:
-            return verify_greedy(draft, scores)
-        n = len(draft)
-        u, last = self.session.uniforms(ACCEPT, n), float(self.session.uniforms(FINAL, 1)[0])
-        return verify_sampled(draft, self.session.sampling.probabilities(scores), u, last)
+            verdict = verify_greedy(draft, scores)
+        else:
+            u, last = self.session.uniforms(ACCEPT, len(draft)), float(self.session.uniforms(FINAL, 1)[0])
+            verdict = verify_sampled(draft, self.session.sampling.probabilities(scores), u, last)
+        verdict.unsent = self.drafter.unsent
+        return verdict
 
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
         self.drafter.follow(len(verdict.path), verdict.token)
