@@ -149,7 +149,7 @@ class Strip {
   base() { return this.lanes[this.field.baseline]; }
   size() { // the column's width follows the font's size
     const em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
-    this.cell = Math.round(em * 4.6);
+    this.cell = Math.round(em * 5.2);
     this.node.style.setProperty("--cell", `${this.cell}px`);
     this.node.style.setProperty("--columns", this.columns);
     for (const row of this.rows ?? []) {
