@@ -466,10 +466,10 @@ class Trace:
         return metrics.recheck(self)
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write one offline page that shows the trace; an existing file only with `force`."""
-        from specviz import view
+        """Write one offline page with the player of every run; an existing file only with `force`."""
+        from specviz.widgets import page
 
-        return cast(Path, view.page(self, Path(path), force))
+        return page.write(self, Path(path), force)
 
     def _repr_html_(self) -> str:
         from specviz import view

@@ -6,17 +6,19 @@ from functools import cache
 from importlib.resources import files
 
 
-def _read(name: str) -> str:
+@cache
+def text(name: str) -> str:
+    """One file of the front-end."""
     return files("specviz.widgets").joinpath(name).read_text(encoding="utf8")
 
 
 @cache
 def script(name: str) -> str:
     """The ES module of a view (``player``, ``race`` ...), `shared.js` in front."""
-    return _read("shared.js") + _read(f"{name}.js")
+    return text("shared.js") + text(f"{name}.js")
 
 
 @cache
 def style(name: str) -> str:
     """The style sheet of a view, `shared.css` in front."""
-    return _read("shared.css") + _read(f"{name}.css")
+    return text("shared.css") + text(f"{name}.css")

@@ -1,0 +1,144 @@
+"""A view as one offline file: the same ES module, its data inside, no server, no request.
+
+The module is the one that runs in a notebook; a stand-in for the widget's model gives it its state. The
+page's policy forbids every connection. Without scripts the still picture is left.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specviz.view import html
+from specviz.view.picture import name_of, visible
+from specviz.view.static import write_text
+from specviz.widgets import assets
+from specviz.widgets.columns import Chunks, columns, pack
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+STILLS = 5  # texts of each run in the still picture
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass
+class View:
+    """One view on a page.
+
+    Parameters
+    ----------
+    view : str
+        ``player``, ``race`` ...: the module in `assets`.
+    name : str
+        What its button says.
+    data : bytes
+        Its trait ``data``.
+    state : dict
+        Its other traits at the start; plain JSON.
+    chunks : sequence of bytes
+        What it asks for by ``want``.
+    """
+
+    view: str
+    name: str
+    data: bytes
+    state: Mapping[str, Any] = field(default_factory=dict)
+    chunks: Sequence[bytes] = ()
+
+
+START = {
+    "want": 0, "prompt": 0, "cycle": 0, "phase": "commit", "playing": False, "speed": 1, "predict": False,
+    "score": [0, 0], "substeps": False, "projector": False,
+}  # fmt: skip
+
+
+def document(title: str, views: Sequence[View], still: str = "") -> str:
+    """A whole page around views.
+
+    Parameters
+    ----------
+    title : str
+    views : sequence of View
+        The first is shown; the others by their buttons.
+    still : str
+        HTML, already escaped, for readers without scripts and for print.
+
+    Returns
+    -------
+    str
+    """
+    blocks = [
+        _script(f"data-{i}", _packed(v.data))
+        + "".join(_script(f"chunk-{i}-{k}", _packed(c)) for k, c in enumerate(v.chunks))
+        for i, v in enumerate(views)
+    ]
+    names = list(dict.fromkeys(v.view for v in views))
+    told = [{"view": v.view, "state": dict(v.state), "chunks": len(v.chunks)} for v in views]
+    buttons = "".join(
+        f'<button type="button" aria-pressed="{str(i == 0).lower()}">{escape(visible(v.name))}</button>'
+        for i, v in enumerate(views)
+    )
+    nav = f'<nav aria-label="Runs">{buttons}</nav>' if len(views) > 1 else ""
+    below = (
+        f'<details class="still" open><summary>As a still picture</summary>{still}</details>' if still else ""
+    )
+    boot = assets.text("page.js")
+    styles = assets.text("page.css") + "".join(assets.style(n) for n in names)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(visible(title))}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<style>{styles}</style></head><body><main>"
+        f'<h1 hidden>{escape(visible(title))}</h1>{nav}<p id="failed" role="alert" hidden></p>'
+        f'<div id="place"></div>{below}</main>{"".join(blocks)}'
+        + _script("views", json.dumps(told))
+        + "".join(_script(f"module-{n}", assets.script(n)) for n in names)
+        + f'<script type="module">{assets.text("page.js")}</script></body></html>'
+    )
+
+
+def write(trace: Trace, path: Path, force: bool = False) -> Path:
+    """Write a trace's page: the player of each of its runs.
+
+    Raises
+    ------
+    TraceError
+        If the file exists (unless `force`) or cannot be written, or the trace is empty.
+    """
+    views = []
+    for run in trace.split():
+        header, arrays = columns(run)
+        chunks = Chunks(run)
+        facts = run.run
+        models = " ← ".join(filter(None, (name_of(facts["model"]), name_of(facts["draft"]))))
+        first = 1 if len(arrays["cycle"]) > 1 else 0  # the prefill shows little
+        views.append(
+            View(
+                "player",
+                f"{facts['method']}: {models}",
+                pack(header, arrays),
+                START | {"cycle": first},
+                [pack(*chunks[i]) for i in range(len(chunks))],
+            )
+        )
+    methods = ", ".join(dict.fromkeys(str(run.run["method"]) for run in trace.split()))
+    return write_text(path, document(f"specviz: {methods}", views, html(trace, STILLS)), force)
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 6)).decode("ascii")
+
+
+def _script(name: str, text: str) -> str:
+    """Text in the page that nothing executes by itself; it cannot end its own block."""
+    return f'<script type="text/plain" id="{name}">{text.replace("</", "<" + chr(92) + "/")}</script>'

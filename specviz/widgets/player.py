@@ -1,0 +1,103 @@
+"""The player: step through a decode; what was drafted, believed, judged and kept, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import traitlets as t
+from anywidget import AnyWidget
+
+from specviz.errors import ParameterError
+from specviz.widgets import assets
+from specviz.widgets.columns import Chunks, columns, pack
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+WHOLE = 4_000_000  # bytes up to which the first chunk travels with the columns
+
+
+class Player(AnyWidget):
+    """A trace that can be scrubbed, played and asked; made by `player`.
+
+    The columns travel once, as bytes; stepping happens in the browser. These traits follow what is shown and
+    can be set:
+
+    - ``prompt``: which of the trace's prompts, from 0 in the trace's order.
+    - ``cycle``: the row of the prompt's cycles; 0 is the prefill.
+    - ``phase``: ``draft`` (not judged yet), ``verify`` (judged) or ``commit`` (the text has grown).
+    - ``playing``, and ``speed`` in cycles a second.
+    - ``predict``: whether verdicts wait for the reader's guess; ``score`` is (right, guessed) so far.
+    - ``substeps``: whether a step goes draft, verify, commit or a whole cycle.
+    - ``theme``: ``auto``, ``light`` or ``dark``; ``projector``: whether everything is larger.
+    """
+
+    _esm = assets.script("player")
+    _css = assets.style("player")
+    data = t.Bytes().tag(sync=True)
+    chunk = t.Bytes().tag(sync=True)
+    want = t.Int(-1).tag(sync=True)
+    prompt = t.Int(0).tag(sync=True)
+    cycle = t.Int(0).tag(sync=True)
+    phase = t.Enum(["draft", "verify", "commit"], "commit").tag(sync=True)
+    playing = t.Bool(False).tag(sync=True)
+    speed = t.Float(1.0).tag(sync=True)
+    predict = t.Bool(False).tag(sync=True)
+    score = t.List(t.Int(), [0, 0]).tag(sync=True)
+    substeps = t.Bool(False).tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+    projector = t.Bool(False).tag(sync=True)
+
+    def __init__(self, trace: Trace, prompts: Iterable[int] | None = None, **state: Any) -> None:
+        own = [name for name in self.trait_names(sync=True) if name not in ("data", "chunk", "want")]
+        unknown = [name for name in state if name not in own or name.startswith("_")]
+        if unknown:
+            raise ParameterError(f"the player has no {unknown[0]!r}; it has {', '.join(STATE)}")
+        header, arrays = columns(trace, prompts)
+        self._chunks = Chunks(trace, prompts)
+        data = pack(header, arrays)
+        chunk = pack(*self._chunks[0]) if len(data) <= WHOLE else b""
+        try:
+            super().__init__(data=data, chunk=chunk, **state)
+        except t.TraitError as error:
+            raise ParameterError(f"the player cannot start so: {error}") from None
+        self.observe(self._send, names="want")
+
+    def _send(self, change: Any) -> None:
+        if 0 <= change["new"] < len(self._chunks):
+            self.chunk = pack(*self._chunks[change["new"]])
+
+
+STATE = ("prompt", "cycle", "phase", "playing", "speed", "predict", "substeps", "theme", "projector")
+
+
+def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Any) -> Player:
+    """A live view of a trace for a notebook: step, play, ask why, predict.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of one run; its prompts can be chosen in the view.
+    prompts : iterable of int, optional
+        Show only these.
+    **state
+        Where to begin: traits of `Player`, for example ``cycle=3`` or ``predict=True``.
+
+    Returns
+    -------
+    Player
+        Its traits follow what is shown. Without a kernel use ``trace.to_html(path)``.
+
+    Raises
+    ------
+    TraceError
+        If the trace holds several runs or nothing.
+    ParameterError
+        If there is no such state.
+
+    Examples
+    --------
+    >>> specviz.player(trace, cycle=3, predict=True)  # doctest: +SKIP
+    """
+    return Player(trace, prompts, **state)
