@@ -506,7 +506,13 @@ function render({ model, el }) {
     const ends = lanes.flatMap((lane) => lane.waits.map((k) => lane.end_time[k])).sort((a, b) => a - b);
     return ends.find((x) => x > t) ?? ends[0] ?? 0;
   }
-  function projector() { root.classList.toggle("projector"); resize(); }
+  function projector() { model.set("projector", !model.get("projector")); model.save_changes(); enlarge(); }
+  function enlarge() {
+    const on = !!model.get("projector");
+    if (root.classList.contains("projector") === on) return;
+    root.classList.toggle("projector", on);
+    resize();
+  }
   function resize() { strip.size(); strip.window(); strip.follow(t); strip.draw(t); chart.size(); }
   root.addEventListener("keydown", (event) => {
     const typing = ["SELECT", "TEXTAREA"].includes(event.target.tagName);
@@ -528,6 +534,7 @@ function render({ model, el }) {
     ["change:time", () => { if (Math.abs(model.get("time") - t) > 1e-9) { stop(); show(model.get("time"), true); } }],
     ["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
     ["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); chooser.value = model.get("prompt"); open(model.get("prompt")); } }],
+    ["change:projector", enlarge],
     ["change:pace", () => { pace = model.get("pace"); tellPace(); }],
   ];
   for (const [name, act] of watch) model.on(name, act);
@@ -539,7 +546,9 @@ function render({ model, el }) {
   paces.value = pace;
   chooser.value = model.get("prompt");
   open(model.get("prompt"));
+  enlarge();
   if (model.get("time")) show(model.get("time"), false);
+  if (model.get("playing")) toggle();
   return () => {
     stop();
     observer.disconnect();

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import traitlets as t
 from anywidget import AnyWidget
 
-from specviz.errors import TraceError
+from specviz.errors import ParameterError, TraceError
 from specviz.view.picture import PHASES, visible
+from specviz.view.static import table, write_text
 from specviz.widgets import columns
 from specviz.widgets.assets import script, style
+from specviz.widgets.page import View, document
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.trace import Trace
 
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
@@ -312,7 +318,7 @@ def _parted(lane: Lane, base: Lane) -> Lane:
     return replace(lane, parts=same if over else -1)
 
 
-def flat(found: Sequence[Field], model: str = "") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def flat(found: Sequence[Field]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The fields as a header and flat arrays, named ``<field>.<lane>.<array>``, for the browser.
 
     Times are float32 seconds; the clock of the picture is no finer.
@@ -355,7 +361,8 @@ def flat(found: Sequence[Field], model: str = "") -> tuple[dict[str, Any], dict[
             }
         )
     words = {"kinds": columns.KINDS_SENT, "phases": list(PHASES)}
-    return words | {"model": visible(model), "fields": told}, arrays
+    targets = dict.fromkeys(lane.target for field in found for lane in field.lanes)
+    return words | {"model": visible(", ".join(targets)), "fields": told}, arrays
 
 
 def _float32(value: float) -> float:
@@ -367,19 +374,19 @@ def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+STATE = ("prompt", "time", "playing", "pace", "theme", "projector")
+
+
 class Race(AnyWidget):
-    """The race as a widget; `race` makes one.
+    """A race that can be scrubbed and played; made by `race`.
 
-    Parameters
-    ----------
-    found : list of Field
-    model : str
-        The target's name, for the headline.
+    Everything travels once, as bytes; playing happens in the browser. These traits follow what is shown and
+    can be set:
 
-    Notes
-    -----
-    Traits that may be read and set: ``prompt`` (which field), ``time`` (seconds on the race's clock),
-    ``playing``, ``pace`` (seconds that the slowest lane takes on the screen) and ``theme``.
+    - ``prompt``: which of the fields, from 0.
+    - ``time``: seconds on the race's clock.
+    - ``playing``, and ``pace``: how many seconds the slowest lane takes on the screen.
+    - ``theme``: ``auto``, ``light`` or ``dark``; ``projector``: whether everything is larger.
     """
 
     _esm = script("race")
@@ -390,19 +397,59 @@ class Race(AnyWidget):
     playing = t.Bool(False).tag(sync=True)
     pace = t.Float(12.0).tag(sync=True)
     theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+    projector = t.Bool(False).tag(sync=True)
 
-    def __init__(self, found: Sequence[Field], model: str = "") -> None:
+    def __init__(self, found: Sequence[Field], **state: Any) -> None:
+        if unknown := [name for name in state if name not in STATE]:
+            raise ParameterError(f"the race has no {unknown[0]!r}; it has {', '.join(STATE)}")
         self.fields = list(found)
-        super().__init__(data=columns.pack(*flat(self.fields, model)))
+        try:
+            super().__init__(data=columns.pack(*flat(self.fields)), **state)
+        except t.TraitError as error:
+            raise ParameterError(f"the race cannot start so: {error}") from None
 
     @t.validate("prompt")
     def _legal_prompt(self, proposal: Any) -> int:
         if not 0 <= proposal["value"] < len(self.fields):
-            raise TraceError(f"there is no prompt {proposal['value']}: the race has {len(self.fields)}")
+            raise t.TraitError(f"there is no prompt {proposal['value']}: the race has {len(self.fields)}")
         return int(proposal["value"])
 
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a prompt and lane: finish in seconds, tokens, passes, speedup (NaN if clocks differ)."""
+        import pandas as pd
 
-def race(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> Race:
+        rows = []
+        for number, field in enumerate(self.fields):
+            for i, lane in enumerate(field.lanes):
+                row = {
+                    "prompt": number,
+                    "name": lane.name,
+                    "exactness": lane.exactness,
+                    "tokens": lane.output,
+                }
+                row |= {"prefill": lane.prefill, "finish": lane.finish, "passes": len(lane.blocks["end"])}
+                row |= {"speedup": field.speedup(i), "speedup_with_prefill": field.speedup(i, prefill=True)}
+                rows.append(row | {"ended": lane.end, "parts": lane.parts})
+        return pd.DataFrame(rows)
+
+    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the race as one offline page; an existing file only with `force`.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        state = {name: getattr(self, name) for name in STATE} | {"playing": False}
+        names = ", ".join(lane.name for lane in self.fields[self.prompt].lanes)
+        notes = "".join(f"<p>{escape(visible(note))}</p>" for note in self.fields[self.prompt].notes)
+        still = f'<div class="specviz">{notes}{table(self.table.round(4))}</div>'
+        view = View("race", "Race", self.data, state)
+        return write_text(Path(path), document(f"specviz race: {names}", [view], still), force)
+
+
+def race(traces: Sequence[Trace] | Mapping[str, Trace] | Trace, **state: Any) -> Race:
     """Race several methods on the same prompt, each on its own recorded clock.
 
     Parameters
@@ -410,17 +457,19 @@ def race(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> Race:
     traces : list of Trace, dict of name to Trace, or a Trace of several runs
         At least two runs that decoded the same prompts in the same order. Prompts that differ between the
         runs are left out, and the picture says so.
+    **state
+        Where to begin: traits of `Race`, for example ``prompt=2``.
 
     Returns
     -------
     Race
-        An anywidget; ``race.to_html(path)`` writes it as one offline page.
+        Its traits follow what is shown; ``race.to_html(path)`` writes it as one offline page.
 
     Raises
     ------
     TraceError
         If there are fewer than two runs, they share no prompt, or one recorded no times.
+    ParameterError
+        If there is no such state.
     """
-    found = fields(traces)
-    targets = dict.fromkeys(lane.target for lane in found[0].lanes)
-    return Race(found, ", ".join(targets))
+    return Race(fields(traces), **state)

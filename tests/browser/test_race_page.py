@@ -1,0 +1,157 @@
+"""The race's offline page in a real browser: from disk, without a network, by key and by mouse."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from traces import build, cycles, metadata, piece
+
+from specviz.trace import Recorder
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+pytest.importorskip("anywidget", reason="needs the lab extra")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    named = (os.environ.get("TEST_BROWSER"), "chromium-headless-shell", "chromium")
+    path = next((found for name in named if name and (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("no chromium")
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    from specviz.widgets.race import race
+
+    slow = metadata("tree") | {"threads": 3}
+    recorder = Recorder(slow, None, "judged", piece=piece)
+    for row in cycles("tree"):
+        recorder.add(row)
+    folder = tmp_path_factory.mktemp("race")
+    one = race([build("autoregressive"), build("speculative"), build("bild")])
+    race([build("autoregressive"), recorder.close()]).to_html(folder / "unlike.html")
+    return one.to_html(folder / "race.html")
+
+
+@pytest.fixture
+def page(browser, path):
+    context = browser.new_context(viewport={"width": 1280, "height": 1000}, offline=True)
+    page = context.new_page()
+    wrong = []
+    page.on(
+        "request", lambda r: None if r.url.startswith(("file:", "blob:", "data:")) else wrong.append(r.url)
+    )
+    page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: wrong.append(str(e)))
+    page.on("dialog", lambda d: (wrong.append(d.message), d.dismiss()))
+    page.goto(path.as_uri())
+    page.wait_for_selector(".race .strip .runner")
+    yield page
+    if folder := os.environ.get("SHOTS"):
+        page.screenshot(path=Path(folder) / f"race-{len(os.listdir(folder))}.png", full_page=True)
+    context.close()
+    assert not wrong, wrong
+
+
+def clock(page) -> str:
+    return page.locator(".race .clock").inner_text()
+
+
+def cells(page) -> int:
+    return page.locator(".race .cell").count()
+
+
+def test_keys_step_through_the_race(page):
+    page.locator(".race").focus()
+    before = clock(page)
+    page.keyboard.press("End")
+    assert clock(page) != before and cells(page) > 0
+    assert "finished first" in page.locator(".race .leader").inner_text()
+    page.keyboard.press("Home")
+    assert cells(page) == 0 and "prefill" in page.locator(".race .runner").first.inner_text()
+    seen = set()
+    for _ in range(8):
+        page.keyboard.press("ArrowRight")
+        seen.add((clock(page), cells(page), page.locator(".race [aria-live]").inner_text()))
+    assert len(seen) >= 7, "each step shows and says something else"
+    for _ in range(8):
+        page.keyboard.press("ArrowLeft")
+    assert cells(page) == 0
+    page.keyboard.press("?")
+    assert page.locator(".race .overlay").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator(".race .overlay").is_visible()
+    wide = page.locator(".race .clock").evaluate("e => e.getBoundingClientRect().height")
+    page.keyboard.press("p")
+    assert page.locator(".race .clock").evaluate("e => e.getBoundingClientRect().height") > wide
+
+
+def test_mouse_scrubs_and_jumps(page):
+    box = page.locator(".race .chart").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.4)
+    middle, shown = clock(page), cells(page)
+    assert shown > 0
+    page.locator(".race .waits button").first.click()
+    assert clock(page) != middle
+    page.get_by_role("button", name="start (Home)").click()
+    assert cells(page) == 0
+    page.locator(".race .controls select").select_option("6")
+    page.get_by_role("button", name="play (space)").click()
+    page.locator(".race .cell").nth(3).wait_for()
+    page.get_by_role("button", name="pause (space)").click()
+    assert page.evaluate("specviz.get('time')") > 0 and page.evaluate("specviz.get('playing')") is False
+
+
+def test_a_block_holds_the_tokens_of_one_pass(page):
+    from specviz.widgets.race import fields
+
+    page.locator(".race").focus()
+    page.keyboard.press("End")
+    lane = fields([build("autoregressive"), build("speculative"), build("bild")])[0].lanes[1]
+    row = page.locator(".race .strip .row").nth(2)
+    first = row.locator(".block").first  # blocks are put in front as they come into sight
+    width, cell = (
+        first.bounding_box()["width"],
+        page.locator(".race .ruler span").first.bounding_box()["width"],
+    )
+    assert round(width / cell) in set(lane.blocks["tokens"].tolist())
+    assert row.locator(".cell").count() <= lane.output
+    assert row.locator(".flag, .runner.finished").count() == 1
+
+
+def test_hostile_tokens_are_only_text(page):
+    page.locator(".race").focus()
+    page.keyboard.press("End")
+    assert page.locator(".race img, .race script, .race iframe").count() == 0
+    assert page.evaluate("document.querySelectorAll('.race [onerror], .race [onclick]').length") == 0
+    words = " ".join(page.locator(".race .cell bdi").all_inner_texts())
+    assert "<" in words and "\u202e" not in words
+
+
+def test_clocks_that_differ_are_marked(page, path):
+    page.goto(path.with_name("unlike.html").as_uri())
+    page.wait_for_selector(".race .strip .runner")
+    page.locator(".race").focus()
+    page.keyboard.press("End")
+    assert "Not comparable" in page.locator(".race .warn").inner_text()
+    assert "not comparable" in page.locator(".race .leader").inner_text()
+    assert "×" not in page.locator(".race tbody").inner_text()
+
+
+def test_the_page_is_small_and_closed(path):
+    text = path.read_text(encoding="utf8")
+    assert len(text) < 1_000_000
+    assert "connect-src" not in text and "default-src 'none'" in text
+    assert "<img" not in text
