@@ -68,8 +68,10 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     if kind.needs_draft:
         drafter = ready(draft, str(target.device), str(target.dtype).removeprefix("torch."))
 
-    def decode(method: str, **values: Any) -> Run:
-        return Run(target, prompt, method, draft=drafter, **given, **values)
+    def decode(run: str, **values: Any) -> Run:
+        # A dense record costs two passes after the end and makes most what-ifs exact.
+        dense = {"record": "dense"} if run == method == "speculative" and not given.get("temperature") else {}
+        return Run(target, prompt, run, draft=drafter, **(dense | given), **values)
 
     def call(**values: Any) -> str:
         names = {"method": method} | ({"draft": draft} if kind.needs_draft else {}) | where | given | values

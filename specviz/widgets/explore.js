@@ -35,7 +35,6 @@ function render({ model, el }) {
   function change(name, value) {
     model.set("values", { ...model.get("values"), [name]: value });
     model.save_changes();
-    answer();
   }
   function field(p) {
     const id = `f${Math.random().toString(36).slice(2)}`;
@@ -101,7 +100,6 @@ function render({ model, el }) {
   function drawValues() {
     const values = model.get("values");
     for (const [name, entry] of fields) entry.put(values[name]);
-    answer();
   }
   function drawCode() { code.textContent = model.get("code"); }
   function drawState() {
@@ -145,31 +143,23 @@ function render({ model, el }) {
     table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, ...head.map((word) => h("th", { scope: "col", title: titles.get(word) ?? "" }, word)))), h("tbody", {}, ...body)));
   }
 
-  // What a saved trace says about the current settings: looked up in tables that Python computed.
-  function answer() {
-    const answers = model.get("answers"), values = model.get("values");
+  // What a saved trace says about the current settings: Python's answer, with how sure it is.
+  function drawAnswer() {
+    const badges = model.get("badges"), told = model.get("answer");
     for (const [name, entry] of fields) {
-      const known = answers.parameters?.[name];
+      const known = badges[name];
       entry.chip.textContent = known ? known.badge : "";
       entry.chip.className = `chip ${known ? known.badge.replaceAll(" ", "-") : ""}`;
       entry.chip.title = known ? known.why : "";
     }
     answerLine.replaceChildren();
-    if (!answers.run) return;
-    const moved = parameters.filter((p) => values[p.name] !== answers.values[p.name]).map((p) => p.name);
-    if (!moved.length) { answerLine.append(`These are run ${answers.run}'s settings.`); return; }
-    const words = moved.map((name) => `${name} ${shownValue(values[name])}`).join(", ");
-    const rerun = (why) => answerLine.append(badge("needs a rerun"), ` ${words}: ${why} `, again());
-    if (moved.length > 1) { rerun(`several settings differ from run ${answers.run}'s.`); return; }
-    const known = answers.parameters[moved[0]];
-    if (!known || known.badge === "needs a rerun") { rerun(known ? known.why : "a saved trace cannot tell."); return; }
-    const row = known.rows.find((r) => r.setting === values[moved[0]]);
-    if (!row) { rerun("this value is not in the table."); return; }
-    answerLine.append(badge(row.badge ?? known.badge), ` From run ${answers.run}, were ${words}: ${row.text} `, h("span", { class: "soft" }, known.why));
+    if (!told.run) return;
+    if (!told.badge) answerLine.append(`These are run ${told.run}'s settings.`);
+    else if (told.text) answerLine.append(badge(told.badge), ` With ${told.words}, run ${told.run} would have taken ${told.text}. `, h("span", { class: "soft" }, told.why));
+    else answerLine.append(badge(told.badge), ` ${told.words}: ${told.why}. `, again());
   }
   const badge = (word) => h("span", { class: `badge how ${word.replaceAll(" ", "-")}` }, word);
   const again = () => { const node = button("Decode", "decode with these settings", () => ask("run")); node.disabled = model.get("state") === "running"; return node; };
-  const shownValue = (v) => (typeof v === "number" ? number(v) : String(v));
 
   root.addEventListener("keydown", (event) => {
     if (event.key !== "Tab") event.stopPropagation(); // the notebook has shortcuts of its own
@@ -178,7 +168,7 @@ function render({ model, el }) {
   });
   const watch = [
     ["change:values", drawValues], ["change:code", drawCode], ["change:progress", drawState], ["change:error", drawState],
-    ["change:state", () => { drawState(); sayState(); answer(); }], ["change:rows", drawTable], ["change:chosen", drawTable], ["change:answers", answer],
+    ["change:state", () => { drawState(); sayState(); drawAnswer(); }], ["change:rows", drawTable], ["change:chosen", drawTable], ["change:answer", drawAnswer], ["change:badges", drawAnswer],
   ];
   for (const [name, act] of watch) model.on(name, act);
   const untheme = followTheme(root, model);
@@ -186,6 +176,7 @@ function render({ model, el }) {
   drawCode();
   drawState();
   drawTable();
+  drawAnswer();
   return () => {
     untheme();
     for (const [name, act] of watch) model.off(name, act);

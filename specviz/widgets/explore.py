@@ -18,6 +18,7 @@ from anywidget import AnyWidget
 
 from specviz import metrics
 from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.replay import BADGES, WhatIf, whatif
 from specviz.widgets.assets import script, style
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 PAUSE = 0.05  # seconds between two reports of a running decode: enough for the eye, little for the kernel
 STEPS = 100  # positions of a slider over a range of real numbers
 BASELINE = "autoregressive"
+RERUN = BADGES[-1]
+COUNTS = (
+    ("cycles", "{:.0f} cycles"),
+    ("tau", "τ {:.2f}"),
+    ("A/D", "A/D {:.2f}"),
+    ("drafted", "{:.0f} drafted"),
+)
 
 # One decode at a time in this process: a second one would spoil the first one's times.
 _decoding = threading.Lock()
@@ -127,7 +135,8 @@ class Panel(AnyWidget):
     state = t.Enum(["idle", "running", "done", "cancelled", "error"], "idle").tag(sync=True)
     progress = t.Dict().tag(sync=True)
     rows = t.List().tag(sync=True)
-    answers = t.Dict().tag(sync=True)
+    badges = t.Dict().tag(sync=True)
+    answer = t.Dict().tag(sync=True)
     error = t.Unicode().tag(sync=True)
     chosen = t.Int(-1).tag(sync=True)
     theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
@@ -177,6 +186,7 @@ class Explorer(ipywidgets.VBox):
         self.results: list[Result] = []
         self._parameters = {p.name: p for p in parameters}
         self._decode, self._call, self._limit, self._show = decode, call, limit, show
+        self._asked_of: tuple[Result, WhatIf] | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         start = {p.name: p.default for p in parameters} | dict(values or {})
@@ -230,6 +240,39 @@ class Explorer(ipywidgets.VBox):
             self.panel.error = str(error)
             return
         self.panel.error = ""
+        self._answer()
+
+    # ------------------------------------------------------------ what a saved trace can say
+
+    def _answer(self) -> None:
+        """What the newest whole result of the explorer's method says of the current settings."""
+        asked, values = self._asked_of, self.values
+        if asked is None:
+            return
+        result, question = asked
+        moved = [name for name, value in values.items() if value != result.values[name]]
+        words = ", ".join(f"{name} = {values[name]}" for name in moved)
+        told: dict[str, Any] = {"run": result.number, "words": words, "badge": "", "why": "", "text": ""}
+        try:
+            if moved:
+                told |= _told(question, values, moved)
+        except SpecvizError as error:
+            told |= {"badge": RERUN, "why": str(error)}
+        self.panel.answer = told
+
+    def _can_answer(self, result: Result) -> None:
+        """Ask a new result from now on, and say how sure each slider's answer would be."""
+        try:
+            question = whatif(result.trace)
+            found = {name: question.can_answer(name) for name in self._parameters}
+        except SpecvizError as error:  # a sampled run, for one
+            self._asked_of = None
+            self.panel.answer = {}
+            found = dict.fromkeys(self._parameters, (RERUN, str(error)))
+        else:
+            self._asked_of = (result, question)
+            self._answer()
+        self.panel.badges = {name: {"badge": badge, "why": why} for name, (badge, why) in found.items()}
 
     # ------------------------------------------------------------ decoding
 
@@ -328,6 +371,8 @@ class Explorer(ipywidgets.VBox):
         self.results.append(result)
         base = self._baseline
         self.panel.rows = [_plain(r.row(base)) for r in self.results]
+        if result.method == self.method and result.trace.run["complete"]:
+            self._can_answer(result)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -382,6 +427,25 @@ class Explorer(ipywidgets.VBox):
         result = self._result(run)
         if result.method == self.method:
             self.set(**result.values)
+
+
+def _told(question: WhatIf, values: Mapping[str, Any], moved: list[str]) -> dict[str, str]:
+    """The answer to a setting: badge, reason and the numbers in words, each with its bounds."""
+    cannot = [why for badge, why in map(question.can_answer, moved) if badge == RERUN]
+    if cannot:
+        return {"badge": RERUN, "why": cannot[0]}
+    answer = question.ask(**values)
+    row = answer.table.iloc[0]
+    if row["badge"] == RERUN:
+        place = answer.places.iloc[0]
+        where = f"in cycle {place['cycle']}, at token {place['position']}"
+        return {"badge": RERUN, "why": f"{where}: {place['why']}"}
+    words = []
+    for name, form in COUNTS:
+        low, high = row.get(f"{name}_lo", row[name]), row.get(f"{name}_hi", row[name])
+        if row[name] == row[name]:
+            words.append(form.format(row[name]) + (f" [{low:.4g}, {high:.4g}]" if low != high else ""))
+    return {"badge": row["badge"], "why": answer.why, "text": ", ".join(words)}
 
 
 def _line(error: Exception) -> str:

@@ -204,3 +204,60 @@ def test_buttons_are_messages():
         assert one.panel.error and "\n" not in one.panel.error
     with pytest.raises(TraceError, match="there are 1 to 1"):
         one.play(5)
+
+
+def test_a_moved_slider_is_answered_from_the_last_result():
+    real = (
+        Parameter("fallback", 0.6, 0, 1),
+        Parameter("rollback", 2.0, 0, None),
+        Parameter("cap", 10, 1, 64),
+    )
+    real += (Parameter("extra", 1, 0, 9),)
+
+    class Own(Run):
+        def __iter__(self):
+            yield from super().__iter__()
+            self.trace = build("bild", hostile=False)
+
+    one = Explorer("bild", real, lambda method, **values: Own(method, values), call, 64)
+    assert one.panel.answer == {} and one.panel.badges == {}
+    one.run()
+    assert one.wait(20) and one.panel.error == ""
+    assert one.panel.badges["fallback"]["badge"] == "exact"
+    assert one.panel.badges["extra"]["badge"] == "needs a rerun"
+    assert one.panel.answer["run"] == 1 and one.panel.answer["badge"] == ""
+    one.set(extra=2)
+    assert one.panel.answer["badge"] == "needs a rerun" and one.panel.answer["why"]
+    one.set(extra=1, fallback=0.0)
+    told = one.panel.answer
+    assert told["words"] == "fallback = 0.0" and told["badge"] in ("exact", "needs a rerun") and told["why"]
+    assert len(one.results) == 1, "nothing was decoded"
+
+
+def test_an_answer_says_its_numbers_and_bounds(monkeypatch):
+    import pandas as pd
+
+    from specviz.widgets import explore
+
+    class Question:
+        def can_answer(self, name):
+            return "bounded", "why"
+
+        def ask(self, **values):
+            row = {
+                "cycles": 9,
+                "tau": 2.5,
+                "A/D": 0.5,
+                "A/D_lo": 0.4,
+                "A/D_hi": 0.6,
+                "drafted": 20,
+                "badge": "bounded",
+            }
+            return type("Answer", (), {"table": pd.DataFrame([row | values]), "why": "because"})
+
+    told = explore._told(Question(), {"stop": 0.4}, ["stop"])
+    assert told == {
+        "badge": "bounded",
+        "why": "because",
+        "text": "9 cycles, τ 2.50, A/D 0.50 [0.4, 0.6], 20 drafted",
+    }
