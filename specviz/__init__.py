@@ -10,13 +10,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import check
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
     from .explorer import explore
-    from .loop import generate, stream
+    from .loop import densify, generate, stream
     from .methods import names as list_methods
     from .models import bundled as list_models
     from .models import load
     from .paths import example
+    from .replay import whatif
     from .trace import Trace
     from .widgets.race import race
 
@@ -29,9 +31,12 @@ _DOORS = {
     "list_methods": ("methods", "names"),
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
+    "densify": ("loop", "densify"),
+    "whatif": ("replay", "whatif"),
     "race": ("widgets.race", "race"),
     "explore": ("explorer", "explore"),
     "open": ("trace", "Trace.open"),
+    "check": ("check", ""),
     "example": ("paths", "example"),
     "Trace": ("trace", "Trace"),
     "SpecvizError": ("errors", "SpecvizError"),
@@ -42,8 +47,9 @@ _DOORS = {
 }
 
 __all__ = [
-    "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError", "example",
-    "explore", "generate", "list_methods", "list_models", "load", "open", "race", "stream",
+    "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError", "check", "densify",
+    "example", "explore", "generate", "list_methods", "list_models", "load", "open", "race", "stream",
+    "whatif",
 ]  # fmt: skip
 
 
@@ -57,7 +63,8 @@ def __getattr__(name: str) -> Any:
             value = "0+unknown"
     elif name in _DOORS:
         room, inner = _DOORS[name]
-        value = attrgetter(inner)(import_module(f"{__name__}.{room}"))
+        value = import_module(f"{__name__}.{room}")
+        value = attrgetter(inner)(value) if inner else value
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

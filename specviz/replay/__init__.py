@@ -1,0 +1,16 @@
+"""What another setting would have done, replayed from a trace: `whatif`.
+
+Every answer says how sure it is. ``exact``: a rerun would do the same, cycle for cycle. ``bounded``: it lies
+between two numbers. ``modelled``: computed from prices that were measured. ``needs a rerun``: the record does
+not say. Needs no torch and no model.
+
+Its files from the bottom up: `known` (what a trace says of each place of a text), `walk` (the replays),
+`answer`, `costs`, `cell` (a replayed setting as a trace), `question`.
+"""
+
+from specviz.replay.answer import BADGES, Answer
+from specviz.replay.costs import Costs
+from specviz.replay.question import WhatIf, whatif
+from specviz.replay.walk import Place, Step, Walk
+
+__all__ = ["BADGES", "Answer", "Costs", "Place", "Step", "Walk", "WhatIf", "whatif"]

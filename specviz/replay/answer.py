@@ -1,0 +1,199 @@
+"""An answer: a table with one row a setting, and how sure each number is."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import ParameterError
+from specviz.replay.walk import Place, Step, Walk
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+EXACT, BOUNDED, MODELLED, RERUN = BADGES = ("exact", "bounded", "modelled", "needs a rerun")
+COUNTS = (
+    "cycles",
+    "drafted",
+    "sent",
+    "accepted",
+    "emitted",
+    "tau",
+    "A/D",
+    "A/O",
+    "target_passes",
+    "draft_passes",
+)
+BOUNDS = ("drafted", "sent", "A/D", "draft_passes")  # what depends on drafts that nobody saw
+SHOWN = 12  # rows of an answer in a notebook
+
+
+@dataclass(eq=False)
+class Answer:
+    """What other settings would have done.
+
+    Attributes
+    ----------
+    question : str
+        In words.
+    badge : str
+        The weakest of the table's badges: exact, bounded, modelled or needs a rerun.
+    why : str
+        One line on it.
+    table : DataFrame
+        One row a setting: its parameters, ``texts`` (how many were told to their end), then as
+        `specviz.metrics` defines them ``cycles``, ``drafted``, ``sent``, ``accepted``, ``emitted``, ``tau``,
+        ``A/D``, ``A/O``, ``target_passes`` and ``draft_passes``, and the row's ``badge``. Where something is
+        only bounded, ``<column>_lo`` and ``<column>_hi`` stand beside it, and the column is their mean.
+        A row that needs a rerun counts the cycles up to where the replay had to stop.
+    places : DataFrame
+        Where and why replays stopped: the parameters, ``prompt``, ``cycle``, ``position``, ``token`` (what
+        would stand there, -1 if unknown), ``text`` (that token's) and ``why``.
+    badges : dict of str to str
+        The badge of each column of numbers.
+    walks : list of list of Walk
+        For each row the replay of each text.
+    parameters : tuple of str
+        The columns of the table that are the setting.
+    drafter : bool
+        Whether drafting takes passes.
+    """
+
+    question: str
+    badge: str
+    why: str
+    table: pd.DataFrame
+    places: pd.DataFrame
+    badges: dict[str, str]
+    walks: list[list[Walk]]
+    parameters: tuple[str, ...]
+    drafter: bool
+    _cell: Callable[[int], Trace] = field(repr=False)
+
+    def row(self, **setting: Any) -> int:
+        """The number of the row with these parameters.
+
+        Raises
+        ------
+        ParameterError
+            If no row has them, or several do.
+        """
+        unknown = set(setting) - set(self.parameters)
+        if unknown:
+            raise ParameterError(
+                f"the answer has no parameter {min(unknown)!r}; it has {', '.join(self.parameters)}"
+            )
+        fits = np.ones(len(self.table), bool)
+        for name, value in setting.items():
+            fits &= np.isclose(self.table[name].to_numpy(np.float64), float(value), rtol=0, atol=1e-12)
+        rows = np.flatnonzero(fits)
+        if len(rows) != 1:
+            words = ", ".join(f"{name}={value}" for name, value in setting.items()) or "nothing"
+            raise ParameterError(f"{len(rows)} rows of the answer have {words}; name one row")
+        return int(rows[0])
+
+    def trace(self, row: int | None = None, **setting: Any) -> Trace:
+        """The replayed cycles of a row as a trace, so that every view shows them.
+
+        It says so in its metadata (``replayed``) and has no times, for none were measured. What was drafted
+        in vain and never seen is left out; the controller value ``unseen`` counts it.
+
+        Parameters
+        ----------
+        row : int, optional
+            Row of the table; or name the setting: ``answer.trace(draft_length=8)``.
+
+        Raises
+        ------
+        ParameterError
+            If the row's replay had to stop: then there is no whole trace to show.
+        """
+        row = self.row(**setting) if row is None else row
+        if not 0 <= row < len(self.table):
+            raise ParameterError(f"the answer has rows 0 to {len(self.table) - 1}, not {row}")
+        if any(walk.place for walk in self.walks[row]):
+            raise ParameterError(
+                f"row {row} needs a rerun, so there is nothing whole to show: see answer.places"
+            )
+        return self._cell(row)
+
+    def __repr__(self) -> str:
+        return f"{self.question} [{self.badge}: {self.why}]\n{self.table.to_string(max_rows=SHOWN)}"
+
+    def _repr_html_(self) -> str:
+        question, badge, why = map(html.escape, (self.question, self.badge, self.why))
+        head = f"<p><b>{question}</b> <code>{badge}</code> {why}</p>"
+        shown = self.table.to_html(
+            index=False, max_rows=SHOWN, border=0, escape=True, float_format=lambda x: f"{x:.4g}"
+        )
+        return f"<div>{head}{shown}</div>"
+
+
+def tabulate(rows: list[tuple[dict[str, Any], list[Walk]]], drafter: bool) -> pd.DataFrame:
+    """One row a setting; `drafter` says whether drafting takes passes."""
+    import pandas as pd
+
+    table = pd.DataFrame([setting | _row(walks, drafter) for setting, walks in rows])
+    bounded = [name for name in BOUNDS if (table[f"{name}_lo"] != table[f"{name}_hi"]).any()]
+    bounded = [name for name in bounded if table[[f"{name}_lo", f"{name}_hi"]].notna().any(axis=None)]
+    lone = [f"{name}_{side}" for name in BOUNDS for side in ("lo", "hi") if name not in bounded]
+    return table.drop(columns=lone)
+
+
+def _row(walks: list[Walk], drafter: bool) -> dict[str, Any]:
+    steps = [step for walk in walks for step in walk.steps]
+    total = {name: sum(getattr(step, name) for step in steps) for name in Step._fields[3:-1]}
+    told = [walk for walk in walks if walk.place is None]
+    low = {"drafted": total["drafted"], "sent": total["sent"]}
+    high = {"drafted": total["drafted_high"], "sent": total["sent_high"]}
+    low["draft_passes"], high["draft_passes"] = ((x["drafted"] if drafter else 0) for x in (low, high))
+    # The more was sent in vain, the smaller the share that was accepted.
+    low["A/D"], high["A/D"] = (_ratio(total["accepted"], x["sent"] - total["cut"]) for x in (high, low))
+    found: dict[str, Any] = {"texts": len(told), "cycles": len(steps)}
+    found |= {name: (low[name] + high[name]) / 2 if low[name] != high[name] else low[name] for name in BOUNDS}
+    found |= {"accepted": total["accepted"], "emitted": total["emitted"]}
+    found["tau"] = _ratio(total["emitted"], len(steps))
+    found["A/O"] = _ratio(total["accepted"], total["emitted"])
+    found["target_passes"] = sum(not step.unreviewed for step in steps)
+    found = {name: found[name] for name in ("texts", *COUNTS)}
+    found["badge"] = badge(walks)
+    for name in BOUNDS:
+        found[f"{name}_lo"], found[f"{name}_hi"] = low[name], high[name]
+    return found
+
+
+def badge(walks: Iterable[Walk]) -> str:
+    """How sure a row is."""
+    walks = list(walks)
+    if any(walk.place for walk in walks):
+        return RERUN
+    return EXACT if all(step.certain for walk in walks for step in walk.steps) else BOUNDED
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below else float("nan")
+
+
+def weakest(badges: Iterable[str]) -> str:
+    """The badge that promises least."""
+    return max(badges, key=BADGES.index, default=EXACT)
+
+
+def list_places(rows: list[tuple[dict[str, Any], list[Walk]]], piece: Callable[[int], str]) -> pd.DataFrame:
+    """Where replays stopped."""
+    import pandas as pd
+
+    found = []
+    for setting, walks in rows:
+        for place in filter(None, (walk.place for walk in walks)):
+            token = -1 if place.token is None else place.token
+            text = "" if place.token is None else piece(place.token)
+            found.append(setting | place._asdict() | {"token": token, "text": text})
+    names = [*(rows[0][0] if rows else ()), *Place._fields[:-1], "text", "why"]
+    return pd.DataFrame(found, columns=names)

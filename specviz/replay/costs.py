@@ -1,0 +1,154 @@
+"""What a pass costs, and so what a replayed run would have taken: a model of the time, not a measurement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.replay.walk import Step, Walk
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+LIMIT = 16 << 20  # bytes of a report
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of passes over g tokens, and of what a cycle takes beside its passes.
+
+    Parameters
+    ----------
+    target, draft : dict of int to float
+        Seconds of one pass over g tokens.
+    rest : float
+        Seconds a cycle beside its passes.
+    source : str
+        Where the figures come from.
+    """
+
+    target: Mapping[int, float]
+    draft: Mapping[int, float]
+    rest: float
+    source: str
+
+    @classmethod
+    def of(cls, trace: Trace) -> Costs:
+        """The medians of a run's own cycles: s(g) as far as the run has passes of that size.
+
+        A pass of the drafter counts with what the method does around it.
+
+        Raises
+        ------
+        TraceError
+            If no times were recorded.
+        """
+        cycles = trace.cycles
+        cycles = cycles[(cycles["cycle"] > 0) & cycles["duration"].notna()]
+        if not len(cycles):
+            raise TraceError("the trace holds no times, so there is no s(g) to take from it: give costs")
+        keys = ["prompt", "cycle"]
+        passes = trace.passes
+        target = passes[passes["model"] == "target"].groupby(keys)["tokens"].sum().rename("fed")
+        count = passes[passes["model"] == "draft"].groupby(keys).size().rename("asked")
+        cycles = cycles.join(target, on=keys).join(count, on=keys)
+        read = cycles[cycles["fed"].notna()]
+        drawn = cycles[cycles["asked"].fillna(0) > 0]
+        rest = (
+            cycles["duration"] - cycles["draft_time"].where(cycles["asked"] > 0, 0) - cycles["forward_time"]
+        )
+        # Nearly all passes of a drafter are over one token; those over two are not told apart.
+        one = float((drawn["draft_time"] / drawn["asked"]).median()) if len(drawn) else None
+        return cls(
+            {int(g): float(s) for g, s in read.groupby("fed")["forward_time"].median().items()},
+            {} if one is None else {1: one},
+            float(rest.median()),
+            "the trace's own passes",
+        )
+
+    @classmethod
+    def read(cls, report: str | Path | Mapping[str, Any], rest: float = 0.0) -> Costs:
+        """Of a report of ``specviz bench passes --json``, made on this machine or another one.
+
+        Parameters
+        ----------
+        report : path or dict
+        rest : float
+            Seconds a cycle beside its passes, which the report does not hold.
+
+        Raises
+        ------
+        TraceError
+            If it is no such report.
+        """
+        where = "the report"
+        try:
+            if not isinstance(report, Mapping):
+                where = str(report)
+                path = Path(report)
+                if path.stat().st_size > LIMIT:
+                    raise ValueError("too long")
+                report = json.loads(path.read_text(encoding="utf8"))
+            if report["bench"] != "passes":
+                raise ValueError("another bench")
+            found: dict[str, dict[int, float]] = {}
+            for row in report["rows"]:
+                found.setdefault(str(row["model"]), {})[int(row["g"])] = float(row["median"]) / 1e3
+            names = list(found)
+            device = str(report["setting"]["device"])
+            known = cls(
+                found[names[0]], found[names[1]] if names[1:] else {}, rest, f"passes measured on {device}"
+            )
+        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise TraceError(f"{where} is no report of 'specviz bench passes --json': {error}") from None
+        if not all(s > 0 for costs in (known.target, known.draft) for s in costs.values()):
+            raise TraceError(f"{where}: a pass takes more than no time")
+        return known
+
+    def seconds(self, walks: list[Walk], drafter: bool) -> float:
+        """Of all cycles, the prefill left out; where drafts are only bounded, of their mean.
+
+        Parameters
+        ----------
+        walks : list of Walk
+        drafter : bool
+            Whether drafting takes passes.
+
+        Raises
+        ------
+        ParameterError
+            If there is no price for a kind of pass that the cycles have.
+        """
+        return float(np.sum(self.each([step for walk in walks for step in walk.steps], drafter)))
+
+    def each(self, steps: list[Step], drafter: bool) -> np.ndarray:
+        """Seconds of each cycle, [cycles]."""
+        sent = np.array([(s.sent + s.sent_high) / 2 for s in steps])
+        asked = np.array([(s.drafted + s.drafted_high) / 2 for s in steps])
+        reads = np.array([not s.unreviewed for s in steps])
+        total = np.full(len(steps), self.rest)
+        total += np.where(reads, price(self.target, sent + 1, "target"), 0)  # the root is read, too
+        if drafter and asked.any():
+            total += asked * price(self.draft, np.ones(1), "draft")[0]
+        return total
+
+
+def price(costs: Mapping[int, float], g: np.ndarray, model: str) -> np.ndarray:
+    """Seconds of passes over `g` tokens: between measured sizes on a line, beyond the largest on their slope.
+
+    Below the smallest measured size it is that size's.
+    """
+    if not costs:
+        raise ParameterError(f"there is no cost of a pass of the {model}: give costs that have it")
+    x = np.array(sorted(costs), np.float64)
+    y = np.array([costs[int(each)] for each in x])
+    slope = 0.0
+    if len(x) > 1:
+        slope = max(0.0, float(np.polyfit(x, y, 1)[0]))
+    return np.interp(g, x, y) + slope * np.maximum(g - x[-1], 0)

@@ -1,0 +1,390 @@
+"""What one may ask of a saved trace: what would another setting have done?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.replay import walk as replays
+from specviz.replay.answer import (
+    BOUNDED,
+    COUNTS,
+    EXACT,
+    MODELLED,
+    RERUN,
+    Answer,
+    list_places,
+    tabulate,
+    weakest,
+)
+from specviz.replay.cell import build
+from specviz.replay.costs import Costs
+from specviz.replay.known import Known, Rounding, read
+from specviz.replay.walk import TURN, Place, Walk
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+
+class Setting(NamedTuple):
+    """A parameter as a what-if takes it: its default, and the least and the greatest legal value."""
+
+    default: Any
+    low: float
+    high: float
+
+
+# The parameters of the methods that can be replayed, as the methods declare them (a test compares).
+METHODS: dict[str, dict[str, Setting]] = {
+    "speculative": {"draft_length": Setting(4, 1, 64), "stop": Setting(0.0, 0, 1)},
+    "prompt_lookup": {
+        "ngram_max": Setting(3, 1, 16),
+        "ngram_min": Setting(1, 1, 16),
+        "draft_length": Setting(10, 1, 64),
+    },
+    "bild": {
+        "fallback": Setting(0.5, 0, 1),
+        "rollback": Setting(2.0, 0, float("inf")),
+        "cap": Setting(10, 1, 64),
+        "review_end": Setting(False, 0, 1),
+    },
+}
+ALL_CYCLES = "every prediction that a cycle needs is recorded"
+VAIN = "; how much was drafted in vain lies between the bounds, for nobody saw it"
+PARTS = "exact up to the first cycle where the text would part; the place is named"
+STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are of the cycles before"
+NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
+
+
+class WhatIf:
+    """Questions to the trace of one greedy run; each method answers one, each answer says how sure it is.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of one run. `specviz.generate(..., record="dense")` and `specviz.densify` make those that know most.
+
+    Raises
+    ------
+    TraceError
+        If the trace cannot be asked: several runs, a sampled one, one without prompts.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        run = trace.run
+        if (run["sampling"] or {}).get("temperature"):
+            raise TraceError("a what-if is for greedy runs: another setting would draw other tokens")
+        if run["record"] is None:
+            raise TraceError(
+                "the trace holds the text alone (record=None): record it with 'judged' or 'dense'"
+            )
+        self.trace = trace
+        self._run = run
+        self._eos = frozenset(run["eos"] or ())
+
+    @cached_property
+    def _read(self) -> tuple[list[Known], Rounding]:
+        return read(self.trace)
+
+    @property
+    def texts(self) -> list[Known]:
+        """What is known of each text."""
+        return self._read[0]
+
+    @property
+    def rounding(self) -> Rounding:
+        """Decisions nearer than this are ties: passes of another shape may turn them."""
+        return self._read[1]
+
+    @cached_property
+    def costs(self) -> Costs:
+        """The run's own s(g)."""
+        return Costs.of(self.trace)
+
+    def __repr__(self) -> str:
+        lines = [f"What if, of run {self._run['run']} ({len(self.texts)} texts):"]
+        for name in METHODS.get(self._run["method"], {}):
+            badge, why = self.can_answer(name)
+            lines.append(f"  {name}: {badge}; {why}")
+        return "\n".join(lines)
+
+    # -- what can be asked ---------------------------------------------------------------------------
+
+    def can_answer(self, parameter: str, method: str | None = None) -> tuple[str, str]:
+        """How sure an answer about a parameter would be at best, and why.
+
+        Parameters
+        ----------
+        parameter : str
+        method : str, optional
+            Whose; default the run's own.
+
+        Returns
+        -------
+        badge, why : str
+        """
+        method = method or self._run["method"]
+        if parameter not in METHODS.get(method, {}):
+            return RERUN, f"nothing in a trace says what another {parameter} would do"
+        problem = self._problem(method)
+        if problem:
+            return RERUN, problem
+        if method == "bild":
+            return EXACT, PARTS
+        if method == "prompt_lookup":
+            return EXACT, "the drafts follow from the tokens alone"
+        if not self._dense:
+            return RERUN, NOT_DENSE
+        return (BOUNDED, ALL_CYCLES + VAIN) if parameter == "stop" else (EXACT, ALL_CYCLES)
+
+    def _problem(self, method: str) -> str:
+        """Why nothing can be said of a method; empty if something can."""
+        own, lossy = self._run["method"], self._run["exactness"] == "lossy"
+        if method not in METHODS:
+            return f"{method} cannot be replayed from a trace"
+        if method == "bild":
+            return "" if own == "bild" else f"its text is its own, and this is a run of {own}"
+        if lossy:
+            return f"the text of this run of {own} need not be the target's own"
+        if method == "speculative" and not (self._run["dense"] or self._run["draft"]):
+            return NOT_DENSE
+        return ""
+
+    @cached_property
+    def _dense(self) -> bool:
+        """Whether the drafter's opinion is known at every place that it can be asked about."""
+        return all(
+            bool((known.draft[: max(0, known.full - len(known.ids))] >= 0).all()) for known in self.texts
+        )
+
+    # -- the questions -------------------------------------------------------------------------------
+
+    def ask(self, **parameters: Any) -> Answer:
+        """What would the run's own method have done with these values of its parameters?
+
+        Parameters
+        ----------
+        **parameters : number or several
+            Of several every combination is a row. What is not named stays as it was.
+        """
+        method = self._run["method"]
+        question = getattr(self, method, None) if method in METHODS else None
+        if question is None:
+            raise ParameterError(f"{method} cannot be replayed from a trace; there is {', '.join(METHODS)}")
+        return question(**parameters)
+
+    def speculative(self, **parameters: Any) -> Answer:
+        """What would speculative decoding have done, with this drafter, this draft length and this `stop`?
+
+        The text is the target's own whatever is drafted, so the cycles follow from what the drafter says at
+        the text's places. Exact with a dense record; with a `stop` above 0, what was drafted behind a rejected
+        token is bounded.
+
+        Parameters
+        ----------
+        draft_length, stop : number or several
+            Default: as in the run, if it was one of speculative decoding.
+        """
+        return self._answer("speculative", replays.speculative, parameters)
+
+    def prompt_lookup(self, **parameters: Any) -> Answer:
+        """What would prompt lookup have done? Exact, from the tokens alone.
+
+        Parameters
+        ----------
+        ngram_max, ngram_min, draft_length : number or several
+        """
+        return self._answer("prompt_lookup", replays.prompt_lookup, parameters)
+
+    def bild(self, **parameters: Any) -> Answer:
+        """What would BiLD have done with other thresholds? Exact up to where its text would part.
+
+        Parameters
+        ----------
+        fallback, rollback, cap, review_end : number or several
+        """
+        return self._answer("bild", replays.bild, parameters)
+
+    def clock(self, answer: Answer, costs: Costs | None = None) -> Answer:
+        """How long would that have taken? Modelled: each pass at its price, each cycle at its.
+
+        Parameters
+        ----------
+        answer : Answer
+            Of another question.
+        costs : Costs, optional
+            Default: the run's own (`costs`). Another device's: `Costs.read`.
+
+        Returns
+        -------
+        Answer
+            With the columns ``seconds`` and ``tokens_per_second``, the prefill left out, and the badge
+            modelled; its `why` prints how far the model is from the run's own time.
+        """
+        found = costs or self.costs
+        seconds = np.array([found.seconds(walks, answer.drafter) for walks in answer.walks])
+        table = answer.table.drop(columns="badge")
+        table = table.assign(seconds=seconds, tokens_per_second=table["emitted"] / seconds)
+        table["badge"] = [weakest([badge, MODELLED]) for badge in answer.table["badge"]]
+        if costs is None:
+            why = f"from {found.source}; of the run's own time the model is off by {self.error:+.1%}"
+        else:
+            why = f"from {found.source}; this run's time cannot check it"
+        largest = max(found.target, default=0)
+        sent = max((s.sent_high + 1 for walks in answer.walks for w in walks for s in w.steps), default=0)
+        if sent > largest:
+            why += f"; passes of more than {largest} tokens (up to {sent}) are extrapolated"
+        badges = answer.badges | dict.fromkeys(("seconds", "tokens_per_second"), MODELLED)
+        if answer.badge == RERUN:
+            why += "; " + answer.why
+        badge = weakest([answer.badge, MODELLED])
+        return replace(
+            answer, question=answer.question + " How long?", badge=badge, why=why, table=table, badges=badges
+        )
+
+    @cached_property
+    def error(self) -> float:
+        """How far the modelled time of the run's own cycles is from their real time: modelled / real - 1."""
+        steps, seconds = self._real
+        drafter = bool(self.costs.draft)
+        return float(self.costs.each(steps, drafter).sum() / seconds - 1)
+
+    @cached_property
+    def _real(self) -> tuple[list[Any], float]:
+        """The run's own cycles as steps, and their time."""
+        cycles = self.trace.cycles
+        cycles = cycles[(cycles["cycle"] > 0) & cycles["duration"].notna()]
+        steps = [
+            replays.Step(
+                row.prompt, row.cycle, row.keep, row.sent, row.sent, row.drafted, row.drafted, row.accepted,
+                row.cut, row.unreviewed, row.emitted, row.stop,
+            )
+            for row in cycles.itertuples()
+        ]  # fmt: skip
+        return steps, float(cycles["duration"].sum())
+
+    # -- how ----------------------------------------------------------------------------------------
+
+    def _answer(self, method: str, replay: Callable[..., Walk], parameters: dict[str, Any]) -> Answer:
+        grid = self._grid(method, parameters)
+        question = f"What if {method} had run"
+        varied = {name: list(dict.fromkeys(row[name] for row in grid)) for name in METHODS[method]}
+        words = [f"{name} = {_spell(values)}" for name, values in varied.items()]
+        question = f"What if {method} had run with {', '.join(words)}?"
+        problem = self._problem(method)
+        if problem:
+            walks = [[Walk([], Place(0, 0, 0, None, problem))] for _ in grid]
+        else:
+            walks = [self._replay(replay, setting) for setting in grid]
+        rows = list(zip(grid, walks))
+        drafter = method != "prompt_lookup"
+        table = tabulate(rows, drafter)
+        pieces = self.trace.pieces
+        places = list_places(rows, lambda token: pieces.get(token, b"").decode("utf8", "backslashreplace"))
+        badge = weakest(table["badge"])
+        badges = {name: BOUNDED if f"{name}_lo" in table else EXACT for name in COUNTS}
+        if badge == RERUN:
+            badges = dict.fromkeys(COUNTS, RERUN)
+        why = problem or self._why(method, badge, walks)
+
+        def cell(row: int) -> Trace:
+            label = ", ".join([self._run["run"], *(f"{k}={v:g}" for k, v in grid[row].items())])
+            return build(self.trace, self.texts, walks[row], method, grid[row], label)
+
+        return Answer(
+            question, badge, why, table, places, badges, walks, tuple(METHODS[method]), drafter, cell
+        )
+
+    def _why(self, method: str, badge: str, walks: list[list[Walk]]) -> str:
+        if badge == RERUN:
+            stopped = max(sum(walk.place is not None for walk in row) for row in walks)
+            words = STOPPED.format(f"up to {stopped}" if len(walks) > 1 else stopped, len(self.texts))
+            return (
+                words
+                if method == "bild" or self._dense or method == "prompt_lookup"
+                else f"{words}; {NOT_DENSE}"
+            )
+        if badge == BOUNDED:
+            return ALL_CYCLES + VAIN
+        return "the drafts follow from the tokens alone" if method == "prompt_lookup" else ALL_CYCLES
+
+    def _replay(self, replay: Callable[..., Walk], setting: dict[str, Any]) -> list[Walk]:
+        walks: list[Walk] = []
+        for before, known in zip([None, *self.texts], self.texts):
+            # A later turn's prompt holds the answers before it.
+            again = before is not None and known.turn > 0 and before.prompt == known.prompt - 1
+            if again and walks[-1].place is not None:
+                walks.append(Walk([], Place(known.prompt, 1, 0, None, TURN)))
+            else:
+                walks.append(replay(known, self._eos, self.rounding, **setting))
+        return walks
+
+    def _grid(self, method: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every combination of the parameters' values."""
+        known = METHODS[method]
+        for name in parameters:
+            if name not in known:
+                raise ParameterError(
+                    f"{method} has no parameter {name!r}; a what-if takes {', '.join(known)}"
+                )
+        own = (self._run["parameters"] or {}) if method == self._run["method"] else {}
+        values = []
+        for name, setting in known.items():
+            given = parameters.get(name, own.get(name, setting.default))
+            several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+            checked = [check(name, value, setting) for value in several]
+            if not checked:
+                raise ParameterError(f"{name} has no values")
+            values.append(checked)
+        grid = [dict(zip(known, each)) for each in itertools.product(*values)]
+        if method == "prompt_lookup":
+            grid = [row for row in grid if row["ngram_min"] <= row["ngram_max"]]
+            if not grid:
+                raise ParameterError("ngram_min must be at most ngram_max")
+        return grid
+
+
+def check(name: str, value: Any, setting: Setting) -> Any:
+    """A parameter's value in its type.
+
+    Raises
+    ------
+    ParameterError
+        If it has another type or lies outside the range.
+    """
+    kind = type(setting.default)
+    if kind is bool:
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        raise ParameterError(f"{name} must be True or False, got {value!r}")
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or value != value or (kind is int and value != int(value)):
+        raise ParameterError(f"{name} must be {'a whole' if kind is int else 'a'} number, got {value!r}")
+    if not setting.low <= value <= setting.high:
+        raise ParameterError(f"{name} must lie in [{setting.low:g}, {setting.high:g}], got {value:g}")
+    return kind(value)
+
+
+def _spell(values: list[Any]) -> str:
+    """A parameter's values in words."""
+    if len(values) > 4:
+        return f"{values[0]:g} ... {values[-1]:g}"
+    return " or ".join(str(value) if isinstance(value, bool) else f"{value:g}" for value in values)
+
+
+def whatif(trace: Trace) -> WhatIf:
+    """Ask a saved trace what another setting would have done; see `WhatIf` for the questions.
+
+    Examples
+    --------
+    >>> found = specviz.whatif(trace).speculative(draft_length=range(1, 9))  # doctest: +SKIP
+    >>> found.badge, found.table  # doctest: +SKIP
+    >>> found.trace(draft_length=8)  # doctest: +SKIP
+    """
+    return WhatIf(trace)
