@@ -60,8 +60,8 @@ RECIPES = {
     for r in (
         Recipe("town", 8, 144, 4, 2, 384, tokens=18_000_000, step=2048),
         Recipe("town-draft", 2, 128, 4, 2, 256, tokens=12_000_000, step=2048),
-        Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=3_000_000, start="town-draft", target="town",
-               matrix_rate=0.001, rate=0.001, prompt_until=0.0, answers=16),
+        Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=2_500_000, start="town-draft", target="town",
+               matrix_rate=0.001, rate=0.001, prompt_until=0.0, answers=12),
     )
 }  # fmt: skip
 
