@@ -57,7 +57,8 @@ def densify(trace: Trace, model: Any, draft: Any = None) -> Trace:
     outputs = outputs[outputs["kept"]]
     top_k = min([TOP, model.vocabulary, *([draft.vocabulary] if draft is not None else [])])
     found = []
-    for number, text in outputs.groupby("prompt", sort=True)["token"]:
+    for number in sorted(outputs["prompt"].unique().tolist()):
+        text = outputs.loc[outputs["prompt"] == number].sort_values("position")["token"]
         prompt = run["prompts"][number].get("tokens")
         if not prompt:
             raise ParameterError("the trace holds no prompts (it was redacted), so nothing can be recomputed")
@@ -121,8 +122,8 @@ def forced(
                 context.extend([block[-1:]])
     finally:
         context.close()
-    tokens, p, rated = (np.concatenate(part) for part in zip(*parts))
-    return tokens, p, rated
+    found = [np.concatenate(part) for part in zip(*parts)]
+    return found[0], found[1], found[2]
 
 
 def _check(

@@ -89,19 +89,19 @@ class Costs:
         """
         where = "the report"
         try:
+            said: Any = report
             if not isinstance(report, Mapping):
                 where = str(report)
-                path = Path(report)
-                if path.stat().st_size > LIMIT:
-                    raise ValueError("too long")
-                report = json.loads(path.read_text(encoding="utf8"))
-            if report["bench"] != "passes":
-                raise ValueError("another bench")
+                if Path(report).stat().st_size > LIMIT:
+                    raise ValueError("it is too long")
+                said = json.loads(Path(report).read_text(encoding="utf8"))
+            if said["bench"] != "passes":
+                raise ValueError("it is of another bench")
             found: dict[str, dict[int, float]] = {}
-            for row in report["rows"]:
+            for row in said["rows"]:
                 found.setdefault(str(row["model"]), {})[int(row["g"])] = float(row["median"]) / 1e3
             names = list(found)
-            device = str(report["setting"]["device"])
+            device = str(said["setting"]["device"])
             known = cls(
                 found[names[0]], found[names[1]] if names[1:] else {}, rest, f"passes measured on {device}"
             )

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -183,8 +183,8 @@ class WhatIf:
         """What would speculative decoding have done, with this drafter, this draft length and this `stop`?
 
         The text is the target's own whatever is drafted, so the cycles follow from what the drafter says at
-        the text's places. Exact with a dense record; with a `stop` above 0, what was drafted behind a rejected
-        token is bounded.
+        the text's places. Exact with a dense record; with a `stop` above 0, what was drafted behind a
+        rejected token is bounded.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class WhatIf:
                 row.prompt, row.cycle, row.keep, row.sent, row.sent, row.drafted, row.drafted, row.accepted,
                 row.cut, row.unreviewed, row.emitted, row.stop,
             )
-            for row in cycles.itertuples()
+            for row in cast(Any, cycles.itertuples())
         ]  # fmt: skip
         return steps, float(cycles["duration"].sum())
 

@@ -1,8 +1,8 @@
 """Replaying a text cycle by cycle under another setting, from what is known of its places.
 
 While a draft follows the text, every prediction it needs stands in `Known`. Behind its first token that is
-not the text's own it is off the record: what was written there is known only where the run itself wrote it. In
-an exact method that concerns what was drafted in vain and nothing else. In a lossy one the text may part.
+not the text's own it is off the record: what was written there is known only where the run itself wrote it.
+In an exact method that concerns what was drafted in vain and nothing else. In a lossy one the text may part.
 """
 
 from __future__ import annotations
