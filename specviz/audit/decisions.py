@@ -49,8 +49,8 @@ def recorded(
                 rows = reference.rows(prompts[prompt], texts[prompt])
                 plain = rows.softmax(-1).cpu().numpy()
                 warped = plain if sampling.greedy else sampling.probabilities(rows).cpu().numpy()
-                if (words := _compare(tables, prompt, plain, warped, bound)) is not None:
-                    found.append(Difference(first + prompt, *words))
+                if (worst := _compare(tables, prompt, plain, warped, bound)) is not None:
+                    found.append(Difference(first + prompt, *worst))
     return found
 
 

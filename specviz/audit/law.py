@@ -117,6 +117,8 @@ class LawResult:
         What it may be.
     cells : int
         Cells of the uniform space that were run.
+    reason : str
+        What the method raised, if it has no law; `error` is then infinite.
     """
 
     method: str
@@ -124,6 +126,7 @@ class LawResult:
     error: float
     bound: float
     cells: int
+    reason: str = ""
 
     @property
     def holds(self) -> bool:
@@ -211,8 +214,15 @@ def law_of(
             return np.array([known.get(key, 0.5) for key in keys])
 
         trail, text = [], []
-        options = {"drafter": drafter, "sampling": sampling, "max_new_tokens": length, "uniforms": uniforms}
-        for cycle in decode(target, list(prompt), make(), **options):
+        for cycle in decode(
+            target,
+            list(prompt),
+            make(),
+            drafter=drafter,
+            sampling=sampling,
+            max_new_tokens=length,
+            uniforms=uniforms,
+        ):
             text += cycle.tokens
             drafted = () if cycle.verdict is None else tuple(cycle.verdict.tokens)
             trail.append((drafted, tuple(cycle.status), tuple(cycle.tokens)))
@@ -226,7 +236,11 @@ def law_of(
             cells += 1
             continue
         key = unknown[0]
-        for middle, width in _cut(lambda u, key=key, known=known: play({**known, key: u})[1], guesses):
+
+        def outcome(u: float, key: tuple = key, known: dict[tuple, float] = known) -> tuple:
+            return play({**known, key: u})[1]
+
+        for middle, width in _cut(outcome, guesses):
             open_cells.append(({**known, key: middle}, volume * width))
     return law, cells
 
@@ -361,37 +375,51 @@ def chi_square(
 
     make = method or find("speculative")
     ids = list(model.encode(prompt))
-    reference, ends = Reference(model), set(model.eos)
+    law = first_tokens(model, Reference(model), ids, n, tokens, sampling)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for i in range(n):
+        text: list[int] = []
+        # One token more than is looked at, so that the cell's last one may be a draft's.
+        for cycle in decode(
+            model, ids, make(), drafter=draft, sampling=sampling, max_new_tokens=tokens + 1, seed=seed + i
+        ):
+            text += cycle.tokens
+            if len(text) >= tokens:
+                break
+        counts[tuple(text[:tokens])] += 1
+    return _test(counts, law, n)
+
+
+def first_tokens(
+    model: Any, reference: Any, ids: list[int], n: int, tokens: int, sampling: Sampling
+) -> dict[tuple[int, ...], float]:
+    """Probabilities of the cells of a chi-square test by the stock module; rare first tokens are left out."""
+    ends = set(model.eos)
 
     def after(text: list[int]) -> np.ndarray:
         p = sampling.probabilities(reference.rows([*ids, *text], [0])[0])
         return p.double().cpu().numpy() / float(p.double().sum())
 
-    expected: dict[tuple[int, ...], float] = {}
+    found: dict[tuple[int, ...], float] = {}
     for token, p in enumerate(after([])):
         if tokens == 1 or token in ends:
-            expected[(token,)] = p
+            found[(token,)] = p
         elif p * n >= EXPECTED:  # the others' cells are all rare: they land in the pool
-            expected |= {(token, second): p * b for second, b in enumerate(after([token]))}
-    counts: Counter[tuple[int, ...]] = Counter()
-    for i in range(n):
-        text: list[int] = []
-        # One token more than is looked at, so that the cell's last one may be a draft's.
-        options = {"drafter": draft, "sampling": sampling, "max_new_tokens": tokens + 1, "seed": seed + i}
-        for cycle in decode(model, ids, make(), **options):
-            text += cycle.tokens
-            if len(text) >= tokens:
-                break
-        counts[tuple(text[:tokens])] += 1
-    return _test(counts, expected, n)
+            found |= {(token, second): p * b for second, b in enumerate(after([token]))}
+    return found
 
 
-def _test(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], n: int) -> ChiSquare:
-    kept = {cell: p * n for cell, p in expected.items() if p * n >= EXPECTED}
-    pool = n - sum(kept.values())
-    found, wanted = [counts[cell] for cell in kept], list(kept.values())
+def cells_of(law: dict[tuple[int, ...], float], n: int) -> dict[tuple[int, ...], float]:
+    """Of so many draws, how many each cell expects that is no part of the pool."""
+    return {cell: p * n for cell, p in law.items() if p * n >= EXPECTED}
+
+
+def _test(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float], n: int) -> ChiSquare:
+    own = cells_of(law, n)
+    pool = n - sum(own.values())
+    found, wanted = [counts[cell] for cell in own], list(own.values())
     left = n - sum(found)
-    if pool >= EXPECTED or not kept:
+    if pool >= EXPECTED or not own:
         found.append(left)
         wanted.append(pool)
     elif left or pool > 0:  # too little for a cell of its own: it joins the smallest

@@ -79,7 +79,7 @@ class Reference:
     """
 
     def __init__(self, model: Any) -> None:
-        self.net = getattr(model, "net", None)
+        self.net: Any = getattr(model, "net", None)
         if self.net is None:
             raise ModelError(f"{model.name} does not run on transformers, with which the audit compares")
         if model.layers < self.net.config.get_text_config().num_hidden_layers:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .law import LawResult
+from .law import ChiSquare, LawResult
 from .reference import Bound
 
 SHARE = 0.01  # of the prompts may differ by ties and noise
-VERDICTS = ("equal", "tie", "noise", "bug")
+VERDICTS = ("equal", "tie", "noise", "reference noise", "bug")  # the worst last
 
 
 @dataclass
@@ -24,7 +24,8 @@ class Difference:
     prompt, position : int
         Index of the prompt; place in the output (0 is the first generated token), -1 where there is none.
     verdict : str
-        tie, noise or bug.
+        tie; noise (of kernels: float64 sides with what was compared with); reference noise (float64 sides
+        with the method, and the other row is off within the bound); or bug.
     reason : str
         One sentence.
     expected, found : int or None
@@ -63,7 +64,7 @@ class Row:
     method, draft, sampling : str
         What was audited; `sampling` is ``greedy`` or the settings.
     prompts, tokens : int
-    equal, tie, noise, bug : int
+    equal, tie, noise, reference_noise, bug : int
         Prompts by their worst verdict.
     bound : float
         How far rounding may move a logit (for a law: a probability).
@@ -79,13 +80,15 @@ class Row:
     equal: int = 0
     tie: int = 0
     noise: int = 0
+    reference_noise: int = 0
     bug: int = 0
     differences: list[Difference] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
         """The one rule: no bug, and ties and noise in at most 1 % of the prompts."""
-        return self.bug == 0 and self.tie + self.noise <= SHARE * self.prompts and self.prompts > 0
+        small = self.tie + self.noise + self.reference_noise
+        return self.bug == 0 and small <= SHARE * self.prompts and self.prompts > 0
 
     @property
     def verdict(self) -> str:
@@ -95,7 +98,7 @@ class Row:
         """Enter one prompt with all its differences."""
         worst = max((d.verdict for d in found), key=VERDICTS.index, default="equal")
         self.prompts += 1
-        setattr(self, worst, getattr(self, worst) + 1)
+        self._move(worst, 1)
         self.differences += found
 
     def blame(self, found: list[Difference]) -> None:
@@ -105,13 +108,53 @@ class Row:
         for prompt in {d.prompt for d in found}:
             before = known.get(prompt, "equal")
             if before != "bug":
-                setattr(self, before, getattr(self, before) - 1)
+                self._move(before, -1)
                 self.bug += 1
         self.differences += found
 
+    def _move(self, verdict: str, by: int) -> None:
+        name = verdict.replace(" ", "_")
+        setattr(self, name, getattr(self, name) + by)
 
-COLUMNS = ("method", "draft", "sampling", "prompts", "tokens")
-COLUMNS += ("equal", "tie", "noise", "bug", "bound", "verdict")
+
+@dataclass
+class Drawn:
+    """A chi-square test of a method's first two tokens on the model itself.
+
+    Parameters
+    ----------
+    method, draft, sampling : str
+    prompt : int
+        Index of the prompt.
+    test : ChiSquare or None
+        None if the method raised; `reason` then says what.
+    """
+
+    method: str
+    draft: str
+    sampling: str
+    prompt: int
+    test: ChiSquare | None = None
+    reason: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.test is not None and self.test.holds
+
+    @property
+    def verdict(self) -> str:
+        return "holds" if self.holds else "does not hold"
+
+    def __str__(self) -> str:
+        with_draft = f" with {self.draft}" if self.draft else ""
+        found = f"it raised {self.reason}" if self.test is None else self.test
+        return f"{self.method}{with_draft}, {self.sampling}, first tokens of prompt {self.prompt}: {found}"
+
+
+COLUMNS = (
+    *("method", "draft", "sampling", "prompts", "tokens"),
+    *(*VERDICTS, "bound", "verdict"),
+)
 
 
 @dataclass
@@ -127,6 +170,8 @@ class AuditResult:
         One for each method and draft, greedy; then sampled.
     laws : list of LawResult
         The exact laws of sampling, on a toy vocabulary.
+    drawn : list of Drawn
+        The law of sampling on the model itself, by chi-square; empty where no prompt's first tokens vary.
     """
 
     model: str
@@ -137,11 +182,13 @@ class AuditResult:
     bound: Bound
     rows: list[Row]
     laws: list[LawResult]
+    drawn: list[Drawn]
 
     @property
     def holds(self) -> bool:
         """Whether every method holds."""
-        return bool(self.rows) and all(each.holds for each in (*self.rows, *self.laws))
+        found: list[Row | LawResult | Drawn] = [*self.rows, *self.laws, *self.drawn]
+        return bool(self.rows) and all(each.holds for each in found)
 
     @property
     def differences(self) -> list[tuple[Row, Difference]]:
@@ -149,13 +196,24 @@ class AuditResult:
         return [(row, difference) for row in self.rows for difference in row.differences]
 
     def table(self) -> list[dict[str, Any]]:
-        """Rows to print, keys `COLUMNS`. A law has no prompts; its bound is of probabilities."""
-        found = [{name: getattr(row, name) for name in COLUMNS} for row in self.rows]
-        for each in self.laws:
-            row = dict.fromkeys(COLUMNS)
-            row |= {"method": each.method, "draft": "toy", "sampling": f"law, {each.sampling}"}
-            row |= {"bug": int(not each.holds), "bound": each.bound, "verdict": each.verdict}
-            found.append(row)
+        """Rows to print, keys `COLUMNS`.
+
+        A law has no prompts, and its bound is of probabilities; a chi-square test has one prompt, and its
+        bound is the p-value below which it fails.
+        """
+        found = [{name: getattr(row, name.replace(" ", "_")) for name in COLUMNS} for row in self.rows]
+
+        def add(each: LawResult | Drawn, **values: Any) -> None:
+            line = dict.fromkeys(COLUMNS) | {"method": each.method, "verdict": each.verdict}
+            found.append(line | {"bug": int(not each.holds)} | values)
+
+        for law in self.laws:
+            off = "raised" if law.reason else f"off by {law.error:.0e}"
+            add(law, draft="toy", sampling=f"law, {law.sampling}: {off}", bound=law.bound)
+        for each in self.drawn:
+            p = "raised" if each.test is None else f"{each.test.draws} draws, p = {each.test.p:.2g}"
+            bound = None if each.test is None else each.test.threshold
+            add(each, draft=each.draft, sampling=f"chi-square, {each.sampling}: {p}", prompts=1, bound=bound)
         return found
 
     @property
@@ -166,14 +224,23 @@ class AuditResult:
             for row in self.rows
             if not row.holds
         ]
-        failed += [f"{each.method}'s law, {each.sampling}" for each in self.laws if not each.holds]
+        for law in self.laws:
+            if not law.holds:
+                reason = f" (it raised {law.reason})" if law.reason else ""
+                failed.append(f"{law.method}'s law, {law.sampling}{reason}")
+        failed += [str(each) for each in self.drawn if not each.holds]
         head = (
             f"audit of {self.model}, {self.dtype} on {self.device}, {self.threads} thread"
             f"{'s' * (self.threads != 1)}: {max((row.prompts for row in self.rows), default=0)} prompts, "
         )
         numbers = ", ".join(
             f"{sum(getattr(row, name) for row in self.rows)} {word}"
-            for name, word in (("tie", "ties"), ("noise", "kernel noise"), ("bug", "bugs"))
+            for name, word in (
+                ("tie", "ties"),
+                ("noise", "kernel noise"),
+                ("reference_noise", "reference noise"),
+                ("bug", "bugs"),
+            )
         )
         verdict = (
             "every method holds" if self.holds else "does not hold: " + "; ".join(failed or ["nothing ran"])
@@ -185,7 +252,9 @@ class AuditResult:
         result = asdict(self) | {"holds": self.holds, "summary": self.summary}
         for row, made in zip(self.rows, result["rows"]):
             made["verdict"] = row.verdict
-        for each, made in zip(self.laws, result["laws"]):
+        for law, made in zip(self.laws, result["laws"]):
+            made["verdict"] = law.verdict
+        for each, made in zip(self.drawn, result["drawn"]):
             made["verdict"] = each.verdict
         return json.dumps(_finite(result), ensure_ascii=False, allow_nan=False)
 

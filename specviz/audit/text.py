@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,14 @@ from ..sampling import Sampling
 from . import law
 from .decisions import recorded
 from .reference import Bound, Reference, distance
-from .result import AuditResult, Difference, Row
+from .result import AuditResult, Difference, Drawn, Row
 
 TIE = 1e-6  # float64 gap below which two tokens tie
 SAMPLE = 8  # texts over which the bound is measured
 PLACES = 3  # places looked at in one text
 RECORDED = 32  # texts whose recorded probabilities are compared
+DRAWS = 300  # of the chi-square test
+LOOKED = 8  # prompts among which that test looks for a varied one
 
 
 def run(
@@ -46,6 +49,7 @@ def run(
     sampled: int = 20,
     temperature: float = 1.0,
     laws: bool = True,
+    draws: int = DRAWS,
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditResult:
     """Audit methods on a target: does each write the target's own greedy text, for the right reasons?
@@ -67,10 +71,14 @@ def run(
         Threads of the backend during the audit.
     sampled : int
         So many of the prompts are decoded again with sampling; passes, records and accepts are rechecked.
+        0: nothing is drawn from the model.
     temperature : float
         Of those.
     laws : bool
-        Whether the exact law of sampling is enumerated on a toy vocabulary too.
+        Whether the law of sampling is tested too: enumerated on a toy vocabulary, and by chi-square on this
+        model, at the prompt (of the first few) whose first tokens vary most.
+    draws : int
+        Of the chi-square test.
     progress : callable, optional
         Called with (prompts done, prompts to do).
 
@@ -118,11 +126,14 @@ def run(
             for subject in subjects:
                 subject.row.blame(recorded(subject.traces, reference, sampling, bound.value, RECORDED))
             rows += [subject.row for subject in subjects]
-        laws_found = []
-        for make in factories if laws else ():
-            method = make()
-            if _exact(method, Sampling(1.0), target):
-                laws_found += law.check(make)
+        laws_found: list[law.LawResult] = []
+        drawn: list[Drawn] = []
+        if laws:
+            random = [make for make in factories if _exact(make(), Sampling(1.0), target)]
+            for make in random:
+                laws_found += _enumerated(make)
+            if sampled:
+                drawn = _drawn(target, drafters, random, reference, ids, Sampling(temperature), draws)
         return AuditResult(
             target.name,
             str(target.device),
@@ -132,6 +143,7 @@ def run(
             bound,
             rows,
             laws_found,
+            drawn,
         )
 
 
@@ -203,21 +215,29 @@ class _Audit:
     def prompt(self, number: int, prompt: list[int], subjects: list[Subject]) -> None:
         """Decode one prompt with each method, and judge."""
         own: tuple[list[int], list[Tensor | None]] | None = None
+        missing = ""  # why there is no autoregressive text
         if self.sampling.greedy and not any(subject.is_own for subject in subjects):
-            own = self.alone(prompt)
+            try:
+                own = self.alone(prompt)
+            except Exception as error:
+                missing = _raised(error)
         rows: dict[tuple[int, ...], Tensor] = {}
         for subject in subjects:  # the autoregressive one comes first, if there is one
             try:
                 cycles = subject.decode(number)
             except Exception as error:  # a method that raises has not written the text
-                words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-                subject.row.count([Difference(number, -1, "bug", f"it raised {words}")])
+                subject.row.count([Difference(number, -1, "bug", f"it raised {_raised(error)}")])
+                if subject.is_own:
+                    missing = _raised(error)
                 continue
             text = _text(cycles)
             if self.sampling.greedy and subject.is_own:
                 own = text, _rows_read(cycles)
             subject.row.tokens += len(text)
             found = self.faults(number, prompt, text)
+            if missing:  # what was compared with nothing does not hold
+                reason = f"no text to compare with: autoregressive decoding raised {missing}"
+                found.append(Difference(number, -1, "bug", reason))
             if text:
                 key = tuple(text)
                 if key not in rows:
@@ -231,13 +251,10 @@ class _Audit:
                     found += self.passes(number, text, read, rows[key])
             subject.row.count(found)
 
-    def alone(self, prompt: list[int]) -> tuple[list[int], list[Tensor | None]] | None:
-        """The autoregressive text and the rows it was read from; None if that loop fails."""
-        try:
-            method = catalogue.find("autoregressive")()
-            cycles = list(decode(self.target, prompt, method, max_new_tokens=self.limit))
-        except Exception:
-            return None
+    def alone(self, prompt: list[int]) -> tuple[list[int], list[Tensor | None]]:
+        """The autoregressive text and the rows it was read from."""
+        method = catalogue.find("autoregressive")()
+        cycles = list(decode(self.target, prompt, method, max_new_tokens=self.limit))
         return _text(cycles), _rows_read(cycles)
 
     def faults(self, number: int, prompt: list[int], text: list[int]) -> list[Difference]:
@@ -301,19 +318,23 @@ class _Audit:
         other: Tensor | None,
         who: str,
     ) -> Difference:
-        """Judge one place: tie, kernel noise, or bug.
+        """Judge one place: tie, noise, reference noise, or bug.
 
-        Tie: in float64 both tokens lie within `TIE` of the top. Noise: float64 sides with one of the two and
-        the row from which the other was read is off by no more than the bound, in the gap between the two
-        and everywhere. As a rule float64 sides with the autoregressive text; where it sides with the
-        method's, the autoregressive row is what must prove its error small.
+        Tie: in float64 both tokens lie within `TIE` of the top. Noise: float64 sides with what the method is
+        compared with, and the row that the method read is off by no more than the bound, in the gap between
+        the two tokens and everywhere. Reference noise: float64 sides with the method, and it is the other
+        row that is shown to be off by no more than the bound; a class of its own, so that it is seen.
         """
         exact = self.reference.double(prompt, [*prefix, found])[-1]
-        alone = self.single([*prompt, *prefix])
+        alone, failed = None, ""
+        try:
+            alone = self.single([*prompt, *prefix])
+        except Exception as error:  # our own pass cannot do what the stock module just did
+            failed = f"; a pass of width 1 there raised {_raised(error)}"
         words = [self.target.piece(token).decode("utf8", "backslashreplace") for token in (expected, found)]
         gap_double = float(exact[expected] - exact[found])
         result = Difference(
-            number, len(prefix), "bug", "", expected, found, *words,
+            number, len(prefix), "bug", "", expected, found, words[0], words[1],
             gap=None if read is None else float(read[expected] - read[found]),
             gap_alone=None if alone is None else float(alone[expected] - alone[found]),
             gap_double=gap_double,
@@ -321,14 +342,16 @@ class _Audit:
         )  # fmt: skip
         best = int(exact.argmax())
         loser = {expected: read, found: other}.get(best)
-        if float(exact.max()) - float(min(exact[expected], exact[found])) < TIE:
-            result.verdict = "tie"
-        elif (
+        if failed:  # a bug, whatever the numbers say
+            loser = None
+        elif float(exact.max()) - float(min(exact[expected], exact[found])) < TIE:
+            result.verdict, loser = "tie", None
+        if (
             loser is not None
             and abs(float(loser[expected] - loser[found])) <= self.bound
             and distance(loser, exact) <= self.bound
         ):
-            result.verdict = "noise"
+            result.verdict = "noise" if best == expected else "reference noise"
         numbers = [
             f"{name} {value:+.2e}"
             for name, value in (
@@ -338,22 +361,23 @@ class _Audit:
             )
             if value is not None
         ]
+        off = ""
+        if other is not None and result.verdict == "reference noise":
+            off = f", that of {who} by {distance(other, exact):.1e}"
         result.reason = (
             f"{words[1]!r} where {who} has {words[0]!r}; logits apart: {', '.join(numbers)}"
             + ("" if result.distance is None else f"; its row is off by {result.distance:.1e}")
-            + f" (bound {self.bound:.1e})"
+            + off
+            + f" (bound {self.bound:.1e}){failed}"
         )
         return result
 
-    def single(self, ids: list[int]) -> Tensor | None:
-        """Our own pass of width 1 behind `ids`; None if it cannot run there."""
-        try:
-            context = self.target.open([ids], 1)
-            context.prefill()
-            row = context.forward(Draft.empty()).logits[0][0]
-            context.close()
-        except Exception:
-            return None
+    def single(self, ids: list[int]) -> Tensor:
+        """Our own pass of width 1 behind `ids`."""
+        context = self.target.open([ids], 1)
+        context.prefill()
+        row = context.forward(Draft.empty()).logits[0][0]
+        context.close()
         return row
 
     def passes(
@@ -377,6 +401,46 @@ class _Audit:
                 distance=float(gaps[worst]),
             )
         ]  # fmt: skip
+
+
+def _raised(error: Exception) -> str:
+    """An exception in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _enumerated(make: Callable[[], Method]) -> list[law.LawResult]:
+    """The exact laws of a method on the toy vocabulary; one that raises has none and does not hold."""
+    try:
+        return law.check(make)
+    except Exception as error:
+        return [law.LawResult(_label(make()), "toy", float("inf"), law.TOLERANCE, 0, _raised(error))]
+
+
+def _drawn(
+    target: Any,
+    drafters: list[Any],
+    factories: list[Callable[[], Method]],
+    reference: Reference,
+    prompts: list[list[int]],
+    sampling: Sampling,
+    draws: int,
+) -> list[Drawn]:
+    """Chi-square tests of each method on the model; none where no prompt's first tokens vary enough."""
+    laws = [law.first_tokens(target, reference, prompt, draws, 2, sampling) for prompt in prompts[:LOOKED]]
+    spread = [len(law.cells_of(each, draws)) for each in laws]
+    number = int(np.argmax(spread))
+    if spread[number] < 2:
+        return []
+    found = []
+    for make in factories:
+        for drafter in drafters if make().needs_draft else [None]:
+            result = Drawn(_label(make()), drafter.name if drafter else "", _spell(sampling), number)
+            try:
+                result.test = law.chi_square(target, drafter, prompts[number], draws, make, 2, sampling)
+            except Exception as error:
+                result.reason = _raised(error)
+            found.append(result)
+    return found
 
 
 def _text(cycles: list[Cycle]) -> list[int]:
@@ -428,9 +492,9 @@ def _factories(given: Sequence[Any] | None, dtype: str) -> list[Callable[[], Met
         found: list[Callable[[], Method]] = []
         for name in ("autoregressive", *(n for n in catalogue.names() if n != "autoregressive")):
             kind = catalogue.find(name)
-            for values in ({}, getattr(kind, "exact", {})):
+            for values in ({}, kind.exact):
                 if kind(**values).exactness(Sampling(), dtype) != "lossy":
-                    found.append(lambda kind=kind, values=values: kind(**values))
+                    found.append(partial(kind, **values))
                     break
         return found
     result = [_factory(each) for each in ([given] if isinstance(given, str | Method) else given)]
@@ -466,7 +530,7 @@ def _factory(given: Any) -> Callable[[], Method]:
         except (KeyError, ValueError):
             raise ParameterError(f"{key} of {name} cannot be {word!r}") from None
     kind(**values)
-    return lambda: kind(**values)
+    return partial(kind, **values)
 
 
 def _drafters(

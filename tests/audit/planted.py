@@ -175,8 +175,8 @@ def untempered_q():
     """Tokens are drawn at the temperature, but judged as if they were drawn at 1."""
     real = DraftModel.chain
 
-    def chain(self, n, stop):
-        draft = real(self, n, stop)
+    def chain(self, *given, **named):
+        draft = real(self, *given, **named)
         return (
             draft if draft.q is None else dataclasses.replace(draft, q=torch.stack(draft.logits).softmax(-1))
         )

@@ -1,0 +1,201 @@
+"""What fails while the audit runs is a bug; noise on the other side is its own class; laws are drawn."""
+
+from __future__ import annotations
+
+import json
+from unittest.mock import patch
+
+import pytest
+import torch
+from tiny import llama
+
+from specviz import audit
+from specviz.audit import law, text
+from specviz.audit.result import COLUMNS, Row
+from specviz.methods import speculative
+from specviz.methods.autoregressive import Autoregressive
+from specviz.methods.base import Verdict
+from specviz.methods.speculative import Speculative
+from specviz.sampling import Sampling
+
+PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 10)]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = llama(seed=0, eos=(1, 7), name="target")
+    return target, llama(seed=5, eos=(1, 7), like=target, noise=0.15, name="drafter")
+
+
+def run(pair, methods, prompts=PROMPTS, **rest):
+    rest = {"max_new_tokens": 16, "sampled": 0, "laws": False} | rest
+    return audit.run(pair[0], pair[1], prompts, methods, **rest)
+
+
+# -- a loop or a pass that fails -----------------------------------------------------------------------
+
+
+def no_text(*_args, **_rest):
+    raise RuntimeError("no text\ntoday")
+
+
+def test_without_an_autoregressive_text_nothing_holds(pair):
+    with patch.object(text._Audit, "alone", no_text):
+        row = run(pair, ["speculative"], PROMPTS[:2]).rows[0]
+    assert (row.prompts, row.bug, row.equal, row.tie, row.noise) == (2, 2, 0, 0, 0)
+    assert "RuntimeError: no text today" in str(row.differences[0])
+
+
+def test_an_autoregressive_loop_that_raises_is_a_bug_of_all(pair):
+    real = Autoregressive.verify
+
+    def verify(self, draft, scores):
+        if self.session.prompt == PROMPTS[1] and self.session.cycle == 3:
+            raise RuntimeError("broken")
+        return real(self, draft, scores)
+
+    bound = audit.reference.Bound(1e-4, 1e-5, 1, 0.0, 1.0)  # measuring it would meet the same failure
+    with (
+        patch.object(text, "_measure", lambda *_: bound),
+        patch.object(Autoregressive, "verify", verify),
+    ):
+        own, other = run(pair, ["autoregressive", "speculative"], PROMPTS[:3]).rows
+    assert (own.bug, own.equal) == (other.bug, other.equal) == (1, 2)
+    assert "autoregressive decoding raised RuntimeError: broken" in str(other.differences[0])
+
+
+def twins(nearness):
+    """A target in which token 40 scores what token 41 scores but for `nearness`, and both often lead."""
+    target = llama(seed=0, eos=(1,), name="twins")
+    with torch.no_grad():
+        head = target.net.lm_head.weight
+        head[40] = head[41] * (1 + nearness)
+        head[40:42] *= 3
+    return type(target)(target.net, name="twins")
+
+
+class Second(Autoregressive):
+    """Takes the other twin wherever the two lead."""
+
+    name = "second"
+
+    def verify(self, draft, scores):
+        best, second = scores[0].topk(2).indices.tolist()
+        if {best, second} == {40, 41}:
+            scores[0, second] = scores[0, best]
+            return Verdict([], [], second, "plain", [])
+        return super().verify(draft, scores)
+
+
+@pytest.mark.parametrize("nearness", [0.0, 1e-6])  # else a tie, else noise
+def test_a_pass_of_width_one_that_raises_makes_a_bug(nearness):
+    target = twins(nearness)
+    with patch.object(text._Audit, "single", no_text):
+        row = run((target, target), ["autoregressive", Second]).rows[1]
+    assert row.bug
+    assert (row.tie, row.noise, row.reference_noise) == (0, 0, 0)
+    assert "a pass of width 1 there raised RuntimeError: no text today" in str(row.differences[0])
+    row = run((target, target), ["autoregressive", Second]).rows[1]
+    assert row.bug == 0 and row.tie + row.noise + row.reference_noise
+
+
+# -- noise on the other side ---------------------------------------------------------------------------
+
+
+def swapped(real):
+    """The autoregressive verifier, but for a rounding that swaps the twins: float64 is against it."""
+
+    def verify(self, draft, scores):
+        best, second = scores[0].topk(2).indices.tolist()
+        if {best, second} == {40, 41}:
+            scores[0, second] = scores[0, best]
+            return Verdict([], [], second, "plain", [])
+        return real(self, draft, scores)
+
+    return verify
+
+
+def test_noise_of_the_autoregressive_row_is_seen_and_counted():
+    target = twins(1e-6)
+    with patch.object(Autoregressive, "verify", swapped(Autoregressive.verify)):
+        result = run((target, target), ["autoregressive", "speculative"])
+    row = result.rows[1]
+    found = [d for d in row.differences if d.verdict == "reference noise"]
+    assert found and row.reference_noise and row.bug == 0
+    assert all(d.gap_double < -1e-6 for d in found)  # float64 sides with the method
+    assert "that of the autoregressive text" in found[0].reason
+    assert f"{row.bound:.1e}" in found[0].reason
+    assert "reference noise" in str(found[0]) and "reference noise" in result.summary
+    line = result.table()[1]
+    assert line["reference noise"] == row.reference_noise
+    assert not row.holds  # in more than 1 % of the prompts
+    assert json.loads(result.to_json())["rows"][1]["reference_noise"] == row.reference_noise
+
+
+def test_reference_noise_counts_towards_the_one_percent():
+    def holds(noise, reference_noise):
+        equal = 300 - noise - reference_noise
+        return Row("m", "", "greedy", 1e-4, 300, 0, equal, 0, noise, reference_noise, 0).holds
+
+    assert holds(1, 2) and holds(0, 3)
+    assert not holds(1, 3)
+
+
+# -- the law, drawn from the model -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def varied():
+    """A pair whose first tokens vary at temperature 1."""
+    target = llama(seed=0, vocabulary=16, eos=(1,), name="target")
+    with torch.no_grad():
+        target.net.lm_head.weight *= 0.6
+    drafter = llama(seed=6, vocabulary=16, eos=(1,), name="drafter")
+    return type(target)(target.net, name="target"), drafter
+
+
+def drawn(pair, methods, **rest):
+    rest = {"sampled": 1, "laws": True, "max_new_tokens": 4, "draws": 120} | rest
+    with patch.object(law, "check", lambda make: []):  # the enumeration has its own tests
+        return run(pair, methods, [[3, 4, 5]], **rest)
+
+
+def test_the_audit_draws_from_the_model_too(varied):
+    result = drawn(varied, ["speculative"])
+    assert result.holds, result.summary
+    (each,) = result.drawn
+    assert (each.method, each.draft, each.prompt) == ("speculative", "drafter", 0)
+    assert each.test.draws == 120 and each.test.cells > 4
+    line = result.table()[-1]
+    assert tuple(line) == COLUMNS
+    assert line["sampling"].startswith("chi-square, temperature 1: 120 draws, p = ")
+    assert json.loads(result.to_json())["drawn"][0]["verdict"] == "holds"
+    with patch.object(speculative, "accepts", lambda p, q, u: u >= 0):  # the law is the draft's
+        broken = drawn(varied, ["speculative"])
+    assert not broken.holds
+    assert "chi-square" in broken.summary
+    assert drawn(varied, ["speculative"], sampled=0).drawn == []
+
+
+def test_a_method_that_raises_has_no_law(varied):
+    class Breaks(Speculative):
+        name = "breaks"
+
+        def verify(self, draft, scores):
+            if not self.session.sampling.greedy:
+                raise RuntimeError("broken")
+            return super().verify(draft, scores)
+
+    result = run(varied, [Breaks], [[3, 4, 5]], sampled=1, laws=True, max_new_tokens=2, draws=120)
+    assert not result.holds
+    assert not result.laws[0].holds and "RuntimeError: broken" in result.laws[0].reason
+    assert not result.drawn[0].holds and "RuntimeError: broken" in str(result.drawn[0])
+    assert result.summary.count("RuntimeError: broken") == 2
+    json.loads(result.to_json())
+
+
+def test_a_law_without_variety_is_not_drawn(varied):
+    target = varied[0]
+    first = law.first_tokens(target, text.Reference(target), [3, 4, 5], 50, 2, Sampling(0.001))
+    assert len(law.cells_of(first, 50)) == 1
+    assert drawn(varied, ["speculative"], temperature=0.001).drawn == []
