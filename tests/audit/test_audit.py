@@ -268,7 +268,8 @@ def test_a_gap_beyond_the_bound_is_a_bug():
 
 def test_the_one_rule():
     def holds(prompts, tie=0, noise=0, bug=0):
-        return Row("m", "", "greedy", 1e-4, prompts, 0, prompts - tie - noise - bug, tie, noise, bug).holds
+        equal = prompts - tie - noise - bug
+        return Row("m", "", "greedy", 1e-4, prompts, 0, equal, tie, noise, 0, bug).holds
 
     assert holds(300, tie=2, noise=1)
     assert not holds(300, tie=2, noise=2)
