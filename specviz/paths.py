@@ -25,6 +25,20 @@ def folder(name: str) -> Path:
     )
 
 
+def walkthroughs() -> Path:
+    """The folder of the walkthroughs, as notebooks.
+
+    Raises
+    ------
+    SpecvizError
+        If neither the installed package nor the checkout has it.
+    """
+    for root in (HERE / "notebooks", HERE.parent / "notebooks"):
+        if any(root.glob("*.ipynb")):
+            return root
+    raise SpecvizError("the walkthroughs are missing; reinstall specviz-lm or use a full checkout")
+
+
 def example(name: str) -> Path:
     """A recorded trace that comes with the package: ``autoregressive``, ``speculative`` or ``bild``.
 

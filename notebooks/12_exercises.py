@@ -1,0 +1,335 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12 · Exercises: write the verifiers yourself
+#
+# *55 minutes. Needs no model and no torch: NumPy and Python lists.*
+#
+# | | exercise | difficulty | time box |
+# |---|---|---|---|
+# | A | a greedy verifier | ●○○ | 10 minutes |
+# | B | the rejection rule | ●●● | 20 minutes |
+# | C | BiLD's rollback | ●●○ | 10 minutes |
+# | D | a tree's mask | ●●○ | 15 minutes |
+#
+# Each has a question to predict, a stub to fill in, and a check in the cell behind it. The check runs your function on
+# a few hundred cases, says *what* is wrong, and shows the smallest example. Run it as often as you like. When you are
+# stuck, open the hint.
+
+# %% [markdown] tags=["solution"]
+# **This is the teacher's copy.** A solution stands behind each stub, in a folded cell, so that every check passes.
+# `specviz exercises` writes the students' copy, without them.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+import specviz as sv
+
+trace = sv.open(sv.example("bild")).select(prompt=0)
+trace
+
+# %% [markdown]
+# Every colour up there was decided by a function of a dozen lines. You will write four such functions.
+#
+# ## A · A greedy verifier &nbsp; ●○○ &nbsp; 10 minutes
+#
+# **Goal.** A drafter proposed $n$ tokens. One pass of the target over them yields $1 + n$ rows of scores, and so its own
+# best token in the place of each drafted token, and one more in the place behind the last. Return the tokens that this
+# cycle emits: the drafted tokens up to the first mismatch, then *one* token of the target's own. If the end-of-text
+# token comes up among them, the text ends with it.
+#
+# **Predict.** `drafted = [7, 4, 9, 2]` and `best = [7, 4, 5, 2, 8]`. Which tokens are emitted?
+#
+# <details><summary>Answer</summary>
+#
+# `[7, 4, 5]`: two accepted, then the correction. That the 2 matches is worth nothing: the target predicted it behind
+# the 9, which is not in the text. The 8 is not a bonus for the same reason.
+#
+# </details>
+
+
+# %%
+def greedy_verifier(drafted, best, eos):
+    """The list of tokens that the cycle emits.
+
+    drafted: list of n token ids.
+    best:    list of 1 + n ids; best[i] is the target's token in the place of drafted[i],
+             best[n] the one in the place behind the whole draft.
+    eos:     the id that ends the text.
+    """
+    raise NotImplementedError("your turn")
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def greedy_verifier(drafted, best, eos):
+    kept = 0
+    while kept < len(drafted) and drafted[kept] == best[kept]:
+        kept += 1
+    emitted = [*drafted[:kept], best[kept]]  # a correction if kept < n, the bonus if kept == n
+    if eos in emitted:
+        emitted = emitted[: emitted.index(eos) + 1]
+    return emitted
+
+
+# %%
+sv.check.greedy_verifier(greedy_verifier)
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# First count how many drafted tokens are kept; mind that a wholly accepted draft must end the loop, too. The target's
+# token is then the same entry of `best` in both cases, after a mismatch and after none. Think of the end of the text
+# last.
+#
+# </details>
+
+# %% [markdown] tags=["solution"]
+# <details><summary>Solution, explained</summary>
+#
+# With `kept` counted, `best[kept]` is the target's token in the first place that is still open: a correction where the
+# draft was wrong, the bonus where nothing was. Rows behind it answer a text that does not exist. Every cycle emits at
+# least one token, so the loop always advances. The library's own is `verify_greedy` in `methods/speculative.py`; there
+# the loop (`ending` in `loop/cycle.py`) cuts the text at its end, for all methods at once.
+#
+# </details>
+
+# %% [markdown]
+# ## B · The rejection rule &nbsp; ●●● &nbsp; 20 minutes
+#
+# The target is to be *sampled* from its distribution $p$; the draft token $x$ was drawn from $q$. It is accepted with
+# probability $a(x)$; after a rejection the token is drawn from $r$. What comes out must have the law $p$:
+#
+# $$
+# \begin{aligned}
+# &\text{accepted mass} \le p,\; a \le 1: && a(y) = \min\!\Big(1, \frac{p(y)}{q(y)}\Big), \quad q(y)\,a(y) = \min(p(y), q(y)) \\
+# &\text{so the chance of a rejection is} && 1 - \sum_z \min(p(z), q(z)) = \sum_z \big(p(z) - \min(p(z), q(z))\big) = \sum_z \max(0, p(z) - q(z)) \\
+# &\text{and } r \text{ fills up what is missing:} && p(y) = \min(p(y), q(y)) + \sum_z \max(0, p(z) - q(z))\; r(y) \;\Rightarrow\; r(y) = \frac{\max(0, p(y) - q(y))}{\sum_z \max(0, p(z) - q(z))}
+# \end{aligned}
+# $$
+#
+# **Predict.** For the $p$ and $q$ below, what share of the drafts is accepted? Use the second line.
+
+# %%
+guess = 0.5
+
+# %%
+p = np.array([0.50, 0.25, 0.15, 0.10, 0.00])
+q = np.array([0.20, 0.45, 0.05, 0.10, 0.20])
+accepted = np.minimum(p, q)
+figure, ax = plt.subplots(figsize=(7, 2.6), layout="constrained")
+ax.bar(range(5), accepted, color="#0072b2", label="accepted: min(p, q)")
+ax.bar(range(5), p - accepted, bottom=accepted, color="#e69f00", hatch="//", label="missing: max(0, p - q)")
+ax.step(np.arange(-0.5, 5.5), np.append(q, q[-1]), where="post", color="black", linewidth=1, label="q")
+ax.set(xlabel="token", ylabel="probability")
+ax.legend(frameon=False)
+plt.show()
+print(f"accepted {accepted.sum():.2f}, missing {(p - accepted).sum():.2f}, your guess {guess}")
+
+# %% [markdown]
+# **Goal.** Judge a block of $n$ drafted tokens. Both models are sampled at a temperature $T$, and you get their raw
+# logits: $p$ and $q$ are `softmax(logits / temperature)`. Token $i$ is accepted if `u[i]` $< p_i(x_i) / q_i(x_i)$; the first
+# rejection ends the block. Return how many tokens were accepted (`kept`), and the distribution of the token that
+# comes next (`law`): the residual after a rejection, the target's own $p$ after a wholly accepted block (the bonus).
+
+
+# %%
+def softmax(logits):
+    """Probabilities along the last axis."""
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+# %%
+def rejection_rule(drafted, draft_logits, target_logits, temperature, u):
+    """How many tokens are accepted, and the distribution of the next one: (kept, law).
+
+    drafted:       list of n token ids, drawn from the draft model at the temperature.
+    draft_logits:  array [n, vocabulary], row i for the place of drafted[i].
+    target_logits: array [1 + n, vocabulary], the last row for the place behind the draft.
+    temperature:   a number above 0.
+    u:             list of n uniform numbers in [0, 1).
+    """
+    raise NotImplementedError("your turn")
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def rejection_rule(drafted, draft_logits, target_logits, temperature, u):
+    q = softmax(draft_logits / temperature)
+    p = softmax(target_logits / temperature)
+    for i, x in enumerate(drafted):
+        if not u[i] * q[i, x] < p[i, x]:  # u < p / q, without a division
+            rest = np.maximum(p[i] - q[i], 0)
+            return i, rest / rest.sum()
+    return len(drafted), p[len(drafted)]
+
+
+# %%
+sv.check.rejection_rule(rejection_rule)
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# Four steps: $q$ and $p$, both at the temperature; a loop over the drafted tokens that returns at the first rejection;
+# there, the residual of *that* place, divided by its sum; behind the loop, the last row of $p$. Write the test as
+# `u * q < p`: it needs no division and is right when $q$ is 0.
+#
+# </details>
+
+# %% [markdown] tags=["solution"]
+# <details><summary>Solution, explained</summary>
+#
+# The temperature belongs to both distributions: $q$ is what the token was *really* drawn from. The comparison is strict,
+# since `u` can be 0, and a token with $p = 0$ must never pass. The residual can only be reached where $p < q$ for some
+# token, so its sum is above 0. The library's own are `accepts` and `residual` in `methods/speculative.py`.
+#
+# </details>
+
+# %% [markdown]
+# ## C · BiLD's rollback &nbsp; ●●○ &nbsp; 10 minutes
+#
+# **Goal.** The small model wrote a block of tokens, and the large one has read it. Distance is what the large model thinks
+# of a token, in nats: $d(y_m) = -\ln p_m(y_m)$. At the first $m$ with $d > \alpha_{RB}$ the block is rolled back: that
+# token and all behind it are thrown away, and the large model's own token (greedy: the argmax of its row $m$) takes the
+# place. If no token is that unlikely, the block stays and the large model's next token follows. (Kim et al. 2023,
+# Algorithm 1, lines 9-16. The blocks here hold no end of text.)
+#
+# **Predict.** The large model gives the drafted tokens the probabilities 0.9, 0.2, 0.1, 0.8. How many of them stay at
+# $\alpha_{RB} = 2$? At 1?
+#
+# <details><summary>Answer</summary>
+#
+# The distances are 0.11, 1.61, 2.30, 0.22. At 2 the first two stay ($e^{-2} = 0.135$ is the least probability that is
+# kept), at 1 only the first ($e^{-1} = 0.368$). The last one goes in both cases, likely as it is.
+#
+# </details>
+
+
+# %%
+def bild_rollback(drafted, p, threshold):
+    """The list of tokens that take the block's place.
+
+    drafted:   list of n token ids that the small model wrote.
+    p:         array [1 + n, vocabulary]; p[m] is the large model's distribution in the place of
+               drafted[m], p[n] in the place behind the block.
+    threshold: α_RB, in nats.
+    """
+    raise NotImplementedError("your turn")
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def bild_rollback(drafted, p, threshold):
+    kept = 0
+    while kept < len(drafted) and -np.log(p[kept, drafted[kept]]) <= threshold:
+        kept += 1
+    return [*drafted[:kept], int(p[kept].argmax())]
+
+
+# %%
+sv.check.bild_rollback(bild_rollback)
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# It has the shape of exercise A: count what stays, then append one token. Only the test differs. Which row of `p` is the
+# right one for the new token, and is it another one when the whole block stays?
+#
+# </details>
+
+# %% [markdown] tags=["solution"]
+# <details><summary>Solution, explained</summary>
+#
+# Greedy verification asks "is it the large model's favourite?", BiLD asks "is it likely enough?". All else is the same:
+# the first failure ends the block, and row `kept` supplies the next token, as a rollback's replacement or as the
+# fallback's token. That is why BiLD's text is not the large model's: likely enough is not best. The library's own is
+# `BiLD.verify` in `methods/bild.py`.
+#
+# </details>
+
+# %% [markdown]
+# ## D · A tree's mask &nbsp; ●●○ &nbsp; 15 minutes
+#
+# **Goal.** A draft may branch. Its nodes are numbered so that a parent comes before its children, and `parents[i]` is the
+# number of node i's parent, or -1 if node i hangs on the root, the last committed token. For one pass over the whole tree
+# each node must see its ancestors and itself, and nothing else of the draft; and it needs a position: the root's plus
+# its **depth**, 1 on the first level. Return both.
+#
+# ```
+#              root
+#             /    \
+#            0      1
+#           / \      \
+#          2   3      4          parents = [-1, -1, 0, 0, 1]
+# ```
+#
+# **Predict.** How many entries of the 5 × 5 mask are true? Is there a relation to the depths?
+#
+# <details><summary>Answer</summary>
+#
+# 8. Row i has as many true entries as the path from the first level down to node i is long, which is its depth:
+# 1 + 1 + 2 + 2 + 2. A chain of five would have 15.
+#
+# </details>
+
+
+# %%
+def tree_mask(parents):
+    """What each node sees, and how deep it lies: (mask, depth).
+
+    parents: list of n node numbers, parents[i] < i; -1 is the root.
+    mask:    n rows of n truth values; mask[i][j] is true if node i sees node j.
+    depth:   n whole numbers.
+    """
+    raise NotImplementedError("your turn")
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def tree_mask(parents):
+    mask = np.eye(len(parents), dtype=bool)
+    depth = np.ones(len(parents), dtype=int)
+    for i, parent in enumerate(parents):
+        if parent != -1:
+            mask[i] |= mask[parent]
+            depth[i] = depth[parent] + 1
+    return mask, depth
+
+
+# %%
+sv.check.tree_mask(tree_mask)
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# A parent comes before its children, so when you arrive at node i its parent's row is finished: node i sees what its
+# parent sees, and itself. Start from a mask in which each node sees itself. What does `mask[-1]` mean in Python?
+#
+# </details>
+
+# %% [markdown] tags=["solution"]
+# <details><summary>Solution, explained</summary>
+#
+# One pass over the nodes in order; the row of the parent is copied into the child's. -1 must be treated apart, since
+# as an index it is the last row, and nothing complains. If a sibling leaks in, a node is scored as the continuation of a
+# text that nobody will ever write, and the output is wrong without an error. The library's own are `Draft.mask` and
+# `Draft.depths` in `draft.py`.
+#
+# </details>
+
+# %% [markdown]
+# ## Done?
+#
+# Each check that passes ends with a question that leads further. The real thing is no longer than what you wrote: a
+# method is a drafter and a verifier in one file, and `CONTRIBUTING.md` says how to add one.

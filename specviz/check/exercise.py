@@ -1,0 +1,344 @@
+"""An exercise: cases, the right answer, known mistakes; and how a function is judged by them."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+
+from .result import RIGHT, TODO, WRONG, Result, words
+
+MOST_STEPS = 200_000  # of the interpreter for one case; the right functions take a few hundred
+
+
+class Misfit(Exception):
+    """An answer that has not the form asked for; the message says what form that is."""
+
+
+class Endless(BaseException):
+    """A function that ran for too long; no ``except Exception`` of a student's holds it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments by name, in order; its stage; what a table shows of it (default: the arguments)."""
+
+    given: dict[str, Any]
+    stage: int = 0
+    shown: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong variant, returning what the right one returns, and the sentence that names it."""
+
+    answer: Callable[..., tuple]
+    says: str
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise.
+
+    Parameters
+    ----------
+    name : str
+        What the student's function is called.
+    answer : callable
+        The right function; returns a tuple with one entry for each part.
+    parts : tuple of str
+        Names of what is returned. An earlier part is judged before a later one.
+    read : callable
+        ``read(returned, **given)`` turns what a student returned into such a tuple, or raises `Misfit`.
+    cases : list of Case
+        In the order in which they are shown: the smallest first, stage by stage.
+    stages : tuple of str
+        What is special about the cases of each stage. A later stage is judged when the earlier ones are
+        right, so that two mistakes do not hide each other.
+    mistakes : tuple of Mistake
+        Where two explain the same cases, the earlier one is named.
+    tried : str
+        What the cases cover.
+    further : str
+        One question for those who are done.
+    """
+
+    name: str
+    answer: Callable[..., tuple]
+    parts: tuple[str, ...]
+    read: Callable[..., tuple]
+    cases: list[Case]
+    stages: tuple[str, ...]
+    mistakes: tuple[Mistake, ...]
+    tried: str
+    further: str
+
+
+@dataclass
+class Attempt:
+    """What a function made of a case: a tuple, or why there is none; and what is right."""
+
+    case: Case
+    right: tuple
+    value: tuple | None = None
+    raw: Any = None
+    problem: str = ""
+    todo: bool = False
+    raised: bool = False
+    printed: str = field(default="", repr=False)
+
+
+def judge(exercise: Exercise, function: Callable[..., Any]) -> Result:
+    """Run a function on every case of an exercise and say what is wrong with it."""
+    asked = f"{exercise.name}({', '.join(exercise.cases[0].given)})"
+    if not callable(function):
+        return Result(
+            exercise.name, WRONG, "give the function itself",
+            f"The check wants the function, without calling it: sv.check.{exercise.name}({exercise.name}). "
+            f"It got {words(function)}.",
+        )  # fmt: skip
+    try:
+        inspect.signature(function).bind(*exercise.cases[0].given)
+    except TypeError:
+        return Result(
+            exercise.name, WRONG, "the arguments do not fit",
+            f"It is called as {asked}, and yours takes {inspect.signature(function)}.",
+        )  # fmt: skip
+    except ValueError:  # a builtin without a signature: its first call will tell
+        pass
+    attempts: list[Attempt] = []
+    for stage in range(len(exercise.stages)):
+        for case in (c for c in exercise.cases if c.stage == stage):
+            attempt = run(exercise, function, case)
+            if attempt.todo:
+                return Result(
+                    exercise.name, TODO, "not implemented yet",
+                    "Fill in the stub above, run its cell, then run this one again.",
+                )  # fmt: skip
+            if attempt.problem:
+                headline = "your code stopped with an error" if attempt.raised else "not the form asked for"
+                return Result(exercise.name, WRONG, headline, attempt.problem, table(exercise, attempt))
+            attempts.append(attempt)
+        for part in range(len(exercise.parts)):
+            found = compare(exercise, attempts, part, stage)
+            if found is not None:
+                return found
+    headline = f"right, in all {len(exercise.cases)} cases tried ({exercise.tried})"
+    return Result(exercise.name, RIGHT, headline, "Go further: " + exercise.further)
+
+
+def compare(exercise: Exercise, attempts: list[Attempt], part: int, stage: int) -> Result | None:
+    """One part of the answers up to a stage: None if all are right, else what is wrong.
+
+    All wrong ones are of this stage. The right ones of earlier stages rule out mistakes that would show
+    there.
+    """
+    wrong = [a for a in attempts if a.value and not same(a.value[part], a.right[part])]
+    if not wrong:
+        return None
+    name, best = None, list[Attempt]()
+    for mistake in exercise.mistakes:
+        explained = explains(mistake, attempts, part)
+        if len(explained) > len(best):
+            name, best = mistake, explained
+    if name is None:
+        says = "No mistake that this check knows by name explains it. The smallest case that fails:"
+    else:
+        says = "Likely mistake: " + name.says
+    what = f"{exercise.parts[part]} is wrong" if len(exercise.parts) > 1 else "wrong"
+    count = sum(a.case.stage == stage for a in attempts)
+    headline = f"{what} in {len(wrong)} of {count} cases {exercise.stages[stage]}".rstrip()
+    return Result(exercise.name, WRONG, headline, says, table(exercise, (best or wrong)[0]))
+
+
+def explains(mistake: Mistake, attempts: list[Attempt], part: int) -> list[Attempt]:
+    """The attempts in which a mistake shows; none if it shows in one that came out otherwise."""
+    found = []
+    for attempt in attempts:
+        theirs = mistake.answer(**attempt.case.given)[part]
+        if not same(theirs, attempt.right[part]):
+            if attempt.value is None or not same(theirs, attempt.value[part]):
+                return []
+            found.append(attempt)
+    return found
+
+
+def table(exercise: Exercise, attempt: Attempt) -> list[tuple[str, str, str]]:
+    """The example's rows: given, yours, right."""
+    given = attempt.case.given if attempt.case.shown is None else attempt.case.shown
+    rows = [("given", name, words(value)) for name, value in given.items()]
+    several = len(exercise.parts) > 1
+    if attempt.value is None:
+        if not attempt.raised:
+            rows.append(("yours", "yours returned", words(attempt.raw)))
+    else:
+        rows += pairs("yours", "yours returned", exercise.parts if several else ("",), attempt.value)
+    rows += pairs("right", "right is", exercise.parts if several else ("",), attempt.right)
+    if attempt.printed:
+        rows.append(("given", "yours printed", attempt.printed[-400:]))
+    return rows
+
+
+def pairs(kind: str, label: str, names: tuple[str, ...], values: tuple) -> list[tuple[str, str, str]]:
+    """One row for each part of an answer."""
+    return [(kind, f"{label} {name}".strip(), words(value)) for name, value in zip(names, values)]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two parts agree: numbers up to 1e-6, all else exactly."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        if np.shape(one) != np.shape(other):
+            return False
+        if one.dtype.kind == "f" or other.dtype.kind == "f":
+            return bool((np.abs(one - other) <= 1e-6).all())
+    return bool(np.all(one == other))
+
+
+# ---------------------------------------------------------------- running what a student wrote
+
+
+def run(exercise: Exercise, function: Callable[..., Any], case: Case) -> Attempt:
+    """Call a function on copies of a case's arguments; nothing it raises or prints gets out."""
+    attempt = Attempt(case, exercise.answer(**case.given))
+    out = StringIO()
+    try:
+        with redirect_stdout(out), np.errstate(all="ignore"), limited(function):
+            attempt.raw = function(*copy.deepcopy(list(case.given.values())))
+    except NotImplementedError:
+        attempt.todo = True
+    except Endless as error:
+        line = place(function, error.__traceback__)
+        attempt.raised = True
+        attempt.problem = (
+            f"It does not come to an end in the case below{line}. Does a loop forget to count up?"
+        )
+    except Exception as error:
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        attempt.raised = True
+        attempt.problem = f"{said}{place(function, error.__traceback__)}. It happens in the case below."
+    else:
+        try:
+            if attempt.raw is None or attempt.raw is Ellipsis:
+                raise Misfit("It returned nothing (None). Is the return missing, or not reached?")
+            attempt.value = exercise.read(attempt.raw, **case.given)
+        except Misfit as error:
+            attempt.problem = str(error)
+    attempt.printed = out.getvalue().rstrip()
+    return attempt
+
+
+def place(function: Callable[..., Any], trace: TracebackType | None) -> str:
+    """Where in the student's own code an error arose: line number and line."""
+    file = home(function)
+    number = None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            number = trace.tb_lineno
+        trace = trace.tb_next
+    if number is None:
+        return ""
+    line = linecache.getline(file, number).strip()
+    return f", in line {number} of its cell" + (f": {line}" if line else "")
+
+
+def home(function: Callable[..., Any]) -> str:
+    """The file (in a notebook, the cell) that a function was written in."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code.co_filename if code else ""
+
+
+@contextmanager
+def limited(function: Callable[..., Any]) -> Iterator[None]:
+    """Ends a function after `MOST_STEPS` steps in its own file, so that an endless loop gets an answer.
+
+    Where something else already follows each step (a debugger, a coverage run) it does nothing.
+    """
+    if sys.gettrace() is not None or not home(function):
+        yield
+        return
+    file, left = home(function), MOST_STEPS
+
+    def follow(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != file:
+            return None
+        frame.f_trace_opcodes = True  # a loop on one line makes no line events
+        left -= 1
+        if left < 0:
+            raise Endless
+        return follow
+
+    sys.settrace(follow)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+# ---------------------------------------------------------------- reading what a student returned
+
+
+def tokens(returned: Any) -> list[int]:
+    """A list of token ids.
+
+    Raises
+    ------
+    Misfit
+        If it is something else.
+    """
+    if isinstance(returned, np.ndarray) and returned.ndim == 1:
+        returned = returned.tolist()
+    if isinstance(returned, int | np.integer) and not isinstance(returned, bool):
+        raise Misfit("It returned one number. Return the list of tokens that are emitted, not how many.")
+    if not isinstance(returned, list | tuple):
+        raise Misfit(f"It returned a {type(returned).__name__}. Return a list of token ids.")
+    for entry in returned:
+        if isinstance(entry, bool) or not isinstance(entry, int | np.integer):
+            raise Misfit(f"The list holds {words(entry)}, and token ids are whole numbers (int).")
+    return [int(entry) for entry in returned]
+
+
+def two(returned: Any, names: str) -> tuple[Any, Any]:
+    """A pair.
+
+    Raises
+    ------
+    Misfit
+        If it is something else.
+    """
+    if not isinstance(returned, list | tuple) or len(returned) != 2:
+        got = (
+            f"{len(returned)} things"
+            if isinstance(returned, list | tuple)
+            else f"a {type(returned).__name__}"
+        )
+        raise Misfit(f"Return two things, {names}; it returned {got}.")
+    return returned[0], returned[1]
+
+
+def array(value: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
+    """An array of numbers of a shape.
+
+    Raises
+    ------
+    Misfit
+        If it is something else.
+    """
+    try:
+        found = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        found = np.empty(0, object)
+    if found.dtype.kind not in "biuf":
+        raise Misfit(f"{name} must be an array of numbers of shape {list(shape)}.")
+    if found.shape != shape:
+        raise Misfit(f"{name} must have shape {list(shape)} here; yours has {list(found.shape)}.")
+    return found

@@ -1,0 +1,288 @@
+"""Exercise: the rejection rule: accept, residual, bonus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .exercise import Case, Exercise, Misfit, Mistake, array, two
+from .result import words
+
+Law = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+LAWS = (
+    [0.6, 0.3, 0.1], [0.1, 0.6, 0.3], [0.3, 0.1, 0.6], [0.5, 0.25, 0.25], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7],
+    [0.5, 0.5, 0.0], [0.0, 0.4, 0.6],
+)  # fmt: skip
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities along the last axis."""
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def over(values: np.ndarray) -> np.ndarray:
+    """Values divided by their sum; as they are where there is nothing."""
+    return values / values.sum() if values.sum() > 0 else values
+
+
+def accepted(drafted: list[int], q: np.ndarray, p: np.ndarray, u: list[float]) -> int:
+    """How many tokens are accepted before the first rejection."""
+    for i, x in enumerate(drafted):
+        if not u[i] * q[i, x] < p[i, x]:
+            return i
+    return len(drafted)
+
+
+def after(p: np.ndarray, q: np.ndarray, kept: int) -> np.ndarray:
+    """The distribution of the next token: the residual after a rejection, p after the whole draft."""
+    return p[kept] if kept == len(q) else over(np.maximum(p[kept] - q[kept], 0))
+
+
+def answer(
+    drafted: list[int],
+    draft_logits: np.ndarray,
+    target_logits: np.ndarray,
+    temperature: float,
+    u: list[float],
+    accept: Callable[..., int] = accepted,
+    law: Law = after,
+    q_tempered: bool = True,
+    p_tempered: bool = True,
+) -> tuple[int, np.ndarray]:
+    """Leviathan et al. 2023, Algorithm 1, lines 8-15; the last four arguments put other rules in."""
+    q = softmax(draft_logits / (temperature if q_tempered else 1))
+    p = softmax(target_logits / (temperature if p_tempered else 1))
+    kept = accept(drafted, q, p, u)
+    return kept, law(p, q, kept)
+
+
+def until(test: Callable[[float, float, float], bool], drafted: list[int], q: Any, p: Any, u: Any) -> int:
+    """Tokens before the first that fails a test of p(x), q(x) and u."""
+    for i, x in enumerate(drafted):
+        if not test(p[i, x], q[i, x], u[i]):
+            return i
+    return len(drafted)
+
+
+def tested(test: Callable[[float, float, float], bool], says: str) -> Mistake:
+    return Mistake(partial(answer, accept=partial(until, test)), says)
+
+
+def counted(drafted: list[int], q: Any, p: Any, u: Any) -> int:
+    return sum(bool(u[i] * q[i, x] < p[i, x]) for i, x in enumerate(drafted))
+
+
+def one_more(drafted: list[int], q: Any, p: Any, u: Any) -> int:
+    return min(accepted(drafted, q, p, u) + 1, len(drafted))
+
+
+def likeliest(drafted: list[int], q: Any, p: Any, u: Any) -> int:
+    for i, x in enumerate(drafted):
+        if x != p[i].argmax():
+            return i
+    return len(drafted)
+
+
+def lawful(law: Law, says: str) -> Mistake:
+    return Mistake(partial(answer, law=law), says)
+
+
+def after_rejection(rest: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Law:
+    """A law that is wrong only after a rejection."""
+    return lambda p, q, kept: p[kept] if kept == len(q) else rest(p[kept], q[kept])
+
+
+def after_all(bonus: Law) -> Law:
+    """A law that is wrong only after a wholly accepted draft of at least one token."""
+    return lambda p, q, kept: bonus(p, q, kept) if kept == len(q) > 0 else after(p, q, kept)
+
+
+MISTAKES = (
+    Mistake(
+        partial(answer, q_tempered=False),
+        "q is that of an untempered draft. The draft was drawn at the temperature, so q is "
+        "softmax(draft_logits / temperature): what the token was really drawn from, not what the model "
+        "first said.",
+    ),
+    Mistake(
+        partial(answer, p_tempered=False),
+        "p leaves the temperature out. The law that is wanted is softmax(target_logits / temperature).",
+    ),
+    Mistake(
+        partial(answer, q_tempered=False, p_tempered=False),
+        "the temperature is left out. Both models' logits are divided by it before the softmax.",
+    ),
+    tested(
+        lambda p, q, u: p >= q,
+        "u is not used: a token is accepted exactly when p >= q. Where p < q it must still be accepted with "
+        "probability p / q, else it comes out too seldom.",
+    ),
+    tested(
+        lambda p, q, u: u < p,
+        "u is compared with p(x) alone. The token was drawn with probability q(x) already; accept where u <"
+        " p(x) / q(x).",
+    ),
+    tested(
+        lambda p, q, u: u * p < q,
+        "the ratio is upside down: accept where u < p(x) / q(x), the target's probability over the draft's.",
+    ),
+    tested(
+        lambda p, q, u: not u * q < p,
+        "the comparison is the wrong way round: a small u accepts. Accept where u < p(x) / q(x).",
+    ),
+    tested(
+        lambda p, q, u: u * q <= p,
+        "`<=` in place of `<`. u can be exactly 0, and then a token that the target gives probability 0 "
+        "comes through.",
+    ),
+    Mistake(
+        partial(answer, accept=likeliest),
+        "a token is accepted when it is the target's argmax. That is the greedy rule; here accept where u <"
+        " p(x) / q(x).",
+    ),
+    Mistake(
+        partial(answer, accept=counted),
+        "it counts every token that passes the test. The first rejection ends the block: what stands behind"
+        " it was drafted as the continuation of a token that is not in the text.",
+    ),
+    Mistake(
+        partial(answer, accept=one_more),
+        "off by one: the rejected token is counted as accepted.",
+    ),
+    lawful(
+        after_rejection(lambda p, q: np.maximum(p - q, 0)),
+        "the residual is not renormalised. max(0, p - q) sums to the probability of a rejection, not to 1; "
+        "divide it by its sum.",
+    ),
+    lawful(
+        after_rejection(lambda p, q: p),
+        "after a rejection it draws from p itself. Tokens that the draft proposes too seldom would then "
+        "still come out too seldom; draw from max(0, p - q), divided by its sum.",
+    ),
+    lawful(
+        after_rejection(lambda p, q: over(np.maximum(q - p, 0))),
+        "the residual has its sign turned: it is max(0, p - q), what the draft gives too little of.",
+    ),
+    lawful(
+        after_rejection(lambda p, q: over(np.abs(p - q))),
+        "the residual takes |p - q|. Where q is larger than p there is nothing to make up for: max(0, p - "
+        "q).",
+    ),
+    lawful(
+        after_rejection(lambda p, q: over(np.minimum(p, q))),
+        "the residual takes min(p, q). That is what was accepted already; what is missing is max(0, p - q).",
+    ),
+    lawful(
+        after_rejection(lambda p, q: q),
+        "after a rejection it draws from the draft's q. What is missing is max(0, p - q), divided by its "
+        "sum.",
+    ),
+    lawful(
+        after_all(lambda p, q, kept: p[kept - 1]),
+        "off by one bonus: after a wholly accepted draft the law is the last row of p, p[n], not p[n - 1]. "
+        "There is one row more than drafted tokens.",
+    ),
+    lawful(
+        after_all(lambda p, q, kept: over(np.maximum(p[kept] - q[kept - 1], 0))),
+        "the bonus is drawn from a residual. After a wholly accepted draft nothing was proposed for that "
+        "place, so its law is p[n] itself.",
+    ),
+    lawful(
+        after_all(lambda p, q, kept: over(np.maximum(p[kept - 1] - q[kept - 1], 0))),
+        "a wholly accepted draft is treated like a rejection of its last token. Then the law is p[n], the "
+        "bonus.",
+    ),
+    lawful(
+        lambda p, q, kept: p[kept] if kept == len(q) else p[kept + 1],
+        "off by one: after a rejection the law belongs to the place of the rejected token, row `kept`, not "
+        "the one behind it.",
+    ),
+)  # fmt: skip
+
+
+def read(returned: Any, **given: Any) -> tuple[int, np.ndarray]:
+    kept, law = two(returned, "kept (how many are accepted) and law (a distribution)")
+    if isinstance(kept, list | tuple | np.ndarray) and np.ndim(kept) > 0:
+        raise Misfit("kept is how many drafted tokens are accepted, a whole number, not the tokens.")
+    if isinstance(kept, np.ndarray):
+        kept = kept.item()
+    if isinstance(kept, bool) or not isinstance(kept, int | np.integer):
+        raise Misfit(f"kept must be a whole number (int); it is {words(kept)}.")
+    if np.ndim(law) == 0:
+        raise Misfit(
+            "law must be the distribution that the next token is drawn from, not one number or one token."
+        )
+    law = array(law, given["target_logits"].shape[1:], "law")
+    if not np.isfinite(law).all():
+        raise Misfit(
+            "law holds inf or NaN: something was divided by zero. Clip p - q at 0 before you sum it up."
+        )
+    if (law < -1e-9).any():
+        raise Misfit(
+            "law has a negative entry: p - q is negative where the draft says too much. Clip it at 0 first."
+        )
+    return int(kept), law
+
+
+def case(rng: np.random.Generator, n: int, temperature: float) -> Case:
+    """A case of n drafted tokens whose decisions do not hang on a rounding."""
+    while True:
+        p = np.array([LAWS[i] for i in rng.integers(len(LAWS), size=n + 1)])
+        q = np.array([LAWS[i] for i in rng.integers(len(LAWS), size=n)]).reshape(n, 3)
+        drafted = [int(rng.choice(3, p=row)) for row in q]
+        u = rng.integers(1, 20, n) / 20 + 0.013
+        if rng.random() < 0.5:  # else long drafts are hardly ever accepted to the end
+            u /= 4
+        u = u.round(3)
+        if all(abs(u[i] * q[i, x] - p[i, x]) > 0.004 for i, x in enumerate(drafted)):
+            return build(drafted, q, p, temperature, u.tolist(), int(temperature != 1))
+
+
+def build(drafted: list[int], q: Any, p: Any, temperature: float, u: list[float], stage: int) -> Case:
+    """A case from the probabilities at its temperature."""
+    with np.errstate(divide="ignore"):
+        # A constant on top changes no softmax.
+        given = {
+            "drafted": drafted,
+            "draft_logits": temperature * np.log(q) + 2,
+            "target_logits": temperature * np.log(p) + 1,
+            "temperature": temperature,
+            "u": u,
+        }
+    shown: dict[str, Any] = {"drafted": drafted, "u": u, "temperature": temperature}
+    shown |= {"q = softmax(draft_logits / temperature)": q, "p = softmax(target_logits / temperature)": p}
+    return Case(given, stage, {name: value for name, value in shown.items() if np.size(value)})
+
+
+def cases() -> list[Case]:
+    """Drawn once, with a fixed seed."""
+    rng = np.random.default_rng(1)
+    found = [
+        case(rng, n, 1) for n, count in ((1, 100), (2, 80), (3, 60), (5, 40), (0, 4)) for _ in range(count)
+    ]
+    found += [
+        case(rng, n, float(rng.choice([0.5, 0.8, 1.5])))
+        for n, count in ((1, 80), (2, 60), (4, 40))
+        for _ in range(count)
+    ]
+    never = np.array([[0.5, 0.5, 0.0], [0.3, 0.6, 0.1]])
+    found.append(build([2], np.array([[0.1, 0.2, 0.7]]), never, 1, [0.0], 2))
+    return found
+
+
+EXERCISE = Exercise(
+    name="rejection_rule",
+    answer=answer,
+    parts=("kept", "law"),
+    read=read,
+    cases=cases(),
+    stages=("at temperature 1", "at other temperatures", "with u exactly 0"),
+    mistakes=MISTAKES,
+    tried="blocks of 0 to 5 tokens, at temperatures 0.5 to 1.5",
+    further="what would kept and law be if the drafter took its argmax, and q were 1 on that token? "
+    "Does the rule still give the law p?",
+)

@@ -1,0 +1,69 @@
+"""The students' copy of the exercises: the same notebook without its solutions."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ..errors import SpecvizError
+from ..paths import walkthroughs
+
+TAG = "solution"  # of the cells that students do not get
+
+
+def without_solutions(book: dict[str, Any]) -> dict[str, Any]:
+    """A notebook (format 4, as parsed JSON) without the cells tagged ``solution``, and without outputs."""
+    cells = []
+    for cell in book["cells"]:
+        if not solves(cell):
+            blank = {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {}
+            cells.append(cell | blank)
+    return book | {"cells": cells}
+
+
+def solves(cell: dict[str, Any]) -> bool:
+    """Whether a cell gives a solution."""
+    return TAG in cell.get("metadata", {}).get("tags", [])
+
+
+def copy_exercises(folder: str | Path, force: bool = False) -> list[Path]:
+    """Write each walkthrough that holds solutions into a folder, without them.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Made if it does not exist.
+    force : bool
+        Overwrite what is there.
+
+    Returns
+    -------
+    list of Path
+        The notebooks written.
+
+    Raises
+    ------
+    SpecvizError
+        If a notebook is there already, the folder cannot be written, or there are no walkthroughs.
+    """
+    folder = Path(folder)
+    written = []
+    for source in sorted(walkthroughs().glob("*.ipynb")):
+        book = json.loads(source.read_text(encoding="utf8"))
+        if not any(solves(cell) for cell in book["cells"]):
+            continue
+        path = folder / source.name
+        if path.exists() and not force:
+            raise SpecvizError(f"{path} exists: choose another folder, or overwrite it with --force")
+        part = path.with_name(path.name + ".part")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(without_solutions(book), ensure_ascii=False, indent=1)
+            part.write_text(text + "\n", encoding="utf8")
+            os.replace(part, path)
+        except OSError as error:
+            raise SpecvizError(f"cannot write {path}: {error.strerror or error}") from error
+        written.append(path)
+    return written
