@@ -428,13 +428,9 @@ def lab(
     """Open JupyterLab on a copy of the walkthroughs."""
     from importlib.util import find_spec
 
-    from specviz.paths import HERE
+    from specviz.paths import walkthroughs
 
-    source = next(
-        (p for p in (HERE / "notebooks", HERE.parent / "notebooks") if any(p.glob("*.ipynb"))), None
-    )
-    if source is None:
-        raise SpecvizError("the walkthroughs are missing; reinstall specviz-lm or use a full checkout")
+    source = walkthroughs()
     if not copy_only and find_spec("jupyterlab") is None:
         raise SpecvizError('JupyterLab is not installed: pip install "specviz-lm[lab]"')
     if folder.exists() and not folder.is_dir():
@@ -462,6 +458,20 @@ def lab(
 
         command = [sys.executable, "-m", "jupyterlab", str(folder)] + ([] if browser else ["--no-browser"])
         raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+@app.command()
+def exercises(
+    folder: Annotated[Path, typer.Argument(help="Where the students' copy goes.")] = Path(
+        "specviz-exercises"
+    ),
+    force: Force = False,
+) -> None:
+    """Write the exercises for students: hints and checks, no solutions."""
+    from specviz.check.students import copy_exercises
+
+    for path in copy_exercises(folder, force):
+        print(f"exercises: {path}")
 
 
 # ---------------------------------------------------------------- what commands share

@@ -19,6 +19,7 @@ ROOMS: dict[str, tuple[str, int]] = {
     "trace": (GROUND, 2),
     "metrics": (LOOKING, 3),
     "replay": (LOOKING, 3),
+    "check": (LOOKING, 3),
     "view": (LOOKING, 4),
     "widgets": (LOOKING, 5),
     "signals": (RUNNING, 3),
