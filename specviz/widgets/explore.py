@@ -400,7 +400,10 @@ class Explorer(ipywidgets.VBox):
 
     def _below(self, view: Any) -> None:
         view.theme = self.panel.theme
+        before = self.children[1:]
         self.children = (self.panel, view)
+        for old in before:
+            old.close()
 
     def _result(self, run: int) -> Result:
         if not 1 <= run <= len(self.results):

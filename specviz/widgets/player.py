@@ -62,9 +62,9 @@ class Player(AnyWidget):
             super().__init__(data=data, chunk=chunk, **state)
         except t.TraitError as error:
             raise ParameterError(f"the player cannot start so: {error}") from None
-        self.observe(self._send, names="want")
+        self.observe(self._wanted, names="want")
 
-    def _send(self, change: Any) -> None:
+    def _wanted(self, change: Any) -> None:
         if 0 <= change["new"] < len(self._chunks):
             self.chunk = pack(*self._chunks[change["new"]])
 

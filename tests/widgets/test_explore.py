@@ -261,3 +261,17 @@ def test_an_answer_says_its_numbers_and_bounds(monkeypatch):
         "why": "because",
         "text": "9 cycles, τ 2.50, A/D 0.50 [0.4, 0.6], 20 drafted",
     }
+
+
+def test_a_result_opens_in_the_player_and_all_of_them_race():
+    one = explorer()
+    one.panel.theme = "dark"
+    for method in (None, "autoregressive"):
+        one.run(method)
+        assert one.wait(20)
+    one._asked(one.panel, {"do": "play", "run": 1}, [])
+    assert one.panel.error == "" and one.panel.chosen == 1
+    assert type(one.children[1]).__name__ == "Player" and one.children[1].theme == "dark"
+    one._asked(one.panel, {"do": "race"}, [])
+    assert one.panel.error == "" and one.panel.chosen == 0
+    assert [lane.method for lane in one.children[1].fields[0].lanes] == ["speculative", "autoregressive"]
