@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .paths import example
     from .replay import whatif
     from .trace import Trace
+    from .widgets.player import player
     from .widgets.race import race
 
     open = Trace.open
@@ -33,6 +34,7 @@ _DOORS = {
     "stream": ("loop", "stream"),
     "densify": ("loop", "densify"),
     "whatif": ("replay", "whatif"),
+    "player": ("widgets.player", "player"),
     "race": ("widgets.race", "race"),
     "explore": ("explorer", "explore"),
     "open": ("trace", "Trace.open"),
@@ -48,8 +50,8 @@ _DOORS = {
 
 __all__ = [
     "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError", "check", "densify",
-    "example", "explore", "generate", "list_methods", "list_models", "load", "open", "race", "stream",
-    "whatif",
+    "example", "explore", "generate", "list_methods", "list_models", "load", "open", "player", "race",
+    "stream", "whatif",
 ]  # fmt: skip
 
 

@@ -217,7 +217,7 @@ def generate(
     _show(trace, file)
     print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {dtype}")
     if file is not None:
-        page = _page(trace, file.with_suffix(".html"), force)
+        page = trace.to_html(file.with_suffix(".html"), force=force)
         print(f"trace: {file}\npage: {page}")
     if trace.run["stopped"] == "interrupted":
         raise KeyboardInterrupt
@@ -229,7 +229,7 @@ def show(
         Path, typer.Argument(help="A trace: a .parquet file, a .partial of a run cut off, or a folder.")
     ],
     prompt: Annotated[int | None, typer.Option(min=1, help="Which text; the first is 1.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one offline page.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one offline page with the player.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write a picture of the first prompt.")] = None,
     force: Force = False,
 ) -> None:
@@ -249,7 +249,7 @@ def show(
             raise TraceError(f"{path} holds no cycle of prompt {prompt}")
     _show(trace, path if prompt is None else None)
     if html is not None:
-        print(f"page: {_page(trace, html, force)}")
+        print(f"page: {trace.to_html(html, force=force)}")
     if png is not None:
         from specviz import view
 
@@ -600,12 +600,6 @@ def _writable(path: Path, force: bool) -> None:
         raise TraceError(f"cannot write {path}: {above} is not a folder")
     if not os.access(above, os.W_OK | os.X_OK):
         raise TraceError(f"cannot write {path}: no permission to write into {above}")
-
-
-def _page(trace: Trace, path: Path, force: bool) -> Path:
-    from specviz import view
-
-    return view.page(trace, path, force)
 
 
 def _write_bytes(path: Path, content: bytes) -> Path:

@@ -95,13 +95,14 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     arrays["pass_start"] = (began - np.repeat(start, size)).astype(np.float32)
 
     ids = np.unique(np.concatenate([arrays["node_token"], arrays["out_token"]]).astype(np.int64))
+    pieces = one.pieces
     header = {
         "run": _facts(run),
         "words": words,
         "kinds": KINDS_SENT,
         "fates": FATES,
         "prompts": _prompts(one),
-        "pieces": _pieces(one, ids),
+        "pieces": {str(token): _piece(pieces, token) for token in ids.tolist()},
         "chunk": CHUNK,
         "chunks": -(-len(cycles) // CHUNK),
     }
@@ -121,8 +122,9 @@ class Chunks:
 
     def __init__(self, trace: Trace, prompts: Iterable[int] | None = None) -> None:
         self._trace = trace if prompts is None else trace.select(prompt=prompts)
-        tops = ["top_k", "pred_node", "pred_top_token", "pred_top_p", "node_top_token", "node_top_p"]
-        self._table = self._trace.arrow([*_names("node", LATER), "pred_entropy", "node_token", *tops])
+        self._texts: dict[int, str] = {}  # of tokens that some chunk had
+        names = ["top_k", "pred_node", "pred_top_token", "pred_top_p", "node_top_token", "node_top_p"]
+        self._table = self._trace.arrow([*_names("node", LATER), "pred_entropy", "node_token", *names])
 
     def __len__(self) -> int:
         return -(-len(self._table) // CHUNK)
@@ -141,13 +143,15 @@ class Chunks:
         arrays: Arrays = {"node_at": _small(nodes), "pred_at": _small(preds), "top_k": _small(top_k)}
         arrays |= _group(table, "node", LATER, np.diff(nodes), {})
         arrays |= _group(table, "pred", ("node", "entropy"), np.diff(preds), {})
-        ids = [np.zeros(0, np.int64)]
+        tops = [np.zeros(0, np.int64)]
         for group, count in (("pred", np.diff(preds)), ("node", np.diff(nodes))):
             found = _group(table, group, ("top_token", "top_p"), count * top_k, {})
             arrays |= found
-            ids += [found[f"{group}_top_token"]] if f"{group}_top_token" in found else []
-        known = np.unique(np.concatenate(ids).astype(np.int64))
-        header = {"number": number, "pieces": _pieces(self._trace, known[known >= 0])}
+            tops += [found[f"{group}_top_token"]] if f"{group}_top_token" in found else []
+        known = np.unique(np.concatenate(tops).astype(np.int64))
+        ids, pieces = known[known >= 0].tolist(), self._trace.pieces
+        self._texts |= {token: _piece(pieces, token) for token in ids if token not in self._texts}
+        header = {"number": number, "pieces": {str(token): self._texts[token] for token in ids}}
         return header, arrays
 
 
@@ -288,11 +292,6 @@ def _piece(pieces: Mapping[int, bytes], token: int) -> str:
     """A token alone, everything unseen written out; bytes that are no whole character as ``⟨0xE7⟩``."""
     text = _bytes(pieces, token).decode("utf8", "surrogateescape")
     return text if text.isascii() and text.isprintable() else visible(text)
-
-
-def _pieces(trace: Trace, ids: np.ndarray) -> dict[str, str]:
-    pieces = trace.pieces
-    return {str(token): _piece(pieces, token) for token in ids.tolist()}
 
 
 def _facts(run: dict[str, Any]) -> dict[str, Any]:

@@ -99,11 +99,11 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{styles}</style></head><body><main>"
-        f'<h1 hidden>{escape(visible(title))}</h1>{nav}<p id="failed" role="alert" hidden></p>'
+        f'<h1 class="unseen">{escape(visible(title))}</h1>{nav}<p id="failed" role="alert" hidden></p>'
         f'<div id="place"></div>{below}</main>{"".join(blocks)}'
         + _script("views", json.dumps(told))
         + "".join(_script(f"module-{n}", assets.script(n)) for n in names)
-        + f'<script type="module">{assets.text("page.js")}</script></body></html>'
+        + f'<script type="module">{boot}</script></body></html>'
     )
 
 

@@ -3,6 +3,7 @@
 
 const PHASES = ["draft", "verify", "commit"];
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
+const COLUMNS = 600; // of the overview
 const WINDOW = 128; // tokens of the text that come and go at once
 const PLAYER_KEYS = [
   ["← →", "the previous or next cycle"],
@@ -56,9 +57,11 @@ function prob(x) {
 }
 // Two numbers with as many digits as tell them apart.
 function apart(a, b) {
-  let digits = 2;
-  while (digits < 7 && a.toFixed(digits) === b.toFixed(digits)) digits++;
-  return [a.toFixed(digits), b.toFixed(digits)];
+  const short = (x) => (x > 1 ? x.toFixed(2) : prob(x));
+  if (short(a) !== short(b)) return [short(a), short(b)];
+  let digits = 3;
+  while (digits < 12 && a.toPrecision(digits) === b.toPrecision(digits)) digits++;
+  return [a.toPrecision(digits), b.toPrecision(digits)];
 }
 
 // ---------------------------------------------------------------- the record
@@ -216,7 +219,7 @@ function why(cycle, i, details) {
     const rated = known(p) ? ` The target gives this token p = ${prob(p)}${rank >= 0 ? `, its ${ordinal(rank + 1)}` : ""}.` : "";
     if (known(limit) && known(confidence) && confidence <= limit) {
       const [a, b] = apart(confidence, limit);
-      return `Not sent: the drafter's confidence ${a} is not above ${b}, so it stops and the target writes here.${rated}`;
+      return `Not sent: the drafter's confidence ${a} is ${confidence < limit ? "below" : "not above"} ${b}, so it stops and the target writes here.${rated}`;
     }
     return `Drafted, but not sent to the target.${rated}`;
   }
@@ -250,12 +253,13 @@ function narrate(cycle, phase, whole) {
   const head = `Cycle ${cycle.number}`;
   if (cycle.prefill) return `${head}, prefill: the target reads ${many(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
   const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
-  const stop = { fallback: "; it stopped where it was unsure", eos: "; it ended the text", confidence: "; it stopped where it was unsure" }[cycle.stop] ?? "";
+  const stop = { fallback: "; it stopped where it was unsure", eos: "; it ended the text", unsure: "; it stopped where it was unsure" }[cycle.stop] ?? "";
   const drafted = cycle.n ? `the drafter proposes ${many(cycle.n, "token")}${words}${stop}` : "nothing is drafted";
   const unread = cycle.status.includes("unreviewed");
   const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
   const grown = cycle.o1 - cycle.o0;
-  const extra = cycle.extra >= 0 ? `, the last one ${{ plain: "the target's own", draft: "" }[cycle.kind.name] ?? `a ${cycle.kind.word}`}: ${quote(record.text(record.a.out_token[cycle.extra]))}` : "";
+  const came = { bonus: "the bonus", correction: "the correction", rollback: "the rollback's correction", resampled: "resampled", fallback: "the large model's after the fallback", plain: "the target's own" };
+  const extra = cycle.extra >= 0 ? `, ${grown > 1 ? "the last one " : ""}${came[cycle.kind.name] ?? cycle.kind.word}: ${quote(record.text(record.a.out_token[cycle.extra]))}` : "";
   const ended = cycle.end ? `; the text ends (${{ eos: "end token", length: "limit of new tokens", context: "context full", interrupted: "interrupted" }[cycle.end]})` : "";
   const written = `${many(grown, "token")} written${extra}${ended}`;
   if (whole) return `${head}: ${drafted}; ${judged}; ${written}.`;
@@ -320,8 +324,8 @@ class TextLane {
     this.open?.remove();
     const last = rows[rows.length - 1], by = this.record.a.out_by;
     if (last !== undefined && by[last] !== last) this.body.after(this.open = h("span", { class: "soft", title: "a character that the next token completes" }, "◌"));
-    this.node.scrollTop = this.node.scrollHeight;
   }
+  toEnd() { this.node.scrollTop = 1e9; }
   token(row) {
     const { a, header } = this.record, kind = header.kinds[a.out_kind[row]];
     const text = this.record.outText(row);
@@ -353,9 +357,9 @@ class TreeLane {
     this.node = h("section", { class: "tree" }, h("header", {}, this.title, this.said), this.scroll, this.legend);
     const at = (event) => {
       const group = event.target.closest?.("[data-i]");
-      return group ? +group.dataset.i : null;
+      return group ? +group.dataset.i : event.clientX === undefined ? null : this.nearest(event);
     };
-    this.svg.addEventListener("pointerover", (event) => { if (at(event) !== this.hover) { this.hover = at(event); act.look(this.hover); } });
+    this.svg.addEventListener("pointermove", (event) => { const i = at(event); if (i !== this.hover) { this.hover = i; act.look(i); } });
     this.svg.addEventListener("pointerleave", () => { this.hover = null; act.look(null); });
     this.svg.addEventListener("click", (event) => { if (at(event) !== null) act.click(at(event)); });
     this.svg.addEventListener("focusin", (event) => { if (at(event) !== null) act.focus(at(event)); });
@@ -395,7 +399,7 @@ class TreeLane {
     this.plan = plan;
     const dense = plan.rows > 9;
     const tall = (dense ? 1.55 : 2.35) * em, pitch = tall + (dense ? 0.3 : 0.75) * em, top = 0.7 * em;
-    const wide = Math.max(4.6 * em, Math.min(9 * em, (this.width - 1.5 * em) / plan.columns));
+    const wide = Math.max(4.6 * em, Math.min(10.5 * em, (this.width - 1.5 * em) / plan.columns));
     const box = wide - (dense ? 1.2 : 1.5) * em;
     const x = (depth) => 0.5 * em + depth * wide, y = (row) => top + row * pitch;
     Object.assign(this, { x, box, wide });
@@ -410,7 +414,8 @@ class TreeLane {
     const count = cycle.n + (plan.extra && phase > 0 ? 1 : 0);
     for (let i = 0; i < Math.max(count, this.used ?? 0); i++) {
       const part = this.group(i);
-      part.g.style.display = part.edge.style.display = i < count ? "" : "none";
+      set(part.g, { display: i < count ? "inline" : "none" });
+      set(part.edge, { display: i < count ? "inline" : "none" });
       if (i >= count) continue;
       const extra = i === cycle.n;
       const parent = extra ? plan.extra.parent : cycle.parent[i];
@@ -419,27 +424,24 @@ class TreeLane {
       const bend = (nx - px) / 2, cy = ny + tall / 2;
       const kind = extra ? `extra ${cycle.kind.name}` : phase > 0 || ["unsent", "pruned"].includes(cycle.status[i]) ? cycle.status[i] : "open";
       const guess = guesses?.has(i) ? " guess" : "";
-      part.edge.setAttribute("d", `M${px} ${py}C${px + bend} ${py} ${nx - bend} ${cy} ${nx} ${cy}`);
-      part.edge.setAttribute("class", `edge ${kind}`);
-      part.g.setAttribute("class", `node ${kind}${guess}${phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]) ? " dropped" : ""}`);
+      set(part.edge, { d: `M${px} ${py}C${px + bend} ${py} ${nx - bend} ${cy} ${nx} ${cy}`, class: `edge ${kind}` });
+      const lost = phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]);
       const belief = extra ? NaN : cycle.value("q", i) ?? cycle.value("confidence", i);
       const p = extra ? record.a.out_p?.[cycle.extra] : phase > 0 ? cycle.value("p", i) : NaN;
-      set(part.box, { x: nx, y: ny, width: box, height: tall });
-      part.box.style.setProperty("--belief", known(belief) ? `${Math.round(8 + 52 * belief)}%` : "0%");
+      set(part.box, { x: nx, y: ny, width: box, height: tall, "fill-opacity": extra ? 1 : known(belief) ? (0.08 + 0.52 * belief).toFixed(2) : 0 });
       const text = record.text(extra ? record.a.out_token[cycle.extra] : cycle.token[i]);
       label(part.word, text === "" ? "∅" : shownToken(text), nx + box / 2, ny + (dense ? tall / 2 - 1 : tall * 0.42), letters);
       const bar = box - 10, low = ny + tall - (dense ? 5 : 10);
       set(part.q, { x: nx + 5, y: low, width: known(belief) ? Math.max(1, bar * belief) : 0, height: dense ? 2 : 3 });
       set(part.p, { x: nx + 5, y: low + (dense ? 2 : 4), width: known(p) ? Math.max(1, bar * p) : 0, height: dense ? 2 : 3 });
       const mark = extra ? cycle.kind.mark || "▸" : guess && phase === 0 ? "✓" : kind === "open" ? "" : STATUS_MARKS[cycle.status[i]];
-      part.disc.setAttribute("r", mark ? 0.55 * em : 0);
-      set(part.disc, { cx: nx + box, cy: ny });
-      set(part.mark, { x: nx + box, y: ny });
-      part.mark.textContent = mark;
+      set(part.disc, { cx: nx + box, cy: ny, r: mark ? 0.55 * em : 0 });
+      label(part.mark, mark, nx + box, ny, 9);
       const fate = extra ? cycle.kind.word : phase > 0 ? cycle.status[i] : "not judged yet";
-      part.g.setAttribute("aria-label", `${quote(text)}, ${extra ? fate : `depth ${cycle.depth[i]}, drafter ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`);
-      if (guesses && !extra) part.g.setAttribute("aria-pressed", String(guesses.has(i)));
-      else part.g.removeAttribute("aria-pressed");
+      set(part.g, {
+        class: `node ${kind}${guess}${lost ? " dropped" : ""}`, "aria-pressed": guesses && !extra ? String(guesses.has(i)) : null,
+        "aria-label": `${quote(text)}, ${extra ? fate : `depth ${cycle.depth[i]}, drafter ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`,
+      });
     }
     this.used = count;
     const plotted = this.signals(height);
@@ -478,34 +480,32 @@ class TreeLane {
       const most = ["confidence", "margin"].includes(name) ? 1 : Math.max(1, record.most?.[name] ?? 0, ...values.filter(known));
       record.most = { ...record.most, [name]: most };
       const right = x(this.plan.columns - 1) + box;
-      row.g.style.display = "";
+      set(row.g, { display: "inline" });
       row.title.textContent = meaning;
+      row.base = base;
       label(row.name, title, x(0), base - tall / 2, 99);
       set(row.top, { x: x(1) - 4, y: base - tall + 0.25 * em });
       row.top.textContent = most === 1 ? "1" : most.toFixed(1);
       set(row.axis, { x1: x(1), x2: right, y1: base, y2: base });
       const limit = name === "confidence" ? params.fallback ?? params.stop : undefined;
-      row.limit.style.display = known(limit) && limit > 0 ? "" : "none";
+      set(row.limit, { display: known(limit) && limit > 0 ? "inline" : "none" });
       if (known(limit)) set(row.limit, { x1: x(1), x2: right, y1: base - tall * Math.min(1, limit), y2: base - tall * Math.min(1, limit) });
       row.limitTitle.textContent = `threshold ${limit}`;
-      for (let i = 0; i < Math.max(cycle.n, row.used); i++) {
-        if (!row.stems[i]) {
-          row.stems[i] = s("g", { class: "stem", "data-i": i }, s("line"), s("circle"));
-          row.g.append(row.stems[i]);
-        }
-        const show = i < cycle.n && known(values[i]);
-        row.stems[i].style.display = show ? "" : "none";
-        if (!show) continue;
-        const cx = x(cycle.depth[i]) + (box * across[i]) / (seen.get(cycle.depth[i]) + 1), cy = base - (tall * values[i]) / most;
-        const [line, dot] = row.stems[i].children;
-        set(line, { x1: cx, x2: cx, y1: base, y2: cy });
-        set(dot, { cx, cy, r: 0.26 * em });
-        row.stems[i].setAttribute("class", `stem ${this.phase > 0 ? cycle.status[i] : "open"}`);
+      // one path for all nodes of a fate: a stem and a dot each
+      const paths = {}, radius = 0.26 * em;
+      row.at = [];
+      for (let i = 0; i < cycle.n; i++) {
+        if (!known(values[i])) continue;
+        const cx = +(x(cycle.depth[i]) + (box * across[i]) / (seen.get(cycle.depth[i]) + 1)).toFixed(1), cy = +(base - (tall * values[i]) / most).toFixed(1);
+        const fate = this.phase > 0 ? cycle.status[i] : "open";
+        row.at[i] = [cx, cy, base];
+        paths[fate] = `${paths[fate] ?? ""}M${cx} ${base}V${cy}${dot(cx, cy, radius)}`;
       }
-      row.used = cycle.n;
+      for (const [fate, d] of Object.entries(paths)) if (!row.fates[fate]) row.g.insertBefore(row.fates[fate] = s("path", { class: `stem ${fate}` }), row.lit);
+      for (const [fate, path] of Object.entries(row.fates)) set(path, { d: paths[fate] ?? "" });
       used = gap + (r + 1) * (tall + gap);
     });
-    for (let r = rows.length; r < (this.plotRows?.length ?? 0); r++) this.plotRows[r].g.style.display = "none";
+    for (let r = rows.length; r < (this.plotRows?.length ?? 0); r++) set(this.plotRows[r].g, { display: "none" });
     return used;
   }
   row(r) {
@@ -514,7 +514,9 @@ class TreeLane {
       const limitTitle = s("title");
       const g = s("g", { class: "signal" }, s("title"), s("text", { class: "name" }), s("text", { class: "top" }), s("line", { class: "axis" }), s("line", { class: "limit" }, limitTitle));
       this.plot.append(g);
-      this.plotRows[r] = { g, title: g.children[0], name: g.children[1], top: g.children[2], axis: g.children[3], limit: g.children[4], limitTitle, stems: [], used: 0 };
+      const lit = s("path", { class: "stem lit" });
+      g.append(lit);
+      this.plotRows[r] = { g, title: g.children[0], name: g.children[1], top: g.children[2], axis: g.children[3], limit: g.children[4], limitTitle, lit, fates: {}, at: [], base: 0 };
     }
     return this.plotRows[r];
   }
@@ -523,16 +525,39 @@ class TreeLane {
     this.width = this.scroll.clientWidth || 640;
   }
   light(i) {
-    for (const old of this.lit ?? []) old.classList.remove("lit");
-    this.lit = i === null ? [] : [this.pool[i]?.g, ...(this.plotRows ?? []).map((row) => row.stems[i])].filter(Boolean);
-    for (const node of this.lit) node.classList.add("lit");
+    this.lit?.classList.remove("lit");
+    if (this.lit) this.lit.had.class = null;
+    this.lit = i === null ? null : this.pool[i]?.g ?? null;
+    this.lit?.classList.add("lit");
+    for (const row of this.plotRows ?? []) {
+      const at = i === null ? null : row.at[i];
+      set(row.lit, { d: at ? `M${at[0]} ${at[2]}V${at[1]}${dot(at[0], at[1], 0.32 * this.em)}` : "" });
+    }
+  }
+  // The node whose stem is nearest to a place in the signals, or null.
+  nearest(event) {
+    const frame = this.svg.getBoundingClientRect(), px = event.clientX - frame.left, py = event.clientY - frame.top;
+    const row = (this.plotRows ?? []).find((one) => one.had !== null && one.g.had?.display === "inline" && py <= one.base + 0.4 * this.em && py >= one.base - 2.8 * this.em);
+    let best = null, far = 1.4 * this.em;
+    row?.at.forEach((at, i) => { if (at && Math.abs(at[0] - px) < far) { far = Math.abs(at[0] - px); best = i; } });
+    return best;
   }
   roving(i) {
-    this.pool.forEach((part, j) => part.g.setAttribute("tabindex", j === i ? "0" : "-1"));
+    this.pool.forEach((part, j) => set(part.g, { tabindex: j === i ? "0" : "-1" }));
   }
 }
 
-function set(node, attributes) { for (const name in attributes) node.setAttribute(name, attributes[name]); }
+const dot = (x, y, r) => `m${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
+// Attributes that changed: most of a tree stays where it was from step to step.
+function set(node, attributes) {
+  const had = node.had ??= {};
+  for (const name in attributes) {
+    if (had[name] === attributes[name]) continue;
+    had[name] = attributes[name];
+    if (had[name] === null) node.removeAttribute(name);
+    else node.setAttribute(name, had[name]);
+  }
+}
 // A centred text, cut to so many letters (a wide character counts as two).
 function label(node, text, x, y, letters) {
   let room = letters, shown = "";
@@ -542,7 +567,7 @@ function label(node, text, x, y, letters) {
     shown += c;
   }
   set(node, { x, y });
-  if (node.textContent !== shown) node.textContent = shown;
+  if (node.shown !== shown) node.textContent = node.shown = shown;
 }
 
 // ---------------------------------------------------------------- why, and what else there was
@@ -643,7 +668,7 @@ class TimeLane {
       text.textContent = `${name} ${millis(times[i])}`;
       key.classList.toggle("dim", !this.whole && !lit.includes(name));
     });
-    this.said.textContent = `${millis(whole)} in this cycle${fit < 1 ? " (longer than the scale: drawn shortened)" : ""}; the width is ${millis(most)}`;
+    this.said.textContent = `${millis(whole)} in this cycle; ${fit < 1 ? `longer than the scale, which ends at ${millis(most)}: drawn shortened` : `full width ${millis(most)}`}`;
     const { a, header } = this.record, from = a.pass_at[cycle.row], to = a.pass_at[cycle.row + 1];
     while (this.passes.children.length < to - from) this.passes.append(h("i"));
     [...this.passes.children].forEach((bar, k) => {
@@ -696,7 +721,7 @@ class CodeLane {
   constructor(record) {
     const own = record.header.run.pseudocode;
     this.lines = own?.length ? own : GENERIC;
-    this.items = this.lines.map(([, line]) => h("li", {}, h("code", {}, line)));
+    this.items = this.lines.map(([, line]) => h("li", { style: `--indent:${line.search(/\S|$/)}` }, h("code", {}, line.trim().replace(/ {2,}/g, "  "))));
     const title = own?.length ? `The loop of ${record.header.run.method}` : "The loop of every method";
     this.node = h("section", { class: "code" }, h("header", {}, h("h3", {}, title)), h("ol", { tabindex: "0", "aria-label": title }, ...this.items));
   }
@@ -720,30 +745,35 @@ class CodeLane {
 class Overview {
   constructor(record, seek) {
     this.record = record;
-    this.sent = s("path", { class: "sent" }), this.kept = s("path", { class: "kept" }), this.cursor = s("rect", { class: "cursor", y: 0, height: 100 });
-    this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept, this.cursor);
+    this.sent = s("path", { class: "sent" }), this.kept = s("path", { class: "kept" });
+    this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept);
+    this.cursor = h("i", { class: "cursor" });
     this.range = h("input", { type: "range", min: "0", step: "1", "aria-label": "cycle" });
     this.range.addEventListener("input", () => seek(+this.range.value));
-    this.node = h("div", { class: "overview", title: "each cycle: tokens sent (light), tokens written (dark)" }, this.svg, this.range);
+    this.node = h("div", { class: "overview", title: "each cycle: tokens drafted (light), tokens written (dark)" }, this.svg, h("div", { class: "over" }, this.cursor), this.range);
   }
   open(first, last) {
     const { a } = this.record, n = last - first;
-    let most = 1;
-    for (let row = first; row < last; row++) most = Math.max(most, a.node_at[row + 1] - a.node_at[row], a.out_at[row + 1] - a.out_at[row]);
-    const area = (at) => {
-      let d = "M0 100";
-      for (let row = first; row < last; row++) d += `V${(100 - (96 * (at[row + 1] - at[row])) / most).toFixed(1)}h1`;
-      return `${d}V100Z`;
+    const columns = Math.min(n, COLUMNS); // of many cycles, the most in a column
+    const heights = (at) => {
+      const found = new Array(columns).fill(0);
+      for (let i = 0; i < n; i++) {
+        const k = Math.floor((i * columns) / n);
+        found[k] = Math.max(found[k], at[first + i + 1] - at[first + i]);
+      }
+      return found;
     };
-    this.svg.setAttribute("viewBox", `0 0 ${n} 100`);
-    this.sent.setAttribute("d", area(a.node_at));
-    this.kept.setAttribute("d", area(a.out_at));
-    this.cursor.setAttribute("width", Math.max(1, n / 400));
+    const drafted = heights(a.node_at), written = heights(a.out_at), most = Math.max(1, ...drafted, ...written);
+    const area = (list) => `M0 100${list.map((y) => `V${(100 - (96 * y) / most).toFixed(1)}h1`).join("")}V100Z`;
+    this.svg.setAttribute("viewBox", `0 0 ${columns} 100`);
+    this.sent.setAttribute("d", area(drafted));
+    this.kept.setAttribute("d", area(written));
+    this.cursor.style.width = `max(4px, ${100 / n}%)`;
     this.range.max = n - 1;
     this.n = n;
   }
   draw(i, said) {
-    this.cursor.setAttribute("x", Math.min(i, this.n - this.cursor.getAttribute("width")));
+    this.cursor.style.left = `min(${(100 * i) / this.n}%, 100% - 4px)`;
     this.range.value = i;
     this.range.setAttribute("aria-valuetext", said);
   }
@@ -768,7 +798,7 @@ function render({ model, el }) {
   const badge = { exact: "yes", "exact up to ties": "ties" }[run.exactness] ?? "lossy";
   const chooser = h("select", { "aria-label": "prompt" }, ...header.prompts.map((p, i) => h("option", { value: i }, `${p.prompt + 1}: ${[p.kind, p.language].filter(Boolean).join(", ") || "prompt"}`)));
   const promptText = h("pre", { dir: "auto" }), promptLine = h("summary");
-  const play = button("▶", "play (space)", () => toggle(), { class: "play" });
+  const play = button(icon("play"), "play (space)", () => toggle(), { class: "play" });
   const where = h("output", { class: "where" });
   const steps = h("div", { class: "phases", role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => button(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
   const speeds = h("select", { "aria-label": "cycles a second", title: "cycles a second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
@@ -793,9 +823,9 @@ function render({ model, el }) {
     h("div", { class: "head" }, h("strong", {}, run.method), h("span", { class: "soft" }, run.model + (run.draft ? ` ← ${run.draft}` : "")),
       h("span", { class: `badge ${badge}`, title: "whether the text is the target's own" }, run.exactness ?? "not said"),
       header.prompts.length > 1 ? h("label", { class: "chooser" }, h("span", { class: "soft" }, "prompt "), chooser) : "",
-      h("span", { class: "tools" }, button("⛶", "projector (P)", () => setProjector(!root.classList.contains("projector"))), button("?", "keys (?)", () => help.toggle()))),
+      h("span", { class: "tools" }, button(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), button("?", "keys (?)", () => help.toggle()))),
     h("details", { class: "prompt" }, promptLine, promptText), note, silent,
-    h("div", { class: "controls" }, h("span", { class: "group" }, button("⏮", "the prefill (Home)", () => seek(prompt.first)), button("◀", "back (←)", () => step(-1)), play, button("▶|", "on (→)", () => step(1), { class: "on" }), button("⏭", "the last cycle (End)", () => seek(prompt.last - 1))),
+    h("div", { class: "controls" }, h("span", { class: "group" }, button(icon("first"), "the prefill (Home)", () => seek(prompt.first)), button(icon("back"), "back (←)", () => step(-1)), play, button(icon("on"), "on (→)", () => step(1), { class: "on" }), button(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
       overview.node, where, steps, byPhase, guessing, speeds),
     board, said, text.node, legend,
     h("div", { class: "grid" }, h("div", { class: "main" }, tree.node, h("div", { class: "pair" }, time.node, cache.node)), h("div", { class: "side" }, whys.node, code.node)));
@@ -836,6 +866,7 @@ function render({ model, el }) {
     need();
     ask();
     if (tellModel) tell();
+    text.toEnd(); // last, so that a step lays the page out once
   }
   // The node that the panel speaks of: under the pointer, focused, else the one that says most.
   function ask() {
@@ -886,7 +917,7 @@ function render({ model, el }) {
     clearTimeout(timer);
     if (!playing) return;
     playing = false;
-    play.textContent = "▶";
+    play.replaceChildren(icon("play"));
     play.setAttribute("aria-label", "play (space)");
     tell();
   }
@@ -894,7 +925,7 @@ function render({ model, el }) {
     if (playing) { stop(); return; }
     if (row >= prompt.last - 1 && phase === 2) show(prompt.first, 2, false);
     playing = true;
-    play.textContent = "❚❚";
+    play.replaceChildren(icon("pause"));
     play.setAttribute("aria-label", "pause (space)");
     tell();
     beat();

@@ -9,6 +9,13 @@ function build(node, attributes, children) {
 const h = (tag, attributes = {}, ...children) => build(document.createElement(tag), attributes, children);
 const s = (tag, attributes = {}, ...children) => build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
+// Drawn signs: a font may lack the characters.
+const ICONS = {
+  first: "M3 3h2v10H3zM13 3v10L6 8z", back: "M11 3v10L4 8z", play: "M4 2.5v11L13 8z", pause: "M4 3h3v10H4zM9 3h3v10H9z",
+  on: "M5 3v10l7-5z", last: "M11 3h2v10h-2zM3 3v10l7-5z", large: "M2 2h5v2H4v3H2zM9 2h5v5h-2V4H9zM2 9h2v3h3v2H2zM12 9h2v5H9v-2h3z",
+};
+const icon = (name) => s("svg", { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" }, s("path", { d: ICONS[name] }));
+
 // Header and arrays of `pack` (columns.py): a length, a JSON header, arrays aligned to 8 bytes.
 const TYPES = { u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array, i8: BigInt64Array, f4: Float32Array, f8: Float64Array };
 function unpack(data) {
