@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -14,12 +15,12 @@ class Clock:
     timing = "host clock"
 
     def mark(self) -> Any:
-        """A point in time; pairs of marks are compared later."""
+        """A point in time; lists of marks are compared later."""
         return time.perf_counter()
 
-    def between(self, first: Any, second: Any) -> float:
-        """Seconds from one mark to another."""
-        return second - first
+    def seconds(self, first: list[Any], second: list[Any]) -> np.ndarray:
+        """Seconds from each mark of one list to its partner in the other."""
+        return np.subtract(second, first, dtype=np.float64)
 
 
 class EventClock(Clock):
@@ -32,11 +33,8 @@ class EventClock(Clock):
         event.record()
         return event
 
-    def between(self, first: Any, second: Any) -> float:
-        if first is second:
-            return 0.0
-        second.synchronize()
-        return first.elapsed_time(second) / 1e3
+    def seconds(self, first: list[Any], second: list[Any]) -> np.ndarray:
+        return np.array([elapsed(a, b) for a, b in zip(first, second, strict=True)], np.float64)
 
 
 class SynchronisedClock(Clock):
@@ -47,6 +45,14 @@ class SynchronisedClock(Clock):
     def mark(self) -> Any:
         torch.mps.synchronize()
         return time.perf_counter()
+
+
+def elapsed(first: Any, second: Any) -> float:
+    """Seconds between two events; waits for the second."""
+    if first is second:
+        return 0.0
+    second.synchronize()
+    return first.elapsed_time(second) / 1e3
 
 
 def clock_for(device: torch.device | str) -> Clock:

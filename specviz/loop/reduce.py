@@ -1,4 +1,8 @@
-"""From finished cycles to the record's columns: logits are reduced to a few numbers, many cycles at once.
+"""From finished cycles to the record's columns, many cycles at once.
+
+Between two passes of a model everything is out of the processor's caches, so the same work on one cycle
+costs several times what it does as one of many: cycles are held, then taken apart together. Their words
+and numbers go to the ends of long lists, one a column; their logits are reduced to a few numbers.
 
 Predictions (``pred_*``, ranks) and the drafter's signals (``node_confidence`` ...) are of the plain
 softmax, so that runs with other temperatures compare. ``node_p``, ``node_q`` and ``out_p`` are what was
@@ -7,30 +11,32 @@ tested and drawn from; in greedy decoding that is the plain softmax too.
 
 from __future__ import annotations
 
-import time
+from collections import defaultdict
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..trace.checks import index_within
 from .clock import Clock
 from .cycle import Cycle
 
 TOP = 5  # candidates in each top list
-HELD = 32  # cycles reduced at once: more rows would fall out of the processor cache
-WAIT = 1.0  # seconds after which fewer are: a kill loses no more than that
-HELD_NUMBERS = 1 << 22  # or as soon as their logits have this many entries
+HELD = 1 << 22  # logits that are held at most, about
+CHUNK = 1 << 18  # logits reduced at once on a CPU: more would fall out of its cache
 BLOCKS = 128  # see `top`
+KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes of which the target's opinion is kept
 
 
 class Reducer:
-    """Collects cycles and turns them into rows of the record.
+    """Takes cycles and hands them to the recorder, many at a time.
 
     Parameters
     ----------
     recorder : specviz.trace.Recorder
-        Takes the rows.
+        Takes the columns.
     record : {"judged", "all", None}
         ``judged`` keeps the predictions that judging read, ``all`` every row of the pass, None the text.
     clock : Clock or None
@@ -40,18 +46,18 @@ class Reducer:
     def __init__(self, recorder: Any, record: str | None, clock: Clock | None) -> None:
         self.recorder, self.record, self.clock = recorder, record, clock
         self.held: list[Cycle] = []
-        self.size = 0
-        self.flushed = time.perf_counter()
+        self.rows = self.vocabulary = 0  # rows of logits held, and their length
         self.last: tuple[Any, float] | None = None  # the mark before, in seconds from the start of the run
 
     def add(self, cycle: Cycle) -> None:
         """Take a finished cycle."""
         self.held.append(cycle)
-        if cycle.scores is not None:
-            self.size += cycle.scores.numel()
+        if cycle.draft is not None:
+            self.rows += 1 + 2 * len(cycle.draft)  # the target's, and the drafter's if it has any
+            if not self.vocabulary and cycle.scores is not None:
+                self.vocabulary = cycle.scores.shape[-1]
         # One is held back: it may turn out to be the last before an interruption.
-        late = time.perf_counter() - self.flushed > WAIT
-        if late or len(self.held) > HELD or self.size > HELD_NUMBERS:
+        if self.rows * self.vocabulary > HELD or self.recorder.due(len(self.held) - 1):
             last = self.held.pop()
             self.flush()
             self.held = [last]
@@ -63,107 +69,292 @@ class Reducer:
 
     def flush(self) -> None:
         """Hand over all that is held."""
-        held, self.held, self.size = self.held, [], 0
-        self.flushed = time.perf_counter()
+        held, self.held, self.rows = self.held, [], 0
         if not held:
             return
-        if self.record is None:
-            rows = [texts(cycle) for cycle in held]
-        else:
-            with torch.inference_mode():
-                rows = reduce(held, self.record == "all")
-            for cycle, row in zip(held, rows):
-                self.times(cycle, row)
-        for row in rows:
-            self.recorder.add(row)
+        batch = Batch(self.record)
+        with torch.inference_mode():
+            for cycle in held:
+                batch.add(cycle)
+            columns = batch.columns()
+        if self.record is not None and self.clock is not None:
+            columns |= self._times(batch, columns, self.clock)
+        self.recorder.extend(columns, len(batch.rows))
 
-    def times(self, cycle: Cycle, row: dict[str, Any]) -> None:
+    def _times(self, batch: Batch, columns: dict[str, Any], clock: Clock) -> dict[str, Any]:
         """Phase and pass times from the marks."""
-        if self.clock is None:
-            return
-        between = self.clock.between
-        marks = cycle.marks
+        begin, *rest = (batch.marks[i::5] for i in range(5))
         # Event times are float32 and lose precision over a long run, so each start builds on the last one.
-        start = 0.0 if self.last is None else self.last[1] + between(self.last[0], marks[0])
-        self.last = (marks[0], start)
-        row["start"] = start
-        row["duration"] = between(marks[0], marks[-1])
-        if cycle.draft is None:  # the prefill: target first, then the drafter's
-            row["forward_time"], row["draft_time"] = between(marks[0], marks[1]), between(marks[1], marks[2])
-        else:
-            phases = ("draft_time", "forward_time", "verify_time", "commit_time")
-            row.update(zip(phases, map(between, marks, marks[1:])))
-        row["pass_start"] = [start + between(marks[0], begin) for _, _, begin, _ in cycle.passes]
-        row["pass_duration"] = [between(begin, end) for _, _, begin, end in cycle.passes]
+        before, start = self.last or (begin[0], 0.0)
+        starts = np.cumsum(np.append(start, clock.seconds([before, *begin[:-1]], begin)))[1:]
+        self.last = begin[-1], float(starts[-1])
+        one, two, three, four = map(clock.seconds, [begin, *rest[:-1]], rest)
+        prefill = columns["node_token"][1] < 0  # target first, then the drafter's
+        passes = columns["pass_model"][1]
+        owner = np.repeat(np.arange(len(begin)), passes)
+        since = clock.seconds([begin[i] for i in owner.tolist()], batch.pass_begin)
+        return {
+            "start": starts,
+            "duration": clock.seconds(begin, rest[-1]),
+            "draft_time": np.where(prefill, two, one),
+            "forward_time": np.where(prefill, one, two),
+            "verify_time": np.where(prefill, np.nan, three),
+            "commit_time": np.where(prefill, np.nan, four),
+            "pass_start": (starts[owner] + since, passes),
+            "pass_duration": (clock.seconds(batch.pass_begin, batch.pass_end), passes),
+        }
 
 
-def texts(cycle: Cycle) -> dict[str, Any]:
-    """The columns that hold the text."""
-    at = np.arange(cycle.keep, cycle.keep + len(cycle.tokens))
-    row = {"prompt": cycle.prompt, "cycle": cycle.number, "context": cycle.context, "keep": cycle.keep}
-    return row | {
-        "end": cycle.end,
-        "out_position": at,
-        "out_token": cycle.tokens,
-        "out_origin": cycle.origins,
-    }
+class Batch:
+    """The columns of some cycles in the making.
 
-
-def reduce(cycles: list[Cycle], everything: bool) -> list[dict[str, Any]]:
-    """Rows of the record, without times, for cycles that may differ in shape.
+    A list column is one flat list for all cycles, and each cycle's count of entries, -1 where it has none
+    to speak of (null). Places in the flat lists stand for nodes, predictions and emitted tokens.
 
     Parameters
     ----------
-    cycles : list of Cycle
-    everything : bool
-        Whether every row of the pass is kept, or those that judging read.
+    record : {"judged", "all", None}
     """
-    rows = [texts(cycle) for cycle in cycles]
-    steps = [(cycle, row) for cycle, row in zip(cycles, rows) if cycle.draft is not None]
-    work = Predictions()  # the drafter's rows, then the target's: one lot of calls for all
-    for cycle, row in zip(cycles, rows):
-        row["pass_model"] = [name for name, *_ in cycle.passes]
-        row["pass_tokens"] = [tokens for _, tokens, *_ in cycle.passes]
-        row["pass_rows"] = [1] * len(cycle.passes)
-        if cycle.control:
-            row["control_name"], row["control_value"] = list(cycle.control), list(cycle.control.values())
-    for cycle, row in steps:
-        describe(cycle, row)
+
+    def __init__(self, record: str | None) -> None:
+        self.record = record
+        self.drafted, self.read = Predictions(), Predictions()  # the drafter's and the target's
+        self.rows: list[tuple] = []  # what each cycle has one of: tuples of words and numbers
+        self.flat: dict[str, list[Any]] = defaultdict(list)
+        self.marks: list[Any] = []  # five a cycle
+        self.pass_begin: list[Any] = []
+        self.pass_end: list[Any] = []
+        self.nodes = self.emitted = 0  # how many so far
+        self.wanted: list[
+            int
+        ] = []  # nodes of which the target's opinion was asked, and the place of the answer
+        self.wanted_at: list[int] = []
+        self.own: list[int] = []  # emitted tokens that are the target's own, likewise
+        self.own_at: list[int] = []
+        self.followed: list[int] = []  # emitted tokens that were drafted, and their nodes
+        self.followed_node: list[int] = []
+        self.drawn: list[tuple[int, Any]] = []  # emitted tokens and their probability as it was drawn from
+        self.given: dict[
+            str, list[tuple]
+        ] = {}  # of nodes: (cycle, first node, nodes, sent, values, of unsent)
+        self.untested: list[int] = []  # nodes behind the first rejection, where `given` has probabilities
+
+    def add(self, cycle: Cycle) -> None:
+        """Take a cycle apart."""
+        text = (cycle.prompt, cycle.number, cycle.context, cycle.keep, cycle.end, len(cycle.tokens))
+        flat = self.flat
+        flat["out_token"] += cycle.tokens
+        flat["out_origin"] += cycle.origins
+        if self.record is None:
+            self.rows.append(text)
+            return
+        for name, tokens, begin, end in cycle.passes:
+            flat["pass_model"].append(name)
+            flat["pass_tokens"].append(tokens)
+            self.pass_begin.append(begin)
+            self.pass_end.append(end)
+        self.marks += cycle.marks
+        self.marks += cycle.marks[-1:] * (5 - len(cycle.marks))
+        flat["control_name"] += cycle.control
+        flat["control_value"] += cycle.control.values()
+        more = (len(cycle.passes), len(cycle.control) or -1)
+        step = (None, None, None, *[-1] * 7) if cycle.draft is None else self._step(cycle)
+        self.rows.append(text + more + step)
+
+    def _step(self, cycle: Cycle) -> tuple:
+        """What was drafted and decided, as far as the host knows it; the logits are queued."""
+        draft, verdict, flat = cycle.draft, cycle.verdict, self.flat
+        assert draft is not None
+        assert verdict is not None
+        sent, unsent = len(draft), verdict.unsent
+        tokens, status = verdict.tokens, cycle.status
+        source = [draft.source] * sent if isinstance(draft.source, str) else list(draft.source)
+        if draft.is_chain:
+            parents, positions = list(range(-1, sent - 1)), list(range(1, sent + 1))
+            depth, width = sent, min(sent, 1)
+        else:
+            parents, positions = draft.parents.tolist(), draft.offsets.tolist()
+            depth, width = draft.depth, draft.width
+        if unsent is not None:
+            tokens, status = tokens + unsent.tokens, status + [unsent.status] * len(unsent.tokens)
+            source += [draft.source if isinstance(draft.source, str) else "model"] * len(unsent.tokens)
+            parents += unsent.parents
+            for parent in unsent.parents:
+                positions.append(1 if parent < 0 else positions[parent] + 1)
+        for name, values in (
+            ("node_token", tokens),
+            ("node_status", status),
+            ("node_source", source),
+            ("node_parent", parents),
+            ("node_position", positions),
+        ):
+            flat[name] += values
+        n, first, n_drafted, n_read = len(tokens), self.nodes, -1, -1
         if logits := believed(cycle):
-            work.add(logits, range(len(logits)), row["node_token"])
-    for cycle, row in steps:
+            n_drafted = len(logits)
+            self.drafted.add(logits, range(n_drafted), tokens)
         if cycle.scores is not None:
-            add_pass(cycle, row, work, everything)
-    work.reduce()
-    for cycle, row in steps:
-        if n := len(believed(cycle)):
-            part = work.take(n, n)
-            row["node_q"], row["node_entropy"], row["node_confidence"] = (
-                part.p,
-                part.entropy,
-                part.top_p[:, 0],
-            )
-            row["node_margin"] = part.top_p[:, 0] - part.top_p[:, 1]
-            row["node_top_token"], row["node_top_p"] = part.top_token, part.top_p
-            row["top_k"] = part.top_p.shape[1]
-    for cycle, row in steps:
-        if cycle.scores is not None:
-            wanted, own = row.pop("wanted"), emitted_own(cycle)
-            part = work.take(len(row["pred_node"]), len(wanted) + own)
-            row["pred_entropy"], row["pred_top_token"], row["pred_top_p"] = (
-                part.entropy,
-                part.top_token,
-                part.top_p,
-            )
-            row["top_k"] = part.top_p.shape[1]
-            if n := len(row["node_token"]):
-                row["node_p"], row["node_rank"] = np.full(n, np.nan, np.float32), np.full(n, np.nan)
-                row["node_p"][wanted] = part.p[: len(wanted)]
-                row["node_rank"][wanted] = part.rank[: len(wanted)]
-            if own:
-                row["out_p"][-1] = part.p[-1]
-        tested(cycle, row, everything)
-    return rows
+            n_read = self._read(cycle, tokens, status, parents)
+        u, own = -1, emitted_own(cycle)
+        if verdict.u is not None and n:
+            flat["node_u"] += verdict.u.tolist()
+            flat["node_u"] += [np.nan] * (n - sent)
+            u = n
+        own_u = -1
+        if verdict.token_u is not None and own:
+            flat["out_u"] += [np.nan] * len(verdict.path)
+            flat["out_u"].append(verdict.token_u)
+            own_u = len(verdict.path) + 1
+        if n:
+            self._tested(cycle, n, status)
+        if verdict.token_p is not None and own:
+            self.drawn.append((self.emitted + len(cycle.tokens) - 1, verdict.token_p))
+        path = verdict.path[: len(cycle.tokens)]
+        self.followed += range(self.emitted, self.emitted + len(path))
+        self.followed_node += [first + node for node in path]
+        self.nodes += n
+        self.emitted += len(cycle.tokens)
+        tested = n or -1 if n_read >= 0 or verdict.p is not None else -1
+        return draft.stop, depth, width, n, n_drafted, n_read, tested, u, own_u, len(cycle.tokens)
+
+    def _read(self, cycle: Cycle, tokens: list[int], status: list[str], parents: list[int]) -> int:
+        """Queue the target's rows that are kept, and the probabilities that are wanted of them.
+
+        Of an unsent node too the target's opinion is kept, where the pass happened to hold it.
+        """
+        verdict, scores, everything = cycle.verdict, cycle.scores, self.record == "all"
+        assert verdict is not None
+        nodes = [-1, *(i for i, s in enumerate(cycle.status) if everything or s == "accepted")]
+        place = {node: i for i, node in enumerate(nodes)}
+        wanted = [i for i, s in enumerate(status) if (everything or s in KEPT) and parents[i] in place]
+        at = [place[parents[i]] for i in wanted]
+        asked = [tokens[i] for i in wanted]
+        start = self.read.pairs
+        self.wanted += [self.nodes + i for i in wanted]
+        self.wanted_at += range(start, start + len(wanted))
+        if emitted_own(cycle):
+            at.append(place[verdict.path[-1] if verdict.path else -1])
+            asked.append(verdict.token)  # type: ignore[arg-type]
+            self.own.append(self.emitted + len(cycle.tokens) - 1)
+            self.own_at.append(start + len(wanted))
+        if len(nodes) < len(scores):
+            prefix = len(nodes) == nodes[-1] + 2  # a chain's needs no copy
+            scores = scores[: len(nodes)] if prefix else scores[[node + 1 for node in nodes]]
+        self.read.add(scores, at, asked)
+        self.flat["pred_node"] += nodes
+        return len(nodes)
+
+    def _tested(self, cycle: Cycle, n: int, status: list[str]) -> None:
+        """Signals, and probabilities as they were tested where those are not the plain softmax's."""
+        draft, verdict = cycle.draft, cycle.verdict
+        assert draft is not None
+        assert verdict is not None
+        where = (len(self.rows), self.nodes, n, len(draft))
+        unsent = verdict.unsent.signals if verdict.unsent is not None else {}
+        for name in {**draft.signals, **unsent}:
+            self.given.setdefault(name, []).append((*where, draft.signals.get(name), unsent.get(name)))
+        for name, values in (("q", verdict.q), ("p", verdict.p)):
+            if values is not None:
+                self.given.setdefault(name, []).append((*where, values, None))
+        if verdict.p is not None and self.record != "all":  # behind the first rejection nothing was tested
+            self.untested += [
+                self.nodes + i for i, s in enumerate(status) if s not in ("accepted", "rejected")
+            ]
+
+    def columns(self) -> dict[str, Any]:
+        """The columns: one value a cycle, or (flat entries, each cycle's count)."""
+        prompt, number, context, keep, end, emitted, *more = zip(*self.rows)
+        out = np.array(emitted)
+        position = np.repeat(np.array(keep), out) + index_within(out)
+        found = {"prompt": prompt, "cycle": number, "context": context, "keep": keep, "end": end}
+        found |= {"out_position": (position, out)} | self._lists(out, "out_token", "out_origin")
+        if self.record is None:
+            return found
+        passes, control, stop, depth, width, *sizes = more
+        nodes, drafted, read, tested, u, out_u, spoken = map(np.array, sizes)
+        found |= {"stop": stop, "depth": depth, "width": width}
+        found |= self._lists(np.array(passes), "pass_model", "pass_tokens")
+        found["pass_rows"] = np.ones(len(self.pass_begin), np.int64), np.array(passes)
+        found |= self._lists(np.array(control), "control_name", "control_value")
+        found |= self._lists(
+            nodes, "node_token", "node_parent", "node_position", "node_source", "node_status"
+        )
+        found |= self._lists(u, "node_u") | self._lists(out_u, "out_u") | self._lists(read, "pred_node")
+        return found | self._reduced(nodes, drafted, read, tested, spoken)
+
+    def _lists(self, count: np.ndarray, *names: str) -> dict[str, Any]:
+        return {name: (self.flat[name], count) for name in names}
+
+    def _reduced(
+        self, nodes: np.ndarray, drafted: np.ndarray, read: np.ndarray, tested: np.ndarray, spoken: np.ndarray
+    ) -> dict[str, Any]:
+        """What the logits were reduced to, and what stands in its place where the method gave numbers."""
+        own, target = self.drafted.reduce(), self.read.reduce()
+        top_k = np.full(len(nodes), np.nan)
+        found: dict[str, Any] = {"top_k": top_k}
+        p, out_p = np.full(self.nodes, np.nan, np.float32), np.full(self.emitted, np.nan, np.float32)
+        if own is not None:
+            k = own.top_p.shape[1]
+            top_k[drafted >= 0] = k
+            best = own.top_p[:, 0]
+            found |= {
+                "node_q": (own.p, drafted),
+                "node_entropy": (own.entropy, drafted),
+                "node_confidence": (best, drafted),
+                "node_margin": (best - own.top_p[:, 1], drafted),
+                "node_top_token": (own.top_token.ravel(), times(drafted, k)),
+                "node_top_p": (own.top_p.ravel(), times(drafted, k)),
+            }
+        if target is not None:
+            k = target.top_p.shape[1]
+            top_k[read >= 0] = k
+            rank, ranked = np.full(self.nodes, np.nan), np.where((read >= 0) & (nodes > 0), nodes, -1)
+            p[self.wanted], rank[self.wanted] = target.p[self.wanted_at], target.rank[self.wanted_at]
+            out_p[self.own] = target.p[self.own_at]
+            found |= {
+                "pred_entropy": (target.entropy, read),
+                "pred_top_token": (target.top_token.ravel(), times(read, k)),
+                "pred_top_p": (target.top_p.ravel(), times(read, k)),
+                "node_rank": present(rank, ranked, nodes),
+            }
+        overlay(p, self.given.pop("p", []))
+        p[self.untested] = np.nan
+        found["node_p"] = present(p, tested, nodes)
+        out_p[self.followed] = p[self.followed_node]
+        for at, value in self.drawn:
+            out_p[at] = float(value)
+        found["out_p"] = out_p, spoken
+        for name, given in self.given.items():
+            values, count = found.get(f"node_{name}", ((), np.full(len(nodes), -1)))
+            said = any(host(v).dtype == bool for v in given[0][4:] if v is not None)
+            full = np.zeros(self.nodes, bool) if said else np.full(self.nodes, np.nan, np.float32)
+            full[np.repeat(count >= 0, np.maximum(nodes, 0))] = values
+            overlay(full, given)
+            count = count.copy()
+            count[[cycle for cycle, *_ in given]] = nodes[[cycle for cycle, *_ in given]]
+            found[f"node_{name}"] = present(full, count, nodes)
+        return found
+
+
+def times(count: np.ndarray, k: int) -> np.ndarray:
+    """Counts of a flat list of `k` entries each; null stays null."""
+    return np.where(count < 0, -1, count * k)
+
+
+def present(full: np.ndarray, count: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A node column without the nodes of cycles that have no list (`count` -1), and the counts."""
+    return full[np.repeat(count >= 0, np.maximum(nodes, 0))], count
+
+
+def overlay(full: np.ndarray, given: list[tuple]) -> None:
+    """Put a method's own numbers over those of whole cycles."""
+    blank = False if full.dtype == bool else np.nan
+    for _, first, n, sent, values, unsent in given:
+        if values is not None:
+            full[first + sent : first + n] = blank
+            full[first : first + sent] = host(values)
+        if unsent is not None:
+            full[first + sent : first + n] = host(unsent)
 
 
 def believed(cycle: Cycle) -> list[Tensor]:
@@ -180,130 +371,107 @@ def emitted_own(cycle: Cycle) -> bool:
     return cycle.verdict is not None and len(cycle.tokens) > len(cycle.verdict.path)
 
 
-def describe(cycle: Cycle, row: dict[str, Any]) -> None:
-    """What was drafted and decided, as far as the host knows it."""
-    draft, verdict = cycle.draft, cycle.verdict
-    assert draft is not None
-    assert verdict is not None
-    n = len(draft)
-    row["out_p"] = np.full(len(cycle.tokens), np.nan, np.float32)
-    if verdict.token_u is not None and emitted_own(cycle):
-        row["out_u"] = np.array([np.nan] * len(verdict.path) + [verdict.token_u])
-    row["stop"], row["depth"], row["width"] = draft.stop, n, min(n, 1)
-    row["node_token"], row["node_parent"], row["node_status"] = verdict.tokens, draft.parents, cycle.status
-    row["node_position"] = draft.offsets if n else draft.parents
-    row["node_source"] = [draft.source] * n if isinstance(draft.source, str) else list(draft.source)
-    if not draft.is_chain:
-        row["depth"], row["width"] = draft.depth, draft.width
-    if n and verdict.u is not None:
-        row["node_u"] = verdict.u
-    if (more := verdict.unsent) is not None:
-        parents = [*draft.parents.tolist(), *more.parents]
-        position = [*draft.offsets.tolist()]
-        for parent in more.parents:
-            position.append(1 if parent < 0 else position[parent] + 1)
-        row |= {"node_parent": np.array(parents), "node_position": np.array(position)}
-        row["node_token"] = verdict.tokens + more.tokens
-        row["node_status"] = cycle.status + [more.status] * len(more.tokens)
-        row["node_source"] += [draft.source if isinstance(draft.source, str) else "model"] * len(more.tokens)
-        if verdict.u is not None:
-            row["node_u"] = np.append(verdict.u, np.full(len(more.tokens), np.nan))
+def host(values: Any) -> np.ndarray:
+    """A tensor or array on the host."""
+    return values.float().cpu().numpy() if torch.is_tensor(values) else np.asarray(values)
 
 
-def add_pass(cycle: Cycle, row: dict[str, Any], work: Predictions, everything: bool) -> None:
-    """Queue the target's rows that are kept, and the probabilities that are wanted of them.
+@dataclass
+class Reduced:
+    """Rows of logits in a few numbers.
 
-    Of an unsent node too the target's opinion is kept, where the pass happened to hold it.
+    Parameters
+    ----------
+    entropy : array [rows]
+        In nats.
+    top_token, top_p : array [rows, k]
+        Best first.
+    p, rank : array [pairs]
+        Of the tokens that were asked for.
     """
-    draft, verdict = cycle.draft, cycle.verdict
-    assert draft is not None
-    assert verdict is not None
-    if not verdict.tokens and verdict.unsent is None:  # nothing drafted: the target's own token alone
-        assert verdict.token is not None
-        work.add(cycle.scores, [0], [verdict.token])
-        row["pred_node"], row["wanted"] = [-1], []
-        return
-    keep = ("accepted", "rejected", "unsent", "pruned")
-    nodes = [-1, *(i for i, s in enumerate(cycle.status) if everything or s == "accepted")]
-    place = {node: i for i, node in enumerate(nodes)}
-    parents = row["node_parent"].tolist()
-    wanted = [
-        i for i, s in enumerate(row["node_status"]) if (everything or s in keep) and parents[i] in place
-    ]
-    at = [place[parents[i]] for i in wanted]
-    tokens = [row["node_token"][i] for i in wanted]
-    if emitted_own(cycle):
-        at.append(place[verdict.path[-1] if verdict.path else -1])
-        tokens.append(verdict.token)
-    scores = cycle.scores
-    if len(nodes) < len(scores):
-        first = len(nodes) == nodes[-1] + 2  # a chain's prefix needs no copy
-        scores = scores[: len(nodes)] if first else scores[[node + 1 for node in nodes]]
-    work.add(scores, at, tokens)
-    row["pred_node"] = nodes
-    row["wanted"] = wanted
+
+    entropy: np.ndarray
+    top_token: np.ndarray
+    top_p: np.ndarray
+    p: np.ndarray
+    rank: np.ndarray
 
 
 class Predictions:
     """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank."""
 
     def __init__(self) -> None:
-        self.blocks: list[Tensor] = []
-        self.rows = 0
-        self.at: list[int] = []
-        self.tokens: list[int] = []
-        self.row = self.pair = 0  # how far `take` has come
+        self.chunks: list[tuple[list[Tensor], list[int], list[int]]] = []  # logits, and the pairs asked for
+        self.rows: list[int] = []  # of each chunk
+        self.most = self.pairs = 0
 
     def add(self, logits: Any, at: Any, tokens: list[int]) -> None:
         """Queue rows [n, vocabulary] (or a list of rows) and ask for ``p[at[i], tokens[i]]``."""
-        self.blocks.append(torch.stack(logits) if isinstance(logits, list) else logits)
-        self.at.extend(self.rows + i for i in at)
-        self.tokens.extend(tokens)
-        self.rows += len(logits)
+        if not self.chunks:
+            row = logits[0]
+            self.most = CHUNK // len(row) if row.device.type == "cpu" else HELD
+        if not self.chunks or self.rows[-1] + len(logits) > self.most:
+            self.chunks.append(([], [], []))
+            self.rows.append(0)
+        blocks, rows_asked, tokens_asked = self.chunks[-1]
+        if isinstance(logits, list):
+            blocks += logits
+        else:
+            blocks.append(logits)
+        first = self.rows[-1]
+        rows_asked += [first + i for i in at]
+        tokens_asked += tokens
+        self.rows[-1] = first + len(logits)
+        self.pairs += len(tokens)
 
-    def reduce(self) -> None:
-        """Do the work, once, on the device; then bring the few numbers over."""
-        if not self.blocks:
-            return
-        logits = self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks)
-        self.blocks = []
-        best, places = top(logits, TOP)
-        tied = best[:, 0] == best[:, 1]
-        if bool(tied.any()):  # the first of equals stands first, as argmax has it
-            rows = tied.nonzero()[:, 0]
-            first = logits[rows].argmax(-1)
-            at = (places[rows] == first[:, None]).long()
-            at = torch.where(at.any(1), at.argmax(1), places.shape[1] - 1)
-            places[rows, at], places[rows, 0] = places[rows, 0], first
-        p = logits.softmax(-1)
-        top_p = p.gather(1, places)
-        # H = log sum exp(x) - sum p x, and log sum exp(x) = max x - log max p. A p of 0 may meet -inf.
-        # (nansum is ten times the price of a dot product, so it is kept for the rows that need it.)
-        bound = best[:, 0] - top_p[:, 0].log()
-        entropy = bound - torch.linalg.vecdot(p, logits)
-        at = torch.tensor(self.at, dtype=torch.long, device=logits.device)
-        tokens = torch.tensor(self.tokens, dtype=torch.long, device=logits.device)
-        own = logits[at, tokens]
-        rank = (best[at] > own[:, None]).sum(1)
-        self.p, self.top_p = p[at, tokens].cpu().numpy(), top_p.cpu().numpy()
-        self.entropy, self.top_token = entropy.clamp_(min=0).cpu().numpy(), places.cpu().numpy()
-        if len(unsure := np.flatnonzero(np.isnan(self.entropy))):
-            some = torch.from_numpy(unsure).to(logits.device)
-            exact = bound[some] - (p[some] * logits[some]).nansum(-1)
-            self.entropy[unsure] = exact.clamp_(min=0).cpu().numpy()
-        self.rank = rank.cpu().numpy()
-        if len(beyond := np.flatnonzero(self.rank == best.shape[1])):  # outside the top list: counted in full
-            some = torch.from_numpy(beyond).to(logits.device)
-            self.rank[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
+    @torch.inference_mode()
+    def reduce(self) -> Reduced | None:
+        """Do the work on the device and bring the few numbers over; None if nothing was queued."""
+        if not self.chunks:
+            return None
+        some = self.chunks[0][0][0]
+        vocabulary = some.shape[-1]
+        # The same memory for every chunk: it stays in the cache.
+        room = torch.empty(2, max(self.rows) * vocabulary, dtype=some.dtype, device=some.device)
+        parts = []
+        for (blocks, at, tokens), rows in zip(self.chunks, self.rows):
+            logits, p = room[:, : rows * vocabulary]
+            torch.cat([block.reshape(-1) for block in blocks], out=logits)
+            shape = rows, vocabulary
+            parts.append(reduced(logits.view(shape), at, tokens, p.view(shape)))
+        self.chunks = []
+        names = [field.name for field in fields(Reduced)]
+        return Reduced(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
-    def take(self, rows: int, pairs: int) -> Predictions:
-        """The next cycle's part."""
-        part = Predictions()
-        a, b = slice(self.row, self.row + rows), slice(self.pair, self.pair + pairs)
-        part.entropy, part.top_token, part.top_p = self.entropy[a], self.top_token[a], self.top_p[a]
-        part.p, part.rank = self.p[b], self.rank[b]
-        self.row, self.pair = a.stop, b.stop
-        return part
+
+def reduced(logits: Tensor, rows: list[int], tokens: list[int], room: Tensor) -> Reduced:
+    """What `logits` [n, vocabulary] come to, also at (rows[i], tokens[i]); `room` is written over."""
+    at = torch.tensor(rows, dtype=torch.long, device=logits.device)
+    asked = torch.tensor(tokens, dtype=torch.long, device=logits.device)
+    best, places = top(logits, TOP)
+    tied = best[:, 0] == best[:, 1]
+    if bool(tied.any()):  # the first of equals stands first, as argmax has it
+        equal = tied.nonzero()[:, 0]
+        first = logits[equal].argmax(-1)
+        same = (places[equal] == first[:, None]).long()
+        same = torch.where(same.any(1), same.argmax(1), places.shape[1] - 1)
+        places[equal, same], places[equal, 0] = places[equal, 0], first
+    p = torch.softmax(logits, -1, out=room)
+    top_p = p.gather(1, places)
+    # H = log sum exp(x) - sum p x, and log sum exp(x) = max x - log max p. A p of 0 may meet -inf.
+    # (nansum is ten times the price of a dot product, so it is kept for the rows that need it.)
+    bound = best[:, 0] - top_p[:, 0].log()
+    entropy = (bound - torch.linalg.vecdot(p, logits)).clamp_(min=0).cpu().numpy()
+    own = logits[at, asked]
+    ranks = (best[at] > own[:, None]).sum(1).cpu().numpy()
+    if len(unsure := np.flatnonzero(np.isnan(entropy))):
+        some = torch.from_numpy(unsure).to(logits.device)
+        exact = bound[some] - (p[some] * logits[some]).nansum(-1)
+        entropy[unsure] = exact.clamp_(min=0).cpu().numpy()
+    if len(beyond := np.flatnonzero(ranks == best.shape[1])):  # outside the top list: counted in full
+        some = torch.from_numpy(beyond).to(logits.device)
+        ranks[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
+    return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), p[at, asked].cpu().numpy(), ranks)
 
 
 def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -324,42 +492,3 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     chosen = blocks.amax(-1).topk(k).indices
     values, at = blocks.gather(1, chosen[:, :, None].expand(-1, -1, width)).view(rows, -1).topk(k)
     return values, chosen.gather(1, at // width) * width + at % width
-
-
-def tested(cycle: Cycle, row: dict[str, Any], everything: bool) -> None:
-    """Signals, and probabilities as they were tested and drawn where those are not the plain softmax's."""
-    draft, verdict = cycle.draft, cycle.verdict
-    assert draft is not None
-    assert verdict is not None
-    sent, n = len(draft), len(row["node_token"])
-    if verdict.token_p is not None and emitted_own(cycle):
-        row["out_p"][-1] = float(verdict.token_p)
-    if n == 0:
-        return
-    for name, values in draft.signals.items():
-        row[f"node_{name}"] = padded(values, n)
-    if verdict.unsent is not None:
-        for name, values in verdict.unsent.signals.items():
-            row.setdefault(f"node_{name}", np.full(n, np.nan))[sent:] = host(values)
-    if verdict.q is not None:
-        row["node_q"] = padded(verdict.q, n)
-    if verdict.p is not None:
-        row["node_p"] = padded(verdict.p, n)
-        if not everything:  # behind the first rejection nothing was tested
-            row["node_p"][[s not in ("accepted", "rejected") for s in row["node_status"]]] = np.nan
-    if "node_p" in row:
-        path = verdict.path[: len(cycle.tokens)]
-        row["out_p"][: len(path)] = row["node_p"][path]
-
-
-def host(values: Any) -> np.ndarray:
-    """A tensor or array on the host."""
-    return values.float().cpu().numpy() if torch.is_tensor(values) else np.asarray(values)
-
-
-def padded(values: Any, n: int) -> np.ndarray:
-    """`values` of the sent nodes as a new array of `n`; unsent nodes have none."""
-    found = host(values)
-    if len(found) == n:
-        return found.copy()
-    return np.append(found, np.full(n - len(found), np.nan if found.dtype != bool else False))

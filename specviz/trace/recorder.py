@@ -48,37 +48,43 @@ TEXT_COLUMNS: tuple[str, ...] = (
 TEXT_COLUMNS += ("out_position", "out_token", "out_origin")
 
 
-def _lists(values: list[Any], kind: pa.ListType) -> tuple[pa.Array, np.ndarray]:
-    """A list column from one value per row (array, list or None; NaN becomes null), and its lengths."""
+def _flat(values: list[Any]) -> tuple[Any, np.ndarray]:
+    """One value per row (array, list or None) as one long array or list; each row's length, -1 for None."""
+    given = np.array([v is not None for v in values])
+    parts = [v for v in values if v is not None]
+    if any(isinstance(v, list | tuple) for v in parts):
+        parts = [v if isinstance(v, list | tuple) else np.ravel(v).tolist() for v in parts]
+        flat: Any = list(chain.from_iterable(parts))
+    else:
+        flat = np.concatenate(parts, axis=None) if parts else []
+    counts = np.full(len(values), -1, np.int64)
+    counts[given] = [v.size if isinstance(v, np.ndarray) else len(v) for v in parts]
+    return flat, counts
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    """Numbers or words (NaN becomes null) as an Arrow array."""
     import pyarrow as pa
 
-    kinds = set(map(type, values))
-    if kinds == {type(None)}:
-        return pa.nulls(len(values), kind), np.full(len(values), -1, np.int64)
-    parts = [v for v in values if v is not None]
-    flat: Any
-    if list in kinds or tuple in kinds:
-        parts = [v if isinstance(v, list | tuple) else np.ravel(v).tolist() for v in parts]
-        flat = list(chain.from_iterable(parts))
-        lengths = list(map(len, parts))
-    else:
-        flat = np.concatenate(parts, axis=None)
-        lengths = [v.size for v in parts]
-    counts, mask = np.array(lengths, np.int64), None
-    if len(parts) < len(values):
-        given = np.array([v is not None for v in values])
-        counts, mask = np.full(len(values), -1, np.int64), pa.array(~given)
-        counts[given] = lengths
+    if not isinstance(values, np.ndarray):
+        return pa.array(values, kind, from_pandas=True)
+    if values.dtype == np.float64 and kind == pa.float32():
+        values = values.astype(np.float32)  # several times as fast as Arrow's checked cast
+    array = pa.array(values, from_pandas=values.dtype.kind == "f")
+    return array if array.type == kind else array.cast(kind)
+
+
+def _lists(flat: Any, counts: np.ndarray, kind: pa.ListType) -> pa.Array:
+    """A list column from its entries, one row's after another's, and each row's length, -1 for null."""
+    import pyarrow as pa
+
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(np.maximum(counts, 0), out=offsets[1:])
-    if isinstance(flat, list):
-        inner = pa.array(flat, kind.value_type, from_pandas=True)
-    else:
-        if flat.dtype == np.float64 and kind.value_type == pa.float32():
-            flat = flat.astype(np.float32)  # several times as fast as Arrow's checked cast
-        inner = pa.array(flat, from_pandas=flat.dtype.kind == "f")
-        inner = inner if inner.type == kind.value_type else inner.cast(kind.value_type)
-    return pa.ListArray.from_arrays(offsets, inner, mask=mask), counts
+    if offsets[-1] != len(flat):
+        raise ValueError(f"{len(flat)} entries for {offsets[-1]}")
+    missing = counts < 0
+    mask = pa.array(missing) if missing.any() else None
+    return pa.ListArray.from_arrays(offsets, _array(flat, kind.value_type), mask=mask)
 
 
 class Recorder:
@@ -134,9 +140,8 @@ class Recorder:
         self._closed = False
         if self.path is not None:
             self._open(force)
-        _lists(
-            [np.zeros(1)], arrow_type("list<float>")
-        )  # loads what converting needs now, not in the middle of a run
+        # Loads what converting needs now, not in the middle of a run.
+        _lists(np.zeros(1), np.ones(1, np.int64), arrow_type("list<float>"))
         self._flushed = time.perf_counter()
 
     @property
@@ -188,17 +193,50 @@ class Recorder:
             If the file cannot be written (full disk).
         """
         self._rows.append(cycle)
-        if len(self._rows) >= BATCH or time.perf_counter() - self._flushed > WAIT:
+        if self.due(len(self._rows)):
             self.flush()
+
+    def due(self, held: int) -> bool:
+        """Whether `held` cycles should be written: they are many, or a kill would lose more than a moment."""
+        late = self._file is not None and time.perf_counter() - self._flushed > WAIT
+        return held >= BATCH or late
+
+    def extend(self, columns: dict[str, Any], cycles: int) -> None:
+        """Take many finished cycles, column by column, and write them.
+
+        Parameters
+        ----------
+        columns : dict
+            Keys are columns of `schema.COLUMNS`. Values are one number or word for each cycle, and for list
+            columns a pair: all entries, one cycle's after another's, and each cycle's count, -1 for null.
+            Missing is null, and so is NaN.
+        cycles : int
+            How many.
+
+        Raises
+        ------
+        TraceError
+            If a column is not what it should be, or the file cannot be written (full disk).
+        """
+        self.flush()
+        self._write(self._convert(columns, cycles))
 
     def flush(self) -> None:
         """Write the cycles taken so far."""
         if self._failed is not None:
             raise self._failed
         self._flushed = time.perf_counter()
-        if not self._rows:
-            return
-        batch = self._convert(self._rows)
+        if rows := self._rows:
+            given = set().union(*rows)
+            lists = {c.name for c in schema.COLUMNS if c.type.startswith("list<")}
+            fixed = self._fixed()
+            columns = {name: [row.get(name, fixed.get(name)) for row in rows] for name in given}
+            self._write(
+                self._convert({n: _flat(v) if n in lists else v for n, v in columns.items()}, len(rows))
+            )
+            self._rows = []
+
+    def _write(self, batch: pa.RecordBatch) -> None:
         prompts = (self.run["prompts"] or [])[self._prompts :]
         new = self._new_pieces(batch, prompts)
         if self._file is None:
@@ -214,29 +252,33 @@ class Recorder:
                 raise self._failed from error
         self._pieces.update(new)
         self._prompts += len(prompts)
-        self.cycles += len(self._rows)
-        self._rows = []
+        self.cycles += len(batch)
 
-    def _convert(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    def _fixed(self) -> dict[str, Any]:
+        """What is the same in all cycles that do not say otherwise."""
+        seed = (self.run.get("sampling") or {}).get("seed")
+        run = {"run": self.run["run"], "method": self.run["method"], "seed": seed}
+        return run | {"prompt": 0, "row": 0, "update": 0}
+
+    def _convert(self, columns: dict[str, Any], cycles: int) -> pa.RecordBatch:
         import pyarrow as pa
 
-        given: set[str] = set().union(*rows)
-        if unknown := given - self._names:
+        if unknown := set(columns) - self._names:
             raise TraceError(f"a cycle has no columns {sorted(unknown)}; see specviz.schema.COLUMNS")
-        sampling = self.run.get("sampling") or {}
-        fixed = {"run": self.run["run"], "method": self.run["method"], "seed": sampling.get("seed")}
-        fixed |= {"prompt": 0, "row": 0, "update": 0}
+        fixed = self._fixed()
         arrays, counts = [], {}
         for field in self._schema:
             name = field.name
             try:
-                if (name not in given and name not in fixed) or name not in self._kept:
-                    array = pa.nulls(len(rows), field.type)
+                if name not in self._kept or (name not in columns and fixed.get(name) is None):
+                    array = pa.nulls(cycles, field.type)
+                elif name not in columns:
+                    array = pa.repeat(pa.scalar(fixed[name], field.type), cycles)
                 elif pa.types.is_list(field.type):
-                    array, counts[name] = _lists([row.get(name) for row in rows], field.type)
+                    flat, counts[name] = columns[name]
+                    array = _lists(flat, counts[name], field.type)
                 else:
-                    values = [row.get(name, fixed.get(name)) for row in rows]
-                    array = pa.array(values, field.type, from_pandas=True)
+                    array = _array(columns[name], field.type)
             except (pa.ArrowException, TypeError, ValueError) as error:
                 raise TraceError(f"column {name} cannot hold what a cycle gave it: {error}") from error
             arrays.append(array)
@@ -244,13 +286,13 @@ class Recorder:
         check_lengths(counts, batch.column("top_k"), "the record")
         return batch
 
-    def _new_pieces(self, batch: pa.RecordBatch, prompts: list[dict[str, Any]]) -> dict[int, bytes]:
+    def _new_pieces(self, batch: pa.RecordBatch | None, prompts: list[dict[str, Any]]) -> dict[int, bytes]:
         """Pieces of the tokens that occur here for the first time."""
         if self._piece is None:
             return {}
         seen = {token for prompt in prompts for token in prompt.get("tokens") or []}
-        for name in TOKEN_COLUMNS:
-            values = batch.column(name).values
+        columns = [] if batch is None else [batch.column(name).values for name in TOKEN_COLUMNS]
+        for values in columns:
             if len(values):
                 seen.update(np.unique(values.drop_null().to_numpy()).tolist())
         return {token: self._piece(token) for token in seen if token not in self._pieces}
@@ -283,7 +325,7 @@ class Recorder:
                     if self._failed is None:
                         self._writer.close()
                 self._file.close()
-        self._pieces.update(self._new_pieces(self._convert([]), (self.run["prompts"] or [])[self._prompts :]))
+        self._pieces.update(self._new_pieces(None, (self.run["prompts"] or [])[self._prompts :]))
         self.run |= {"complete": complete, "stopped": stopped, "pieces": encode_pieces(self._pieces)}
         if self.path is None:
             table = pa.Table.from_batches(self._batches, self._schema)

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from unittest.mock import patch
 
+import numpy as np
 import planted
 import pytest
 import torch
@@ -142,16 +143,14 @@ def test_a_pass_that_is_off_is_a_bug_though_no_token_changed(pair):
 
 @pytest.mark.parametrize("column", ["out_p", "node_p", "pred_top_p"])
 def test_a_wrong_record_is_a_bug(pair, column):
-    real = reduce.reduce
+    real = reduce.Batch.columns
 
-    def wrong(cycles, everything):
-        rows = real(cycles, everything)
-        for row in rows:
-            if row.get(column) is not None:
-                row[column] = row[column] * 0.9
-        return rows
+    def wrong(batch):
+        found = real(batch)
+        values, count = found[column]
+        return found | {column: (values * np.float32(0.9), count)}
 
-    with patch.object(reduce, "reduce", wrong):
+    with patch.object(reduce.Batch, "columns", wrong):
         result = run(pair, ["speculative"], PROMPTS[:3])
     assert result.rows[0].bug == 3
     assert "recorded" in str(result.rows[0].differences[0])
