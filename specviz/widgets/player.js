@@ -802,7 +802,7 @@ function render({ model, el }) {
   const where = h("output", { class: "where" });
   const steps = h("div", { class: "phases", role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => button(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
   const speeds = h("select", { "aria-label": "cycles a second", title: "cycles a second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
-  const byPhase = button("phases", "step by phase (S)", () => setSub(!substeps), { "aria-pressed": "false" });
+  const byPhase = button("phases", "phases: step by phase (S)", () => setSub(!substeps), { "aria-pressed": "false" });
   const guessing = button("predict", "predict mode (M): guess before the verdict is shown", () => setPredict(!predict), { "aria-pressed": "false" });
   const said = h("p", { class: "said", "aria-live": "polite" });
   const board = h("div", { class: "board", hidden: "" });
