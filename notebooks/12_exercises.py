@@ -113,13 +113,11 @@ sv.check.greedy_verifier(greedy_verifier)
 # The target is to be *sampled* from its distribution $p$; the draft token $x$ was drawn from $q$. It is accepted with
 # probability $a(x)$; after a rejection the token is drawn from $r$. What comes out must have the law $p$:
 #
-# $$
-# \begin{aligned}
-# &\text{accepted mass} \le p,\; a \le 1: && a(y) = \min\!\Big(1, \frac{p(y)}{q(y)}\Big), \quad q(y)\,a(y) = \min(p(y), q(y)) \\
-# &\text{so the chance of a rejection is} && 1 - \sum_z \min(p(z), q(z)) = \sum_z \big(p(z) - \min(p(z), q(z))\big) = \sum_z \max(0, p(z) - q(z)) \\
-# &\text{and } r \text{ fills up what is missing:} && p(y) = \min(p(y), q(y)) + \sum_z \max(0, p(z) - q(z))\; r(y) \;\Rightarrow\; r(y) = \frac{\max(0, p(y) - q(y))}{\sum_z \max(0, p(z) - q(z))}
-# \end{aligned}
-# $$
+# 1. What is accepted must not exceed $p$, and $a \le 1$; the most is $q(y)\,a(y) = \min(p(y), q(y))$, so
+#    $a(y) = \min\big(1, \frac{p(y)}{q(y)}\big)$.
+# 2. A rejection then has the probability $R = 1 - \sum_z \min(p(z), q(z)) = \sum_z \max(0, p(z) - q(z))$.
+# 3. What is missing is $p(y) - \min(p(y), q(y)) = \max(0, p(y) - q(y)) = R\, r(y)$, so
+#    $r(y) = \frac{\max(0, p(y) - q(y))}{R}$: the **residual**, divided by its sum.
 #
 # **Predict.** For the $p$ and $q$ below, what share of the drafts is accepted? Use the second line.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .result import RIGHT, TODO, WRONG, Result, words
+from .result import RIGHT, SIGNS, TODO, WRONG, Result, words
 
 MOST_STEPS = 200_000  # of the interpreter for one case; the right functions take a few hundred
 
@@ -181,7 +181,14 @@ def table(exercise: Exercise, attempt: Attempt) -> list[tuple[str, str, str]]:
         if not attempt.raised:
             rows.append(("yours", "yours returned", words(attempt.raw)))
     else:
-        rows += pairs("yours", "yours returned", exercise.parts if several else ("",), attempt.value)
+        rows += [
+            (kind, name if same(mine, right) else f"{name} {SIGNS[WRONG]}".strip(), text)
+            for (kind, name, text), mine, right in zip(
+                pairs("yours", "yours returned", exercise.parts if several else ("",), attempt.value),
+                attempt.value,
+                attempt.right,
+            )
+        ]
     rows += pairs("right", "right is", exercise.parts if several else ("",), attempt.right)
     if attempt.printed:
         rows.append(("given", "yours printed", attempt.printed[-400:]))

@@ -26,15 +26,14 @@ border-left:4px solid var(--hue);overflow-wrap:anywhere}
 .specviz-check p{margin:.35em 0}
 .specviz-check .sign{color:color-mix(in srgb,var(--hue) 70%,var(--fg));font-weight:700;margin-right:.4em}
 .specviz-check .table{overflow-x:auto}
-.specviz-check table{border-collapse:collapse;margin:.6em 0;font-size:.93em;border:0}
-.specviz-check tr,.specviz-check tbody tr:nth-child(odd),.specviz-check tbody tr:hover{background:none}
-.specviz-check th,.specviz-check td{text-align:left;vertical-align:top;padding:.2em 1em .2em 0;border:0;
-color:inherit;background:none;max-width:none;
-border-bottom:1px solid color-mix(in srgb,var(--fg) 18%,var(--bg))}
-.specviz-check th{font-weight:400;color:color-mix(in srgb,var(--fg) 72%,var(--bg));white-space:nowrap}
+.specviz-check.specviz-check table{border-collapse:collapse;margin:.6em 0;font-size:.93em;border:0}
+.specviz-check.specviz-check tbody tr{background:none}
+.specviz-check.specviz-check tbody :is(th,td){text-align:left;vertical-align:top;padding:.2em 1.2em .2em 0;
+border:0;border-bottom:1px solid color-mix(in srgb,var(--fg) 18%,var(--bg));color:inherit;max-width:none}
+.specviz-check.specviz-check tbody th{font-weight:400;white-space:nowrap}
+.specviz-check.specviz-check tbody .given th{color:color-mix(in srgb,var(--fg) 72%,var(--bg))}
 .specviz-check td{font-family:ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;line-height:1.35}
 .specviz-check .yours td,.specviz-check .right td{font-weight:700}
-.specviz-check .yours th,.specviz-check .right th{color:var(--fg)}
 """.strip()
 
 MOST = 20  # rows and columns of an array that are shown; no example has as many

@@ -61,7 +61,7 @@ def test_what_no_known_mistake_explains_is_shown_by_its_smallest_case():
     assert "No mistake that this check knows" in result.says
     shown = {name: value for _, name, value in result.rows}
     assert shown["drafted"] == "[1]"
-    assert shown["yours returned"] == "[2]"
+    assert shown["yours returned ✗"] == "[2]"
 
 
 def test_two_mistakes_do_not_hide_each_other():

@@ -74,7 +74,7 @@ def executed(book, folder):
     """The notebook's code cells after running it from top to bottom."""
     nbformat = pytest.importorskip("nbformat", reason="needs the test extra")
     nbclient = pytest.importorskip("nbclient", reason="needs the test extra")
-    book = nbformat.from_dict(book)
+    book = nbformat.reads(json.dumps(book), 4)
     client = nbclient.NotebookClient(
         book, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}
     )
