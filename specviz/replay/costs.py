@@ -65,8 +65,9 @@ class Costs:
         )
         # Nearly all passes of a drafter are over one token; those over two are not told apart.
         one = float((drawn["draft_time"] / drawn["asked"]).median()) if len(drawn) else None
+        sizes = read.groupby("fed")["forward_time"].median()
         return cls(
-            {int(g): float(s) for g, s in read.groupby("fed")["forward_time"].median().items()},
+            {int(g): float(s) for g, s in zip(sizes.index.to_numpy(), sizes.to_numpy())},
             {} if one is None else {1: one},
             float(rest.median()),
             "the trace's own passes",

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 WIDEN = 8.0  # a decision nearer than so many times the largest rounding that was seen is a tie ...
-EPSILON = {"float64": 2.3e-16, "float32": 1.2e-7, "bfloat16": 7.9e-3, "float16": 9.8e-4}
+EPSILON = {"bfloat16": 7.9e-3, "float16": 9.8e-4}
+SINGLE = 1.2e-7  # whatever the models compute in, probabilities are recorded in float32
 FLOOR = 16  # ... and never less than so many epsilons of the number format
 COLUMNS = (
     "prompt", "cycle", "context", "keep", "end", "top_k",
@@ -130,7 +131,7 @@ def read(trace: Trace) -> tuple[list[Known], Rounding]:
         for row in rows:
             _dense(known, row, row["keep"] or 0, errors)
         texts.append(known)
-    floor = FLOOR * EPSILON.get(run["dtype"] or "", EPSILON["float32"])
+    floor = FLOOR * EPSILON.get(run["dtype"] or "", SINGLE)
     return texts, Rounding(*(max(floor, WIDEN * max(seen)) for seen in errors))
 
 

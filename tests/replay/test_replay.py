@@ -1,0 +1,462 @@
+"""What-ifs: whatever is marked exact is what a rerun does, cycle for cycle; what is bounded lies between."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import TableModel, llama
+
+import specviz
+from specviz import methods
+from specviz.errors import ParameterError, TraceError
+from specviz.loop import decode, densify
+from specviz.replay import Costs, whatif
+from specviz.replay import walk as replays
+from specviz.replay.costs import price
+from specviz.replay.question import METHODS
+from specviz.trace import Trace, validate
+
+
+class Looping(TableModel):
+    """A table that looks back at the last two tokens only, so that its texts repeat themselves."""
+
+    def logits(self, text):
+        return super().logits(text[-2:])
+
+
+TARGET = TableModel(vocabulary=6, seed=1, name="target")
+GOOD = TableModel(6, 3, near=TARGET, mix=0.6, name="good")
+SHORT = TableModel(6, 3, near=TARGET, mix=0.8, name="short", max_length=14)
+LOOPING = Looping(vocabulary=6, seed=1, name="looping", max_length=96)
+FALLBACK = st.sampled_from([0.0, 0.3, 0.5, 0.6, 1.0])
+ROLLBACK = st.sampled_from([0.2, 0.5, 2.0, 4.0, math.inf])
+PROMPTS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=2)
+
+
+def rerun(target, drafter, prompt, method, parameters, limit):
+    """What a real decode does: the fields of a Step for each cycle, and the text."""
+    rows, text, start = [], [], 0
+    made = methods.find(method)(**parameters)
+    for cycle in decode(target, prompt, made, drafter=drafter, max_new_tokens=limit):
+        text += cycle.tokens
+        if cycle.number == 0:
+            continue
+        count = cycle.status.count
+        unsent = cycle.verdict.unsent
+        sent = len(cycle.draft) - count("unreviewed")
+        drafted = len(cycle.draft) + (len(unsent.tokens) if unsent else 0)
+        rows.append((cycle.number, start, sent, drafted, count("accepted"), count("cut"), count("unreviewed"),
+                     len(cycle.tokens), cycle.draft.stop))  # fmt: skip
+        start += len(cycle.tokens)
+    return rows, text
+
+
+def agree(step, row):
+    """Whether a replayed cycle says what the real one did, as far as it says anything."""
+    number, start, sent, drafted, accepted, cut, unreviewed, emitted, stop = row
+    same = (step.cycle, step.start, step.accepted, step.cut, step.unreviewed, step.emitted)
+    inside = step.sent <= sent <= step.sent_high and step.drafted <= drafted <= step.drafted_high
+    return same == (number, start, accepted, cut, unreviewed, emitted) and inside and step.stop in ("", stop)
+
+
+def compare(answer, row, target, drafter, prompts, method, limit):
+    """Every text of a row against its rerun; gives how many cycles were only bounded."""
+    parameters = {name: answer.table[name].iloc[row].item() for name in answer.parameters}
+    loose = 0
+    for walk, prompt in zip(answer.walks[row], prompts, strict=True):
+        rows, text = rerun(target, drafter, prompt, method, parameters, limit)
+        wrong = [pair for pair in zip(walk.steps, rows) if not agree(*pair)]
+        assert not wrong, (parameters, wrong[0])
+        if walk.place is None:
+            assert len(walk.steps) == len(rows)
+        elif walk.place.token is not None:
+            assert text[walk.place.position] == walk.place.token
+            first = rows[walk.place.cycle - 1]
+            assert first[1] <= walk.place.position < first[1] + first[-2]
+        loose += sum(not step.certain for step in walk.steps)
+    return loose
+
+
+def dense(target, drafter, prompts, method, limit, **parameters):
+    trace = specviz.generate(target, prompts, method, draft=drafter, max_new_tokens=limit, **parameters)
+    return densify(trace, target, drafter)
+
+
+@pytest.fixture(scope="module")
+def spec():
+    """A dense run of speculative decoding."""
+    return dense(TARGET, GOOD, [[1, 2], [3], [4, 4]], "speculative", 30, draft_length=4)
+
+
+@pytest.fixture(scope="module")
+def lossy():
+    """A dense run of BiLD that takes whatever the small model writes."""
+    return dense(TARGET, GOOD, [[1, 2], [3], [4, 4]], "bild", 30, rollback=math.inf, fallback=0.3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    drafter=st.sampled_from([GOOD, SHORT, TARGET]),
+    prompts=PROMPTS,
+    own=st.sampled_from([None, (1, 0.0), (4, 0.0), (6, 0.5)]),
+    gamma=st.integers(1, 8),
+    stop=st.sampled_from([0.0, 0.2, 0.4, 0.6, 0.95]),
+    limit=st.integers(1, 25),
+    eos=st.sets(st.integers(0, 5), max_size=2),
+)
+def test_speculative(drafter, prompts, own, gamma, stop, limit, eos):
+    target = TableModel(6, 1, eos=eos, name="target")
+    run = ("autoregressive", {}) if own is None else ("speculative", dict(zip(("draft_length", "stop"), own)))
+    trace = dense(target, drafter, prompts, run[0], limit, **run[1])
+    answer = whatif(trace).speculative(draft_length=gamma, stop=stop)
+    assert answer.badge == (
+        "exact" if compare(answer, 0, target, drafter, prompts, "speculative", limit) == 0 else "bounded"
+    )
+    if stop == 0:
+        assert answer.badge == "exact"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=PROMPTS,
+    ngrams=st.tuples(st.integers(1, 4), st.integers(1, 4)).map(sorted),
+    count=st.integers(1, 8),
+    limit=st.integers(1, 40),
+    eos=st.sets(st.integers(0, 5), max_size=1),
+)
+def test_prompt_lookup(prompts, ngrams, count, limit, eos):
+    target = Looping(6, 1, eos=eos, name="looping", max_length=96)
+    trace = specviz.generate(target, prompts, "autoregressive", max_new_tokens=limit)
+    answer = whatif(trace).prompt_lookup(ngram_min=ngrams[0], ngram_max=ngrams[1], draft_length=count)
+    assert answer.badge == "exact"
+    compare(answer, 0, target, None, prompts, "prompt_lookup", limit)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    drafter=st.sampled_from([GOOD, SHORT, TARGET]),
+    prompts=PROMPTS,
+    own=st.tuples(FALLBACK, ROLLBACK, st.sampled_from([2, 10])),
+    other=st.tuples(FALLBACK, ROLLBACK, st.integers(1, 10)),
+    review=st.tuples(st.booleans(), st.booleans()),
+    limit=st.integers(1, 25),
+    eos=st.sets(st.integers(0, 5), max_size=2),
+    record=st.booleans(),
+)  # fmt: skip
+def test_bild(drafter, prompts, own, other, review, limit, eos, record):
+    names = ("fallback", "rollback", "cap")
+    target = TableModel(6, 1, eos=eos, name="target")
+    setting = dict(zip(names, own)) | {"review_end": review[0]}
+    trace = specviz.generate(target, prompts, "bild", draft=drafter, max_new_tokens=limit, **setting)
+    trace = densify(trace, target, drafter) if record else trace
+    answer = whatif(trace).bild(**dict(zip(names, other)), review_end=review[1])
+    compare(answer, 0, target, drafter, prompts, "bild", limit)
+    if record:  # its own setting it can always tell
+        assert whatif(trace).ask().badge == "exact"
+
+
+def test_the_comparison_can_fail(monkeypatch):
+    prompts = [[1, 2], [3]]
+    trace = dense(TARGET, GOOD, prompts, "speculative", 25)
+    for name, broken in (
+        ("following", lambda marks, old=replays.following: np.minimum(old(marks) + 1, len(marks))),
+        ("_tail", lambda known, at, room, *_: (0, 0, 1, 1, "unsure")),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(replays, name, broken)
+            with pytest.raises(AssertionError):
+                compare(
+                    whatif(trace).speculative(draft_length=8, stop=0.3),
+                    0,
+                    TARGET,
+                    GOOD,
+                    prompts,
+                    "speculative",
+                    25,
+                )
+
+
+@pytest.mark.parametrize("name", ["speculative", "bild"])
+def test_a_recorded_run_is_its_own_replay(name):
+    trace = specviz.open(specviz.example(name))
+    answer = whatif(trace).ask()
+    assert answer.badge == "exact"
+    steps = [step for walk in answer.walks[0] for step in walk.steps]
+    cycles = trace.cycles.query("cycle > 0")
+    for field in ("prompt", "cycle", "sent", "drafted", "accepted", "cut", "unreviewed", "emitted", "stop"):
+        assert [getattr(step, field) for step in steps] == cycles[field].tolist(), field
+    row, numbers = answer.table.iloc[0], trace.summary().iloc[0]
+    for field in ("drafted", "accepted", "emitted", "tau", "A/D", "A/O", "target_passes", "draft_passes"):
+        assert row[field] == pytest.approx(numbers[field]), field
+
+
+@pytest.fixture(scope="module")
+def town():
+    return specviz.load("town"), specviz.load("town-draft")
+
+
+def test_the_bundled_pair(town):
+    """A few prompts through real networks; ``specviz bench whatif`` does a hundred."""
+    entries = [
+        "Translate into German: Tom was tired on Sunday.",
+        "Tell me about the cook.",
+        "What is 12 plus 7?",
+    ]
+    trace = specviz.generate(town[0], entries, draft=town[1], max_new_tokens=32, record="dense")
+    found = whatif(trace)
+    prompts = [known.ids.tolist() for known in found.texts]
+    for setting in ({"draft_length": 7}, {"draft_length": 6, "stop": 0.5}):
+        compare(found.ask(**setting), 0, *town, prompts, "speculative", 32)
+    compare(found.prompt_lookup(ngram_max=2), 0, *town, prompts, "prompt_lookup", 32)
+    trace = specviz.generate(town[0], entries, "bild", draft=town[1], max_new_tokens=32, record="dense")
+    compare(whatif(trace).ask(fallback=0.8, rollback=1.0), 0, *town, prompts, "bild", 32)
+
+
+# -- where it cannot tell --------------------------------------------------------------------------
+
+
+class Level(TableModel):
+    """A drafter whose two best tokens are equally likely."""
+
+    def logits(self, text):
+        row = super().logits(text).clone()
+        best = row.topk(2).indices
+        row[best[1]] = row[best[0]]
+        return row
+
+
+def test_a_tie_is_named_not_guessed():
+    trace = dense(TARGET, Level(6, 3, name="level"), [[1, 2]], "speculative", 20)
+    answer = whatif(trace).speculative(draft_length=3)
+    assert answer.badge == "needs a rerun"
+    assert answer.places.iloc[0][["prompt", "cycle", "position"]].tolist() == [0, 1, 0]
+    assert "closer" in answer.places.iloc[0]["why"]
+    level = Level(6, 1, name="level")
+    trace = specviz.generate(level, [[1, 2]], "autoregressive", max_new_tokens=10)
+    assert whatif(trace).prompt_lookup().badge == "needs a rerun"
+
+
+def test_a_threshold_on_a_confidence_is_a_tie():
+    trace = dense(TARGET, GOOD, [[1, 2]], "speculative", 20)
+    sure = float(whatif(trace).texts[0].sure[0])
+    assert whatif(trace).speculative(stop=sure).badge == "needs a rerun"
+    assert whatif(trace).speculative(stop=sure + 1e-3).badge != "needs a rerun"
+
+
+def test_without_a_dense_record_holes_are_named():
+    prompts = [[1, 2], [3], [2, 5]]
+    trace = specviz.generate(TARGET, prompts, draft=GOOD, max_new_tokens=30, draft_length=3)
+    found = whatif(trace)
+    assert found.can_answer("draft_length")[0] == "needs a rerun"
+    answer = found.ask(draft_length=2)
+    assert answer.badge == "needs a rerun"
+    assert "densify" in answer.why
+    compare(answer, 0, TARGET, GOOD, prompts, "speculative", 30)
+    assert sum(len(walk.steps) for walk in answer.walks[0]) > 3  # up to there it told
+    plain = whatif(specviz.generate(TARGET, prompts, "autoregressive", max_new_tokens=9))
+    assert "densify" in plain.speculative().why
+
+
+def test_a_run_that_was_stopped_is_told_up_to_there():
+    run = specviz.stream(TARGET, [[1, 2]], draft=GOOD, max_new_tokens=40)
+    for _ in range(5):
+        next(run)
+    run.close()
+    for answer in (whatif(run.trace).prompt_lookup(), whatif(run.trace).ask()):
+        assert answer.badge == "needs a rerun"
+        assert answer.places.iloc[0]["position"] <= len(run.trace.outputs)
+
+
+def test_a_later_turn_hangs_on_the_answer_before():
+    target = llama(seed=0, layers=2, eos=(1,), name="target")
+    drafter = llama(seed=5, layers=2, eos=(1,), like=target, noise=0.3, name="drafter")
+    trace = specviz.generate(target, [[3, 4], [5, 6]], "bild", draft=drafter, max_new_tokens=30, fallback=0.3)
+    trace = densify(trace, target, drafter)
+    for number, prompt in enumerate(trace._stores[0].run["prompts"]):
+        prompt["turn"] = number
+    answer = whatif(trace).ask(fallback=1.0)
+    assert answer.places["why"].iloc[-1] == replays.TURN
+    assert answer.places["cycle"].tolist()[-1] == 1
+
+
+def test_what_is_refused(spec, lossy):
+    found = whatif(spec)
+    for wrong, words in (
+        ({"draft_length": 0}, r"draft_length must lie in \[1, 64\], got 0"),
+        ({"draft_length": 2.5}, "must be a whole number"),
+        ({"stop": "much"}, "stop must be a number"),
+        ({"gamma": 3}, "speculative has no parameter 'gamma'"),
+        ({"stop": []}, "stop has no values"),
+    ):
+        with pytest.raises(ParameterError, match=words):
+            found.speculative(**wrong)
+    with pytest.raises(ParameterError, match="ngram_min must be at most"):
+        found.prompt_lookup(ngram_min=3, ngram_max=2)
+    with pytest.raises(TraceError, match="needs them"):
+        _ = whatif(spec.redact()).texts
+    sampled = specviz.generate(TARGET, [[1, 2]], draft=GOOD, max_new_tokens=5, temperature=1.0)
+    with pytest.raises(TraceError, match="greedy"):
+        whatif(sampled)
+    other = whatif(lossy)
+    assert other.speculative().badge == "needs a rerun"
+    assert "need not be the target's own" in other.speculative().why
+    assert found.bild().badge == "needs a rerun"
+    plain = whatif(dense(TARGET, GOOD, [[1, 2]], "autoregressive", 9))
+    with pytest.raises(ParameterError, match="autoregressive cannot be replayed"):
+        plain.ask(draft_length=3)
+    assert plain.speculative(draft_length=4).badge == "exact"
+
+
+def test_what_can_be_answered(spec, lossy):
+    found = whatif(spec)
+    assert found.can_answer("draft_length")[0] == "exact"
+    assert found.can_answer("stop")[0] == "bounded"
+    assert found.can_answer("temperature")[0] == "needs a rerun"
+    assert found.can_answer("ngram_max", "prompt_lookup")[0] == "exact"
+    assert found.can_answer("cap", "bild")[0] == "needs a rerun"
+    assert whatif(lossy).can_answer("rollback")[0] == "exact"
+    assert "draft_length: exact" in repr(found)
+
+
+def test_the_parameters_are_the_methods_own():
+    for name, known in METHODS.items():
+        declared = {p.name: p for p in methods.find(name).parameters}
+        assert list(known) == list(declared)
+        for setting, p in zip(known.values(), declared.values()):
+            assert (setting.default, type(setting.default)) == (p.default, type(p.default))
+            if not isinstance(p.default, bool):
+                assert (setting.low, setting.high) == (p.low, math.inf if p.high is None else p.high)
+
+
+# -- the table, the cell, the price ------------------------------------------------------------------
+
+
+def test_the_table(spec):
+    found = whatif(spec)
+    answer = found.ask(draft_length=[2, 12], stop=[0.0, 0.3])
+    table = answer.table
+    assert table[["draft_length", "stop"]].values.tolist() == [[2, 0], [2, 0.3], [12, 0], [12, 0.3]]
+    assert (table["tau"] == table["emitted"] / table["cycles"]).all()
+    assert answer.badges["tau"] == "exact"
+    assert answer.badges["drafted"] == "bounded"
+    for name in ("drafted", "sent", "A/D", "draft_passes"):
+        assert (table[f"{name}_lo"] <= table[name]).all()
+        assert (table[name] <= table[f"{name}_hi"]).all()
+    assert table["badge"].tolist()[::2] == ["exact", "exact"]
+    assert "drafted_lo" not in found.ask(draft_length=[2, 3]).table
+    assert answer.row(draft_length=12, stop=0.3) == 3
+    with pytest.raises(ParameterError, match="2 rows of the answer have draft_length=12"):
+        answer.row(draft_length=12)
+    with pytest.raises(ParameterError, match="no parameter 'cap'"):
+        answer.row(cap=4)
+
+
+def test_html_is_inert(lossy):
+    answer = whatif(lossy).ask(fallback=1.0)
+    answer.why = "<img src=x onerror=alert(1)>"
+    answer.table["badge"] = "<b>exact</b>"
+    page = answer._repr_html_()
+    assert "<img" not in page
+    assert "<b>exact" not in page
+    assert "needs a rerun" in page
+    assert len(page) < 20_000
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_cell_is_a_trace(recorded, spec, tmp_path):
+    trace = specviz.open(specviz.example("speculative")) if recorded else spec
+    answer = whatif(trace).ask(draft_length=[4, 9], stop=[0.0, 0.9])
+    for row in range(4):
+        cell = answer.trace(row)
+        validate(cell)
+        assert cell.texts == trace.texts
+        assert "replayed from run" in cell.run["replayed"]
+        assert cell.cycles["duration"].isna().all()
+        assert cell.run["timing"] is None
+        unseen = cell.cycles["control_unseen"].fillna(0)
+        steps = [step for walk in answer.walks[row] for step in walk.steps]
+        mine = cell.cycles[cell.cycles["cycle"] > 0]
+        assert mine["accepted"].tolist() == [step.accepted for step in steps]
+        assert (mine["drafted"] + unseen[mine.index]).tolist() == [step.drafted for step in steps]
+        assert cell._repr_html_()
+        cell.save(tmp_path / f"{row}.parquet")
+        assert Trace.open(tmp_path / f"{row}.parquet").texts == trace.texts
+    own = answer.trace(draft_length=4, stop=0)
+    for name in ("token", "status", "parent"):
+        was = trace.nodes[trace.nodes["status"] != "cut"][name].tolist()  # behind the end nothing is known
+        assert own.nodes[name].tolist() == was
+    with pytest.raises(ParameterError, match="rows 0 to 3"):
+        answer.trace(4)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_cells_of_the_other_methods(recorded, spec, lossy):
+    with pytest.raises(ParameterError, match="needs a rerun"):
+        whatif(lossy).ask(fallback=1.0).trace(0)
+    trace = specviz.open(specviz.example("bild")) if recorded else lossy
+    own = whatif(trace).ask().trace(0)
+    validate(own)
+    for name in ("token", "status", "source"):
+        assert own.nodes[name].tolist() == trace.nodes[name].tolist()
+    assert own.outputs["origin"].tolist() == trace.outputs["origin"].tolist()
+    looked = (
+        whatif(specviz.open(specviz.example("autoregressive")) if recorded else spec).prompt_lookup().trace(0)
+    )
+    validate(looked)
+    assert set(looked.nodes["source"]) == {"prompt"}
+    assert looked.run["draft"] is None
+
+
+def test_prices():
+    costs = {1: 2.0, 3: 4.0, 5: 6.0}
+    assert price(costs, np.array([0.5, 1, 2, 5, 9]), "target").tolist() == pytest.approx([2, 2, 3, 6, 10])
+    assert price({4: 3.0}, np.array([1, 8]), "target").tolist() == [3, 3]
+    with pytest.raises(ParameterError, match="no cost of a pass of the draft"):
+        price({}, np.ones(1), "draft")
+
+
+def test_the_clock(spec, lossy):
+    found = whatif(spec)
+    answer = found.ask(draft_length=[1, 4, 8])
+    timed = found.clock(answer)
+    assert timed.badge == "modelled"
+    assert timed.badges["seconds"] == "modelled"
+    assert f"{found.error:+.1%}" in timed.why
+    assert "extrapolated" in timed.why
+    assert (timed.table["tokens_per_second"] == timed.table["emitted"] / timed.table["seconds"]).all()
+    assert found.costs.seconds(answer.walks[1], True) == pytest.approx(
+        found.costs.each(found._real[0], True).sum()
+    )
+    flat = Costs({1: 2.0, 64: 2.0}, {1: 0.5}, 0.25, "made up")
+    row = answer.table.iloc[2]
+    expected = row["target_passes"] * 2.0 + row["draft_passes"] * 0.5 + row["cycles"] * 0.25
+    assert found.clock(answer, flat).table["seconds"].iloc[2] == pytest.approx(expected)
+    looked = found.clock(found.prompt_lookup(), flat).table.iloc[0]
+    assert looked["seconds"] == pytest.approx(looked["cycles"] * 2.25)
+    stopped = found.clock(whatif(lossy).ask(fallback=1.0), flat)
+    assert stopped.badge == "needs a rerun"
+
+
+def test_prices_of_another_device(tmp_path):
+    rows = [
+        {"model": model, "g": g, "median": ms} for model, ms in (("big", 8.0), ("small", 1.0)) for g in (1, 2)
+    ]
+    report = {"bench": "passes", "rows": rows, "setting": {"device": "a GPU"}}
+    path = tmp_path / "passes.json"
+    path.write_text(json.dumps(report))
+    costs = Costs.read(path, rest=0.001)
+    assert costs.target == {1: 0.008, 2: 0.008}
+    assert costs.draft == {1: 0.001, 2: 0.001}
+    assert "a GPU" in costs.source
+    for broken in (report | {"bench": "peers"}, report | {"rows": []}, report | {"rows": [{"g": 1}]}, [1]):
+        path.write_text(json.dumps(broken))
+        with pytest.raises(TraceError, match=r"passes\.json is no report of 'specviz bench passes --json'"):
+            Costs.read(path)
+    path.write_text(json.dumps(report | {"rows": [rows[0] | {"median": -1}]}))
+    with pytest.raises(TraceError, match="more than no time"):
+        Costs.read(path)
