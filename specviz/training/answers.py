@@ -14,7 +14,7 @@ from typing import Any
 from specviz.corpus import tasks
 from specviz.errors import ModelError
 from specviz.training.shards import Shard, made_by, read, write
-from specviz.training.tokenizer import ASSISTANT, END, PAD, STOP, encode_chat
+from specviz.training.tokenizer import END, PAD, STOP, encode_chat
 
 ANSWERED = 2048  # chats in a shard of a target's answers
 LONGEST = 160  # tokens of an answer
@@ -73,28 +73,42 @@ def greedy(
     return answers
 
 
+def _messages(chat: Sequence[str]) -> list[dict[str, str]]:
+    return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(chat)]
+
+
 def answered_shard(
     cache: Path, target: Path, tokenizer: Any, seed: int, number: int, longest: int, chats: int = ANSWERED
 ) -> Shard:
-    """Training prompts with the greedy answers of the model in folder `target` to the last turn."""
+    """Training prompts with the greedy answers of the model in folder `target`.
+
+    A conversation is answered turn by turn, a later turn behind the model's own earlier answer, as in a run;
+    each turn is a chat of its own, only its answer counting.
+    """
     import numpy as np
 
     mark = made_by(tokenizer, target / "model.safetensors")
     file = cache / f"answers-{target.name}-{mark}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
     if file.exists():
         return read(file)
+    model = load(target)
+    chats_so_far: list[list[str]] = [[] for _ in range(chats)]
     samples = list(islice(tasks.stream(f"aligned:{seed}:{number}", "train"), chats))
-    prompts = [prompt_ids(tokenizer, s.messages) for s in samples]
     tokens: list[int] = []
     said: list[bool] = []
     starts = [0]
-    for prompt, answer in zip(prompts, greedy(load(target), prompts)):
-        spoken = [*answer, END] if len(answer) < LONGEST else answer  # one that was cut has no end to learn
-        whole = [*prompt, *spoken]
-        if len(whole) <= longest and ASSISTANT in prompt:
-            tokens += whole
-            said += [False] * len(prompt) + [True] * len(spoken)
-            starts.append(len(tokens))
+    for turn in range(max(len(s.turns) for s in samples)):
+        going = [(s, chat) for s, chat in zip(samples, chats_so_far) if turn < len(s.turns)]
+        for sample, chat in going:
+            chat.append(sample.turns[turn][0])
+        prompts = [prompt_ids(tokenizer, _messages(chat)) for _, chat in going]
+        for (_, chat), prompt, answer in zip(going, prompts, greedy(model, prompts)):
+            chat.append(tokenizer.decode(answer))
+            spoken = [*answer, END] if len(answer) < LONGEST else answer  # a cut one has no end to learn
+            if len(prompt) + len(spoken) <= longest:
+                tokens += [*prompt, *spoken]
+                said += [False] * len(prompt) + [True] * len(spoken)
+                starts.append(len(tokens))
     shard = Shard(np.array(tokens, np.uint16), np.array(said, np.uint8), np.array(starts, np.int64))
     write(file, shard)
     return shard
