@@ -1,0 +1,106 @@
+"""The player's Python side: what it sends, what can be set, what is refused; the methods' pseudocode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("anywidget", reason="needs the lab extra")
+
+from traces import build
+
+import specviz as sv
+from specviz.errors import ParameterError, TraceError
+from specviz.widgets import assets
+from specviz.widgets.columns import Chunks, columns, pack, unpack
+from specviz.widgets.player import Player, player
+
+
+def test_a_small_trace_travels_whole():
+    trace = build("bild", prompts=3)
+    shown = sv.player(trace, prompts=[0, 2], cycle=2, predict=True)
+    header, arrays = columns(trace, [0, 2])
+    assert shown.data == pack(header, arrays)
+    assert [p["prompt"] for p in unpack(shown.data)[0]["prompts"]] == [0, 2]
+    assert unpack(shown.chunk)[0]["number"] == 0
+    assert (shown.cycle, shown.predict, shown.phase) == (2, True, "commit")
+
+
+def test_chunks_are_sent_when_wanted():
+    trace = build("tree", prompts=9, tokens=40)
+    shown = player(trace)
+    assert len(Chunks(trace)) > 1
+    shown.want = 1
+    assert shown.chunk == pack(*Chunks(trace)[1])
+    before = shown.chunk
+    shown.want = 999  # a browser is not believed
+    assert shown.chunk == before
+
+
+def test_a_state_that_is_none():
+    trace = build()
+    with pytest.raises(ParameterError, match="no 'cycles'; it has prompt, cycle"):
+        player(trace, cycles=3)
+    with pytest.raises(ParameterError, match="cannot start so"):
+        player(trace, phase="later")
+    with pytest.raises(ParameterError, match="no 'data'"):
+        player(trace, data=b"")
+
+
+def test_several_runs_are_refused(tmp_path):
+    build("bild", path=tmp_path / "a.parquet")
+    build("tree", path=tmp_path / "b.parquet")
+    with pytest.raises(TraceError, match="select"):
+        player(sv.open(tmp_path))
+
+
+def test_the_page_holds_every_run_and_no_address(tmp_path):
+    build("bild", path=tmp_path / "t/a.parquet")
+    build("tree", path=tmp_path / "t/b.parquet")
+    page = sv.open(tmp_path / "t").to_html(tmp_path / "p.html").read_text(encoding="utf8")
+    assert 'id="data-1"' in page and 'id="chunk-1-0"' in page
+    assert "<noscript" not in page and "onerror=alert" not in page.replace("&quot;", '"').split("&lt;img")[0]
+    body = page.replace("http://www.w3.org/2000/svg", "")
+    assert "http://" not in body and "https://" not in body
+    with pytest.raises(TraceError, match="exists"):
+        sv.open(tmp_path / "t").to_html(tmp_path / "p.html")
+
+
+def test_the_front_end_is_small_and_plain():
+    folder = Path(sv.__file__).parent / "widgets"
+    files = [*folder.glob("*.js"), *folder.glob("*.css")]
+    assert sum(f.stat().st_size for f in files) < 150_000
+    words = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "@import", "url(h")
+    for file in files:
+        text = file.read_text(encoding="utf8")
+        for word in words:
+            assert word not in text, f"{file.name}: {word}"
+    assert assets.script("player").endswith("export default { render };\n")
+    assert Player._esm is not None
+
+
+def test_methods_write_their_loop_down():
+    pytest.importorskip("torch", reason="needs the run extra")
+    from specviz import methods, schema
+
+    phases = {"", "draft", "forward", "verify", "commit"}
+    words = {*schema.STATUSES, *schema.ORIGINS, *schema.ENDS, "length", "fallback", "unsure", "room", "none"}
+    for name in methods.names():
+        lines = methods.find(name).pseudocode
+        assert 3 <= len(lines) <= 16, name
+        for when, line in lines:
+            phase, _, event = when.partition(":")
+            assert phase in phases and (not event or event in words), f"{name}: {when}"
+            assert len(line) <= 90
+
+
+def test_pseudocode_is_checked_as_data(tmp_path):
+    own = [["draft", "    guess <b>"], ["commit:bonus", "p/q"]]
+    trace = build("tree", path=tmp_path / "a.parquet", pseudocode=own)
+    assert sv.open(tmp_path / "a.parquet").run["pseudocode"] == own
+    assert trace.redact().run["pseudocode"] == own
+    assert columns(trace)[0]["run"]["pseudocode"] == own
+    for wrong in ([["draft"]], [["draft", 3]], ["draft"], [["", "x" * 300]], [["", ""]] * 65):
+        with pytest.raises(TraceError, match="pseudocode"):
+            build("tree", pseudocode=wrong)
