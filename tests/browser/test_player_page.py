@@ -1,0 +1,200 @@
+"""The player's page, opened from disk without a network: stepped by key and by mouse, asked, guessed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traces import build, cycles, metadata, piece
+
+import specviz as sv
+from specviz.trace import Recorder
+from specviz.widgets.columns import CHUNK
+
+expect: Any = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)").expect
+
+SEEN = """(root) => [".where", ".said", ".text"].map((name) => root.querySelector(name).innerText)
+  .concat([...root.querySelectorAll("g.node:not([display=none])")].map((g) => g.className.baseVal + g.textContent)
+  .join())"""
+TEXT = """(n) => [...n.querySelectorAll(".t")].flatMap((t) => [...t.childNodes])
+  .filter((c) => c.nodeType === 3).map((c) => c.data).join("")"""
+BACKGROUND = "(n) => getComputedStyle(n).backgroundColor"
+
+
+@pytest.fixture
+def opened(open_page: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """``opened(trace, **context)``: the page of a trace, from disk and without a network."""
+
+    def show(trace: Any, **context: Any) -> Any:
+        page = open_page(offline=True, **context)
+        path = trace.to_html(tmp_path / "page.html", force=True)
+        page.goto(path.as_uri())
+        expect(page.locator(".sv.player .tree")).to_be_visible()
+        page.locator(".sv.player").focus()
+        return page
+
+    return show
+
+
+def press(page: Any, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def seen(page: Any) -> list[str]:
+    """What a reader sees: where, what is said, the text, the marks of the draft."""
+    return page.locator(".sv.player").evaluate(SEEN)
+
+
+def test_keys_and_buttons_step(opened):
+    trace = sv.open(sv.example("speculative")).select(prompt=0)
+    page = opened(trace)
+    last = int(trace.cycles["cycle"].iloc[-1])
+    where = page.locator(".where")
+    expect(where).to_have_text(f"cycle 1 / {last}")
+    before = seen(page)
+    press(page, "ArrowRight")
+    assert all(a != b for a, b in zip(before, seen(page)))
+    press(page, "ArrowLeft")
+    assert seen(page) == before
+    page.get_by_role("button", name="on (→)").click()
+    expect(where).to_have_text(f"cycle 2 / {last}")
+    press(page, "End")
+    expect(where).to_have_text(f"cycle {last} / {last}")
+    # the whole text is there, as the trace has it
+    text = page.locator(".player .text").evaluate(TEXT)
+    assert text.removesuffix("■").strip() == trace.text.strip()
+    press(page, "Home")
+    expect(page.locator(".said")).to_contain_text("prefill")
+    page.locator(".overview input").evaluate("(n) => { n.value = 3; n.dispatchEvent(new Event('input')); }")
+    expect(where).to_have_text(f"cycle 3 / {last}")
+    page.locator(".player .text .t").first.click()  # to the cycle that made it
+    expect(where).to_have_text(f"cycle 1 / {last}")
+
+
+def test_substeps_hide_the_verdict_until_its_turn(opened):
+    page = opened(build("speculative", tokens=30, hostile=False))
+    press(page, "s", "ArrowRight")
+    verdicts = page.locator("g.node.accepted:visible, g.node.rejected:visible, g.node.extra:visible")
+    for phase, judged in (("draft", False), ("verify", True), ("commit", True)):
+        expect(page.locator(".said")).to_contain_text(phase)
+        assert (verdicts.count() > 0) == judged
+        assert page.locator(".code .lit").count() > 0
+        press(page, "ArrowRight")
+    expect(page.locator(".where")).to_have_text(re.compile("cycle 3"))
+
+
+def test_it_plays_and_stops(opened):
+    page = opened(build("speculative", tokens=30))
+    page.locator("select[aria-label='cycles a second']").select_option("16")
+    page.locator(".sv.player").focus()
+    press(page, " ")
+    expect(page.get_by_role("button", name="pause (space)")).to_be_visible()
+    page.wait_for_function("Number(document.querySelector('.where').textContent.match(/\\d+/)[0]) > 3")
+    press(page, " ")
+    expect(page.get_by_role("button", name="play (space)")).to_be_visible()
+
+
+GREEDY = (
+    r"The target's own choice is (‘.*’ \(p = [\de.-]+\); this token is its \d+(st|nd|rd|th) "
+    r"\(p = [\de.-]+\): rejected|this token too \(p = [\de.-]+\): accepted)"
+)
+BILD = (
+    r"−ln p = [\de.-]+ (≤|>) α_RB = 2\.00|"
+    r"Not sent: the drafter's confidence [\d.]+ is (below|not above) [\d.]+"
+)
+
+
+@pytest.mark.parametrize(("name", "said"), [("speculative", GREEDY), ("bild", BILD)])
+def test_a_node_says_why(opened, name, said):
+    page = opened(sv.open(sv.example(name)).select(prompt=0))
+    page.locator("g.node[data-i='0']").hover()
+    expect(page.locator(".why")).to_have_text(re.compile(said))
+    expect(page.locator(".tops .top")).not_to_have_count(0)
+    press(page, "ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.i") is not None
+
+
+def test_sampling_says_u_and_the_ratio(opened):
+    page = opened(build("speculative", temperature=1.0, tokens=30))
+    page.locator("g.node[data-i='0']").hover()
+    why = page.locator(".why").inner_text()
+    pattern = r"u = ([\d.e-]+) [<≥] p/q = [\d.e-]+/[\d.e-]+ = ([\d.e-]+): (?:accepted|rejected).*"
+    u, ratio = re.fullmatch(pattern, why).groups()
+    assert ("accepted" in why) == (float(u) < float(ratio))
+
+
+def test_predictions_are_scored(opened):
+    trace = build("speculative", tokens=40, hostile=False, cut=False)
+    page = opened(trace)
+    press(page, "m")
+    first = trace.nodes[trace.nodes["cycle"] == 1]
+    expect(page.locator(".said")).to_contain_text("Which survive?")
+    assert page.locator("g.node.accepted:visible, g.node.rejected:visible").count() == 0
+    assert page.locator(".overview .kept").evaluate("(n) => getComputedStyle(n).display") == "none"
+    press(page, "ArrowDown", "ArrowDown", "Enter")  # the second node, and with it the first
+    for i, pressed in enumerate(("true", "true", "false")):
+        expect(page.locator(f"g.node[data-i='{i}']")).to_have_attribute("aria-pressed", pressed)
+    press(page, "r")
+    truth = (first["status"] == "accepted").tolist()
+    right = sum(guess == real for guess, real in zip([True, True, False, False], truth))
+    expect(page.locator(".score")).to_contain_text(f"Score: {right} of {len(truth)} nodes")
+    press(page, "ArrowRight")
+    page.locator("g.node[data-i='0']").click()
+    page.locator("g.node[data-i='0']").click()  # taken back
+    expect(page.locator("g.node[data-i='0']")).to_have_attribute("aria-pressed", "false")
+    page.get_by_role("button", name="reveal").click()
+    expect(page.locator(".score")).to_contain_text("of 2 drafts wholly right")
+
+
+def test_hostile_tokens_are_text(opened):
+    for method in ("tree", "bild"):
+        page = opened(build(method, tokens=120, seed=5), dark=True)
+        press(page, "m", "ArrowRight", "m")
+        for _ in range(12):
+            press(page, "ArrowRight", "ArrowDown")
+        assert page.locator("main img, main b b, main script").count() == 0
+        assert "\u202e" not in page.locator("#place").inner_text()
+
+
+def test_candidates_of_far_cycles_arrive(opened):
+    recorder = Recorder(metadata("tree", prompts=9), piece=piece)
+    for cycle in cycles("tree", prompts=9, tokens=40):
+        recorder.add(cycle)
+    trace = recorder.close()
+    assert len(trace.cycles) > CHUNK
+    page = opened(trace)
+    page.locator("select[aria-label='prompt']").select_option("8")
+    page.locator(".sv.player").focus()
+    press(page, "ArrowRight")
+    expect(page.locator(".tops .top")).not_to_have_count(0)
+    press(page, "[")
+    expect(page.locator("select[aria-label='prompt']")).to_have_value("7")
+
+
+def test_every_method_and_an_empty_record(opened, tmp_path):
+    for i, method in enumerate(("autoregressive", "tree", "bild")):
+        build(method, path=tmp_path / f"t/{i}.parquet", record=None if method == "bild" else "judged")
+    page = opened(sv.open(tmp_path / "t"))
+    for name in ("autoregressive", "tree", "bild"):
+        page.get_by_role("button", name=re.compile(f"^{name}")).click()
+        expect(page.locator(".player > .head strong")).to_have_text(name)
+        page.locator(".sv.player").focus()
+        press(page, "End", "ArrowLeft", "m", "r", "m", "?", "Escape", "p", "p", "s", "ArrowLeft", "ArrowLeft")
+        assert seen(page)[1]
+    expect(page.locator(".sv.player")).to_contain_text("Only the text was recorded")
+
+
+def test_a_page_is_small(tmp_path):
+    trace = build("speculative", tokens=200)
+    assert trace.to_html(tmp_path / "a.html").stat().st_size < 1_000_000
+
+
+def test_themes(opened):
+    trace = build("tree", tokens=20)
+    pages = [opened(trace, dark=dark) for dark in (False, True)]
+    colours = [page.locator(".sv.player").evaluate(BACKGROUND) for page in pages]
+    assert colours == ["rgb(255, 255, 255)", "rgb(22, 22, 22)"]
