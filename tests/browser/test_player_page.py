@@ -17,8 +17,8 @@ from specviz.widgets.columns import CHUNK
 expect: Any = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)").expect
 
 SEEN = """(root) => [".where", ".said", ".text"].map((name) => root.querySelector(name).innerText)
-  .concat([...root.querySelectorAll("g.node:not([display=none])")].map((g) => g.className.baseVal + g.textContent)
-  .join())"""
+  .concat([...root.querySelectorAll("g.node:not([display=none])")]
+    .map((g) => g.className.baseVal + g.textContent).join())"""
 TEXT = """(n) => [...n.querySelectorAll(".t")].flatMap((t) => [...t.childNodes])
   .filter((c) => c.nodeType === 3).map((c) => c.data).join("")"""
 BACKGROUND = "(n) => getComputedStyle(n).backgroundColor"
