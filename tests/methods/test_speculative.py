@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tiny import TableModel, llama
 
 import specviz
-from specviz import metrics
+from specviz import audit, metrics
 from specviz.draft import Draft
 from specviz.loop import decode
 from specviz.methods import find, speculative
@@ -285,6 +285,59 @@ def test_the_same_seed_gives_the_same_text(pair):
     assert text(3, [[5, 6]]) != text(4, [[5, 6]])
     # The numbers hang on the prompt's index, not on what was decoded before it.
     assert text(3, [[9], [5, 6]], 1) == text(3, [[8, 8], [5, 6]], 1)
+
+
+# -- a draft model that stops when it is unsure -----------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    drafter=st.sampled_from(DRAFTERS),
+    prompt=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    gamma=st.integers(1, 7),
+    stop=st.sampled_from([0.3, 0.5, 0.9, 1.0]),
+    limit=st.integers(1, 30),
+    eos=st.sets(st.integers(0, 5), max_size=3),
+)
+def test_it_stops_where_it_is_unsure(drafter, prompt, gamma, stop, limit, eos):
+    rest = {"max_new_tokens": limit, "eos": eos}
+    expected = tokens(TARGET, prompt, find("autoregressive")(), **rest)
+    method = Speculative(draft_length=gamma, stop=stop)
+    text = list(prompt)
+    for cycle in decode(TARGET, prompt, method, drafter=drafter, **rest):
+        if cycle.number:
+            most, drafted = min(gamma, limit - cycle.keep - 1), []
+            while len(drafted) < most and not (drafted and drafted[-1] in eos):
+                p = drafter.logits(text + drafted).softmax(-1)
+                if float(p.max()) < stop:
+                    assert cycle.verdict.unsent.tokens == [int(p.argmax())]
+                    assert cycle.draft.stop == "unsure" or not drafted
+                    break
+                drafted.append(int(p.argmax()))
+            else:
+                assert cycle.verdict.unsent is None
+            assert [int(t) for t in cycle.draft.tokens] == drafted
+        text += cycle.tokens
+    assert text[len(prompt) :] == expected
+
+
+def test_what_it_was_unsure_of_is_recorded(pair):
+    target, drafter = pair
+    trace = specviz.generate(target, [[3, 4], [5, 6, 7]], draft=drafter, max_new_tokens=40, stop=0.5)
+    nodes = trace.nodes
+    assert (nodes.loc[nodes["status"] == "unsent", "confidence"] < 0.5).all()
+    assert (nodes.loc[nodes["status"] != "unsent", "confidence"] >= 0.5).all()
+    assert (nodes["met"] == (nodes["status"] != "unsent")).all()
+    assert {"unsent", "accepted"} <= set(nodes["status"])
+    assert metrics.draft_passes(trace) == metrics.drafted(trace)
+    assert metrics.recheck(trace)["agrees"].all()
+
+
+@pytest.mark.parametrize("stop", [0.4, 0.6])
+def test_the_law_of_sampling_holds_when_it_stops(stop):
+    """Whether there is a next token hangs on what came before it, not on the token: p stays p."""
+    for found in audit.law.check(lambda: Speculative(draft_length=2, stop=stop)):
+        assert found.holds, found
 
 
 def test_labels():

@@ -1,0 +1,101 @@
+"""The dense record: what both models say at every place of the final text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import TableModel, llama
+
+import specviz
+from specviz.errors import ModelError, ParameterError
+from specviz.loop import dense, densify
+from specviz.trace import Trace, validate
+
+TARGET = TableModel(vocabulary=6, seed=1, name="target")
+DRAFTER = TableModel(6, 3, near=TARGET, name="drafter")
+NAMES = ("out_top_token", "out_top_p", "out_draft_token", "out_draft_p", "out_draft_rated")
+
+
+def columns(trace):
+    table = trace.arrow(["top_k", "out_token", *NAMES]).to_pydict()
+    return {name: [x for row in table[name] for x in row or ()] for name in (*NAMES, "out_token")}
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "speculative", "bild"])
+def test_it_is_what_the_models_say(method):
+    prompts = [[1, 2], [3]]
+    trace = specviz.generate(TARGET, prompts, method, draft=DRAFTER, max_new_tokens=20)
+    made = densify(trace, TARGET, DRAFTER)
+    validate(made)
+    found, at = columns(made), 0
+    for number, prompt in enumerate(prompts):
+        text = trace.outputs.query(f"prompt == {number}")["token"].tolist()
+        for i in range(len(text)):
+            own, small = (m.logits([*prompt, *text[:i]]).softmax(-1) for m in (TARGET, DRAFTER))
+            for p, name in ((own, "top"), (small, "draft")):
+                best = p.topk(5)
+                assert found[f"out_{name}_token"][5 * at : 5 * at + 5] == best.indices.tolist()
+                np.testing.assert_allclose(
+                    found[f"out_{name}_p"][5 * at : 5 * at + 5], best.values, atol=1e-7
+                )
+            assert found["out_draft_rated"][at] == pytest.approx(float(own[small.argmax()]), abs=1e-7)
+            at += 1
+    assert made.run["dense"] == {"name": "drafter", "parameters": 0, "max_length": 64}
+    assert made.texts == trace.texts
+    assert trace.run["dense"] is None  # the one it was made from is as it was
+    assert densify(trace, TARGET).arrow(["top_k", "out_token", "out_draft_p"]).column(2).null_count == len(trace.cycles)
+
+
+def test_blocks_are_one_text(monkeypatch):
+    target = llama(seed=0, layers=2, name="target")
+    drafter = llama(seed=5, layers=2, like=target, noise=0.15, name="drafter")
+    trace = specviz.generate(target, [[3, 4, 5]], draft=drafter, max_new_tokens=50)
+    whole = columns(densify(trace, target, drafter))
+    for size in (1, 7):
+        monkeypatch.setattr(dense, "BLOCK", size)
+        again = columns(densify(trace, target, drafter))
+        for name in NAMES:
+            np.testing.assert_allclose(again[name], whole[name], atol=1e-4)
+    rows = target.net(torch.tensor([[3, 4, 5, *whole["out_token"][:-1]]])).logits[0, 2:].softmax(-1)
+    np.testing.assert_allclose(whole["out_top_p"][::5], rows.max(-1).values.detach(), atol=1e-4)
+
+
+def test_a_drafter_says_nothing_behind_its_context():
+    short = TableModel(6, 3, near=TARGET, name="short", max_length=9)
+    trace = specviz.generate(TARGET, [[1, 2, 3]], draft=short, max_new_tokens=20, record="dense")
+    p = columns(trace)["out_draft_p"][::5]
+    assert [x is None for x in p] == [False] * 6 + [True] * 14
+    known = specviz.whatif(trace).texts[0]
+    assert (known.draft >= 0).tolist() == [True] * 6 + [False] * 14
+
+
+def test_it_is_written_with_the_run(tmp_path):
+    path = tmp_path / "run.parquet"
+    trace = specviz.generate(TARGET, [[1, 2]], draft=DRAFTER, max_new_tokens=12, record="dense", out=path)
+    again = Trace.open(path)
+    assert columns(again) == columns(trace)
+    assert again.run["record"] == "dense"
+    part = densify(
+        specviz.generate(TARGET, [[1], [2]], max_new_tokens=5, draft=DRAFTER).select(prompt=1), TARGET
+    )
+    assert part.cycles["prompt"].unique().tolist() == [1]
+    plain = specviz.generate(TARGET, [[1, 2]], draft=DRAFTER, max_new_tokens=5, record=None)
+    assert len(columns(densify(plain, TARGET, DRAFTER))["out_top_p"]) == 25
+
+
+def test_what_is_refused():
+    with pytest.raises(ParameterError, match="greedy runs"):
+        specviz.generate(TARGET, [[1]], draft=DRAFTER, record="dense", temperature=0.5)
+    trace = specviz.generate(TARGET, [[1, 2]], draft=DRAFTER, max_new_tokens=9)
+    with pytest.raises(ModelError, match="made by target, not by drafter"):
+        densify(trace, DRAFTER)
+    with pytest.raises(ModelError, match=r"does not write this text \(prompt 0, position 0\)"):
+        densify(trace, TableModel(6, 9, name="target"), DRAFTER)
+    with pytest.raises(ModelError, match="vocabularies differ"):
+        densify(trace, TARGET, TableModel(5, 9, name="other"))
+    with pytest.raises(ParameterError, match="redacted"):
+        densify(trace.redact(), TARGET)
+    sampled = specviz.generate(TARGET, [[1]], draft=DRAFTER, max_new_tokens=5, temperature=1.0)
+    with pytest.raises(ParameterError, match="sampled"):
+        densify(sampled, TARGET)
