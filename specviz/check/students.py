@@ -18,7 +18,9 @@ def without_solutions(book: dict[str, Any]) -> dict[str, Any]:
     cells = []
     for cell in book["cells"]:
         if not solves(cell):
-            blank = {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {}
+            blank: dict[str, Any] = (
+                {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {}
+            )
             cells.append(cell | blank)
     return book | {"cells": cells}
 
