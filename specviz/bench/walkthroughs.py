@@ -68,13 +68,12 @@ def peak(book: Path) -> int:
         try:
             client.execute(env=variables)
         except CellExecutionError as error:
-            raise SpecvizError(
-                f"{book.name} does not run without torch: {error.ename}: {error.evalue}"
-            ) from None
-    said, loaded = cells.cells[-1].outputs[0].text.split()
+            said = f"{error.ename}: {error.evalue}"
+            raise SpecvizError(f"{book.name} does not run without torch: {said}") from None
+    size, loaded = cells.cells[-1].outputs[0].text.split()
     if loaded == "True":
         raise SpecvizError(f"{book.name} loads torch")
-    return int(said)
+    return int(size)
 
 
 def bench(books: Sequence[Path] = ()) -> Report:
@@ -93,7 +92,7 @@ def bench(books: Sequence[Path] = ()) -> Report:
         "walkthroughs",
         "Peak resident memory of each walkthrough's kernel, run from top to bottom without torch",
         {"device": "cpu", "threads": 1, "dtype": "no model", "python": platform.python_version()},
-        [("book", "walkthrough", ""), ("peak", "MB", ".0f")],
+        [("book", "walkthrough", ""), ("peak", "MB", "{:.0f}")],
         rows,
         [Bar(f"{row['book']}, GB", row["peak"] / 1e3, LIMIT, "at most") for row in rows],
         ["The server beside it is not counted: JupyterLab holds 100 to 150 MB more."],

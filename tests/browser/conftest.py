@@ -57,8 +57,10 @@ RUN_ALL = """() => {
 }"""
 FOUND = """async (selector) => (await axe.run(selector)).violations
   .filter((fault) => ["serious", "critical"].includes(fault.impact))
-  .flatMap((fault) => fault.nodes.map((node) =>
-    `${fault.id}: ${node.target.join(" ")}: ${(node.any[0] ?? node.all[0] ?? node.none[0])?.message ?? fault.help}`))"""
+  .flatMap((fault) => fault.nodes.map((node) => {
+    const said = (node.any[0] ?? node.all[0] ?? node.none[0])?.message ?? fault.help;
+    return `${fault.id}: ${node.target.join(" ")}: ${said}`;
+  }))"""
 
 
 @pytest.fixture(scope="session")
@@ -97,8 +99,8 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     contexts: list[Any] = []
 
     def opened(dark: bool = False, allowed: tuple[str, ...] = (), **more: Any) -> Any:
-        size = {"width": 1280, "height": 1000}
-        context = browser.new_context(viewport=size, color_scheme="dark" if dark else "light", **more)
+        more = {"viewport": {"width": 1280, "height": 1000}, **more}
+        context = browser.new_context(color_scheme="dark" if dark else "light", **more)
         contexts.append(context)
         context.set_default_timeout(1000 * PATIENCE)
         for url in allowed:
@@ -116,7 +118,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     yield opened
     for context in contexts:
         context.close()
-    assert not wrong, wrong
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def server(home: Path, module: str, arguments: list[str], path: str = "/api/stat
         port = free.getsockname()[1]
     config = home / "config"
     config.mkdir()
-    others = ("voila.server_extension", "jupyter_lsp", "jupyterlab_jupytext", "jupyter_server_terminals")
+    others = ("voila.server_extension", "jupyterlab_jupytext", "jupyter_server_terminals")
     (config / "jupyter_server_config.json").write_text(
         json.dumps({"ServerApp": {"jpserver_extensions": dict.fromkeys(others, False)}})
     )
@@ -207,13 +209,13 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
 
 @pytest.fixture
 def run_notebook(open_page: Callable[..., Any], lab: tuple[str, str, Path]) -> Callable[..., Any]:
-    """``run_notebook(path, dark=False)``: the page of a copy in JupyterLab, all cells run without an error."""
+    """``run_notebook(path, dark=False)``: a copy's page in JupyterLab, all cells run without an error."""
     address, token, root = lab
 
     def run(source: Path, dark: bool = False) -> Any:
         name = f"{secrets.token_hex(4)}-{source.name}"
         shutil.copy(source, root / name)
-        page = open_page(dark)
+        page = open_page(dark, viewport={"width": 1280, "height": 1500})
         page.goto(f"{address}/lab/tree/{name}?token={token}&reset", wait_until="domcontentloaded")
         page.wait_for_function(IDLE)
         page.evaluate(RUN_ALL)

@@ -1,0 +1,162 @@
+"""JupyterLab as a reader uses it: a walkthrough run to its end, each widget by mouse and by key."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BOOKS = Path(__file__).parents[2] / "notebooks"
+api = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)")
+pytest.importorskip("anywidget", reason="needs the lab extra")
+expect = api.expect
+
+expect.set_options(timeout=60_000)
+
+
+def step_player(page: Any, player: Any) -> None:
+    """Forward and back by key and by mouse; what stands there follows."""
+    where, said, text = player.locator(".where"), player.locator(".said"), player.locator(".text .t")
+    player.focus()
+    page.keyboard.press("Home")
+    expect(where).to_have_text(re.compile(r"cycle 0 / \d+"))
+    expect(said).to_contain_text("prefill")
+    assert text.count() == 0
+    page.keyboard.press("ArrowRight")
+    expect(where).to_have_text(re.compile(r"cycle 1 / \d+"))
+    first = text.count()
+    assert first > 0
+    player.get_by_role("button", name="on (→)").click()
+    expect(where).to_have_text(re.compile(r"cycle 2 / \d+"))
+    assert text.count() > first
+    before = said.inner_text()
+    text.first.click()  # the token leads to the cycle that made it
+    expect(where).to_have_text(re.compile(r"cycle 1 / \d+"))
+    assert said.inner_text() != before
+    page.keyboard.press("End")
+    expect(said).to_contain_text("the text ends")
+
+
+def test_walkthrough_04(run_notebook, open_page, lab, shoot):
+    page = run_notebook(BOOKS / "04_player.ipynb")
+    players, race = page.locator(".sv.player"), page.locator(".sv.race")
+    expect(players).to_have_count(3)
+    expect(race).to_have_count(1)
+    cells = page.locator(".jp-Notebook .jp-Cell").count()
+
+    for number in (0, 2):
+        step_player(page, players.nth(number))
+        shoot(players.nth(number), f"lab-light-player-{number}")
+
+    # A node tells why it fared so; the pointer and the keys choose it.
+    player = players.first
+    player.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    player.locator("g.node[data-i='0']").hover()
+    word = player.locator(".whys .word")
+    first = word.inner_text()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(word).not_to_have_text(first)
+    expect(player.locator(".why")).to_contain_text(re.compile(r"p = |Not judged|Bonus|Correction"))
+
+    # Predict: nothing is told before the reader has called it.
+    guess = players.nth(1)
+    guess.focus()
+    expect(guess.locator(".said")).to_contain_text("Which survive?")
+    assert guess.locator("g.node.accepted:visible, g.node.rejected:visible").count() == 0
+    guess.locator("g.node[data-i='0']").click()
+    expect(guess.locator("g.node[data-i='0']")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("r")
+    expect(guess.locator(".score")).to_contain_text(re.compile(r"Score: \d+ of \d+ nodes"))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    guess.get_by_role("button", name="reveal").click()
+    expect(guess.locator(".score")).to_contain_text("drafts")
+    shoot(guess, "lab-light-predict")
+
+    # The race, by key and by mouse.
+    clock = race.locator(".clock")
+    race.focus()
+    page.keyboard.press("End")
+    expect(race.locator(".leader")).to_contain_text("finished first")
+    done = clock.inner_text()
+    shoot(race, "lab-light-race")
+    page.keyboard.press("Home")
+    expect(clock).not_to_have_text(done)
+    for _ in range(5):  # three prompts are read, then tokens come
+        race.get_by_role("button", name="next pass (→)").click()
+    expect(race.locator(".cell")).not_to_have_count(0)
+
+    # The widgets' keys are no shortcuts of the notebook: `m` there makes a cell Markdown, `x` cuts it.
+    player.focus()
+    for key in ("m", "m", "x", "Enter", "?", "Escape"):
+        page.keyboard.press(key)
+    assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+    assert page.locator(".jp-Notebook.jp-mod-commandMode, .jp-Notebook.jp-mod-editMode").count() == 1
+
+    # What the last cell wrote opens from disk, without a server or a network.
+    file = lab[2] / "decode.html"
+    assert file.stat().st_size < 1_000_000
+    offline = open_page(offline=True)
+    offline.goto(file.as_uri())
+    step_player(offline, offline.locator(".sv.player"))
+
+
+EXPLORER = """
+import specviz as sv
+explorer = sv.explore("speculative", "town", "Translate into German: Tom was tired on Sunday.",
+                      draft="town-draft", max_new_tokens=12)
+explorer
+"""
+
+
+@pytest.fixture
+def explorer(tmp_path):
+    """A notebook of one cell."""
+    if find_spec("torch") is None:
+        pytest.skip("a decode needs torch (the test extra)")
+    nbformat = pytest.importorskip("nbformat", reason="needs jupyterlab (the test extra)")
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(EXPLORER)])
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(book, tmp_path / "explorer.ipynb")
+    return tmp_path / "explorer.ipynb"
+
+
+def decode(page: Any, panel: Any) -> None:
+    """A slider is moved by key, the line of code follows, a decode runs, its row appears."""
+    rows = panel.locator("tbody tr")
+    before = rows.count()
+    code = panel.locator("code.code")
+    line = code.inner_text()
+    slider = panel.locator("input[type=range]").first
+    slider.focus()
+    slider.press("ArrowRight")
+    expect(code).not_to_have_text(line)
+    panel.get_by_role("button", name="Decode").first.click()
+    expect(rows).to_have_count(before + 1)
+    expect(panel.locator(".state")).to_contain_text("done")
+    expect(rows.last).to_contain_text(panel.locator("input[type=number]").first.input_value())
+
+
+def test_the_explorer_decodes(run_notebook, explorer, shoot):
+    page = run_notebook(explorer, dark=True)
+    panel = page.locator(".sv.explore")
+    decode(page, panel)
+    decode(page, panel)
+    assert "length=6" in panel.locator("code.code").inner_text()
+    panel.locator("tbody tr").last.get_by_role("button", name="Player").click()
+    step_player(page, page.locator(".sv.player"))
+    panel.get_by_role("button", name="autoregressive").click()
+    expect(panel.locator("tbody tr")).to_have_count(3)
+    panel.get_by_role("button", name="Race all results").click()
+    race = page.locator(".sv.race")
+    race.focus()
+    page.keyboard.press("End")
+    expect(race.locator(".leader")).to_contain_text("finished first")
+    shoot(page, "lab-explorer")
