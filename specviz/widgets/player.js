@@ -4,7 +4,7 @@
 const PHASES = ["draft", "verify", "commit"];
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
 const COLUMNS = 600; // of the overview
-const WINDOW = 128; // tokens of the text that come and go at once
+const WINDOW = 80; // tokens of the text that come and go at once
 const PLAYER_KEYS = [
   ["← →", "the previous or next cycle"],
   ["Shift+← Shift+→", "one phase: draft, verify, commit"],
@@ -307,7 +307,7 @@ class TextLane {
     if (first !== this.first) this.all = false;
     Object.assign(this, { cycle, phase, first });
     const standing = this.standing(cycle, phase, first);
-    const from = this.all ? 0 : Math.max(0, (Math.floor(standing.length / WINDOW) - 2) * WINDOW);
+    const from = this.all ? 0 : Math.max(0, (Math.floor(standing.length / WINDOW) - 1) * WINDOW);
     const rows = from ? standing.slice(from) : standing;
     this.earlier.hidden = !from;
     if (from) this.earlier.textContent = `… ${many(from, "earlier token")}`;
@@ -349,9 +349,13 @@ class TreeLane {
     Object.assign(this, { record, act, pool: [], edges: [], dots: new Map(), hover: null });
     this.title = h("h3", {}, "Draft");
     this.said = h("span", { class: "soft" });
-    this.links = s("g"), this.nodes = s("g"), this.plot = s("g");
+    this.links = s("g"), this.nodes = s("g"), this.over = s("g", { class: "over" }), this.plot = s("g");
+    // what is the same for all nodes of a fate is one path: few elements make a step fast
+    this.layers = { edge: {}, disc: {}, bar: {} };
+    this.discs = s("g"), this.bars = s("g"), this.signs = s("g");
+    this.over.append(this.bars, this.discs, this.signs);
     this.root = s("g", { class: "node root" }, s("title"), s("rect", { rx: 6 }), s("text", { class: "word" }));
-    this.svg = s("svg", { role: "group", "aria-label": "the draft as a tree" }, this.links, this.root, this.nodes, this.plot);
+    this.svg = s("svg", { role: "group", "aria-label": "the draft as a tree" }, this.links, this.root, this.nodes, this.over, this.plot);
     this.scroll = h("div", { class: "scroll" }, this.svg);
     this.legend = h("div", { class: "legend" });
     this.node = h("section", { class: "tree" }, h("header", {}, this.title, this.said), this.scroll, this.legend);
@@ -383,17 +387,23 @@ class TreeLane {
   }
   group(i) {
     while (this.pool.length <= i) {
-      const g = s("g", { class: "node", role: "button", tabindex: "-1", "data-i": this.pool.length },
-        s("title"), s("rect", { class: "box", rx: 6 }), s("text", { class: "word" }), s("rect", { class: "q", height: 3 }), s("rect", { class: "p", height: 3 }), s("circle", { class: "disc" }), s("text", { class: "mark" }));
-      const edge = s("path", { class: "edge" });
-      this.pool.push({ g, edge, title: g.children[0], box: g.children[1], word: g.children[2], q: g.children[3], p: g.children[4], disc: g.children[5], mark: g.children[6] });
+      const box = s("rect", { class: "box", rx: 6 }), word = s("text", { class: "word" }), mark = s("text", { class: "mark" });
+      const g = s("g", { class: "node", role: "button", tabindex: "-1", "data-i": this.pool.length }, box, word);
+      this.pool.push({ g, box, word, mark });
       this.nodes.append(g);
-      this.links.append(edge);
+      this.signs.append(mark);
     }
     return this.pool[i];
   }
+  // One path a fate, in a layer: {fate: path data}.
+  paint(name, into, found) {
+    const layer = this.layers[name];
+    for (const fate of Object.keys(found)) if (!layer[fate]) into.append(layer[fate] = s("path", { class: `${name} ${fate}` }));
+    for (const [fate, path] of Object.entries(layer)) set(path, { d: found[fate] ?? "" });
+  }
   draw(cycle, phase, guesses) {
     Object.assign(this, { cycle, phase, guesses });
+    const edges = {}, discs = {}, bars = { q: "", p: "" }, add = (into, fate, d) => { into[fate] = (into[fate] ?? "") + d; };
     const em = this.em, { record } = this;
     const plan = this.layout(cycle);
     this.plan = plan;
@@ -401,7 +411,7 @@ class TreeLane {
     const tall = (dense ? 1.55 : 2.35) * em, pitch = tall + (dense ? 0.3 : 0.75) * em, top = 0.7 * em;
     const wide = Math.max(4.6 * em, Math.min(10.5 * em, (this.width - 1.5 * em) / plan.columns));
     const box = wide - (dense ? 1.2 : 1.5) * em;
-    const x = (depth) => 0.5 * em + depth * wide, y = (row) => top + row * pitch;
+    const x = (depth) => Math.round(0.5 * em + depth * wide), y = (row) => Math.round(top + row * pitch);
     Object.assign(this, { x, box, wide });
     const height = y(plan.rows) + 0.1 * em;
     const letters = Math.max(2, Math.floor((box - 0.8 * em) / (0.58 * em)));
@@ -415,8 +425,7 @@ class TreeLane {
     for (let i = 0; i < Math.max(count, this.used ?? 0); i++) {
       const part = this.group(i);
       set(part.g, { display: i < count ? "inline" : "none" });
-      set(part.edge, { display: i < count ? "inline" : "none" });
-      if (i >= count) continue;
+      if (i >= count) { label(part.mark, "", 0, 0, 9); continue; }
       const extra = i === cycle.n;
       const parent = extra ? plan.extra.parent : cycle.parent[i];
       const nx = x(extra ? plan.extra.depth : cycle.depth[i]), ny = y(extra ? plan.extra.y : plan.y[i]);
@@ -424,7 +433,7 @@ class TreeLane {
       const bend = (nx - px) / 2, cy = ny + tall / 2;
       const kind = extra ? `extra ${cycle.kind.name}` : phase > 0 || ["unsent", "pruned"].includes(cycle.status[i]) ? cycle.status[i] : "open";
       const guess = guesses?.has(i) ? " guess" : "";
-      set(part.edge, { d: `M${px} ${py}C${px + bend} ${py} ${nx - bend} ${cy} ${nx} ${cy}`, class: `edge ${kind}` });
+      add(edges, kind, `M${px} ${py}C${px + bend} ${py} ${nx - bend} ${cy} ${nx} ${cy}`);
       const lost = phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]);
       const belief = extra ? NaN : cycle.value("q", i) ?? cycle.value("confidence", i);
       const p = extra ? record.a.out_p?.[cycle.extra] : phase > 0 ? cycle.value("p", i) : NaN;
@@ -432,11 +441,12 @@ class TreeLane {
       const text = record.text(extra ? record.a.out_token[cycle.extra] : cycle.token[i]);
       label(part.word, text === "" ? "∅" : shownToken(text), nx + box / 2, ny + (dense ? tall / 2 - 1 : tall * 0.42), letters);
       const bar = box - 10, low = ny + tall - (dense ? 5 : 10);
-      set(part.q, { x: nx + 5, y: low, width: known(belief) ? Math.max(1, bar * belief) : 0, height: dense ? 2 : 3 });
-      set(part.p, { x: nx + 5, y: low + (dense ? 2 : 4), width: known(p) ? Math.max(1, bar * p) : 0, height: dense ? 2 : 3 });
+      if (known(belief)) bars.q += `M${nx + 5} ${low + 1}h${Math.max(1, bar * belief).toFixed(1)}`;
+      if (known(p)) bars.p += `M${nx + 5} ${low + (dense ? 3 : 5)}h${Math.max(1, bar * p).toFixed(1)}`;
       const mark = extra ? cycle.kind.mark || "▸" : guess && phase === 0 ? "✓" : kind === "open" ? "" : STATUS_MARKS[cycle.status[i]];
-      set(part.disc, { cx: nx + box, cy: ny, r: mark ? 0.55 * em : 0 });
+      if (mark) add(discs, kind, `M${nx + box} ${ny}${dot(0, 0, 0.55 * em)}`);
       label(part.mark, mark, nx + box, ny, 9);
+      set(part.mark, { class: `mark ${kind}` });
       const fate = extra ? cycle.kind.word : phase > 0 ? cycle.status[i] : "not judged yet";
       set(part.g, {
         class: `node ${kind}${guess}${lost ? " dropped" : ""}`, "aria-pressed": guesses && !extra ? String(guesses.has(i)) : null,
@@ -444,6 +454,10 @@ class TreeLane {
       });
     }
     this.used = count;
+    this.paint("edge", this.links, edges);
+    this.paint("disc", this.discs, discs);
+    this.paint("bar", this.bars, bars);
+    set(this.bars, { "stroke-width": dense ? 2 : 3 });
     const plotted = this.signals(height);
     set(this.svg, { width: Math.ceil(x(plan.columns - 1) + box + 0.9 * em), height: Math.ceil(height + plotted) });
     const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "";
@@ -706,9 +720,12 @@ class CacheLane {
     const sent = cycle.status.map((status, i) => [status, i]).filter(([status]) => !["unsent", "pruned", "unreviewed"].includes(status));
     sent.forEach(([status], k) => { if (status !== "accepted") out.add(lead + k); });
     [...this.rows.children].forEach((cell, k) => {
-      cell.hidden = k >= shown || (phase === 0 && !cycle.prefill);
-      cell.className = phase === 2 || cycle.prefill ? (out.has(k) ? "gone" : "kept") : phase === 1 ? "fed" : "";
-      cell.title = k < lead ? (cycle.prefill ? "a token of the prompt" : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${phase === 2 ? (out.has(k) ? ": dropped" : ": kept") : ""}`;
+      const role = phase === 2 || cycle.prefill ? (out.has(k) ? "gone" : "kept") : phase === 1 ? "fed" : "";
+      const fate = { gone: ": dropped", kept: ": kept" }[role] ?? "";
+      set(cell, {
+        hidden: k >= shown || role === "" ? "" : null, class: role,
+        title: k < lead ? (cycle.prefill ? "a token of the prompt" : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${fate}`,
+      });
     });
     const more = fed > shown ? ` (the first ${shown} are drawn)` : "";
     this.said.textContent = phase === 0 && !cycle.prefill ? `${before.toLocaleString("en")} from before`
@@ -1037,7 +1054,12 @@ function render({ model, el }) {
   chooser.addEventListener("change", () => choose(+chooser.value));
   speeds.addEventListener("change", () => { speed = +speeds.value; tell(); });
 
-  function resize() { tree.size(); show(row, phase, false); }
+  // Beside each other where there is room, in the letters' measure; a container query would cost a layout a step.
+  function arrange() {
+    root.classList.toggle("narrow", el.clientWidth < 58 * (parseFloat(getComputedStyle(root).fontSize) || 14));
+    tree.size();
+  }
+  function resize() { arrange(); show(row, phase, false); }
   let width = 0;
   const observer = new ResizeObserver(() => { if (el.clientWidth !== width) { width = el.clientWidth; resize(); } });
   const clampPrompt = () => Math.max(0, Math.min(header.prompts.length - 1, model.get("prompt")));
@@ -1067,7 +1089,7 @@ function render({ model, el }) {
   byPhase.setAttribute("aria-pressed", String(substeps));
   root.classList.toggle("projector", model.get("projector"));
   open(clampPrompt());
-  tree.size();
+  arrange();
   width = el.clientWidth;
   row = prompt.first;
   show(prompt.first + model.get("cycle"), Math.max(0, PHASES.indexOf(model.get("phase"))), false);
