@@ -48,7 +48,7 @@ class BiLD(Method):
         ("draft:fallback", "        if max q ≤ α_FB: fall back, x_i is not drafted"),
         ("draft:length", "        at the cap: hand over as well"),
         ("draft:eos", "        if x_i ends the text: stop without the large model"),
-        ("forward", "    p_1 .. p_n+1 = large(text + x_1 .. x_n)    # one pass"),
+        ("forward", "    p_1 .. p_n+1 = large(text + x_1 .. x_n)"),
         ("verify", "    for i = 1 .. n, until one fails:"),
         ("verify:accepted", "        keep x_i if −ln p_i(x_i) ≤ α_RB"),
         ("verify:rejected", "        else roll back: drop x_i and all behind it"),

@@ -40,7 +40,7 @@ class Speculative(Method):
         ("draft", "        q_i = draft(text + x_1 .. x_i-1)"),
         ("draft:unsure", "        if max q_i < stop: no more drafting, x_i is not sent"),
         ("draft", "        x_i = argmax q_i, or a draw from q_i"),
-        ("forward", "    p_1 .. p_γ+1 = target(text + x_1 .. x_γ)   # one pass"),
+        ("forward", "    p_1 .. p_γ+1 = target(text + x_1 .. x_γ)"),
         ("verify", "    for i = 1 .. γ, until one fails:"),
         ("verify:accepted", "        accept x_i if argmax p_i is x_i, or u < p_i(x_i) / q_i(x_i)"),
         ("verify:rejected", "        else reject it; what stands behind is not judged"),
