@@ -50,6 +50,7 @@ IDLE = """() => {
   return !!context && context.isReady && !context.pendingInput
     && kernel?.connectionStatus === "connected" && kernel.status === "idle";
 }"""
+DARK = """() => window.jupyterapp.commands.execute("apputils:change-theme", { theme: "JupyterLab Dark" })"""
 RUN_ALL = """() => {
   window.ran = null;
   window.jupyterapp.commands.execute("notebook:run-all-cells").then(
@@ -218,6 +219,9 @@ def run_notebook(open_page: Callable[..., Any], lab: tuple[str, str, Path]) -> C
         page = open_page(dark, viewport={"width": 1280, "height": 1500})
         page.goto(f"{address}/lab/tree/{name}?token={token}&reset", wait_until="domcontentloaded")
         page.wait_for_function(IDLE)
+        if dark:  # JupyterLab does not follow the system by itself
+            page.evaluate(DARK)
+            page.wait_for_selector("body[data-jp-theme-light='false']")
         page.evaluate(RUN_ALL)
         page.wait_for_function("() => window.ran !== null")
         failed = page.locator(".jp-OutputArea-output[data-mime-type$='stderr']").all_inner_texts()
@@ -233,8 +237,12 @@ def serve_page(chromium: str, tmp_path: Path) -> Iterator[Callable[[Path], str]]
     """``serve_page(notebook)``: the address of a notebook as a page, under Voila."""
     pytest.importorskip("voila", reason="needs voila (the test extra)")
     running = ExitStack()
-    ip = f"--Voila.ip={LOOPBACK}"
-    yield lambda book: running.enter_context(server(tmp_path, "voila", [ip, str(book)]))
+    arguments = [
+        f"--Voila.ip={LOOPBACK}",
+        # jupytext's front end is for JupyterLab alone; Voila logs an error on loading it
+        "--VoilaConfiguration.extension_denylist=jupyterlab-jupytext",
+    ]
+    yield lambda book: running.enter_context(server(tmp_path, "voila", [*arguments, str(book)]))
     running.close()
 
 

@@ -108,11 +108,11 @@ def test_walkthrough_04(run_notebook, open_page, lab, shoot):
     step_player(offline, offline.locator(".sv.player"))
 
 
+# So short a draft takes several cycles, however well the drafter guesses.
 EXPLORER = """
 import specviz as sv
-explorer = sv.explore("speculative", "town", "Translate into German: Tom was tired on Sunday.",
-                      draft="town-draft", max_new_tokens=12)
-explorer
+sv.explore("speculative", "town", "Translate into German: The doctor bought a red bicycle in the old market.",
+           draft="town-draft", draft_length=1, max_new_tokens=12)
 """
 
 
@@ -147,9 +147,11 @@ def decode(page: Any, panel: Any) -> None:
 def test_the_explorer_decodes(run_notebook, explorer, shoot):
     page = run_notebook(explorer, dark=True)
     panel = page.locator(".sv.explore")
+    expect(panel).to_have_class(re.compile(r"\bdark\b"))  # the theme is the notebook's
     decode(page, panel)
     decode(page, panel)
-    assert "length=6" in panel.locator("code.code").inner_text()
+    shoot(panel, "lab-dark-explorer")
+    assert "draft_length=3" in panel.locator("code.code").inner_text()
     panel.locator("tbody tr").last.get_by_role("button", name="Player").click()
     step_player(page, page.locator(".sv.player"))
     panel.get_by_role("button", name="autoregressive").click()
@@ -159,4 +161,4 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot):
     race.focus()
     page.keyboard.press("End")
     expect(race.locator(".leader")).to_contain_text("finished first")
-    shoot(page, "lab-explorer")
+    shoot(page, "lab-dark-explorer-race")
