@@ -142,7 +142,8 @@ def test_predictions_are_scored(opened):
     truth = (first["status"] == "accepted").tolist()
     right = sum(guess == real for guess, real in zip([True, True, False, False], truth))
     expect(page.locator(".score")).to_contain_text(f"Score: {right} of {len(truth)} nodes")
-    press(page, "ArrowRight")
+    press(page, "ArrowRight")  # the next cycle, again without its verdict
+    assert page.locator("g.node.accepted:visible, g.node.rejected:visible, g.node.extra:visible").count() == 0
     page.locator("g.node[data-i='0']").click()
     page.locator("g.node[data-i='0']").click()  # taken back
     expect(page.locator("g.node[data-i='0']")).to_have_attribute("aria-pressed", "false")
