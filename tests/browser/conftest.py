@@ -221,7 +221,7 @@ def run_notebook(open_page: Callable[..., Any], lab: tuple[str, str, Path]) -> C
         page.wait_for_function(IDLE)
         if dark:  # JupyterLab does not follow the system by itself
             page.evaluate(DARK)
-            page.wait_for_selector("body[data-jp-theme-light='false']")
+            page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
         page.evaluate(RUN_ALL)
         page.wait_for_function("() => window.ran !== null")
         failed = page.locator(".jp-OutputArea-output[data-mime-type$='stderr']").all_inner_texts()

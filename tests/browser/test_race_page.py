@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -14,21 +12,7 @@ from traces import build, cycles, metadata, piece
 
 from specviz.trace import Recorder
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytest.importorskip("anywidget", reason="needs the lab extra")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND"]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    named = (os.environ.get("TEST_BROWSER"), "chromium-headless-shell", "chromium")
-    path = next((found for name in named if name and (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip("no chromium")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +30,12 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture
-def page(browser, path):
-    context = browser.new_context(viewport={"width": 1280, "height": 1000}, offline=True)
-    page = context.new_page()
-    wrong = []
-    page.on(
-        "request", lambda r: None if r.url.startswith(("file:", "blob:", "data:")) else wrong.append(r.url)
-    )
-    page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda e: wrong.append(str(e)))
-    page.on("dialog", lambda d: (wrong.append(d.message), d.dismiss()))
+def page(open_page, shoot, path, request):
+    page = open_page(offline=True)
     page.goto(path.as_uri())
     page.wait_for_selector(".race .strip .runner")
     yield page
-    if folder := os.environ.get("SHOTS"):
-        page.screenshot(path=Path(folder) / f"race-{len(os.listdir(folder))}.png", full_page=True)
-    context.close()
-    assert not wrong, wrong
+    shoot(page, f"race-{request.node.name.removeprefix('test_')}")
 
 
 def clock(page) -> str:
