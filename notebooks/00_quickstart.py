@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -125,7 +127,7 @@ for ax, (name, run) in zip(axes, runs.items()):
 plt.show()
 
 # %% [markdown]
-# Fewer cycles, yet hardly less time: with models this small, four passes of the drafter cost almost what they save. The
+# A quarter of the cycles, yet nowhere near a quarter of the time: the drafter's own passes are not free. The
 # next two walkthroughs measure why, and when it pays.
 #
 # **A question for you.** `bild` is marked *lossy*. Which texts did it change?
