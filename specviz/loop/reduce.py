@@ -25,7 +25,7 @@ from .cycle import Cycle
 
 TOP = 5  # candidates in each top list
 HELD = 1 << 22  # logits that are held at most, about
-CHUNK = 1 << 18  # logits reduced at once on a CPU: more would fall out of its cache
+CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its cache
 BLOCKS = 128  # see `top`
 KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes of which the target's opinion is kept
 
@@ -488,7 +488,9 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     blocks_of_row = -(-vocabulary // width)
     if spare := width * blocks_of_row - vocabulary:
         logits = torch.nn.functional.pad(logits, (0, spare), value=-torch.inf)
-    blocks = logits.view(rows, blocks_of_row, width)
-    chosen = blocks.amax(-1).topk(k).indices
-    values, at = blocks.gather(1, chosen[:, :, None].expand(-1, -1, width)).view(rows, -1).topk(k)
+    blocks = logits.reshape(rows * blocks_of_row, width)
+    chosen = blocks.amax(-1).view(rows, -1).topk(k).indices
+    first = torch.arange(0, len(blocks), blocks_of_row, device=logits.device)  # each row's first block
+    found = blocks.index_select(0, (chosen + first[:, None]).view(-1))
+    values, at = found.view(rows, -1).topk(k)
     return values, chosen.gather(1, at // width) * width + at % width
