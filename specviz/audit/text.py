@@ -34,7 +34,7 @@ SAMPLE = 8  # texts over which the bound is measured
 PLACES = 3  # places looked at in one text
 RECORDED = 32  # texts whose recorded probabilities are compared
 DRAWS = 300  # of the chi-square test
-LOOKED = 8  # prompts among which that test looks for a varied one
+LOOKED = 64  # prompts among which that test looks for a varied one
 
 
 def run(
