@@ -137,6 +137,22 @@ def test_many_cycles_reduced_together_are_what_each_is_alone(pair, method, monke
                 assert a[column].astype(str).equals(b[column].astype(str))
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_batches_join(pair, temperature, monkeypatch):
+    target, drafter = pair
+    options = {"draft": drafter, "max_new_tokens": 40, "temperature": temperature}
+    together = specviz.generate(target, [[3, 4, 5], [9]], "bild", **options)
+    monkeypatch.setattr("specviz.trace.recorder.BATCH", 3)
+    apart = specviz.generate(target, [[3, 4, 5], [9]], "bild", **options)
+    phases = [f"{phase}_time" for phase in ("draft", "forward", "verify", "commit")]
+    for name in ("cycles", "nodes", "outputs"):
+        timed = ["run", "start", "duration", *phases]
+        a, b = (getattr(t, name).drop(columns=timed, errors="ignore") for t in (together, apart))
+        assert a.equals(b)
+    cycles = apart.cycles
+    assert (np.diff(cycles["start"]) >= cycles["duration"][:-1]).all()  # the clock runs on
+
+
 def test_without_a_record_the_text_is_left(pair):
     target, drafter = pair
     whole = specviz.generate(target, [3, 4], draft=drafter, max_new_tokens=20)

@@ -131,6 +131,28 @@ def test_many_batches_keep_their_order(tmp_path, monkeypatch):
     assert trace.nodes.equals(traces.build("tree", prompts=4, tokens=80).nodes)
 
 
+def test_columns_of_many_cycles_are_those_cycles(tmp_path):
+    one_by_one = Recorder({"run": "r", "method": "m", "sampling": {"seed": 7}})
+    one_by_one.add({"cycle": 0})
+    one_by_one.add({"cycle": 1, "node_token": [5, 6], "node_q": np.array([0.5, np.nan]), "stop": "length"})
+    one_by_one.add({"cycle": 2, "node_token": []})
+    together = Recorder({"run": "r", "method": "m", "sampling": {"seed": 7}}, tmp_path / "run.parquet")
+    together.extend(
+        {
+            "cycle": [0, 1, 2],
+            "stop": (None, "length", None),
+            "node_token": ([5, 6], np.array([-1, 2, 0])),
+            "node_q": (np.array([0.5, np.nan]), np.array([-1, 2, -1])),
+        },
+        3,
+    )
+    names = [c.name for c in schema.COLUMNS]
+    assert together.close().arrow(names).to_pylist() == one_by_one.close().arrow(names).to_pylist()
+    recorder = Recorder({"run": "r", "method": "m"})
+    with pytest.raises(TraceError, match=r"column node_token cannot hold .*: 2 entries for 1"):
+        recorder.extend({"cycle": [0], "node_token": ([5, 6], np.array([1]))}, 1)
+
+
 def test_a_cycle_with_a_wrong_column_or_length_is_refused():
     def close(cycle):
         recorder = Recorder({"run": "r", "method": "m"})
