@@ -124,7 +124,7 @@ function render({ model, el }) {
     if (!rows.length) { table.replaceChildren(h("p", { class: "soft" }, "Nothing has run yet: move the sliders and press Decode.")); return; }
     const names = parameters.map((p) => p.name);
     const columns = COLUMNS.filter(([key]) => rows.some((row) => row[key] !== null && row[key] !== undefined));
-    const head = ["", "method", ...names, ...columns.map((c) => c[1]), "text is", ""];
+    const head = ["", "method", "", ...names, ...columns.map((c) => c[1]), "text is"];
     const titles = new Map(columns.map((c) => [c[1], c[3]]));
     const shown = (v) => (v === undefined || v === null ? "–" : typeof v === "number" ? number(v) : String(v));
     const body = rows.map((row) => {
@@ -134,11 +134,10 @@ function render({ model, el }) {
       const badge = { exact: "yes", "exact up to ties": "ties" }[row.exactness] ?? "lossy";
       const same = row.same_text === true ? " = baseline's" : row.same_text === false ? " ≠ baseline's" : "";
       return h("tr", { class: row.run === model.get("chosen") ? "chosen" : "" },
-        h("td", { class: "n" }, `${row.run}${row.complete ? "" : " ✂"}`), h("th", { scope: "row" }, row.method),
+        h("td", { class: "n" }, `${row.run}${row.complete ? "" : " ✂"}`), h("th", { scope: "row" }, row.method), h("td", { class: "acts" }, open, use),
         ...names.map((name) => h("td", { class: "n" }, shown(row[name]))),
         ...columns.map(([key, , format]) => h("td", { class: "n" }, row[key] === null || row[key] === undefined ? "–" : format(row[key]))),
-        h("td", { class: "is" }, h("span", { class: `badge ${badge}` }, row.exactness || "not said"), same, row.complete ? "" : h("small", {}, " cut off")),
-        h("td", { class: "acts" }, open, use));
+        h("td", { class: "is" }, h("span", { class: `badge ${badge}` }, row.exactness || "not said"), same, row.complete ? "" : h("small", {}, " cut off")));
     });
     table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, ...head.map((word) => h("th", { scope: "col", title: titles.get(word) ?? "" }, word)))), h("tbody", {}, ...body)));
   }

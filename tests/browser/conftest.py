@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -253,23 +254,26 @@ def serve_page(chromium: str, tmp_path: Path) -> Iterator[Callable[[Path], str]]
 def axe(request: pytest.FixtureRequest) -> Callable[..., list[str]]:
     """``axe(page, selector)``: serious and critical violations below the selector, each in a line.
 
-    axe-core comes from npm once and stays in pytest's cache; without either the test is skipped.
+    axe-core comes from npm once and stays in pytest's cache; where neither has it, the test that calls is
+    skipped.
     """
-    folder = request.config.cache.mkdir(AXE.replace("@", "-"))
-    source = folder / "node_modules/axe-core/axe.min.js"
-    if not source.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("axe-core is not in pytest's cache, and there is no npm to fetch it")
-        call = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", AXE]
-        done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode:
-            pytest.skip(f"npm could not fetch {AXE}: {done.stderr.strip().splitlines()[-1:]}")
 
-    text = source.read_text(encoding="utf8")
+    @cache
+    def text() -> str:
+        folder = request.config.cache.mkdir(AXE.replace("@", "-"))
+        source = folder / "node_modules/axe-core/axe.min.js"
+        if not source.exists():
+            npm = shutil.which("npm")
+            if npm is None:
+                pytest.skip("axe-core is not in pytest's cache, and there is no npm to fetch it")
+            call = [npm, "install", f"--prefix={folder}", "--no-audit", "--no-fund", "--ignore-scripts", AXE]
+            done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode:
+                pytest.skip(f"npm could not fetch {AXE}: {done.stderr.strip().splitlines()[-1:]}")
+        return source.read_text(encoding="utf8")
 
     def check(page: Any, selector: str) -> list[str]:
-        page.evaluate(f"() => {{ if (!window.axe) {{ {text} }} }}")
+        page.evaluate(f"() => {{ if (!window.axe) {{ {text()} }} }}")
         return page.evaluate(FOUND, selector)
 
     return check

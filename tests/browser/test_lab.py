@@ -144,7 +144,7 @@ def decode(page: Any, panel: Any) -> None:
     expect(rows.last).to_contain_text(panel.locator("input[type=number]").first.input_value())
 
 
-def test_the_explorer_decodes(run_notebook, explorer, shoot):
+def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     page = run_notebook(explorer, dark=True)
     panel = page.locator(".sv.explore")
     expect(panel).to_have_class(re.compile(r"\bdark\b"))  # the theme is the notebook's
@@ -162,3 +162,5 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot):
     page.keyboard.press("End")
     expect(race.locator(".leader")).to_contain_text("finished first")
     shoot(page, "lab-dark-explorer-race")
+    for view in (".sv.explore", ".sv.race"):  # in the notebook's own dark colours
+        assert not axe(page, view)

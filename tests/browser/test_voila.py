@@ -19,7 +19,7 @@ expect = api.expect
 expect.set_options(timeout=60_000)
 
 
-def test_the_explorer_is_a_page(serve_page, open_page, shoot):
+def test_the_explorer_is_a_page(serve_page, open_page, shoot, axe):
     page = open_page(allowed=ICONS)
     page.goto(serve_page(BOOK))
     panel = page.locator(".sv.explore")
@@ -40,3 +40,4 @@ def test_the_explorer_is_a_page(serve_page, open_page, shoot):
     player.get_by_role("button", name="back (←)").click()
     expect(where).not_to_have_text(last)
     shoot(page, "voila")
+    assert not axe(page, ".sv.explore")
