@@ -95,7 +95,7 @@ def bench(books: Sequence[Path] = ()) -> Report:
         [("book", "walkthrough", ""), ("peak", "MB", "{:.0f}")],
         rows,
         [Bar(f"{row['book']}, GB", row["peak"] / 1e3, LIMIT, "at most") for row in rows],
-        ["The server beside it is not counted: JupyterLab holds 100 to 150 MB more."],
+        ["The server beside it is not counted: JupyterLab held 116 MB where that was looked up."],
     )
 
 
