@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BENCHES: dict[str, str] = {
     "overhead": "what recording costs: paired runs with and without, every method (bar: at most 3 %)",
     "peers": "this package against transformers: same models, prompts and threads, in one run",
+    "whatif": "what-ifs against reruns, cycle for cycle (bars: exact ones equal, bounded ones contain)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
 }
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.view.heat import heat_map
 from specviz.view.plots import confidence, phases, reliability, timeline, token_strip
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
-__all__ = ["confidence", "html", "page", "phases", "png", "reliability", "text", "timeline", "token_strip"]
+__all__ = [
+    "confidence", "heat_map", "html", "page", "phases", "png", "reliability", "text", "timeline",
+    "token_strip",
+]  # fmt: skip
 
 
 def html(trace: Trace, most: int = 2) -> str:

@@ -1,0 +1,218 @@
+"""What-ifs against reruns: does a replayed setting do what the real one does, cycle for cycle?
+
+Each question is asked of one recorded run with its dense record, and each setting then really run on the same
+prompts. The whole structure of every cycle is compared, not sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from specviz import metrics
+from specviz.bench.prompts import spread
+from specviz.bench.report import Bar, Report
+from specviz.bench.runner import setting
+from specviz.errors import ParameterError
+from specviz.loop import densify, generate
+from specviz.replay import Answer, Step, Walk, WhatIf
+
+# The run that is asked, and the settings it is asked about.
+LENGTHS = [{"draft_length": n, "stop": 0.0} for n in (1, 2, 3, 6, 12)]
+STOPS = [{"draft_length": n, "stop": s} for n, s in ((8, 0.2), (8, 0.4), (5, 0.6), (12, 0.8), (4, 0.95))]
+LOOKUPS = [
+    {"ngram_max": most, "ngram_min": least, "draft_length": n}
+    for most, least, n in ((1, 1, 10), (2, 1, 5), (3, 1, 10), (3, 2, 16), (5, 3, 3))
+]
+THRESHOLDS = [
+    {"fallback": 0.5, "rollback": 1.0},
+    {"fallback": 0.5, "rollback": 4.0},
+    {"fallback": 0.7, "rollback": 2.0},
+    {"fallback": 0.9, "rollback": 2.0, "cap": 4},
+    {"fallback": 0.4, "rollback": 2.0, "review_end": True},
+]
+QUESTIONS: dict[str, tuple[str, dict[str, Any], str, list[dict[str, Any]]]] = {
+    "draft length": ("speculative", {"draft_length": 8}, "speculative", LENGTHS),
+    "stop": ("speculative", {"draft_length": 8}, "speculative", STOPS),
+    "n-grams": ("autoregressive", {}, "prompt_lookup", LOOKUPS),
+    "thresholds": ("bild", {}, "bild", THRESHOLDS),
+}
+EXACT_FIELDS = ("cycle", "keep", "accepted", "cut", "unreviewed", "emitted")
+WIDTH = 0.1
+WIDTH, TOLD = 0.1, 0.98
+COLUMNS = [
+    ("question", "question", ""),
+    ("setting", "setting", ""),
+    ("texts", "texts", "{:d}"),
+    ("equal", "equal", "{:.3f}"),
+    ("inside", "inside", "{:.3f}"),
+    ("width", "width", "{:.1%}"),
+    ("told", "told", "{:.1%}"),
+    ("time", "time", "{:+.1%}"),
+]
+
+
+def bench(
+    model: Any,
+    drafts: list[Any],
+    entries: list[dict[str, Any]],
+    *,
+    prompts: int = 100,
+    max_new_tokens: int = 64,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """Ask each question of a recorded run, run each setting, and compare every cycle.
+
+    Raises
+    ------
+    ParameterError
+        If there is no draft model.
+    """
+    if not drafts:
+        raise ParameterError("the what-ifs are about a draft model: pass --draft")
+    drafter = drafts[0]
+    texts = [model.encode(text) for text in enough(entries, prompts)]
+    rest = {"draft": drafter, "max_new_tokens": max_new_tokens}
+    rows: list[dict[str, Any]] = []
+    widths: list[float] = []
+    total = sum(len(settings) for *_, settings in QUESTIONS.values())
+    recorded: dict[str, WhatIf] = {}
+    for question, (base, own, method, settings) in QUESTIONS.items():
+        if base not in recorded:
+            generate(model, texts[0], base, **rest, **own)  # the first run warms up
+            recorded[base] = WhatIf(densify(generate(model, texts, base, **rest, **own), model, drafter))
+        for values in settings:
+            answer = getattr(recorded[base], method)(**values)
+            again = generate(model, texts, method, **rest, **values)
+            row = {"question": question, "setting": spell(values), "texts": len(texts)}
+            row |= verdict(answer.walks[0], again)
+            vague = width(answer, 0)
+            widths += vague
+            row["width"] = float(np.median(vague)) if vague else None
+            if (
+                method == "speculative"
+            ):  # elsewhere the base run has no passes of that kind to take prices from
+                modelled = recorded[base].clock(answer).table["seconds"].iloc[0]
+                row["time"] = float(modelled / metrics.seconds(again, prefill=False) - 1)
+            rows.append(row)
+            tick(len(rows), total, question)
+    return judge(rows, widths, setting(model, drafts[:1], prompts=len(texts), max_new_tokens=max_new_tokens))
+
+
+def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]) -> Report:
+    """The report of the compared settings."""
+    bars = []
+    for question in QUESTIONS:
+        some = [row for row in rows if row["question"] == question]
+        bars.append(Bar(f"{question}: texts whose every cycle is the rerun's", least(some, "equal"), 1.0))
+        bars.append(Bar(f"{question}: texts whose bounds hold the rerun", least(some, "inside"), 1.0))
+        if (
+            question != "thresholds"
+        ):  # another text is another text: how far one can tell is not ours to promise
+            bars.append(Bar(f"{question}: cycles that were told", least(some, "told"), TOLD))
+    middle = float(np.median(widths)) if widths else 0.0
+    bars.append(Bar("median width of a text's interval of drafted tokens", middle, WIDTH, "at most"))
+    errors = [abs(row["time"]) for row in rows if row.get("time") is not None]
+    notes = [
+        "equal: share of texts whose replayed cycles are the rerun's in all that is marked exact, and whose "
+        "named token stands where it was said to. inside: share whose bounds hold what the rerun drafted.",
+        "width: of the interval of a text's drafted tokens, over its middle, where there is one. told: "
+        "replayed cycles over the rerun's. time: modelled over real decoding time, less one.",
+    ]
+    if errors:
+        notes.append(
+            f"Median error of the modelled time: {np.median(errors):.1%}, the largest {max(errors):.1%}."
+        )
+    return Report("whatif", "What-ifs against reruns", where, COLUMNS, rows, bars, notes, spare=("texts",))
+
+
+def least(rows: list[dict[str, Any]], name: str) -> float:
+    """The smallest value of a column."""
+    return min(row[name] for row in rows)
+
+
+def verdict(walks: list[Walk], again: Any) -> dict[str, float]:
+    """Shares of the texts that are right, and of the cycles that were told."""
+    cycles = again.cycles
+    cycles = cycles[cycles["cycle"] > 0]
+    real = {number: some.to_dict("records") for number, some in cycles.groupby("prompt")}
+    written = again.outputs.groupby("prompt")["token"].apply(list).to_dict()
+    found = [compare(walk, real[number], written[number]) for number, walk in enumerate(walks)]
+    told = sum(len(walk.steps) for walk in walks)
+    return {
+        "equal": float(np.mean([equal for equal, _ in found])),
+        "inside": float(np.mean([inside for _, inside in found])),
+        "told": told / len(cycles),
+    }
+
+
+def compare(walk: Walk, rows: list[dict[str, Any]], text: list[int]) -> tuple[bool, bool]:
+    """A replayed text against its rerun.
+
+    Returns
+    -------
+    equal : bool
+        Whether all replayed cycles are the rerun's in everything that is marked exact, the last one its last;
+        and where the replay stopped at a token, whether the rerun really wrote it there, in that cycle.
+    inside : bool
+        Whether what is bounded lies between its bounds.
+    """
+    pairs = list(zip(walk.steps, rows))
+    equal = len(pairs) == len(walk.steps) and all(same(*pair) for pair in pairs)
+    inside = all(
+        s.sent <= r["sent"] <= s.sent_high and s.drafted <= r["drafted"] <= s.drafted_high for s, r in pairs
+    )
+    place = walk.place
+    if place is None:
+        equal = equal and len(walk.steps) == len(rows)
+    elif place.token is not None:
+        row = rows[place.cycle - 1] if place.cycle <= len(rows) else {"keep": 0, "emitted": 0}
+        here = row["keep"] <= place.position < row["keep"] + row["emitted"]
+        equal = equal and here and text[place.position] == place.token
+    return equal, inside
+
+
+def same(step: Step, row: dict[str, Any]) -> bool:
+    """Whether a replayed cycle is the real one in all that is not bounded."""
+    exact = (step.cycle, step.start, step.accepted, step.cut, step.unreviewed, step.emitted)
+    equal = exact == tuple(row[name] for name in EXACT_FIELDS)
+    if step.certain:
+        equal = equal and (step.sent, step.drafted) == (row["sent"], row["drafted"])
+    return equal and step.stop in ("", row["stop"])
+
+
+def width(answer: Answer, row: int) -> list[float]:
+    """For each text whose drafted tokens are only bounded: how wide the interval is, over its middle."""
+    found = []
+    for walk in answer.walks[row]:
+        low = sum(step.drafted for step in walk.steps)
+        high = sum(step.drafted_high for step in walk.steps)
+        if high > low:
+            found.append(2 * (high - low) / (high + low))
+    return found
+
+
+def enough(entries: list[dict[str, Any]], n: int) -> list[Any]:
+    """`n` different prompts of one turn: every turn of the suite, and if those are too few, two in one."""
+    found: list[Any] = []
+    for entry in spread(entries, len(entries)):
+        found += entry["turns"] if "turns" in entry else [entry["prompt"]]
+    plain = [text for text in found if isinstance(text, str)]
+    if len(found) < n and len(plain) < 2:
+        raise ParameterError(
+            f"there are {len(found)} prompts, and {n} are wanted: give more, or a lower --number"
+        )
+    for i in count():
+        if len(found) >= n:
+            return found[:n]
+        gap = 1 + i // len(plain)
+        found.append(f"{plain[i % len(plain)]}\n{plain[(i + gap) % len(plain)]}")
+    raise AssertionError
+
+
+def spell(values: dict[str, Any]) -> str:
+    """A setting in words."""
+    return " ".join(f"{name}={value:g}" for name, value in values.items())

@@ -1,0 +1,93 @@
+"""A what-if over two parameters as a map: one cell a setting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.errors import ParameterError
+from specviz.view.plots import _axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.patches import Patch
+
+    from specviz.replay import Answer
+
+# What a cell's badge adds to its number, so that no map hides how sure it is.
+MARKS = {"exact": "", "bounded": "±", "modelled": "~", "needs a rerun": "?"}
+NAMES = {"tau": "τ, tokens a cycle", "tokens_per_second": "tokens/s"}
+ROOM = 60  # cells with a number in each; more are only coloured
+
+
+def heat_map(
+    answer: Answer, x: str | None = None, y: str | None = None, value: str = "tau", ax: Axes | None = None
+) -> Axes:
+    """One number of an answer over two of its parameters; the brightest cell is the largest.
+
+    A cell's number is followed by ± where it is bounded, ~ where it is modelled, and ? where the replay had
+    to stop and the number is of the cycles before; such cells are hatched.
+
+    Parameters
+    ----------
+    answer : Answer
+        Of `specviz.whatif`, with several values of both parameters and one of any other.
+    x, y : str, optional
+        Default: the two parameters that have several values.
+    value : str
+        A column of ``answer.table``.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        ``answer.trace(...)`` opens a cell.
+
+    Raises
+    ------
+    ParameterError
+        If the answer has no such columns, or several rows for a cell.
+    """
+    table = answer.table
+    several = [name for name in answer.parameters if table[name].nunique() > 1]
+    x = x or next((name for name in several if name != y), None)
+    y = y or next((name for name in several if name != x), None)
+    for name in (x, y, value):
+        if name is None or name not in table:
+            raise ParameterError(
+                f"a map needs two parameters with several values and one number, not {x}, {y} and {value}; "
+                f"the answer has {', '.join(several) or 'none'} and the columns {', '.join(table)}"
+            )
+    assert x is not None
+    assert y is not None
+    if x == y or table.duplicated([x, y]).any():
+        raise ParameterError(f"several settings share a cell of {x} and {y}: ask for one value of the others")
+    grid = table.pivot(index=y, columns=x, values=value).to_numpy(np.float64)
+    badges = table.pivot(index=y, columns=x, values="badge").to_numpy()
+    columns, rows = sorted(table[x].unique()), sorted(table[y].unique())
+    ax = _axes(ax, (max(4.0, 1.4 + 0.62 * len(columns)), max(2.2, 1.2 + 0.42 * len(rows))))
+    image = ax.imshow(grid, cmap="cividis", aspect="auto", origin="lower")
+    ax.set_xticks(range(len(columns)), [f"{v:g}" for v in columns])
+    ax.set_yticks(range(len(rows)), [f"{v:g}" for v in rows])
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.set_title(f"{NAMES.get(value, value)} [{answer.badges.get(value, answer.badge)}]", loc="left", size=10)
+    ax.figure.colorbar(image, ax=ax)
+    middle = np.nanmean([np.nanmin(grid), np.nanmax(grid)])
+    for i, j in np.ndindex(grid.shape):
+        badge = str(badges[i, j])
+        if badge == "needs a rerun":
+            ax.add_patch(_hatch(i, j))
+        if grid.size <= ROOM and grid[i, j] == grid[i, j]:
+            colour = "black" if grid[i, j] > middle else "white"
+            # A badge is of the whole row: a number that is exact in a bounded row bears no mark.
+            mark = MARKS.get(badge, "") if badge != "bounded" or f"{value}_lo" in table else ""
+            ax.text(j, i, f"{grid[i, j]:.3g}{mark}", ha="center", va="center", color=colour, size=8)
+    return ax
+
+
+def _hatch(row: int, column: int) -> Patch:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor="0.6")

@@ -1,0 +1,69 @@
+"""The bench of what-ifs compares whole cycles with reruns, and says so when they differ."""
+
+from __future__ import annotations
+
+import pytest
+
+from specviz.bench import find, whatif
+from specviz.errors import ParameterError
+from specviz.models import load
+from specviz.replay import question
+
+ENTRIES = [
+    {"turns": ["Hello there", "And now?"], "kind": "conversation"},
+    {"prompt": "One two three", "kind": "counting"},
+]
+
+
+@pytest.fixture(scope="module")
+def pair(folders):
+    return load(folders.target), load(folders.draft)
+
+
+def test_it_holds_on_a_tiny_pair(pair):
+    done = []
+    report = find("whatif")(
+        pair[0], [pair[1]], ENTRIES, prompts=3, max_new_tokens=8, tick=lambda *now: done.append(now)
+    )
+    assert len(report.rows) == len(done) == 20
+    for row in report.rows:
+        assert row["equal"] == row["inside"] == 1, row
+    assert {row["question"] for row in report.rows} == set(whatif.QUESTIONS)
+    assert report.as_dict()["rows"][0]["time"] is not None
+    assert any("Median error of the modelled time" in note for note in report.notes)
+    names = [bar.name for bar in report.bars if not bar.held]
+    assert all("width" in name or "told" in name for name in names)  # random weights are no measure of those
+
+
+@pytest.mark.parametrize("broken", ["accepted", "drafted_high"])
+def test_it_sees_what_is_wrong(pair, monkeypatch, broken):
+    real = question.WhatIf._replay
+
+    def planted(self, replay, setting):
+        """One cycle of one text is off by one."""
+        walks = real(self, replay, setting)
+        steps = walks[1].steps
+        steps[0] = steps[0]._replace(**{broken: getattr(steps[0], broken) + 1})
+        return walks
+
+    monkeypatch.setattr(question.WhatIf, "_replay", planted)
+    some = whatif.QUESTIONS["draft length"]
+    monkeypatch.setattr(whatif, "QUESTIONS", {"draft length": (*some[:3], some[3][:1])})
+    report = whatif.bench(pair[0], [pair[1]], ENTRIES, prompts=3, max_new_tokens=8)
+    (row,) = report.rows
+    if broken == "accepted":
+        assert row["equal"] == pytest.approx(2 / 3)
+        assert not report.held
+    else:
+        assert row["width"] > 0  # what was certain is now only bounded
+
+
+def test_prompts():
+    assert whatif.enough(ENTRIES, 2) == ["Hello there", "And now?"]
+    many = whatif.enough(ENTRIES, 8)
+    assert len(set(many)) == len(many) == 8
+    assert many[3] == "Hello there\nAnd now?"
+    with pytest.raises(ParameterError, match="2 are wanted"):
+        whatif.enough([{"prompt": "alone"}], 2)
+    with pytest.raises(ParameterError, match="pass --draft"):
+        whatif.bench(None, [], ENTRIES)
