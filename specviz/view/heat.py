@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # What a cell's badge adds to its number, so that no map hides how sure it is.
 MARKS = {"exact": "", "bounded": "±", "modelled": "~", "needs a rerun": "?"}
 NAMES = {"tau": "τ, tokens a cycle", "tokens_per_second": "tokens/s"}
-ROOM = 60  # cells with a number in each; more are only coloured
+ROOM = 120  # cells with a number in each; more are only coloured
 
 
 def heat_map(
@@ -90,4 +90,4 @@ def heat_map(
 def _hatch(row: int, column: int) -> Patch:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor="0.6")
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor=(1, 1, 1, 0.3))

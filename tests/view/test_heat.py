@@ -48,7 +48,7 @@ def test_it_says_how_sure_it_is(asked):
     ax = view.heat_map(answer, x="stop", y="draft_length", value="drafted")
     assert [word[-1] in "±?~" for word in words(ax)] == [False, True, True, False]
     assert len(ax.patches) == 1
-    many = view.heat_map(asked.ask(draft_length=range(1, 33), stop=[0.0, 0.5]))
+    many = view.heat_map(asked.ask(draft_length=range(1, 65), stop=[0.0, 0.5]))
     assert not words(many)  # too many to read
     timed = view.heat_map(asked.clock(asked.ask(draft_length=[1, 2], stop=[0.0, 0.4])), value="seconds")
     assert all(word.endswith("~") for word in words(timed))
