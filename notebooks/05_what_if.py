@@ -116,8 +116,8 @@ ask.prompt_lookup(ngram_max=[1, 2, 3, 4], draft_length=[3, 10]).table[
 # ## Modelled: time
 #
 # No trace can say how long a run *would have* taken. But it says what a pass costs, by the number of tokens in it, and the
-# replay says which passes there would be. Multiplying is a model, and a model owes you its error: what it makes of the run
-# that was really timed.
+# replay says which passes there would be. Multiplying is a model, and a model owes you its error: here, what the passes of
+# one half of the run make of the other half's time.
 
 # %%
 timed = ask.clock(answer)
@@ -196,7 +196,7 @@ parted.places[["fallback", "prompt", "cycle", "position", "text", "why"]].drop_d
 # <details><summary>What it does here</summary>
 # It refuses: the replay stops there, the badge becomes <code>needs a rerun</code>, and the place is named. How near is too
 # near is measured: wherever the run and the dense record asked the same question, their answers differ by rounding, and
-# eight times the largest such difference counts as a tie (<code>ask.rounding</code>).
+# three times the largest such difference counts as a tie (<code>ask.rounding</code>).
 # </details>
 #
 # Every `exact` answer of this kind is held against real reruns by `specviz bench whatif`, cycle for cycle.

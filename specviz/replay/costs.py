@@ -14,6 +14,8 @@ from specviz.errors import ParameterError, TraceError
 from specviz.replay.walk import Step, Walk
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.trace import Trace
 
 LIMIT = 16 << 20  # bytes of a report
@@ -40,38 +42,29 @@ class Costs:
 
     @classmethod
     def of(cls, trace: Trace) -> Costs:
-        """The medians of a run's own cycles: s(g) as far as the run has passes of that size.
+        """The means over a run's own cycles: s(g) as far as the run has passes of that size.
 
-        A pass of the drafter counts with what the method does around it.
+        Means, not medians: whatever else the machine did took its share of every run. A pass of the drafter
+        counts with what the method does around it; nearly all are over one token, so they have one price.
 
         Raises
         ------
         TraceError
             If no times were recorded.
         """
-        cycles = trace.cycles
-        cycles = cycles[(cycles["cycle"] > 0) & cycles["duration"].notna()]
-        if not len(cycles):
-            raise TraceError("the trace holds no times, so there is no s(g) to take from it: give costs")
-        keys = ["prompt", "cycle"]
-        passes = trace.passes
-        target = passes[passes["model"] == "target"].groupby(keys)["tokens"].sum().rename("fed")
-        count = passes[passes["model"] == "draft"].groupby(keys).size().rename("asked")
-        cycles = cycles.join(target, on=keys).join(count, on=keys)
-        read = cycles[cycles["fed"].notna()]
-        drawn = cycles[cycles["asked"].fillna(0) > 0]
+        return cls.fit(timed(trace))
+
+    @classmethod
+    def fit(cls, cycles: pd.DataFrame) -> Costs:
+        """The means over some cycles, as `timed` gives them."""
+        sizes = cycles[cycles["fed"].notna()].groupby("fed")["forward_time"].mean()
+        drawn = cycles[cycles["asked"] > 0]
         rest = (
             cycles["duration"] - cycles["draft_time"].where(cycles["asked"] > 0, 0) - cycles["forward_time"]
         )
-        # Nearly all passes of a drafter are over one token; those over two are not told apart.
-        one = float((drawn["draft_time"] / drawn["asked"]).median()) if len(drawn) else None
-        sizes = read.groupby("fed")["forward_time"].median()
-        return cls(
-            {int(g): float(s) for g, s in zip(sizes.index.to_numpy(), sizes.to_numpy())},
-            {} if one is None else {1: one},
-            float(rest.median()),
-            "the trace's own passes",
-        )
+        one = {1: float(drawn["draft_time"].sum() / drawn["asked"].sum())} if len(drawn) else {}
+        target = {int(g): float(s) for g, s in zip(sizes.index.to_numpy(), sizes.to_numpy())}
+        return cls(target, one, float(rest.mean()), "the trace's own passes")
 
     @classmethod
     def read(cls, report: str | Path | Mapping[str, Any], rest: float = 0.0) -> Costs:
@@ -138,6 +131,26 @@ class Costs:
         if drafter and asked.any():
             total += asked * price(self.draft, np.ones(1), "draft")[0]
         return total
+
+
+def timed(trace: Trace) -> pd.DataFrame:
+    """The cycles after the prefill that have times, with ``fed`` tokens of the target's pass and ``asked``,
+    the drafter's passes.
+
+    Raises
+    ------
+    TraceError
+        If none has.
+    """
+    cycles = trace.cycles
+    cycles = cycles[(cycles["cycle"] > 0) & cycles["duration"].notna()]
+    if not len(cycles):
+        raise TraceError("the trace holds no times, so there is no s(g) to take from it: give costs")
+    keys = ["prompt", "cycle"]
+    passes = trace.passes
+    fed = passes[passes["model"] == "target"].groupby(keys)["tokens"].sum().rename("fed")
+    asked = passes[passes["model"] == "draft"].groupby(keys).size().rename("asked")
+    return cycles.join(fed, on=keys).join(asked, on=keys).fillna({"asked": 0})
 
 
 def price(costs: Mapping[int, float], g: np.ndarray, model: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from specviz.errors import TraceError
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
-WIDEN = 8.0  # a decision nearer than so many times the largest rounding that was seen is a tie ...
+WIDEN = 3.0  # a decision nearer than so many times the largest rounding that was seen is a tie ...
 EPSILON = {"bfloat16": 7.9e-3, "float16": 9.8e-4}
 SINGLE = 1.2e-7  # whatever the models compute in, probabilities are recorded in float32
 FLOOR = 16  # ... and never less than so many epsilons of the number format

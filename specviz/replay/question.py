@@ -24,11 +24,13 @@ from specviz.replay.answer import (
     weakest,
 )
 from specviz.replay.cell import build
-from specviz.replay.costs import Costs
+from specviz.replay.costs import Costs, timed
 from specviz.replay.known import Known, Rounding, read
 from specviz.replay.walk import TURN, Place, Walk
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.trace import Trace
 
 
@@ -225,7 +227,7 @@ class WhatIf:
         -------
         Answer
             With the columns ``seconds`` and ``tokens_per_second``, the prefill left out, and the badge
-            modelled; its `why` prints how far the model is from the run's own time.
+            modelled; its `why` prints how far off the model is on the run's own cycles.
         """
         found = costs or self.costs
         seconds = np.array([found.seconds(walks, answer.drafter) for walks in answer.walks])
@@ -233,7 +235,7 @@ class WhatIf:
         table = table.assign(seconds=seconds, tokens_per_second=table["emitted"] / seconds)
         table["badge"] = [weakest([badge, MODELLED]) for badge in answer.table["badge"]]
         if costs is None:
-            why = f"from {found.source}; of the run's own time the model is off by {self.error:+.1%}"
+            why = f"from {found.source}; priced by half its cycles, the other half is off by {self.error:.1%}"
         else:
             why = f"from {found.source}; this run's time cannot check it"
         largest = max(found.target, default=0)
@@ -250,24 +252,19 @@ class WhatIf:
 
     @cached_property
     def error(self) -> float:
-        """How far the modelled time of the run's own cycles is from their real time: modelled / real - 1."""
-        steps, seconds = self._real
-        drafter = bool(self.costs.draft)
-        return float(self.costs.each(steps, drafter).sum() / seconds - 1)
+        """How far off the model is where it was not fitted: |modelled / real - 1|.
 
-    @cached_property
-    def _real(self) -> tuple[list[Any], float]:
-        """The run's own cycles as steps, and their time."""
-        cycles = self.trace.cycles
-        cycles = cycles[(cycles["cycle"] > 0) & cycles["duration"].notna()]
-        steps = [
-            replays.Step(
-                row.prompt, row.cycle, row.keep, row.sent, row.sent, row.drafted, row.drafted, row.accepted,
-                row.cut, row.unreviewed, row.emitted, row.stop,
-            )
-            for row in cast(Any, cycles.itertuples())
-        ]  # fmt: skip
-        return steps, float(cycles["duration"].sum())
+        Every second cycle is priced by the means of the others, and the other way round; the larger error.
+        """
+        cycles = timed(self.trace)
+        halves = cycles.iloc[::2], cycles.iloc[1::2]
+        found = []
+        for part, other in (halves, halves[::-1]):
+            if len(part) and len(other):
+                costs = Costs.fit(other)
+                seconds = costs.each(_steps(part), bool(costs.draft)).sum()
+                found.append(abs(float(seconds) / float(part["duration"].sum()) - 1))
+        return max(found, default=float("nan"))
 
     # -- how ----------------------------------------------------------------------------------------
 
@@ -369,6 +366,17 @@ def check(name: str, value: Any, setting: Setting) -> Any:
     if not setting.low <= value <= setting.high:
         raise ParameterError(f"{name} must lie in [{setting.low:g}, {setting.high:g}], got {value:g}")
     return kind(value)
+
+
+def _steps(cycles: pd.DataFrame) -> list[replays.Step]:
+    """Real cycles as steps."""
+    return [
+        replays.Step(
+            row.prompt, row.cycle, row.keep, row.sent, row.sent, row.drafted, row.drafted, row.accepted,
+            row.cut, row.unreviewed, row.emitted, row.stop,
+        )
+        for row in cast(Any, cycles.itertuples())
+    ]  # fmt: skip
 
 
 def _spell(values: list[Any]) -> str:

@@ -57,7 +57,7 @@ def heat_map(
         if name is None or name not in table:
             raise ParameterError(
                 f"a map needs two parameters with several values and one number, not {x}, {y} and {value}; "
-                f"the answer has {', '.join(several) or 'none'} and the columns {', '.join(table)}"
+                f"the answer has {', '.join(several) or 'none'} and the columns {', '.join(map(str, table))}"
             )
     assert x is not None
     assert y is not None
@@ -90,4 +90,6 @@ def heat_map(
 def _hatch(row: int, column: int) -> Patch:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor=(1, 1, 1, 0.3))
+    return Rectangle(
+        (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor=(1, 1, 1, 0.3)
+    )
