@@ -449,7 +449,7 @@ def test_demo(here, say, folders):
     assert "autoregressive" in out
     assert "speedup" in out
     assert out.splitlines()[-1] == "page: specviz-demo/demo.html"
-    assert len(files(here / "specviz-demo")) == 4
+    assert len(files(here / "specviz-demo")) == 1 + 4  # the page, and a trace a method
     status, out, _ = say(*arguments)  # without --out a second one goes beside the first
     assert status == 0
     assert out.splitlines()[-1] == "page: specviz-demo-2/demo.html"

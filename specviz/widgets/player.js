@@ -746,9 +746,11 @@ class CodeLane {
     const now = { 0: ["draft"], 1: ["forward", "verify"], 2: ["commit"] }[phase];
     const phases = cycle.prefill ? [] : whole ? ["draft", "forward", "verify", "commit"] : now;
     const { events } = cycle;
+    const unasked = cycle.record.header.words.pass_model?.length > 0 && !targetTokens(cycle); // BiLD may end without the target
     this.lines.forEach(([when], i) => {
       const [on, event] = when.split(":");
-      const idle = (on === "draft" && !cycle.n && !event) || (on === "verify" && !event && !cycle.sent && cycle.n > 0);
+      const idle = (on === "draft" && !cycle.n && !event) || (on === "verify" && !event && !cycle.sent && cycle.n > 0)
+        || (unasked && (on === "forward" || on === "verify"));
       const lit = phases.includes(on) && (!event || events.has(event)) && !idle;
       this.items[i].classList.toggle("lit", lit);
       if (lit) this.items[i].setAttribute("aria-current", "step");

@@ -159,7 +159,7 @@ def test_the_line_up(pair):
     files = [e.file for e in runner.lineup([draft, other])]
     assert len(set(files)) == len(files)
     assert not any("/" in name for name in files)
-    assert [e.label for e in runner.lineup([])] == ["autoregressive"]
+    assert [e.label for e in runner.lineup([])] == ["autoregressive", "prompt_lookup"]  # these need no draft
 
 
 def check(found, bars):
@@ -187,12 +187,12 @@ def test_overhead(pair):
     found = overhead.bench(
         target, [draft], ENTRIES, prompts=2, max_new_tokens=6, rounds=3, tick=lambda *a: ticks.append(a)
     )
-    data = check(found, bars=3)
-    assert [bar["limit"] for bar in data["bars"]] == [1.03] * 3
+    data = check(found, bars=4)
+    assert [bar["limit"] for bar in data["bars"]] == [1.03] * 4
     assert all(bar["kind"] == "at most" for bar in data["bars"])
-    assert {row["method"] for row in data["rows"]} == {"autoregressive", "speculative", "bild"}
+    assert {row["method"] for row in data["rows"]} == set(specviz.list_methods())
     assert all(row["ratio"]["pairs"] == 3 and row["tokens"] > 0 for row in data["rows"])
-    assert ticks[-1][:2] == (12, 12)
+    assert ticks[-1][:2] == (16, 16)
 
 
 def test_overhead_compares_a_record_with_none(pair, monkeypatch):
@@ -205,7 +205,7 @@ def test_overhead_compares_a_record_with_none(pair, monkeypatch):
 
     monkeypatch.setattr(overhead, "Run", Watched)
     overhead.bench(pair[0], [], ENTRIES, prompts=1, max_new_tokens=2, rounds=2)
-    assert sorted(records, key=str) == [None] * 3 + ["judged"] * 3
+    assert sorted(records, key=str) == [None] * 6 + ["judged"] * 6  # two methods need no draft
     assert records[:4] in ([None, "judged", "judged", None], ["judged", None, None, "judged"])
 
 
@@ -281,24 +281,24 @@ def test_demo(pair, tmp_path):
         target, [draft], entries, tmp_path / "out", each=1, max_new_tokens=8, tick=lambda *a: ticks.append(a)
     )
     data = check(found, bars=0)
-    assert [row["method"] for row in data["rows"]] == ["autoregressive", "bild", "speculative"]
+    assert [row["method"] for row in data["rows"]] == ["autoregressive", "bild", "prompt_lookup", "speculative"]
     assert data["rows"][0]["tau"] == 1
-    assert data["rows"][0]["same"] == data["rows"][2]["same"] == "5/5"
-    assert ticks[-1][:2] == (15, 15)
+    assert {row["same"] for row in data["rows"] if row["method"] != "bild"} == {"5/5"}
+    assert ticks[-1][:2] == (20, 20)
     files = sorted(
         p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()
     )
     assert files == [
         "demo.html", "traces/autoregressive.parquet", "traces/bild-draft.parquet",
-        "traces/speculative-draft.parquet",
+        "traces/prompt_lookup.parquet", "traces/speculative-draft.parquet",
     ]  # fmt: skip
     trace = specviz.open(tmp_path / "out" / "traces")
-    assert len(trace.texts) == 15
+    assert len(trace.texts) == 20
     offline(page.read_text(encoding="utf8"))
     text = page.read_text(encoding="utf8")
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
     assert "&lt;b&gt;hostile" in text
-    assert text.count("<section") == 4 * 3
+    assert text.count("<section") == 4 * 4
     with pytest.raises(TraceError, match="exists"):
         demo.run(target, [draft], entries, tmp_path / "out")
 
@@ -326,7 +326,7 @@ def test_an_interrupted_demo_keeps_every_trace(pair, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         demo.run(target, [draft], ENTRIES, tmp_path, each=1, max_new_tokens=8)
     runs = specviz.open(tmp_path / "traces").runs
-    assert len(runs) == 3
+    assert len(runs) == 4
     assert not runs["complete"].any()
     assert set(runs["stopped"]) == {"interrupted"}
     assert not list(tmp_path.rglob("*.partial"))

@@ -60,7 +60,7 @@ def test_hostile_text_stays_text(method):
 
 
 def test_page_makes_no_request(tmp_path):
-    path = traces.build("bild", prompts=2, tokens=30).to_html(tmp_path / "page.html")
+    path = view.page(traces.build("bild", prompts=2, tokens=30), tmp_path / "page.html")
     html = path.read_text(encoding="utf8")
     assert "default-src 'none'" in html
     assert not re.findall(r"(?:https?:)?//[\w.]+|url\(|@import", html)
@@ -219,13 +219,13 @@ def test_a_page_lists_its_contents(tmp_path):
         traces.build(method, prompts=2, tokens=30, path=folder / f"{method}.parquet")
     from specviz.trace import Trace
 
-    html = Trace.open(folder).to_html(tmp_path / "page.html").read_text(encoding="utf8")
+    html = view.page(Trace.open(folder), tmp_path / "page.html").read_text(encoding="utf8")
     page = Page(html)
     ids, links = page.named("id"), page.named("href")
     assert len(set(ids)) == len(ids)
     assert len(links) == 3 + 6 and {link.removeprefix("#") for link in links} <= set(ids)
     assert html.index('id="contents"') < html.index('id="run-1"')
-    one = traces.build("bild", tokens=30).to_html(tmp_path / "one.html").read_text(encoding="utf8")
+    one = view.page(traces.build("bild", tokens=30), tmp_path / "one.html").read_text(encoding="utf8")
     assert "contents" not in Page(one).named("id")
 
 
