@@ -97,7 +97,7 @@ COLUMNS: tuple[Column, ...] = (
 
 # Column groups whose lists have one entry for each node, prediction, output and pass.
 GROUPS = ("node", "pred", "out", "pass")
-FLAT = ("node_top_token", "node_top_p", "pred_top_token", "pred_top_p")
+FLAT: tuple[str, ...] = ("node_top_token", "node_top_p", "pred_top_token", "pred_top_p")
 FLAT += ("out_top_token", "out_top_p", "out_draft_token", "out_draft_p")
 
 # What the file's metadata (key b"specviz", JSON) says of the run.

@@ -16,7 +16,7 @@ SOURCES = [p for p in PAIRS if p.stem[0].isdigit()]  # walkthroughs are numbered
 
 def test_there_are_walkthroughs():
     assert [p.stem[:2] for p in SOURCES] == ["00", "01", "02", "03", "04", "05", "12"]
-    assert [p.stem[:2] for p in SOURCES if free(p)] == ["00", "04", "05", "12"], "these say they need no torch"
+    assert [p.stem[:2] for p in SOURCES if free(p)] == ["00", "04", "05", "12"], "these need no torch"
 
 
 @pytest.mark.parametrize("source", PAIRS, ids=lambda p: p.stem)
