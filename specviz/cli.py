@@ -147,7 +147,8 @@ def generate(
     top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
     record: Annotated[
-        str, typer.Option(help="What the trace keeps: judged, all, or none (the text alone).")
+        str,
+        typer.Option(help="What the trace keeps: judged, all, dense (for what-ifs), or none (the text alone)."),
     ] = "judged",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
@@ -160,8 +161,8 @@ def generate(
     """Decode your own prompts with one method; print what happened, write the trace and a page."""
     if (prompt is None) == (prompts is None):
         raise PromptError("give either --prompt TEXT or --prompts FILE")
-    if record not in ("judged", "all", "none"):
-        raise ParameterError(f"--record is judged, all or none, not {record!r}")
+    if record not in ("judged", "all", "dense", "none"):
+        raise ParameterError(f"--record is judged, all, dense or none, not {record!r}")
     if out is not None and out.suffix != ".parquet" and out.suffix[1:2].isalpha() and not out.is_dir():
         raise TraceError(f"--out takes a folder or a .parquet file, and {out} looks like another file")
     file = None if out is None else out if out.suffix == ".parquet" else out / f"{Path(method).name}.parquet"

@@ -192,7 +192,7 @@ ASK = ("--prompt", "Hello")
         ((*BASE, *ASK, "--top-p", "0"), "top_p"),
         ((*BASE, *ASK, "--max-new-tokens", "0"), "max-new-tokens"),
         ((*BASE, *ASK, "--threads", "0"), "threads"),
-        ((*BASE, *ASK, "--record", "some"), "judged, all or none"),
+        ((*BASE, *ASK, "--record", "some"), "judged, all, dense or none"),
         ((*BASE, *ASK, "--device", "gpu"), "device"),
         ((*BASE, *ASK, "--dtype", "int4"), "dtype"),
         ((*BASE, *ASK, "--seed", "-1"), "seed"),
