@@ -148,7 +148,7 @@ def generate(
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
     record: Annotated[
         str,
-        typer.Option(help="What the trace keeps: judged, all, dense (for what-ifs), or none (the text alone)."),
+        typer.Option(help="What the trace keeps: judged, all, dense (for what-ifs), none (the text)."),
     ] = "judged",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
