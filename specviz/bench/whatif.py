@@ -41,7 +41,6 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str, list[dict[str, Any]]]] = {
     "thresholds": ("bild", {}, "bild", THRESHOLDS),
 }
 EXACT_FIELDS = ("cycle", "keep", "accepted", "cut", "unreviewed", "emitted")
-WIDTH = 0.1
 WIDTH, TOLD = 0.1, 0.98
 COLUMNS = [
     ("question", "question", ""),
