@@ -87,10 +87,9 @@ def bench(
         for values in settings:
             answer = getattr(recorded[base], method)(**values)
             prices = None
-            if (
-                method == "speculative"
-            ):  # elsewhere the base run has no passes of that kind to take prices from
-                # Taken right before the rerun: what else the machine does may change.
+            # Elsewhere the base run has no such passes to take prices from. They are taken right before the
+            # rerun: what else the machine does may change.
+            if method == "speculative":
                 prices = Costs.of(generate(model, texts, base, **rest, **own))
             again = generate(model, texts, method, **rest, **values)
             vague = width(answer, 0)
@@ -118,6 +117,9 @@ def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]
     answers = [row["answer"] for row in rows if row["answer"]]
     middle = float(np.median(answers)) if answers else 0.0
     bars.append(Bar("median width of an answer's interval of drafted tokens", middle, WIDTH, "at most"))
+    # A trace may hold one text alone, and then its interval is the answer.
+    text = float(np.median(widths)) if widths else 0.0
+    bars.append(Bar("median width of a single text's interval of drafted tokens", text, WIDTH, "at most"))
     errors = [abs(row["time"]) for row in rows if row.get("time") is not None]
     notes = [
         "equal: share of texts whose replayed cycles are the rerun's in all that is marked exact, and whose "
