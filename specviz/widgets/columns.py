@@ -297,7 +297,7 @@ def _piece(pieces: Mapping[int, bytes], token: int) -> str:
 def _facts(run: dict[str, Any]) -> dict[str, Any]:
     """What the player says of the run."""
     names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
-    more = ("complete", "stopped", "record", "pseudocode")
+    more = ("complete", "stopped", "record", "pseudocode", "replayed")
     facts = {name: _finite(run.get(name)) for name in (*names, *more)}
     return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
 

@@ -838,12 +838,14 @@ function render({ model, el }) {
   const note = run.complete === false ? h("p", { class: "soft" }, `The run did not end by itself: ${run.stopped ?? "cut off"}.`) : "";
   const silent = run.record === null ? h("p", { class: "soft" }, "Only the text was recorded: drafts, times and passes are not in this trace (record='judged' keeps them).") : "";
 
+  const replayed = run.replayed ? h("p", { class: "soft replayed" }, `A what-if, not a run: ${run.replayed}.`) : "";
+
   root.append(
     h("div", { class: "head" }, h("strong", {}, run.method), h("span", { class: "soft" }, run.model + (run.draft ? ` ← ${run.draft}` : "")),
       h("span", { class: `badge ${badge}`, title: "whether the text is the target's own" }, run.exactness ?? "not said"),
       header.prompts.length > 1 ? h("label", { class: "chooser" }, h("span", { class: "soft" }, "prompt "), chooser) : "",
       h("span", { class: "tools" }, button(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), button("?", "keys (?)", () => help.toggle()))),
-    h("details", { class: "prompt" }, promptLine, promptText), note, silent,
+    h("details", { class: "prompt" }, promptLine, promptText), note, silent, replayed,
     h("div", { class: "controls" }, h("span", { class: "group" }, button(icon("first"), "the prefill (Home)", () => seek(prompt.first)), button(icon("back"), "back (←)", () => step(-1)), play, button(icon("on"), "on (→)", () => step(1), { class: "on" }), button(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
       overview.node, where, steps, byPhase, guessing, speeds),
     board, said, text.node, legend,

@@ -199,3 +199,12 @@ def test_themes(opened):
     pages = [opened(trace, dark=dark) for dark in (False, True)]
     colours = [page.locator(".sv.player").evaluate(BACKGROUND) for page in pages]
     assert colours == ["rgb(255, 255, 255)", "rgb(22, 22, 22)"]
+
+
+def test_a_replayed_setting_says_that_it_is_no_run(opened):
+    trace = sv.open(sv.example("speculative"))
+    page = opened(sv.whatif(trace).speculative(draft_length=8).trace(draft_length=8))
+    expect(page.locator(".replayed")).to_contain_text(
+        f"A what-if, not a run: replayed from run {trace.run['run']}"
+    )
+    expect(opened(trace).locator(".replayed")).to_have_count(0)
