@@ -92,10 +92,7 @@ class Draft:
     @cached_property
     def depths(self) -> np.ndarray:
         """Depth of each node, shape [n]; the first level is 1."""
-        depth = np.zeros(len(self) + 1, np.int64)  # slot -1 is the root
-        for i, parent in enumerate(self.parents):  # host work over n nodes, once a draft
-            depth[i] = depth[parent] + 1
-        return depth[:-1]
+        return np.arange(1, len(self) + 1) if self.is_chain else depths(self.parents)
 
     @cached_property
     def offsets(self) -> np.ndarray:
@@ -109,9 +106,10 @@ class Draft:
         if self.is_chain:
             return np.tri(n, dtype=bool)
         seen = np.eye(n, dtype=bool)
-        for i, parent in enumerate(self.parents):
-            if parent != ROOT:
-                seen[i] |= seen[parent]
+        up = self.parents.copy()
+        while (live := np.flatnonzero(up >= 0)).size:  # one round a level: every node sees one ancestor more
+            seen[live, up[live]] = True
+            up[live] = self.parents[up[live]]
         return seen
 
     def path(self, node: int) -> list[int]:
@@ -165,8 +163,21 @@ class Draft:
         A node's path score is the least score on the way to it, so a subtree is always whole.
         """
         scores = np.asarray(scores, np.float64).copy()
-        for i, parent in enumerate(self.parents):
-            if parent != ROOT:
-                scores[i] = min(scores[i], scores[parent])
+        for level in range(2, self.depth + 1):
+            nodes = np.flatnonzero(self.depths == level)
+            scores[nodes] = np.minimum(scores[nodes], scores[self.parents[nodes]])
         # A node's score is at most its parent's and its index larger, so a stable sort keeps parents first.
         return self.take(np.argsort(-scores, kind="stable")[:n])
+
+
+def depths(parents: np.ndarray) -> np.ndarray:
+    """Depth of every node of a forest given as parents (-1 has none), shape [n]; the first level is 1.
+
+    By pointer doubling: as many rounds as the depth's logarithm.
+    """
+    depth = np.ones(len(parents), np.int64)
+    up = parents.copy()
+    while (live := np.flatnonzero(up >= 0)).size:
+        depth[live] += depth[up[live]]
+        up[live] = up[up[live]]
+    return depth

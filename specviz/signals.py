@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
+
+BLOCKS = 128  # see `top`
 
 
 def confidence(logits: Tensor) -> Tensor:
@@ -33,5 +36,27 @@ def entropy_complement(logits: Tensor) -> Tensor:
 
 def margin(logits: Tensor) -> Tensor:
     """Largest minus second largest probability, in [0, 1]; shape [...] from [..., vocabulary]."""
-    top = logits.softmax(-1).topk(2).values
-    return top[..., 0] - top[..., 1]
+    first, second = logits.softmax(-1).topk(2).values.unbind(-1)
+    return first - second
+
+
+def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row, best first: values and indices [rows, k].
+
+    Over a large vocabulary the k best lie in the k blocks with the largest maxima: finding those first
+    costs a half to a third of a plain top-k on a CPU.
+    """
+    rows, vocabulary = logits.shape
+    k = min(k, vocabulary)
+    if vocabulary < 2048:
+        return logits.topk(k)
+    width = max(64, -(-vocabulary // BLOCKS))
+    blocks_of_row = -(-vocabulary // width)
+    if spare := width * blocks_of_row - vocabulary:
+        logits = torch.nn.functional.pad(logits, (0, spare), value=-torch.inf)
+    blocks = logits.reshape(rows * blocks_of_row, width)
+    chosen = blocks.amax(-1).view(rows, -1).topk(k).indices
+    first = torch.arange(0, len(blocks), blocks_of_row, device=logits.device)  # each row's first block
+    found = blocks.index_select(0, (chosen + first[:, None]).view(-1))
+    values, at = found.view(rows, -1).topk(k)
+    return values, chosen.gather(1, at // width) * width + at % width

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specviz import signals
-from specviz.loop.reduce import Predictions, top
+from specviz.loop.reduce import Predictions
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_first_of_equals_stands_first():
 def test_top(vocabulary):
     torch.manual_seed(vocabulary)
     logits = torch.randn(6, vocabulary)
-    values, places = top(logits, 5)
+    values, places = signals.top(logits, 5)
     expected = logits.topk(min(5, vocabulary))
     assert torch.equal(values, expected.values)
     assert torch.equal(logits.gather(1, places), values)

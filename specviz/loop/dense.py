@@ -13,9 +13,10 @@ import torch
 
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
+from ..signals import top
 from ..trace import Trace
 from ..trace.dense import attach
-from .reduce import TOP, top
+from .reduce import TOP
 
 BLOCK = 64  # tokens of a pass: what is held of a text's logits at once
 TIE = 1e-3  # a text's token may be this much less probable than the best one, for blocks round differently,

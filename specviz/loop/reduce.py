@@ -12,6 +12,7 @@ tested and drawn from; in greedy decoding that is the plain softmax too.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..signals import top
 from ..trace.checks import index_within
 from .clock import Clock
 from .cycle import Cycle
@@ -26,7 +28,6 @@ from .cycle import Cycle
 TOP = 5  # candidates in each top list
 HELD = 1 << 22  # logits that are held at most, about
 CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its cache
-BLOCKS = 128  # see `top`
 KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes of which the target's opinion is kept
 
 
@@ -168,7 +169,7 @@ class Batch:
         assert verdict is not None
         sent, unsent = len(draft), verdict.unsent
         tokens, status = verdict.tokens, cycle.status
-        source = [draft.source] * sent if isinstance(draft.source, str) else list(draft.source)
+        source = each(draft.source, sent)
         if draft.is_chain:
             parents, positions = list(range(-1, sent - 1)), list(range(1, sent + 1))
             depth, width = sent, min(sent, 1)
@@ -176,8 +177,9 @@ class Batch:
             parents, positions = draft.parents.tolist(), draft.offsets.tolist()
             depth, width = draft.depth, draft.width
         if unsent is not None:
-            tokens, status = tokens + unsent.tokens, status + [unsent.status] * len(unsent.tokens)
-            source += [draft.source if isinstance(draft.source, str) else "model"] * len(unsent.tokens)
+            more = len(unsent.tokens)
+            tokens, status = tokens + unsent.tokens, status + each(unsent.status, more)
+            source += each(unsent.source, more)
             parents += unsent.parents
             for parent in unsent.parents:
                 positions.append(1 if parent < 0 else positions[parent] + 1)
@@ -366,6 +368,11 @@ def believed(cycle: Cycle) -> list[Tensor]:
     return rows + unsent.logits if unsent else rows
 
 
+def each(value: str | Sequence[str], n: int) -> list[str]:
+    """A word for each of n nodes, given for all at once or one by one."""
+    return [value] * n if isinstance(value, str) else list(value)
+
+
 def emitted_own(cycle: Cycle) -> bool:
     """Whether the token behind the accepted ones was emitted."""
     return cycle.verdict is not None and len(cycle.tokens) > len(cycle.verdict.path)
@@ -472,25 +479,3 @@ def reduced(logits: Tensor, rows: list[int], tokens: list[int], room: Tensor) ->
         some = torch.from_numpy(beyond).to(logits.device)
         ranks[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
     return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), p[at, asked].cpu().numpy(), ranks)
-
-
-def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row, best first: values and indices [rows, k].
-
-    Over a large vocabulary the k best lie in the k blocks with the largest maxima: finding those first
-    costs a half to a third of a plain top-k on a CPU.
-    """
-    rows, vocabulary = logits.shape
-    k = min(k, vocabulary)
-    if vocabulary < 2048:
-        return logits.topk(k)
-    width = max(64, -(-vocabulary // BLOCKS))
-    blocks_of_row = -(-vocabulary // width)
-    if spare := width * blocks_of_row - vocabulary:
-        logits = torch.nn.functional.pad(logits, (0, spare), value=-torch.inf)
-    blocks = logits.reshape(rows * blocks_of_row, width)
-    chosen = blocks.amax(-1).view(rows, -1).topk(k).indices
-    first = torch.arange(0, len(blocks), blocks_of_row, device=logits.device)  # each row's first block
-    found = blocks.index_select(0, (chosen + first[:, None]).view(-1))
-    values, at = found.view(rows, -1).topk(k)
-    return values, chosen.gather(1, at // width) * width + at % width

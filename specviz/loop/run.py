@@ -169,6 +169,8 @@ class Run:
         if stopped is not None:
             self.reducer.interrupt()
         self.reducer.flush()
+        if self.method.memory is not None:
+            self.recorder.run["memory"]["end"] = self.method.memory
         self.recorder.run["peak_memory"] = peak_memory(self.model.device)
         trace = self.recorder.close(complete=stopped is None, stopped=stopped)
         if self.record == "dense" and stopped is None:
@@ -219,6 +221,7 @@ class Run:
             "pseudocode": [list(line) for line in self.method.pseudocode],
             "model": about(model),
             "draft": None if drafter is None else about(drafter),
+            "memory": None if self.method.memory is None else {"start": self.method.memory},
             "tokenizer": None if tokenizer is None else getattr(tokenizer, "name_or_path", "") or model.name,
             "eos": list(model.eos),
             "prompts": [],

@@ -31,7 +31,7 @@ class Parameter:
     low, high : float, optional
         Legal values, both ends included.
     choices : tuple of str
-        Legal values of a text parameter.
+        Legal values of a text parameter; without any, every text is.
     unit : str
         ``tokens``, ``probability``, ``nats`` ...
     meaning : str
@@ -63,8 +63,10 @@ class Parameter:
                 return bool(value)
             raise ParameterError(f"{self.name} must be True or False, got {value!r}")
         if kind is str:
-            if value in self.choices:
+            if value in self.choices or (not self.choices and isinstance(value, str)):
                 return value
+            if not self.choices:
+                raise ParameterError(f"{self.name} must be a text, got {value!r}")
             raise ParameterError(f"{self.name} must be one of {', '.join(self.choices)}, got {value!r}")
         number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if not number or value != value or (kind is int and value != int(value)):
@@ -98,19 +100,22 @@ class Unsent:
     tokens : list of int
     parents : list of int
         Their numbers go on from the draft's: node ``len(draft) + i`` is the i-th of these.
-    status : str
-        ``unsent`` or ``pruned``.
+    status : str or list of str
+        ``pruned`` (below a threshold) or ``unsent`` (beyond what is sent), of all or of each.
     logits : list of tensor [vocabulary]
         The drafter's predictions where it chose them.
     signals : dict of str to array [n]
+        As in `Draft`.
+    source : str or list of str
         As in `Draft`.
     """
 
     tokens: list[int]
     parents: list[int]
-    status: str = "unsent"
+    status: str | list[str] = "unsent"
     logits: list[Any] = field(default_factory=list)
     signals: dict[str, Any] = field(default_factory=dict)
+    source: str | list[str] = "model"
 
 
 @dataclass
@@ -208,6 +213,9 @@ class Method:
     # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
     needs_draft: ClassVar[bool] = False
+    size: ClassVar[str] = (
+        ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
+    )
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
 
@@ -225,6 +233,11 @@ class Method:
     def values(self) -> dict[str, Any]:
         """Every parameter with its value."""
         return {p.name: getattr(self, p.name) for p in self.parameters}
+
+    @property
+    def memory(self) -> dict[str, Any] | None:
+        """What is remembered of earlier texts: state (cold, warm), keep, known, bytes; None: nothing."""
+        return None
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from specviz import schema
+from specviz.draft import depths
 from specviz.errors import TraceError
 from specviz.trace.checks import check_lengths, check_values, index_within, list_sizes
 from specviz.trace.files import (
@@ -314,7 +315,7 @@ class Trace:
         starts = np.flatnonzero(frame["node"].to_numpy() == 0)
         base = np.repeat(starts, np.diff([*starts, len(frame)]))
         parent = frame["parent"].to_numpy().astype(np.int64)
-        depth = _depths(np.where(parent < 0, -1, parent + base))
+        depth = depths(np.where(parent < 0, -1, parent + base))
         _insert(frame, "parent", "depth", depth)
         _insert(frame, "token", "text", self._piece_texts(frame))
         return frame
@@ -521,16 +522,6 @@ def _flat(column: Any, size: np.ndarray) -> Any:
 
 def _insert(frame: pd.DataFrame, after: str, name: str, values: Any) -> None:
     frame.insert(list(frame.columns).index(after) + 1, name, values)
-
-
-def _depths(parent: np.ndarray) -> np.ndarray:
-    """Depth of every node of a forest, the first level is 1; by pointer doubling."""
-    depth = np.ones(len(parent), np.int64)
-    up = parent.copy()
-    while (live := np.flatnonzero(up >= 0)).size:
-        depth[live] += depth[up[live]]
-        up[live] = up[up[live]]
-    return depth
 
 
 PATH_LIKE = re.compile(r"[\\/~]")

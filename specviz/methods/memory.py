@@ -1,0 +1,146 @@
+"""Methods that remember: what they learnt from one text may serve the next, and may be saved to a file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from ..errors import ModelError, ParameterError
+from .base import Method, Parameter, Session
+
+KEEP = Parameter(
+    "keep",
+    "run",
+    choices=("run", "prompt"),
+    meaning="How long what was learnt stays: from prompt to prompt (run), or for one prompt (prompt).",
+)
+
+
+class Memory(Protocol):
+    """What a method remembers."""
+
+    @property
+    def known(self) -> int:
+        """Entries that hold something."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it, by name: views, not copies."""
+
+
+class Remembering(Method):
+    """A method whose drafter learns from the target's passes.
+
+    The memory is made when the first prompt starts. With ``keep="run"`` it stays for as long as the method
+    does, also from one run to the next when the same `Method` is handed to both; with ``keep="prompt"`` each
+    prompt starts from nothing, or from what was loaded.
+    """
+
+    store: Any = None
+    loaded: dict[str, np.ndarray] | None = None
+    shape: ClassVar[tuple[str, ...]] = ()  # parameters that set the memory's shape
+    keep: str
+
+    def fresh(self, vocabulary: int) -> Any:
+        """An empty memory."""
+        raise NotImplementedError
+
+    def start(self, session: Session) -> None:
+        """Take up the memory, or begin a new one."""
+        self.session = session
+        vocabulary = session.target.vocabulary
+        if self.store is None or self.keep == "prompt":
+            self.store = self.fresh(vocabulary)
+            for name, array in self.store.arrays().items():
+                if self.loaded is not None:
+                    array[...] = self.loaded[name]
+            self.vocabulary = vocabulary
+        if vocabulary != self.vocabulary:
+            raise ModelError(
+                f"{self.name} remembers a vocabulary of {self.vocabulary:,} tokens, and the model has "
+                f"{vocabulary:,}: use a new method for it"
+            )
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        known = self.store.known if self.store is not None else 0
+        warm = bool(known) or self.loaded is not None
+        size = self.store.bytes if self.store is not None else 0
+        return {"state": "warm" if warm else "cold", "keep": self.keep, "known": known, "bytes": size}
+
+    def save(self, path: str | Path, model: Any) -> Path:
+        """Write what is remembered to a file; `model` is the one whose vocabulary it speaks.
+
+        Raises
+        ------
+        ParameterError
+            If nothing was decoded yet.
+        """
+        if self.store is None:
+            raise ParameterError(f"{self.name} remembers nothing yet: decode something before saving")
+        path = Path(path)
+        about = {"specviz": "memory", "method": self.name, "vocabulary": fingerprint(model)}
+        about |= {name: str(getattr(self, name)) for name in self.shape}
+        part = path.with_name(path.name + ".part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: np.ascontiguousarray(a) for name, a in self.store.arrays().items()}, part, about)
+        os.replace(part, path)
+        return path
+
+    def load(self, path: str | Path, model: Any) -> None:
+        """Start from what was saved.
+
+        Raises
+        ------
+        ParameterError
+            If the file is missing, no memory of this method, of other parameters, or of another vocabulary.
+        """
+        path = Path(path)
+        try:
+            with safe_open(path, "np") as file:
+                about = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            why = "there is no such file" if not path.exists() else f"it cannot be read ({error})"
+            raise ParameterError(f"{path}: {why}; save one with --save-store or Method.save") from None
+        if about.get("specviz") != "memory":
+            raise ParameterError(f"{path} is not the memory of a specviz method")
+        if about.get("method") != self.name:
+            raise ParameterError(f"{path} is the memory of {about.get('method')}, not of {self.name}")
+        for name in self.shape:
+            if about.get(name) != str(getattr(self, name)):
+                raise ParameterError(
+                    f"{path} was made with {name}={about.get(name)}, and the method has {getattr(self, name)}"
+                )
+        if about.get("vocabulary") != fingerprint(model):
+            raise ParameterError(f"{path} was made for another vocabulary than {model.name}'s")
+        expected = self.fresh(model.vocabulary).arrays()
+        for name, array in expected.items():
+            found = arrays.get(name)
+            if found is None or found.shape != array.shape or found.dtype != array.dtype:
+                raise ParameterError(f"{path} is damaged: {name} is not {array.dtype} {list(array.shape)}")
+            if (
+                found.dtype == np.int32
+                and len(found)
+                and not -1 <= found.min() <= found.max() < model.vocabulary
+            ):
+                raise ParameterError(f"{path} is damaged: {name} holds ids outside the vocabulary")
+        self.loaded, self.store = arrays, None
+
+
+def fingerprint(model: Any) -> str:
+    """A digest of what a model's token ids mean."""
+    digest = hashlib.sha256(str(model.vocabulary).encode())
+    for token in range(model.vocabulary):
+        piece = model.piece(token)
+        digest.update(len(piece).to_bytes(4, "big") + piece)
+    return digest.hexdigest()[:32]

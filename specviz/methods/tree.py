@@ -1,0 +1,146 @@
+"""Judging a tree of drafted tokens: the greedy rule, and sampling from siblings one after another.
+
+UniSpec (Do et al.), Algorithms 2 to 4; the rules are those of SpecInfer (Miao et al. 2024) for a drafter that
+samples nothing. A chain is a tree without branches, so these serve both. Several siblings may carry the same
+token: greedily they live or die together; in sampling the first one is tried and the others cannot win.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..draft import ROOT, Draft
+from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
+from .base import Session, Verdict
+
+
+def judge(
+    draft: Draft, scores: Tensor, session: Session, *more: Tensor, best: Tensor | None = None
+) -> tuple[Verdict, list[np.ndarray]]:
+    """Judge a draft as the session's sampling asks; its tokens are the host's.
+
+    Parameters
+    ----------
+    draft : Draft
+        Drafted without chance: no ``q``. ``judge`` names the candidates.
+    scores : tensor [1 + n, vocabulary]
+        The target's logits, row 0 the root's.
+    *more : tensors of the device
+        Brought to the host in the same synchronisation; int32 and float32 come back.
+    best : tensor [1 + n], optional
+        The argmax of each row, where it is known already.
+
+    Returns
+    -------
+    Verdict, list of arrays
+    """
+    if session.sampling.greedy:
+        own, *brought = bring(scores.argmax(-1) if best is None else best, *more)
+        return greedy(draft, own), brought
+    u, last = session.uniforms(ACCEPT, len(draft)), float(session.uniforms(FINAL, 1)[0])
+    return sampled(draft, scores, session.sampling, u, last, *more)
+
+
+def bring(*tensors: Tensor) -> list[np.ndarray]:
+    """Tensors on the host, with one synchronisation; whole numbers as int32, others as float32."""
+    kinds = [torch.float32 if t.is_floating_point() else torch.int32 for t in tensors]
+    if tensors[0].device.type == "cpu":
+        return [t.to(kind).numpy() for t, kind in zip(tensors, kinds)]
+    bits = torch.cat([t.to(kind).reshape(-1).view(torch.int32) for t, kind in zip(tensors, kinds)]).cpu()
+    parts = bits.split([t.numel() for t in tensors])
+    return [part.view(kind).view(t.shape).numpy() for part, t, kind in zip(parts, tensors, kinds)]
+
+
+def greedy(draft: Draft, best: np.ndarray) -> Verdict:
+    """Algorithm 3: the longest path of the target's own tokens, then its next one.
+
+    `best` [1 + n] holds what the target writes after the root and after each node.
+    """
+    tokens, parents = np.asarray(draft.tokens), draft.parents
+    candidate = np.ones(len(draft), bool) if draft.judge is None else np.asarray(draft.judge, bool)
+    wrong = ~candidate | (tokens != best[parents + 1])
+    alive = ~(draft.mask & wrong).any(1)  # right itself, and so are all above it
+    last = int(np.where(alive, draft.depths, 0).argmax()) if alive.any() else ROOT
+    path = draft.path(last)
+    kept = np.zeros(len(draft), bool)
+    kept[path] = True
+    read = np.append(kept, True)[parents] & candidate  # entry -1 is the root's
+    # Another sibling of the same right token is neither kept nor rejected.
+    return _verdict(draft, path, kept, read & ~alive, int(best[last + 1]), "correction")
+
+
+def sampled(
+    draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last: float, *more: Tensor
+) -> tuple[Verdict, list[np.ndarray]]:
+    """Algorithm 4: siblings are tried in their order; each rejection takes its token out of p.
+
+    A sibling x is accepted with p(x) / (1 - what the rejected ones before it had), written as u q < p where q
+    is that remainder: what was recorded decides again. All nodes are decided at once and only then walked.
+    """
+    n, device = len(draft), scores.device
+    p = sampling.probabilities(scores)
+    if not n:
+        token, p_token = _drawn(p[0], last)
+        t, p_t, *brought = bring(token, p_token, *more)
+        return Verdict([], [], int(t), "plain", [], np.empty(0), last, token_p=float(p_t)), brought
+    tokens, parents = np.asarray(draft.tokens), draft.parents
+    candidate = np.ones(n, bool) if draft.judge is None else np.asarray(draft.judge, bool)
+    order = np.arange(n)
+    before = (parents[:, None] == parents) & (order < order[:, None]) & candidate  # [node, earlier sibling]
+    again = (before & (tokens[:, None] == tokens)).any(1)  # its token was tried already
+    tried = candidate & ~again
+    row, word, family, fair = _to(device, parents + 1, tokens, before & tried, tried)
+    p_node = p[row, word]
+    # A masked sum, not a product with the mask: the same order of additions on every machine.
+    left = (1 - torch.where(family, p_node, 0).sum(1)).clamp(min=torch.finfo(p.dtype).tiny)
+    chance = torch.as_tensor(u, dtype=exact_type(device), device=device)
+    accept = fair & (chance * left.to(chance.dtype) < p_node.to(chance.dtype))
+    index = torch.arange(n, device=device)
+    chosen = torch.full((n + 1,), n, device=device)  # of each parent's row: its first accepted child
+    chosen.scatter_reduce_(0, row, torch.where(accept, index, n), "amin")
+    steps = [torch.zeros((), dtype=torch.long, device=device)]
+    for _ in range(draft.depth):
+        child = chosen[steps[-1]]
+        steps.append(torch.where(child < n, child + 1, steps[-1]))
+    end = steps[-1]
+    rest = p[end].clone()  # lines 27 and 35: without the tokens of the children, all of them rejected
+    taken = torch.where(fair & (row == end), 0.0, torch.inf).to(rest.dtype)
+    rest.scatter_reduce_(0, word, taken, "amin")
+    rest = torch.where(rest.sum() > 0, rest, p[end])  # where rounding leaves nothing
+    token, _ = _drawn(rest, last)
+    walk, first, t, p_t, *brought = bring(torch.stack(steps), chosen, token, p[end, token], *more)
+    path = draft.path(int(walk[-1]) - 1)
+    kept = np.zeros(n, bool)
+    kept[path] = True
+    read = np.append(kept, True)[parents] & candidate
+    judged = read & (order <= first[parents + 1])  # behind an accepted sibling nothing is tried
+    verdict = _verdict(draft, path, kept, judged & ~kept, int(t), "resampled")
+    verdict.u = np.where(judged & ~again, u, np.nan)
+    verdict.token_u, verdict.token_p = last, float(p_t)
+    verdict.p, verdict.q = p_node, left
+    return verdict, brought
+
+
+def _drawn(p: Tensor, u: float) -> tuple[Tensor, Tensor]:
+    token = draw(p, u)
+    return token, p[token]
+
+
+def _to(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
+    return [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays]
+
+
+def _verdict(
+    draft: Draft, path: list[int], kept: np.ndarray, rejected: np.ndarray, token: int, otherwise: str
+) -> Verdict:
+    """The verdict on a path; `otherwise` is the origin of a token that stands in a rejected one's place."""
+    status = np.where(kept, "accepted", np.where(rejected, "rejected", "unjudged")).tolist()
+    last = path[-1] if path else ROOT
+    refused = bool((rejected & (draft.parents == last)).any())
+    origin = "plain" if not len(draft) else otherwise if refused else "bonus"
+    tokens: Any = np.asarray(draft.tokens).tolist()
+    return Verdict(path, tokens, token, origin, status)

@@ -1,0 +1,186 @@
+"""UniSpec: a draft tree from the target's own earlier predictions, scored, pruned, and cut to a size.
+
+Do, Nguyen and Nguyen ("UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across
+Languages and Hardware"), Algorithm 1. Line numbers below are its. Where the paper leaves something open, the
+parameter's meaning says what is read into it: ``score``, ``root_token``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..draft import ROOT, Draft
+from ..sampling import Sampling
+from .base import Parameter, Session, Unsent, Verdict
+from .memory import KEEP, Remembering
+from .store import EMPTY, Store, successors
+from .tree import judge
+
+GHOSTS = 24  # nodes that were not sent and are recorded all the same, at most, best first
+
+
+class UniSpec(Remembering):
+    """The likeliest continuations, as the target itself rated them when it last met these words."""
+
+    name = "unispec"
+    title = "UniSpec"
+    paper = "Do et al."
+    parameters = (
+        Parameter(
+            "draft_size", 24, 1, 512, "tokens", "Nodes of the tree that are sent, without the root.", "g"
+        ),
+        Parameter("depth", 10, 1, 64, "tokens", "Most levels of the tree.", "d"),
+        Parameter(
+            "candidates", 10, 1, 64, "tokens", "Successors kept of a token; nodes expanded a level.", "k"
+        ),
+        Parameter(
+            "threshold", 0.05, 0, 1, "probability", "Nodes below this score are not expanded; 0: off.", "r"
+        ),
+        Parameter("scores", True, meaning="Score by the target's probabilities, not by rank (Table 2)."),
+        Parameter(
+            "neighbours", True,
+            meaning="Widen the first level by what might have stood in the root's place (line 19; Table 2).",
+        ),
+        Parameter(
+            "score", "product", choices=("product", "least"),
+            meaning="A node's score, open in the paper: the path's probabilities multiplied, or their least.",
+        ),
+        Parameter(
+            "root_token", "drop", choices=("drop", "keep"),
+            meaning="Whether the root's own token, always a neighbour, is a candidate; open in the paper.",
+        ),
+        KEEP,
+    )  # fmt: skip
+    size = "draft_size"
+    shape = ("candidates",)
+    pseudocode = (
+        ("", "repeat until the text ends:"),
+        ("draft", "    level 1 = successors of x_t in the store, and its neighbours C"),
+        ("draft", "    for level = 2 .. d:"),
+        ("draft", "        expand the k best nodes of the level above"),
+        ("draft:pruned", "            but none whose score is below r"),
+        ("draft:unsent", "    T = the g* nodes of highest score"),
+        ("forward", "    p = target(text + T)   # one pass over the tree"),
+        ("verify", "    from the root down, as long as a child survives:"),
+        ("verify:accepted", "        go to the child that the target writes itself"),
+        ("verify:rejected", "        its siblings are rejected"),
+        ("commit", "    text = text + path + [the target's next token]"),
+        ("commit", "    store[u] = top-k of p(· | u), for every node u"),
+        ("commit", "    C = top-k where the new root was predicted"),
+    )
+    draft_size: int
+    depth: int
+    candidates: int
+    threshold: float
+    scores: bool
+    neighbours: bool
+    score: str
+    root_token: str
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.spare = self.draft_size
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "exact up to ties" if sampling.greedy else "exact"
+
+    def fresh(self, vocabulary: int) -> Store:
+        return Store(vocabulary, min(self.candidates, vocabulary))
+
+    def start(self, session: Session) -> None:
+        super().start(session)
+        self.root = session.prompt[-1]
+        k = self.store.tokens.shape[1]
+        self.near = np.full(k, EMPTY, np.int32), np.zeros(k, np.float32)
+        # Without scores a node counts by its rank: the tree is then the same whatever the target thought.
+        self.by_rank = (0.5 ** np.arange(1, k + 1)).astype(np.float32)
+
+    def draft(self, left: int) -> Draft:
+        """Lines 16-30. The tree goes no deeper than what may still be emitted beside the target's token."""
+        if left < 2:
+            return Draft.empty("room")
+        tokens, parents, score, near = self._expand(min(self.depth, left - 1))
+        if not len(tokens):
+            return Draft.empty("none")
+        # Line 30. A node scores at most what its parent does and stands behind it, so a stable order keeps
+        # parents first and whatever is cut off leaves a tree.
+        best = np.argsort(-score, kind="stable")
+        sent, ghosts = np.sort(best[: self.draft_size]), best[self.draft_size : self.draft_size + GHOSTS]
+        below = score < self.threshold if self.scores else np.zeros(len(score), bool)
+        self.session.control |= {"candidates": len(tokens), "below_threshold": int(below.sum())}
+        place = np.empty(len(tokens) + 1, np.int64)
+        place[np.concatenate([sent, ghosts])] = np.arange(len(sent) + len(ghosts))
+        place[ROOT] = ROOT
+        source = np.where(near, "neighbour", "store")
+        self.unsent = Unsent(
+            tokens[ghosts].tolist(),
+            place[parents[ghosts]].tolist(),
+            np.where(below[ghosts], "pruned", "unsent").tolist(),
+            signals={"score": score[ghosts]},
+            source=source[ghosts].tolist(),
+        )  # fmt: skip
+        return Draft(
+            tokens[sent].astype(np.int64),
+            place[parents[sent]],
+            signals={"score": score[sent]},
+            source=source[sent].tolist(),
+            stop="budget" if len(ghosts) else "store",
+        )
+
+    def _expand(self, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Lines 16-29: all candidates, level by level: tokens, parents, scores, whether neighbours'."""
+        known, rated = self.store.tokens, self.store.p if self.scores else None
+        token, p = known[self.root], self.by_rank if rated is None else rated[self.root]
+        near = np.zeros(len(token), bool)
+        if self.neighbours:  # lines 19-20
+            more, more_p = self.near
+            token, near = np.append(token, more), np.append(near, np.ones(len(more), bool))
+            p = np.append(p, more_p if self.scores else self.by_rank)
+        good = token != EMPTY
+        if self.root_token == "drop":
+            good &= ~(near & (token == self.root))
+        order = np.argsort(-p, kind="stable")
+        order = order[good[order]]
+        # Of a token that both hold, the better score stays.
+        order = order[np.sort(np.unique(token[order], return_index=True)[1])]
+        levels = [(token[order], np.full(len(order), ROOT), p[order], near[order])]
+        count = len(order)
+        leaves = np.arange(count)
+        for _ in range(depth - 1):  # lines 22-29
+            token, _, score, _ = levels[-1]
+            leaves = np.argsort(-score, kind="stable")[: self.candidates]  # line 27
+            if self.scores:
+                leaves = leaves[score[leaves] >= self.threshold]  # line 28
+            if not len(leaves):
+                break
+            word, above = token[leaves], score[leaves, None]
+            p = self.by_rank if rated is None else rated[word]
+            child = known[word]
+            score = above * p if self.score == "product" else np.minimum(above, p)
+            at, rank = np.nonzero(child != EMPTY)
+            if not len(at):
+                break
+            first = count - len(token)
+            levels.append((child[at, rank], first + leaves[at], score[at, rank], np.zeros(len(at), bool)))
+            count += len(at)
+        tokens, parents, scores, neighbours = (np.concatenate(each) for each in zip(*levels))
+        return tokens, parents, scores, neighbours
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        assert scores is not None
+        # What the pass teaches comes over with the verdict: one synchronisation.
+        tokens, p = successors(scores, self.store.tokens.shape[1])
+        verdict, self.taught = judge(draft, scores, self.session, tokens, p, best=tokens[:, 0])
+        verdict.unsent = self.unsent if len(draft) else None
+        return verdict
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        tokens, p = self.taught
+        self.store.learn(np.append(self.root, draft.tokens), tokens, p)  # lines 38-44, rejected nodes too
+        last = verdict.path[-1] if verdict.path else ROOT
+        self.near = tokens[last + 1], p[last + 1]  # lines 45-46
+        assert verdict.token is not None
+        self.root = verdict.token

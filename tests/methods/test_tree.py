@@ -1,0 +1,163 @@
+"""Judging trees: the greedy rule against a walk by hand, the sampling rule against the target's law."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specviz.draft import ROOT, Draft
+from specviz.methods import tree
+from specviz.sampling import Sampling
+
+V = 4
+
+
+@st.composite
+def drafts(draw, most=9, judged=True):
+    n = draw(st.integers(0, most))
+    parents = [draw(st.integers(-1, i - 1)) for i in range(n)]
+    tokens = draw(st.lists(st.integers(0, V - 1), min_size=n, max_size=n))
+    judge = draw(st.lists(st.booleans(), min_size=n, max_size=n)) if judged else [True] * n
+    judge = [own and (p == ROOT or judge[p]) for own, p in zip(judge, parents)]  # candidates form a tree
+    return Draft(np.array(tokens, np.int64), np.array(parents, np.int64), judge=np.array(judge, bool))
+
+
+def by_hand(draft, best):
+    """Algorithm 3 as it is written: all guesses that still agree, one token after another."""
+    text, alive = [], [ROOT]
+    while True:
+        token = best[1 + alive[0]]
+        text.append(int(token))
+        nodes = range(len(draft))
+        alive = [
+            i for i in nodes if draft.parents[i] in alive and draft.judge[i] and draft.tokens[i] == token
+        ]
+        if not alive:
+            return text
+
+
+@settings(max_examples=300, deadline=None)
+@given(draft=drafts(), data=st.data())
+def test_greedy_is_the_walk(draft, data):
+    # What the target writes is a function of the text, so nodes of the same text have the same answer.
+    answer: dict[tuple, int] = {}
+    best = []
+    for node in range(-1, len(draft)):
+        text = tuple(int(draft.tokens[i]) for i in draft.path(node))
+        if text not in answer:
+            answer[text] = data.draw(st.integers(0, V - 1))
+        best.append(answer[text])
+    verdict = tree.greedy(draft, np.array(best))
+    expected = by_hand(draft, best)
+    assert [verdict.tokens[i] for i in verdict.path] + [verdict.token] == expected
+    assert draft.path(verdict.path[-1]) == verdict.path if verdict.path else True
+    for i, status in enumerate(verdict.status):
+        on_path = draft.parents[i] == ROOT or draft.parents[i] in verdict.path
+        assert (status == "accepted") == (i in verdict.path)
+        if status == "rejected":
+            assert on_path
+            assert draft.judge[i]
+            assert draft.tokens[i] != best[1 + draft.parents[i]]
+        if not draft.judge[i]:
+            assert status == "unjudged"
+    last = verdict.path[-1] if verdict.path else ROOT
+    refused = any(s == "rejected" and draft.parents[i] == last for i, s in enumerate(verdict.status))
+    assert verdict.origin == ("plain" if not len(draft) else "correction" if refused else "bonus")
+
+
+def session(sampling, u, last):
+    return SimpleNamespace(sampling=sampling, uniforms=lambda use, n: u[:n] if n != 1 or use == 1 else [last])
+
+
+TREES = {
+    "chain": ([1, 2, 0], [-1, 0, 1]),
+    "siblings": ([2, 0, 1], [-1, -1, -1]),
+    "siblings that repeat a token": ([2, 0, 2, 0], [-1, -1, -1, -1]),
+    "all there is, twice": ([0, 1, 2, 3, 3], [-1] * 5),
+    "a tree": ([1, 3, 0, 2, 2], [-1, -1, 0, 0, 1]),
+    "repeats with children": ([1, 1, 0, 2, 0], [-1, -1, 0, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_k=3), Sampling(1.3, top_p=0.8)])
+@pytest.mark.parametrize("shape", TREES)
+def test_sampling_keeps_the_law(shape, sampling):
+    """The next token's law, and the second's given the first, added up over all cells of the uniforms.
+
+    Decisions turn only where u q = p and where the final draw's sum does, so with the edges known the cells
+    are finite: a node's uniform is enumerated as accept or reject, with the volume of each.
+    """
+    tokens, parents = TREES[shape]
+    draft = Draft(np.array(tokens), np.array(parents))
+    rng = np.random.default_rng(3)
+    rows: dict[tuple, torch.Tensor] = {}
+
+    def row(text):
+        if text not in rows:
+            rows[text] = torch.from_numpy(rng.normal(0, 1.5, V))
+        return rows[text]
+
+    texts = [tuple(tokens[i] for i in draft.path(node)) for node in range(-1, len(draft))]
+    scores = torch.stack([row(text) for text in texts])
+    law: dict[tuple, float] = {}
+    cells = [({}, 1.0)]
+    while cells:
+        fixed, volume = cells.pop()
+        u = np.full(len(tokens), 0.5)
+        for node, value in fixed.items():
+            u[node] = value
+        verdict, _ = tree.sampled(draft, scores, sampling, u, 0.5)
+        asked = [i for i in np.flatnonzero(~np.isnan(verdict.u)) if i not in fixed]
+        if asked:
+            i = int(asked[0])
+            edge = float((verdict.p[i] / verdict.q[i]).clamp(max=1))
+            cells += [
+                ({**fixed, i: edge / 2}, volume * edge),
+                ({**fixed, i: (1 + edge) / 2}, volume * (1 - edge)),
+            ]
+            continue
+        if not volume:
+            continue
+        for last in np.linspace(0.5 / 20_000, 1 - 0.5 / 20_000, 400 if volume else 0):
+            verdict, _ = tree.sampled(draft, scores, sampling, u, float(last))
+            text = (*(verdict.tokens[i] for i in verdict.path), verdict.token)
+            law[text[:1]] = law.get(text[:1], 0) + volume / 400
+    p = sampling.probabilities(scores[0]).numpy()
+    assert np.allclose([law.get((token,), 0) for token in range(V)], p, atol=4e-3)
+    assert sum(law.values()) == pytest.approx(1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(draft=drafts(), seed=st.integers(0, 10_000))
+def test_sampled_decisions_can_be_repeated(draft, seed):
+    rng = np.random.default_rng(seed)
+    scores = torch.from_numpy(rng.normal(0, 2, (len(draft) + 1, V))).float()
+    u = rng.random(len(draft)).astype(np.float32).astype(np.float64)
+    verdict, _ = tree.sampled(draft, scores, Sampling(1.0), u, float(rng.random()))
+    p = None if verdict.p is None else verdict.p.double().numpy()
+    for i in np.flatnonzero(~np.isnan(verdict.u)):
+        accepted = verdict.u[i] * float(verdict.q[i]) < p[i]
+        assert verdict.status[i] == ("accepted" if accepted else "rejected")
+    last = verdict.path[-1] if verdict.path else ROOT
+    refused = {
+        verdict.tokens[i]
+        for i, s in enumerate(verdict.status)
+        if s == "rejected" and draft.parents[i] == last
+    }
+    assert verdict.token not in refused
+    for i, status in enumerate(verdict.status):
+        if status != "unjudged":
+            assert draft.parents[i] in (ROOT, *verdict.path)
+
+
+@pytest.mark.parametrize("kinds", [(torch.int64,), (torch.float32, torch.int64, torch.float64)])
+def test_bringing_keeps_values_and_shapes(kinds):
+    given_ = [torch.arange(6).reshape(2, 3).to(kind) for kind in kinds]
+    for found, tensor in zip(tree.bring(*given_), given_):
+        assert found.shape == tuple(tensor.shape)
+        assert found.tolist() == tensor.tolist()
