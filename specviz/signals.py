@@ -60,3 +60,15 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     found = blocks.index_select(0, (chosen + first[:, None]).view(-1))
     values, at = found.view(rows, -1).topk(k)
     return values, chosen.gather(1, at // width) * width + at % width
+
+
+def successors(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The `k` likeliest tokens of each row [n, vocabulary] and their probabilities, both [n, k], best first.
+
+    Of equal first ones the first id, as argmax has it. Source: UniSpec, Algorithm 1, lines 39-40.
+    """
+    best, tokens = top(logits, k)
+    # A top-k may order equals as it likes.
+    first = torch.where(best == best[:, :1], tokens, logits.shape[-1]).amin(-1, keepdim=True)
+    tokens = torch.cat([first, torch.where(tokens == first, tokens[:, :1], tokens)[:, 1:]], 1)
+    return tokens, (best - torch.logsumexp(logits, -1, keepdim=True)).exp()

@@ -10,12 +10,13 @@ import pytest
 ROOT = Path(__file__).parents[1] / "specviz"
 GROUND, LOOKING, RUNNING, APART, DOOR = "ground", "looking", "running", "apart", "door"
 
-ROOMS: dict[str, tuple[str, int]] = {
+ROOMS: dict[str, tuple[str, float]] = {
     "errors": (GROUND, 0),
     "paths": (GROUND, 1),
     "schema": (GROUND, 0),
     "draft": (GROUND, 1),
     "ngrams": (GROUND, 1),
+    "store": (GROUND, 1.5),
     "trace": (GROUND, 2),
     "metrics": (LOOKING, 3),
     "replay": (LOOKING, 3),

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ..draft import ROOT, Draft
 from ..sampling import Sampling
+from ..signals import successors
+from ..store import EMPTY, Growth, Store, grow
 from .base import Parameter, Session, Unsent, Verdict
 from .memory import KEEP, Remembering
-from .store import EMPTY, Store, successors
 from .tree import judge
 
 GHOSTS = 24  # nodes that were not sent and are recorded all the same, at most, best first
@@ -95,79 +96,40 @@ class UniSpec(Remembering):
         self.root = session.prompt[-1]
         k = self.store.tokens.shape[1]
         self.near = np.full(k, EMPTY, np.int32), np.zeros(k, np.float32)
-        # Without scores a node counts by its rank: the tree is then the same whatever the target thought.
-        self.by_rank = (0.5 ** np.arange(1, k + 1)).astype(np.float32)
 
     def draft(self, left: int) -> Draft:
         """Lines 16-30. The tree goes no deeper than what may still be emitted beside the target's token."""
         if left < 2:
             return Draft.empty("room")
-        tokens, parents, score, near = self._expand(min(self.depth, left - 1))
-        if not len(tokens):
-            return Draft.empty("none")
-        # Line 30. A node scores at most what its parent does and stands behind it, so a stable order keeps
-        # parents first and whatever is cut off leaves a tree.
-        best = np.argsort(-score, kind="stable")
-        sent, ghosts = np.sort(best[: self.draft_size]), best[self.draft_size : self.draft_size + GHOSTS]
-        below = score < self.threshold if self.scores else np.zeros(len(score), bool)
-        self.session.control |= {"candidates": len(tokens), "below_threshold": int(below.sum())}
-        place = np.empty(len(tokens) + 1, np.int64)
-        place[np.concatenate([sent, ghosts])] = np.arange(len(sent) + len(ghosts))
-        place[ROOT] = ROOT
-        source = np.where(near, "neighbour", "store")
-        self.unsent = Unsent(
-            tokens[ghosts].tolist(),
-            place[parents[ghosts]].tolist(),
-            np.where(below[ghosts], "pruned", "unsent").tolist(),
-            signals={"score": score[ghosts]},
-            source=source[ghosts].tolist(),
+        how = Growth(
+            min(self.depth, left - 1), self.candidates, self.threshold, self.scores, self.score == "least",
+            self.root_token == "drop",
         )  # fmt: skip
+        tree = grow(self.store, self.root, self.near if self.neighbours else None, how)
+        if not len(tree.tokens):
+            return Draft.empty("none")
+        best = tree.best(self.draft_size + GHOSTS)
+        sent, ghosts = np.sort(best[: self.draft_size]), best[self.draft_size :]
+        below = tree.score < self.threshold if self.scores else np.zeros(len(tree.score), bool)
+        self.session.control |= {"candidates": len(tree.tokens), "below_threshold": int(below.sum())}
+        place = np.empty(len(tree.tokens) + 1, np.int64)
+        place[np.concatenate([sent, ghosts])] = np.arange(len(best))
+        place[ROOT] = ROOT
+        source = np.where(tree.near, "neighbour", "store")
+        self.unsent = Unsent(
+            tree.tokens[ghosts].tolist(),
+            place[tree.parents[ghosts]].tolist(),
+            np.where(below[ghosts], "pruned", "unsent").tolist(),
+            signals={"score": tree.score[ghosts]},
+            source=source[ghosts].tolist(),
+        )
         return Draft(
-            tokens[sent].astype(np.int64),
-            place[parents[sent]],
-            signals={"score": score[sent]},
+            tree.tokens[sent].astype(np.int64),
+            place[tree.parents[sent]],
+            signals={"score": tree.score[sent]},
             source=source[sent].tolist(),
             stop="budget" if len(ghosts) else "store",
         )
-
-    def _expand(self, depth: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Lines 16-29: all candidates, level by level: tokens, parents, scores, whether neighbours'."""
-        known, rated = self.store.tokens, self.store.p if self.scores else None
-        token, p = known[self.root], self.by_rank if rated is None else rated[self.root]
-        near = np.zeros(len(token), bool)
-        if self.neighbours:  # lines 19-20
-            more, more_p = self.near
-            token, near = np.append(token, more), np.append(near, np.ones(len(more), bool))
-            p = np.append(p, more_p if self.scores else self.by_rank)
-        good = token != EMPTY
-        if self.root_token == "drop":
-            good &= ~(near & (token == self.root))
-        order = np.argsort(-p, kind="stable")
-        order = order[good[order]]
-        # Of a token that both hold, the better score stays.
-        order = order[np.sort(np.unique(token[order], return_index=True)[1])]
-        levels = [(token[order], np.full(len(order), ROOT), p[order], near[order])]
-        count = len(order)
-        leaves = np.arange(count)
-        for _ in range(depth - 1):  # lines 22-29
-            token, _, score, _ = levels[-1]
-            leaves = np.argsort(-score, kind="stable")[: self.candidates]  # line 27
-            if self.scores:
-                leaves = leaves[score[leaves] >= self.threshold]  # line 28
-            if not len(leaves):
-                break
-            word, above = token[leaves], score[leaves, None]
-            p = self.by_rank if rated is None else rated[word]
-            child = known[word]
-            score = above * p if self.score == "product" else np.minimum(above, p)
-            at, rank = np.nonzero(child != EMPTY)
-            if not len(at):
-                break
-            first = count - len(token)
-            levels.append((child[at, rank], first + leaves[at], score[at, rank], np.zeros(len(at), bool)))
-            count += len(at)
-        tokens, parents, scores, neighbours = (np.concatenate(each) for each in zip(*levels))
-        return tokens, parents, scores, neighbours
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None

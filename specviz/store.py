@@ -1,0 +1,152 @@
+"""What training-free drafters remember, each token's likeliest successors, and the trees that grow from it.
+
+Token Recycling (Luo et al. 2025) calls it the adjacency matrix; UniSpec keeps the probabilities beside it (Do
+et al., Algorithm 1; line numbers below are its). It lives on the host: what a pass teaches is small and comes
+over with the verdict, and a tree is built without waiting for the device. Pure arrays, so that what happened
+in a run can be replayed from its record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .draft import ROOT
+
+EMPTY = -1
+
+
+class Store:
+    """The `k` likeliest successors of every token: two arrays [vocabulary, k].
+
+    Attributes
+    ----------
+    tokens : array of int32, shape [vocabulary, k]
+        Best first; -1 where nothing is known.
+    p : array of float32, shape [vocabulary, k]
+        Their probabilities under the target when they were last seen; 0 where nothing is known.
+    """
+
+    def __init__(self, vocabulary: int, k: int) -> None:
+        self.tokens = np.full((vocabulary, k), EMPTY, np.int32)
+        self.p = np.zeros((vocabulary, k), np.float32)
+
+    @property
+    def known(self) -> int:
+        """Tokens of which a successor is known."""
+        return int((self.tokens[:, 0] != EMPTY).sum())
+
+    @property
+    def bytes(self) -> int:
+        """Memory, fixed from the start: 8 bytes an entry, 12 MB at a vocabulary of 150 k and k = 10."""
+        return self.tokens.nbytes + self.p.nbytes
+
+    def learn(self, words: np.ndarray, tokens: np.ndarray, p: np.ndarray) -> None:
+        """Set the successors of `words` [n] to `tokens` [n, k] with probabilities `p` [n, k].
+
+        Of several nodes with the same word the last one stays (lines 41-44, in order).
+        """
+        self.tokens[words], self.p[words] = tokens, p
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is saved."""
+        return {"tokens": self.tokens, "p": self.p}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How UniSpec grows a tree: its parameters of the same names.
+
+    Parameters
+    ----------
+    depth, candidates : int
+        Most levels; nodes that are expanded on each.
+    threshold : float
+        Nodes of a lower score are not expanded.
+    scores : bool
+        Whether scores come from the store's probabilities; otherwise 2 to the minus rank.
+    least : bool
+        Whether a node scores the least probability of its path instead of their product.
+    drop_root : bool
+        Whether the root's own token is no neighbour.
+    """
+
+    depth: int
+    candidates: int
+    threshold: float = 0.0
+    scores: bool = True
+    least: bool = False
+    drop_root: bool = True
+
+
+@dataclass(frozen=True)
+class Grown:
+    """All candidates of a tree, level by level: arrays [n].
+
+    Parameters
+    ----------
+    tokens, parents : arrays of int
+        A parent stands before its children; -1 is the root.
+    score : array of float32
+        Never more than the parent's.
+    near : array of bool
+        Which come from the root's neighbours, not from the store.
+    """
+
+    tokens: np.ndarray
+    parents: np.ndarray
+    score: np.ndarray
+    near: np.ndarray
+
+    def best(self, n: int) -> np.ndarray:
+        """Line 30: the `n` nodes of highest score, best first; ties go to the earlier node.
+
+        A node scores at most what its parent does and stands behind it, so these are a tree.
+        """
+        return np.argsort(-self.score, kind="stable")[:n]
+
+
+def grow(store: Store, root: int, near: tuple[np.ndarray, np.ndarray] | None, how: Growth) -> Grown:
+    """Lines 16-29: every candidate below `root`.
+
+    Parameters
+    ----------
+    store : Store
+    root : int
+        The last token of the text.
+    near : (tokens, p) of arrays [k], or None
+        What the target would have written in the root's place (the cache C of lines 45-46); it widens the
+        first level.
+    how : Growth
+    """
+    known = store.tokens
+    # Without scores a node counts by its rank: the tree is then the same whatever the target thought.
+    by_rank = (0.5 ** np.arange(1, known.shape[1] + 1)).astype(np.float32)
+    token, p = known[root], store.p[root] if how.scores else by_rank
+    own = len(token)
+    if near is not None:  # lines 19-20
+        token, p = np.append(token, near[0]), np.append(p, near[1] if how.scores else by_rank)
+    good = token != EMPTY
+    if how.drop_root:
+        good[own:] &= token[own:] != root
+    order = np.argsort(-p, kind="stable")
+    order = order[good[order]]
+    # Of a token that both hold, the better score stays.
+    order = order[np.sort(np.unique(token[order], return_index=True)[1])]
+    levels = [(token[order], np.full(len(order), ROOT), p[order])]
+    first, count = 0, len(order)
+    for _ in range(how.depth - 1):  # lines 22-29
+        token, _, score = levels[-1]
+        leaves = np.argsort(-score, kind="stable")[: how.candidates]  # line 27
+        leaves = leaves[score[leaves] >= how.threshold] if how.scores else leaves  # line 28
+        child = known[token[leaves]]
+        at, rank = np.nonzero(child != EMPTY)
+        if not len(at):
+            break
+        above, p = score[leaves, None], store.p[token[leaves]] if how.scores else by_rank
+        score = np.minimum(above, p) if how.least else above * p
+        levels.append((child[at, rank], first + leaves[at], score[at, rank]))
+        first, count = count, count + len(at)
+    tokens, parents, scores = (np.concatenate(each) for each in zip(*levels))
+    return Grown(tokens, parents, scores, np.append(order >= own, np.zeros(count - len(order), bool)))
