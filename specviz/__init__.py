@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
     from .explorer import explore
     from .loop import densify, generate, stream
+    from .methods import make as method
     from .methods import names as list_methods
     from .models import bundled as list_models
     from .models import load
@@ -30,6 +31,7 @@ _DOORS = {
     "load": ("models", "load"),
     "list_models": ("models", "bundled"),
     "list_methods": ("methods", "names"),
+    "method": ("methods", "make"),
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
     "densify": ("loop", "densify"),
@@ -50,8 +52,8 @@ _DOORS = {
 
 __all__ = [
     "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError", "check", "densify",
-    "example", "explore", "generate", "list_methods", "list_models", "load", "open", "player", "race",
-    "stream", "whatif",
+    "example", "explore", "generate", "list_methods", "list_models", "load", "method", "open", "player",
+    "race", "stream", "whatif",
 ]  # fmt: skip
 
 

@@ -156,6 +156,12 @@ def generate(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     revision: Revision = None,
+    store: Annotated[
+        Path | None, typer.Option(help="What the method learnt earlier: a file of --save-store.")
+    ] = None,
+    save_store: Annotated[
+        Path | None, typer.Option("--save-store", help="Write what the method has learnt in the end.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Decode your own prompts with one method; print what happened, write the trace and a page."""
@@ -169,6 +175,8 @@ def generate(
     if file is not None:
         _writable(file, force)
         _writable(file.with_suffix(".html"), force)
+    if save_store is not None:
+        _writable(save_store, force)
     entries = _entries(prompt, prompts)
     with _loading():
         from specviz import methods
@@ -177,6 +185,8 @@ def generate(
 
     kind = methods.find(method)
     built = kind(**_parameters(kind, set_ or []))
+    if (store or save_store) and built.memory is None:
+        raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")
     find(model)
     if kind.needs_draft and draft is None and Path(model).name not in DEFAULT_DRAFT:
         raise ParameterError(
@@ -187,6 +197,8 @@ def generate(
     with _loading():
         target = load(model, device, dtype, revision=revision)
         drafter = load(draft, device, dtype) if draft is not None and kind.needs_draft else None
+    if store is not None:
+        built.load(store, target)
     for entry in entries if raw else ():
         if isinstance(entry.get("prompt"), str):
             entry["prompt"] = target.encode(entry["prompt"], raw=True)
@@ -220,6 +232,11 @@ def generate(
     if file is not None:
         page = trace.to_html(file.with_suffix(".html"), force=force)
         print(f"trace: {file}\npage: {page}")
+    if save_store is not None:
+        built.save(save_store, target)
+        print(
+            f"store: {save_store} ({built.memory['known']:,} entries, {built.memory['bytes'] / 1e6:.1f} MB)"
+        )
     if trace.run["stopped"] == "interrupted":
         raise KeyboardInterrupt
 

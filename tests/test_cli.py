@@ -576,3 +576,18 @@ def test_lab_starts_jupyterlab_on_the_copy(here, say, monkeypatch):
     monkeypatch.setattr(subprocess, "run", run)
     assert say("lab", "mine", "--no-browser")[0] == 0
     assert started == [[sys.executable, "-m", "jupyterlab", "mine", "--no-browser"]]
+
+
+def test_what_a_method_learnt_is_kept_in_a_file(say, here):
+    ask = ["generate", "unispec", "-p", "Translate into German: Tom was tired on Sunday.", "-n", 16]
+    status, out, _ = say(*ask, "--save-store", "a.store")
+    assert status == 0
+    assert "store: a.store" in out
+    status, _, error = say(*ask, "--save-store", "a.store")
+    assert status == 2
+    assert "--force" in error
+    assert say(*ask, "--store", "a.store", "--out", "kept.parquet")[0] == 0
+    assert specviz.open("kept.parquet").run["memory"]["start"]["state"] == "warm"
+    status, _, error = say("generate", "prompt_lookup", "-p", "x", "--store", "a.store")
+    assert status == 2
+    assert "remembers nothing" in error

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import metadata
+from typing import Any
 
 from ..errors import ParameterError, SpecvizError
 from .base import Method, Parameter, Session, Unsent, Verdict, near
 
-__all__ = ["GROUP", "Method", "Parameter", "Session", "Unsent", "Verdict", "find", "names", "near"]
+__all__ = ["GROUP", "Method", "Parameter", "Session", "Unsent", "Verdict", "find", "make", "names", "near"]
 
 GROUP = "specviz.methods"
 
@@ -32,6 +33,23 @@ def _points() -> dict[str, metadata.EntryPoint]:
 def names() -> list[str]:
     """Names of all methods that `specviz.generate` takes; imports none of them."""
     return sorted(_points())
+
+
+def make(name: str, **parameters: Any) -> Method:
+    """A method with its parameters, to hand to several runs: one that remembers then stays warm between them.
+
+    Examples
+    --------
+    >>> method = specviz.method("unispec", draft_size=16)
+    >>> specviz.generate(model, first, method); specviz.generate(model, second, method)  # doctest: +SKIP
+    >>> method.save("town.store", model)  # doctest: +SKIP
+
+    Raises
+    ------
+    ParameterError
+        If there is no such method or parameter, or a value is out of range.
+    """
+    return find(name)(**parameters)
 
 
 def find(name: str) -> type[Method]:

@@ -239,6 +239,14 @@ class Method:
         """What is remembered of earlier texts: state (cold, warm), keep, known, bytes; None: nothing."""
         return None
 
+    def save(self, path: Any, model: Any) -> Any:
+        """Write what is remembered to a file, where something is; see `specviz.methods.memory`."""
+        raise ParameterError(f"{self.name} remembers nothing from text to text")
+
+    def load(self, path: Any, model: Any) -> None:
+        """Start from what was saved."""
+        raise ParameterError(f"{self.name} remembers nothing from text to text")
+
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format."""
         raise NotImplementedError
