@@ -334,6 +334,8 @@ class Context:
                 out = self._call(
                     self.ids[:, start : start + count], slice(start, start + count), mask, keep, hidden
                 )
+            elif self.rows == 1 and drafts is not None:
+                out = self._call(*self._tree(starts[0], counts[0], drafts[0]), keep, hidden)
             else:
                 out = self._call(*self._ragged(starts, counts, nodes, fed, drafts), keep, hidden)
         if keep == 0:
@@ -366,6 +368,20 @@ class Context:
             if small:
                 self._triangles[count] = kept
         return kept[..., kept.shape[-1] - count - start :]
+
+    def _tree(self, start: int, count: int, draft: Draft) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ids, positions and mask of one row: `count` tokens from `start` on and a tree below the last."""
+        width, end = count + len(draft), start + count + len(draft)
+        near = np.zeros((width, width), np.float32)
+        near[:count][~np.tri(count, width, dtype=bool)] = -np.inf
+        near[count:, count:][~draft.mask] = -np.inf
+        positions = np.concatenate([np.arange(start, start + count), start + count - 1 + draft.offsets])
+        self.store.reach = max(self.store.reach, int(positions.max()) + 1)
+        self.store.aim(start, width, end)
+        model, device = self.model, self.ids.device
+        mask = torch.zeros(model.group, width, end, dtype=model.dtype, device=device)
+        mask[..., start:] = torch.from_numpy(near).to(device)
+        return self.ids[:, start:end], torch.from_numpy(positions[None]).to(device), mask.view(1, 1, -1, end)
 
     def _ragged(
         self,
