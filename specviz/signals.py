@@ -71,4 +71,4 @@ def successors(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     # A top-k may order equals as it likes.
     first = torch.where(best == best[:, :1], tokens, logits.shape[-1]).amin(-1, keepdim=True)
     tokens = torch.cat([first, torch.where(tokens == first, tokens[:, :1], tokens)[:, 1:]], 1)
-    return tokens, (best - torch.logsumexp(logits, -1, keepdim=True)).exp()
+    return tokens, logits.softmax(-1).gather(1, tokens)  # the very numbers that a record holds

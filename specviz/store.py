@@ -15,6 +15,7 @@ import numpy as np
 from .draft import ROOT
 
 EMPTY = -1
+GHOSTS = 24  # candidates beyond those that are sent which are recorded all the same, at most, best first
 
 
 class Store:

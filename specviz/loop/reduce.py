@@ -42,10 +42,13 @@ class Reducer:
         ``judged`` keeps the predictions that judging read, ``all`` every row of the pass, None the text.
     clock : Clock or None
         What the cycles' marks were taken with.
+    taught : int
+        Successors that the method learns from each row: with ``all`` the top lists hold no fewer.
     """
 
-    def __init__(self, recorder: Any, record: str | None, clock: Clock | None) -> None:
+    def __init__(self, recorder: Any, record: str | None, clock: Clock | None, taught: int = 0) -> None:
         self.recorder, self.record, self.clock = recorder, record, clock
+        self.top = max(TOP, taught) if record == "all" else TOP
         self.held: list[Cycle] = []
         self.rows = self.vocabulary = 0  # rows of logits held, and their length
         self.last: tuple[Any, float] | None = None  # the mark before, in seconds from the start of the run
@@ -73,7 +76,7 @@ class Reducer:
         held, self.held, self.rows = self.held, [], 0
         if not held:
             return
-        batch = Batch(self.record)
+        batch = Batch(self.record, self.top)
         with torch.inference_mode():
             for cycle in held:
                 batch.add(cycle)
@@ -115,11 +118,13 @@ class Batch:
     Parameters
     ----------
     record : {"judged", "all", None}
+    top : int
+        Candidates in each top list.
     """
 
-    def __init__(self, record: str | None) -> None:
+    def __init__(self, record: str | None, top: int) -> None:
         self.record = record
-        self.drafted, self.read = Predictions(), Predictions()  # the drafter's and the target's
+        self.drafted, self.read = Predictions(top), Predictions(top)  # the drafter's and the target's
         self.rows: list[tuple] = []  # what each cycle has one of: tuples of words and numbers
         self.flat: dict[str, list[Any]] = defaultdict(list)
         self.marks: list[Any] = []  # five a cycle
@@ -407,7 +412,8 @@ class Reduced:
 class Predictions:
     """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, top: int = TOP) -> None:
+        self.top = top
         self.chunks: list[tuple[list[Tensor], list[int], list[int]]] = []  # logits, and the pairs asked for
         self.rows: list[int] = []  # of each chunk
         self.most = self.pairs = 0
@@ -445,17 +451,17 @@ class Predictions:
             logits, p = room[:, : rows * vocabulary]
             torch.cat([block.reshape(-1) for block in blocks], out=logits)
             shape = rows, vocabulary
-            parts.append(reduced(logits.view(shape), at, tokens, p.view(shape)))
+            parts.append(reduced(logits.view(shape), at, tokens, p.view(shape), self.top))
         self.chunks = []
         names = [field.name for field in fields(Reduced)]
         return Reduced(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def reduced(logits: Tensor, rows: list[int], tokens: list[int], room: Tensor) -> Reduced:
+def reduced(logits: Tensor, rows: list[int], tokens: list[int], room: Tensor, k: int = TOP) -> Reduced:
     """What `logits` [n, vocabulary] come to, also at (rows[i], tokens[i]); `room` is written over."""
     at = torch.tensor(rows, dtype=torch.long, device=logits.device)
     asked = torch.tensor(tokens, dtype=torch.long, device=logits.device)
-    best, places = top(logits, TOP)
+    best, places = top(logits, k)
     tied = best[:, 0] == best[:, 1]
     if bool(tied.any()):  # the first of equals stands first, as argmax has it
         equal = tied.nonzero()[:, 0]

@@ -97,7 +97,7 @@ class Run:
             path = path / f"{name}.parquet"
         recorder = Recorder(self._metadata(name), path, record, piece=self.model.piece, force=force)
         self.recorder = recorder
-        self.reducer = Reducer(recorder, record, self.clock)
+        self.reducer = Reducer(recorder, record, self.clock, self.method.taught)
         self.trace: Trace | None = None
         self._stopped = "closed by the caller"
         self._cycles = self._decode()

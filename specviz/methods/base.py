@@ -217,6 +217,7 @@ class Method:
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
+    taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
 
     def __init__(self, **values: Any) -> None:

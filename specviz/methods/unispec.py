@@ -15,12 +15,10 @@ from torch import Tensor
 from ..draft import ROOT, Draft
 from ..sampling import Sampling
 from ..signals import successors
-from ..store import EMPTY, Growth, Store, grow
+from ..store import EMPTY, GHOSTS, Growth, Store, grow
 from .base import Parameter, Session, Unsent, Verdict
 from .memory import KEEP, Remembering
 from .tree import judge
-
-GHOSTS = 24  # nodes that were not sent and are recorded all the same, at most, best first
 
 
 class UniSpec(Remembering):
@@ -83,7 +81,7 @@ class UniSpec(Remembering):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        self.spare = self.draft_size
+        self.spare, self.taught = self.draft_size, self.candidates
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"
@@ -135,12 +133,12 @@ class UniSpec(Remembering):
         assert scores is not None
         # What the pass teaches comes over with the verdict: one synchronisation.
         tokens, p = successors(scores, self.store.tokens.shape[1])
-        verdict, self.taught = judge(draft, scores, self.session, tokens, p, best=tokens[:, 0])
+        verdict, self.lesson = judge(draft, scores, self.session, tokens, p, best=tokens[:, 0])
         verdict.unsent = self.unsent if len(draft) else None
         return verdict
 
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
-        tokens, p = self.taught
+        tokens, p = self.lesson
         self.store.learn(np.append(self.root, draft.tokens), tokens, p)  # lines 38-44, rejected nodes too
         last = verdict.path[-1] if verdict.path else ROOT
         self.near = tokens[last + 1], p[last + 1]  # lines 45-46

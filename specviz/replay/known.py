@@ -71,6 +71,10 @@ class Known:
     rated: np.ndarray
     tails: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
 
+    def before(self, start: int) -> int:
+        """The token before the output's position `start`."""
+        return int(self.text[start - 1] if start else self.ids[-1])
+
 
 @dataclass(frozen=True)
 class Rounding:

@@ -75,10 +75,14 @@ class Place(NamedTuple):
 
 @dataclass
 class Walk:
-    """The replay of one text: its cycles, up to `place` where it could not go on to the end."""
+    """The replay of one text: its cycles, up to `place` where it could not go on to the end.
+
+    From `modelled` on, if it is a place, the cycles are a model of what would have been.
+    """
 
     steps: list[Step] = field(default_factory=list)
     place: Place | None = None
+    modelled: Place | None = None
 
 
 class Halt(Exception):
@@ -97,7 +101,7 @@ STOPPED = "the run was stopped here"
 TURN = "the answer before it may be another, and with it this prompt"
 
 
-def _walk(known: Known, cycle: Callable[[int, int], Step]) -> Walk:
+def replayed(known: Known, cycle: Callable[[int, int], Step]) -> Walk:
     """Cycle after cycle until the text is whole, or the record says no more."""
     found = Walk()
     start, count = 0, 0
@@ -218,7 +222,7 @@ def speculative(
             known.prompt, count, start, sent, high, drafted, drafted_high, accepted, cut, 0, emitted, why
         )
 
-    return _walk(known, cycle)
+    return replayed(known, cycle)
 
 
 def prompt_lookup(
@@ -242,7 +246,7 @@ def prompt_lookup(
         k = len(drafted)
         return Step(known.prompt, count, start, k, k, k, k, accepted, 0, 0, emitted, why)
 
-    return _walk(known, cycle)
+    return replayed(known, cycle)
 
 
 def copied(
@@ -362,4 +366,4 @@ def bild(
             known.prompt, count, start, sent, high, drafted, drafted_high, accepted, 0, 0, emitted, why
         )
 
-    return _walk(known, cycle)
+    return replayed(known, cycle)
