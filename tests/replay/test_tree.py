@@ -1,0 +1,88 @@
+"""UniSpec replayed: cycles that are called exact are the rerun's; a model begins where it says."""
+
+from __future__ import annotations
+
+import pytest
+from tiny import llama
+
+import specviz
+from specviz.errors import TraceError
+from specviz.replay.known import read
+from specviz.replay.tree import Trees, lessons
+
+PROMPTS = [[3, 4, 5], [7, 8, 9, 3, 4], [3, 4], [11, 5, 7]]
+FIELDS = ("cycle", "keep", "sent", "drafted", "accepted", "cut", "emitted", "stop")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return llama(seed=5, vocabulary=24, eos=(1,))
+
+
+def record(model, **parameters):
+    return specviz.generate(
+        model, PROMPTS, "unispec", record="all", max_new_tokens=40, candidates=6, **parameters
+    )
+
+
+def replay(trace, **changed):
+    texts, rounding = read(trace)
+    parameters = trace.run["parameters"] | changed
+    trees = Trees(texts, lessons(trace, texts, 6), parameters, 24)
+    return [trees(known, frozenset(trace.run["eos"]), rounding) for known in texts]
+
+
+def real(trace):
+    cycles = trace.cycles[trace.cycles["cycle"] > 0]
+    return [
+        [tuple(row[name] for name in FIELDS) for row in some.to_dict("records")]
+        for _, some in cycles.groupby("prompt")
+    ]
+
+
+def told(walk):
+    return [(s.cycle, s.start, s.sent, s.drafted, s.accepted, s.cut, s.emitted, s.stop) for s in walk.steps]
+
+
+@pytest.mark.parametrize("keep", ["run", "prompt"])
+@pytest.mark.parametrize("rest", [{}, {"scores": False}, {"neighbours": False, "score": "least"}])
+def test_the_same_setting_is_the_run_itself(model, keep, rest):
+    trace = record(model, draft_size=12, keep=keep, **rest)
+    walks = replay(trace)
+    assert [told(walk) for walk in walks] == real(trace)
+    assert all(walk.modelled is None and walk.place is None for walk in walks)
+
+
+@pytest.mark.parametrize("keep", ["run", "prompt"])
+@pytest.mark.parametrize(
+    "changed", [{"draft_size": 4}, {"draft_size": 11}, {"threshold": 0.2}, {"draft_size": 20}]
+)
+def test_exact_cycles_are_the_reruns(model, keep, changed):
+    trace = record(model, draft_size=12, keep=keep)
+    again = record(model, **{"draft_size": 12, "keep": keep} | changed)
+    exact = 0
+    for walk, rows in zip(replay(trace, **changed), real(again)):
+        upto = len(rows) if walk.modelled is None else walk.modelled.cycle - 1
+        assert told(walk)[:upto] == rows[:upto]
+        exact += upto
+        assert sum(step.emitted for step in walk.steps) == sum(
+            row[-2] for row in rows
+        )  # the text is the text
+    assert exact > 0
+
+
+def test_a_model_stays_one_while_the_store_does(model):
+    walks = replay(record(model, draft_size=12), draft_size=3)
+    firsts = [walk.modelled for walk in walks]
+    assert firsts[-1] is not None
+    begun = next(i for i, place in enumerate(firsts) if place)
+    assert all(place is not None and place.cycle == 1 for place in firsts[begun + 1 :])
+    alone = [walk.modelled for walk in replay(record(model, draft_size=12, keep="prompt"), draft_size=3)]
+    assert all(place is None or place.cycle > 1 for place in alone)
+
+
+def test_a_record_of_what_was_judged_is_not_enough(model):
+    trace = specviz.generate(model, PROMPTS, "unispec", max_new_tokens=10)
+    texts, _ = read(trace)
+    with pytest.raises(TraceError, match="record='all'"):
+        lessons(trace, texts, 10)
