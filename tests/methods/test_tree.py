@@ -78,6 +78,7 @@ TREES = {
     "chain": ([1, 2, 0], [-1, 0, 1]),
     "siblings": ([2, 0, 1], [-1, -1, -1]),
     "siblings that repeat a token": ([2, 0, 2, 0], [-1, -1, -1, -1]),
+    "one behind a repeated one": ([2, 2, 0, 1], [-1, -1, -1, -1]),
     "all there is, twice": ([0, 1, 2, 3, 3], [-1] * 5),
     "a tree": ([1, 3, 0, 2, 2], [-1, -1, 0, 0, 1]),
     "repeats with children": ([1, 1, 0, 2, 0], [-1, -1, 0, 1, 1]),
