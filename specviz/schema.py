@@ -13,6 +13,7 @@ VERSION = 1
 
 STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
 ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain")
+UNKNOWN = 2**31 - 1  # in a replay: a token that was drafted for certain and that nobody wrote down
 ENDS = ("eos", "length", "context", "interrupted")
 EXACTNESS = ("exact", "exact up to ties", "lossy")
 
@@ -52,7 +53,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("verify_time", "double", "Deciding what to keep."),
     Column("commit_time", "double", "Gathering the cache and learning from the pass."),
     # what was drafted
-    Column("node_token", "list<int32>", "Token of each node."),
+    Column("node_token", "list<int32>", "Token of each node; in a replay UNKNOWN where it was not recorded."),
     Column("node_parent", "list<int32>", "Parent of each node; -1 is the root."),
     Column("node_position", "list<int32>", "Offset from the root's position (1 is the next token)."),
     Column("node_source", "list<string>", "Where the node came from: model, store, prompt, layer ..."),
@@ -86,6 +87,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("out_draft_token", "list<int32>", "The drafter's top_k tokens there, flat; 0 without a probability where its own context was full."),
     Column("out_draft_p", "list<float>", "Their probabilities."),
     Column("out_draft_rated", "list<float>", "The target's probability of the drafter's first token there."),
+    # and its tails: what the drafter writes on behind its first token, where that is not the text's
+    Column("tail_position", "list<int32>", "Output position at which the drafter's first token stands that the entry's tail follows."),
+    Column("tail_token", "list<int32>", "What the drafter writes behind it, one entry a token, to an end token or as far as the run's 'dense' says."),
+    Column("tail_p", "list<float>", "The drafter's probability of the token, its largest there."),
+    Column("tail_margin", "list<float>", "That minus its second largest."),
     # each forward pass
     Column("pass_model", "list<string>", "Which model: target, draft."),
     Column("pass_rows", "list<int32>", "Rows in the pass."),
@@ -95,8 +101,8 @@ COLUMNS: tuple[Column, ...] = (
 )
 # fmt: on
 
-# Column groups whose lists have one entry for each node, prediction, output and pass.
-GROUPS = ("node", "pred", "out", "pass")
+# Column groups whose lists have one entry for each node, prediction, output, token of a tail and pass.
+GROUPS = ("node", "pred", "out", "tail", "pass")
 FLAT: tuple[str, ...] = ("node_top_token", "node_top_p", "pred_top_token", "pred_top_p")
 FLAT += ("out_top_token", "out_top_p", "out_draft_token", "out_draft_p")
 
@@ -111,7 +117,7 @@ RUN_FIELDS: dict[str, str] = {
     "pseudocode": "The method's own loop as [[when, line], ...]; see Method.pseudocode.",
     "model": "The target: {name, parameters, max_length}.",
     "draft": "The drafter: {name, parameters, max_length}; null where there is none.",
-    "dense": "The drafter of the dense record (out_top_* and out_draft_*): {name, parameters, max_length}.",
+    "dense": "The drafter of the dense record: {name, parameters, max_length}, and tail: most tokens of a tail.",
     "memory": "What the drafter remembered when the run began and when it ended: {start, end}, each {state: cold or warm, keep, known, bytes}; null where it never does.",
     "tokenizer": "Name of the tokenizer.",
     "eos": "Ids that end a text.",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny import TableModel, llama
 
 import specviz
@@ -41,11 +43,67 @@ def test_it_is_what_the_models_say(method):
                 )
             assert found["out_draft_rated"][at] == pytest.approx(float(own[small.argmax()]), abs=1e-7)
             at += 1
-    assert made.run["dense"] == {"name": "drafter", "parameters": 0, "max_length": 64}
+    assert made.run["dense"] == {"name": "drafter", "parameters": 0, "max_length": 64, "tail": 63}
     assert made.texts == trace.texts
     assert trace.run["dense"] is None  # the one it was made from is as it was
     again = densify(trace, TARGET).arrow(["top_k", "out_token", "out_draft_p"])
     assert again.column(2).null_count == len(trace.cycles)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=2),
+    tail=st.sampled_from([0, 1, 4, 63]),
+    limit=st.integers(1, 20),
+    eos=st.sets(st.integers(0, 5), max_size=2),
+    longest=st.sampled_from([12, 64]),
+    held=st.sampled_from([1, 200, dense.HELD]),
+)
+def test_tails_are_what_the_drafter_writes_on(prompts, tail, limit, eos, longest, held):
+    target = TableModel(6, 1, eos=eos, name="target")
+    drafter = TableModel(6, 3, near=target, name="drafter", max_length=longest)
+    trace = specviz.generate(target, prompts, "speculative", draft=drafter, max_new_tokens=limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense, "HELD", held)
+        made = densify(trace, target, drafter, tail)
+    validate(made)
+    rows = made.tails[["prompt", "position", "token", "p", "margin"]]
+    wanted = []
+    for number, prompt in enumerate(prompts):
+        text = trace.outputs.query(f"prompt == {number}")["token"].tolist()
+        for at in range(min(len(text), longest - len(prompt))):
+            before = [*prompt, *text[:at]]
+            token = int(drafter.logits(before).argmax())
+            if token == text[at]:
+                continue
+            behind = 0
+            while token not in eos and behind < min(tail, limit - at - 1, longest - len(prompt) - at - 1):
+                before.append(token)
+                p = drafter.logits(before).softmax(-1)
+                token, two = int(p.argmax()), p.topk(2).values
+                wanted.append((number, at, token, float(two[0]), float(two[0] - two[1])))
+                behind += 1
+    assert rows.iloc[:, :3].values.tolist() == [list(row[:3]) for row in wanted]
+    if wanted:
+        np.testing.assert_allclose(rows[["p", "margin"]], [row[3:] for row in wanted], atol=1e-6)
+
+
+def test_tails_of_real_networks():
+    target = llama(seed=0, layers=2, eos=(), name="target")
+    drafter = llama(seed=5, layers=2, eos=(), like=target, noise=0.3, name="drafter")
+    trace = specviz.generate(target, [[3, 4, 5], [7, 8]], draft=drafter, max_new_tokens=30, draft_length=8)
+    tails = densify(trace, target, drafter, 6).tails
+    assert len(tails) > 40
+    for (number, at), tail in tails.groupby(["prompt", "position"]):
+        text = trace.outputs.query(f"prompt == {number}")["token"].tolist()
+        tokens = [*trace.run["prompts"][number]["tokens"], *text[:at]]
+        for row in [None, *tail.itertuples()]:
+            p = drafter.net(torch.tensor([tokens])).logits[0, -1].detach().softmax(-1)
+            if row is not None:
+                assert row.token == int(p.argmax())
+                assert row.p == pytest.approx(float(p.max()), abs=1e-5)
+            tokens.append(int(p.argmax()))
+        assert len(tail) == min(6, 29 - at)
 
 
 def test_blocks_are_one_text(monkeypatch):
@@ -97,6 +155,9 @@ def test_what_is_refused():
         densify(trace, TARGET, TableModel(5, 9, name="other"))
     with pytest.raises(ParameterError, match="redacted"):
         densify(trace.redact(), TARGET)
+    for wrong in (-1, 2.5, True):
+        with pytest.raises(ParameterError, match="tail must be a whole number"):
+            densify(trace, TARGET, DRAFTER, wrong)
     sampled = specviz.generate(TARGET, [[1]], draft=DRAFTER, max_new_tokens=5, temperature=1.0)
     with pytest.raises(ParameterError, match="sampled"):
         densify(sampled, TARGET)

@@ -36,7 +36,7 @@ def python(code: str, *arguments: str, **options) -> subprocess.CompletedProcess
 def everything(path: Path) -> Trace:
     """Open a trace and read all of it."""
     trace = Trace.open(path)
-    for name in ("cycles", "nodes", "outputs", "passes", "texts", "prompts", "runs"):
+    for name in ("cycles", "nodes", "outputs", "passes", "tails", "texts", "prompts", "runs"):
         getattr(trace, name)
     trace.tops("pred")
     trace.tops("node")
@@ -161,6 +161,8 @@ def test_a_cycle_with_a_wrong_column_or_length_is_refused():
 
     with pytest.raises(TraceError, match="node_tokens"):
         close({"node_tokens": [1]})
+    with pytest.raises(TraceError, match=r"2 of tail_token; tail_position asks for 1"):
+        close({"tail_position": [0], "tail_token": [1, 2]})
     with pytest.raises(TraceError, match=r"1 of node_parent; node_token asks for 2"):
         close({"node_token": [1, 2], "node_parent": [-1]})
     with pytest.raises(TraceError, match="pred_top_token"):
@@ -683,6 +685,9 @@ def changed(table: pa.Table, name: str, change) -> pa.Table:
         ("pred_node", lambda v: v and [99] * len(v), "not there"),
         ("out_origin", lambda v: v and ["<script>"] * len(v), "unknown word"),
         ("out_position", lambda v: v and [-1] * len(v), "negative"),
+        ("tail_position", lambda v: [-1], "negative"),
+        ("tail_token", lambda v: [None], "empty"),
+        ("tail_token", lambda v: [-7], "negative"),
         ("prompt", lambda v: None, "empty cells"),
         ("prompt", lambda v: -1, "negative"),
         ("cycle", lambda v: -3, "negative"),
@@ -827,6 +832,7 @@ def test_synthetic_traces_fulfil_the_identities(method, seed):
         (lambda c: c.update(out_position=np.asarray(c["out_position"]) * 2 + c["keep"] * -1), "gaps|keep"),
         (lambda c: c.update(out_position=np.asarray(c["out_position"]) + 1), "'keep' ends"),
         (lambda c: c.update(cycle=c["cycle"] + 1000), "before it is missing"),
+        (lambda c: c.update(tail_position=[c["keep"] + 99], tail_token=[2]), "a tail stands at no token"),
     ],
 )
 def test_validate_finds_what_does_not_add_up(change, message):

@@ -107,8 +107,30 @@ class TableContext:
         del self.text[length:]
         self.cached, self.draft = min(self.cached, length), None
 
+    def branch(self, lengths, room):
+        return TableRows([TableContext(self.model, self.text[:length], room) for length in lengths])
+
     def close(self):
         self.closed = True
+
+
+class TableRows:
+    """Several rows of text over a table, for what reads its rows alone."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def extend(self, tokens):
+        for row, new in zip(self.rows, tokens, strict=True):
+            row.extend([new])
+
+    def forward(self, drafts, hidden=()):
+        passes = [row.forward(draft) for row, draft in zip(self.rows, drafts, strict=True)]
+        return SimpleNamespace(logits=[each.logits[0] for each in passes], tokens=0, hidden={})
+
+    def close(self):
+        for row in self.rows:
+            row.close()
 
 
 def llama(seed=0, layers=2, vocabulary=48, eos=(1,), max_length=96, name=None, like=None, noise=0.0):

@@ -2,6 +2,10 @@
 
 A run records what its own drafts asked. A what-if asks elsewhere: what the drafter would have said where no
 draft began. Over the final text that is one teacher-forced pass of each model, so it is added to the trace.
+
+Where the drafter's own first token is not the text's, a draft goes on behind it, in vain. What it would write
+there follows from the text before and that token, wherever the draft began: the place's tail. Tails are
+written by the drafter, all of a text at once, as rows of one context.
 """
 
 from __future__ import annotations
@@ -13,17 +17,24 @@ import torch
 
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
+from ..sampling import exact_type
 from ..signals import top
 from ..trace import Trace
 from ..trace.dense import attach
 from .reduce import TOP
 
 BLOCK = 64  # tokens of a pass: what is held of a text's logits at once
+TAIL = 63  # tokens behind a wrong one: a draft has 64 at most
+HELD = 1 << 15  # slots of a context whose rows are tails, about
 TIE = 1e-3  # a text's token may be this much less probable than the best one, for blocks round differently,
 ROUGH = 16  # or so many times the number format's epsilon
+TAILS = {"tail_position": np.int64, "tail_token": np.int64, "tail_p": np.float32, "tail_margin": np.float32}
+NOTHING = Draft.empty()
+
+Entry = tuple[int, int, float, float]  # of a tail: its place, a token, its probability, its lead
 
 
-def densify(trace: Trace, model: Any, draft: Any = None) -> Trace:
+def densify(trace: Trace, model: Any, draft: Any = None, tail: int = TAIL) -> Trace:
     """The trace with its dense record, which `specviz.whatif` reads.
 
     Parameters
@@ -34,20 +45,26 @@ def densify(trace: Trace, model: Any, draft: Any = None) -> Trace:
         The target that made it.
     draft : Model, optional
         The draft model to be asked about; without one only the target's side is recorded.
+    tail : int
+        How many tokens the drafter goes on behind its own first token, where that is not the text's; 0 leaves
+        tails out. What a draft with a threshold has in vain is then known so far, and bounded beyond.
 
     Returns
     -------
     Trace
-        A new one, in memory; the columns ``out_top_*``, ``out_draft_*`` are filled (`specviz.schema`).
+        A new one, in memory; the columns ``out_top_*``, ``out_draft_*``, ``tail_*`` are filled
+        (`specviz.schema`).
 
     Raises
     ------
     ParameterError
-        If the trace was sampled, or holds no prompts.
+        If the trace was sampled, or holds no prompts; if `tail` is no length.
     ModelError
         If the text is not one that these models write.
     """
     run = trace.run
+    if not isinstance(tail, int) or isinstance(tail, bool) or tail < 0:
+        raise ParameterError(f"tail must be a whole number of at least 0, got {tail!r}")
     if (run["sampling"] or {}).get("temperature"):
         raise ParameterError("a sampled text cannot be replayed: densify a greedy run (temperature 0)")
     if run["model"] and run["model"].get("name") != model.name:
@@ -57,44 +74,79 @@ def densify(trace: Trace, model: Any, draft: Any = None) -> Trace:
     outputs = trace.outputs
     outputs = outputs[outputs["kept"]]
     top_k = min([TOP, model.vocabulary, *([draft.vocabulary] if draft is not None else [])])
+    ends, most = frozenset(run["eos"] or ()), (run["sampling"] or {}).get("max_new_tokens")
     found = []
     for number in sorted(outputs["prompt"].unique().tolist()):
         text = outputs.loc[outputs["prompt"] == number].sort_values("position")["token"]
         prompt = run["prompts"][number].get("tokens")
         if not prompt:
             raise ParameterError("the trace holds no prompts (it was redacted), so nothing can be recomputed")
-        found.append(_columns(prompt, text.tolist(), model, draft, top_k))
-        _check(number, text.to_numpy(), found[-1], run, model)
+        said: dict[str, np.ndarray] = {}
+        if draft is not None:
+            said = _drafter(prompt, text.tolist(), draft, top_k, tail, ends, most)
+        said |= _target(prompt, text.tolist(), model, top_k, said)
+        _check(number, text.to_numpy(), said, run, model)
+        found.append(said)
     columns = {name: np.concatenate([part[name] for part in found]) for name in (found[0] if found else {})}
     about = None
     if draft is not None:
-        about = {name: getattr(draft, name) for name in ("name", "parameters", "max_length")}
+        about = {name: getattr(draft, name) for name in ("name", "parameters", "max_length")} | {"tail": tail}
     order = outputs.sort_values(["prompt", "position"], kind="stable").index.to_numpy()
     return attach(trace, order, columns, top_k, about, model.piece)
 
 
-def _columns(prompt: list[int], text: list[int], model: Any, draft: Any, top_k: int) -> dict[str, np.ndarray]:
-    """The dense columns of one text, one row a token."""
-    columns: dict[str, np.ndarray] = {}
-    first = None
-    if draft is not None:
-        # Behind its own context the drafter says nothing.
-        room = max(0, min(len(text), draft.max_length - len(prompt)))
-        token, p = np.zeros((len(text), top_k), np.int64), np.full((len(text), top_k), np.nan, np.float32)
-        if room:
-            token[:room], p[:room], _ = forced(draft, prompt, text[:room], top_k)
-        columns |= {"out_draft_token": token, "out_draft_p": p}
-        first = token[:, 0].tolist()
-    columns["out_top_token"], columns["out_top_p"], rated = forced(model, prompt, text, top_k, first)
-    if first is not None:
-        columns["out_draft_rated"] = np.where(np.isnan(p[:, 0]), np.nan, rated).astype(np.float32)
-    return columns
+def _drafter(
+    prompt: list[int],
+    text: list[int],
+    draft: Any,
+    top_k: int,
+    tail: int,
+    ends: frozenset[int],
+    most: int | None,
+) -> dict[str, np.ndarray]:
+    """The drafter's columns of one text, one row a token; ``tail_*`` one row a token of a tail."""
+    token, p = np.zeros((len(text), top_k), np.int64), np.full((len(text), top_k), np.nan, np.float32)
+    written: list[Entry] = []
+    full = draft.max_length - len(prompt)  # behind its own context the drafter says nothing
+    if full > 0:
+        asked = text[:full]
+        context = draft.open([prompt], len(asked))
+        try:
+            token[:full], p[:full], _ = forced(context, asked, top_k)
+            wrong = {i: t for i, t in enumerate(token[:full, 0].tolist()) if t != text[i] and t not in ends}
+            end = min(full, most or full)  # no draft goes beyond these positions
+            written = tails(context, len(prompt), wrong, {i: min(tail, end - i - 1) for i in wrong}, ends)
+        finally:
+            context.close()
+    found: dict[str, np.ndarray] = {"out_draft_token": token, "out_draft_p": p}
+    for i, (name, kind) in enumerate(TAILS.items()):
+        found[name] = np.array([entry[i] for entry in written], kind)
+    return found | {"tail": np.bincount(found["tail_position"], minlength=len(text))}
+
+
+def _target(
+    prompt: list[int], text: list[int], model: Any, top_k: int, drafter: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The target's columns of one text, and what it thinks of the drafter's first tokens."""
+    first = drafter["out_draft_token"][:, 0].tolist() if drafter else None
+    context = model.open([prompt], len(text))
+    try:
+        token, p, rated = forced(context, text, top_k, first)
+    finally:
+        context.close()
+    found = {"out_top_token": token, "out_top_p": p}
+    if drafter:
+        unasked = np.isnan(drafter["out_draft_p"][:, 0])
+        found["out_draft_rated"] = np.where(unasked, np.nan, rated).astype(np.float32)
+    return found
 
 
 def forced(
-    model: Any, prompt: list[int], text: list[int], top_k: int, asked: list[int] | None = None
+    context: Any, text: list[int], top_k: int, asked: list[int] | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a model predicts at each place of `text` behind `prompt`, the text before it given.
+    """What a model predicts at each place of `text` behind a context of one row, the text before it given.
+
+    The context then holds the text but its last token, all computed.
 
     Returns
     -------
@@ -104,27 +156,86 @@ def forced(
         The probability of each place's token of `asked` (default: of `text`).
     """
     asked = text if asked is None else asked
+    device = context.model.device
     parts = []
-    context = model.open([prompt], len(text))
-    try:
-        context.prefill()
-        for begin in range(0, len(text), BLOCK):
-            block = text[begin : begin + BLOCK]
-            draft = Draft.chain(torch.tensor(block[:-1], dtype=torch.long, device=model.device))
-            rows = context.forward(draft).logits[0]
-            p = rows.softmax(-1)
-            tokens = top(rows, top_k)[1]
-            first = rows.argmax(-1, keepdim=True)  # of equals the first, as drafter and verifier have it
-            tokens = torch.cat([first, torch.where(tokens == first, tokens[:, :1], tokens)[:, 1:]], 1)
-            rated = p.gather(1, torch.tensor(asked[begin : begin + BLOCK], device=model.device)[:, None])
-            parts.append([x.cpu().numpy() for x in (tokens, p.gather(1, tokens), rated[:, 0])])
-            if begin + len(block) < len(text):
-                context.commit(list(range(len(block) - 1)))
-                context.extend([block[-1:]])
-    finally:
-        context.close()
+    context.prefill()
+    for begin in range(0, len(text), BLOCK):
+        block = text[begin : begin + BLOCK]
+        draft = Draft.chain(torch.tensor(block[:-1], dtype=torch.long, device=device))
+        rows = context.forward(draft).logits[0]
+        tokens, p = best(rows, top_k)
+        rated = p.gather(1, torch.tensor(asked[begin : begin + BLOCK], device=device)[:, None])
+        parts.append([x.cpu().numpy() for x in (tokens, p.gather(1, tokens), rated[:, 0])])
+        context.commit(list(range(len(block) - 1)))
+        if begin + len(block) < len(text):
+            context.extend([block[-1:]])
     found = [np.concatenate(part) for part in zip(*parts)]
     return found[0], found[1], found[2]
+
+
+def best(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k best tokens of each row of logits [rows, k], and every token's probability [rows, vocabulary]."""
+    tokens = top(rows, k)[1]
+    first = rows.argmax(-1, keepdim=True)  # of equals the first, as drafter and verifier have it
+    tokens = torch.cat([first, torch.where(tokens == first, tokens[:, :1], tokens)[:, 1:]], 1)
+    return tokens, rows.softmax(-1)
+
+
+def tails(
+    context: Any, start: int, wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
+) -> list[Entry]:
+    """What a drafter writes on behind its own tokens, greedily, each tail to an end token or its room.
+
+    Parameters
+    ----------
+    context : Context
+        Of one row, with the text.
+    start : int
+        Tokens before the text.
+    wrong : dict of int to int
+        By position in the text the token that a tail follows.
+    room : dict of int to int
+        By position the most tokens of its tail.
+    ends : set of int
+
+    Returns
+    -------
+    list of (position, token, probability, lead over the second)
+        Tail by tail, the positions rising.
+    """
+    places = [at for at in wrong if room[at] > 0]
+    if not places:
+        return []
+    most = max(room[at] for at in places)
+    some = max(1, HELD // (start + places[-1] + 1 + most))
+    found: list[Entry] = []
+    for batch in (places[i : i + some] for i in range(0, len(places), some)):
+        rows = context.branch([start + at for at in batch], 1 + most)
+        try:
+            found += _together(rows, batch, wrong, room, ends)
+        finally:
+            rows.close()
+    return found
+
+
+def _together(
+    rows: Any, places: list[int], wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
+) -> list[Entry]:
+    """Tails as rows of one context: one pass a token, one synchronisation a pass."""
+    written: list[list[Entry]] = [[] for _ in places]
+    new = [[wrong[at]] for at in places]
+    while any(new):
+        rows.extend(new)
+        scores = torch.cat(rows.forward([NOTHING] * len(places)).logits)
+        tokens, p = best(scores, 2)
+        two = p.gather(1, tokens).to(exact_type(p.device))
+        told = torch.cat([tokens[:, :1].to(two.dtype), two], 1).tolist()  # the synchronisation
+        for i, at in enumerate(places):
+            if new[i]:
+                token, first, second = told[i]
+                written[i].append((at, int(token), first, first - second))
+                new[i] = [int(token)] if token not in ends and len(written[i]) < room[at] else []
+    return [entry for tail in written for entry in tail]
 
 
 def _check(

@@ -225,6 +225,33 @@ class Context:
         self.cached = [min(pair) for pair in zip(self.cached, lengths)]
         self._drafts = None
 
+    @torch.no_grad()
+    def branch(self, lengths: Sequence[int], room: int) -> Context:
+        """Another context, each row of which is a first part of this one's text, as far as it is computed.
+
+        Parameters
+        ----------
+        lengths : list of int
+            For each row how many of the committed tokens it begins with.
+        room : int
+            As `Model.open` takes it.
+
+        Raises
+        ------
+        ModelError
+            If this context has several rows or fewer tokens, or the storage does not fit into memory.
+        """
+        if self.rows != 1 or not 1 <= min(lengths) <= max(lengths) <= self.length[0]:
+            raise ModelError(
+                f"branch takes lengths from 1 to {self.length[0]} of a context of one row; this one has "
+                f"{self.rows}"
+            )
+        text, end = self.tokens[0], max(lengths)
+        rows = Context(self.model, [text[:length] for length in lengths], room)
+        rows.store.data[..., :end, :] = self.store.data[..., :end, :]
+        rows.cached = [min(self.cached[0], length) for length in lengths]
+        return rows
+
     def close(self) -> None:
         """Free the storage."""
         self.store = self.ids = None  # type: ignore[assignment]

@@ -101,8 +101,9 @@ class Answer:
     def trace(self, row: int | None = None, **setting: Any) -> Trace:
         """The replayed cycles of a row as a trace, so that every view shows them.
 
-        It says so in its metadata (``replayed``) and has no times, for none were measured. What was drafted
-        in vain and never seen is left out; the controller value ``unseen`` counts it.
+        It says so in its metadata (``replayed``) and has no times, for none were measured. A token that was
+        drafted in vain and not recorded stands as ``⟨?⟩`` (`schema.UNKNOWN`); where only bounds are known of
+        how many there are, the least is shown.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
 """What a trace tells of a text, place by place: what the drafter would write there, what the target would.
 
 Two sources are put together. The dense record holds both models' predictions at every place, the text before
-it given (`specviz.loop.densify`). The cycles hold what the drafts of the run really asked, among it what the
-drafter wrote behind a token that the target refused, which no pass over the final text sees.
+it given, and the tails: what the drafter writes behind a first token of its own that is not the text's
+(`specviz.loop.densify`). The cycles hold what the drafts of the run really asked, among it such tails too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ COLUMNS = (
     "node_token", "node_parent", "node_source", "node_confidence", "node_margin", "node_p",
     "pred_node", "pred_top_token", "pred_top_p", "out_token", "out_p",
     "out_top_token", "out_top_p", "out_draft_token", "out_draft_p", "out_draft_rated",
+    "tail_position", "tail_token", "tail_p", "tail_margin",
 )  # fmt: skip
 
 
@@ -52,7 +53,11 @@ class Known:
     p, rated : arrays
         The target's probability of the text's token, and of the drafter's.
     tails : dict of int to list of (token, probability, lead over the second)
-        What the drafter wrote behind its own token at a place where the text has another.
+        What the drafter writes behind its own token at a place where the text has another.
+    top_k : int
+        How many candidates the dense record has of a place; 0 without one.
+    wanted, drafted : dict of int to list of (token, probability)
+        Those candidates, best first: the target's and the drafter's.
     """
 
     prompt: int
@@ -70,6 +75,9 @@ class Known:
     p: np.ndarray
     rated: np.ndarray
     tails: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
+    top_k: int = 0
+    wanted: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    drafted: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
     def before(self, start: int) -> int:
         """The token before the output's position `start`."""
@@ -182,10 +190,13 @@ def _dense(known: Known, row: dict[str, Any], start: int, errors: tuple[list[flo
     for i, token in enumerate(tokens):
         at, first = start + i, i * k
         if row["out_draft_token"] is not None and row["out_draft_p"][first] is not None:
-            p = row["out_draft_p"][first : first + k]
-            if known.draft[at] == row["out_draft_token"][first]:
+            top, p = row["out_draft_token"][first : first + k], row["out_draft_p"][first : first + k]
+            if known.draft[at] == top[0]:
                 errors[0].append(np.nan_to_num(abs(p[0] - known.sure[at])))
-            known.draft[at], known.sure[at] = row["out_draft_token"][first], p[0]
+            else:  # what the run wrote there stands behind another token
+                known.tails.pop(at, None)
+            known.draft[at], known.sure[at] = top[0], p[0]
+            known.top_k, known.drafted[at] = k, list(zip(top, p))
             known.gap[at] = p[0] - p[1] if k > 1 else 1.0
             known.rated[at] = number(row["out_draft_rated"][i])
         if row["out_top_token"] is not None:
@@ -197,6 +208,18 @@ def _dense(known: Known, row: dict[str, Any], start: int, errors: tuple[list[flo
                 else:
                     known.p[at] = p[place]
             known.best[at], known.edge[at] = top[0], p[0] - p[1] if k > 1 else 1.0
+            known.top_k, known.wanted[at] = k, list(zip(top, p))
+    tails: dict[int, list[tuple[int, float, float]]] = {}
+    for at, *entry in zip(*(row[f"tail_{name}"] or () for name in ("position", "token", "p", "margin"))):
+        tails.setdefault(at, []).append((entry[0], number(entry[1]), number(entry[2])))
+    for at, tail in tails.items():
+        own = known.tails.get(at, [])
+        for mine, other in zip(own, tail):
+            if mine[0] != other[0]:  # they part at a tie: what the run wrote is what it wrote
+                break
+            errors[0].append(np.nan_to_num(abs(mine[1] - other[1])))
+        else:
+            known.tails[at] = own + tail[len(own) :]
 
 
 def number(value: float | None) -> float:

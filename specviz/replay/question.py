@@ -25,7 +25,7 @@ from specviz.replay.answer import (
 )
 from specviz.replay.cell import build
 from specviz.replay.costs import Costs, timed
-from specviz.replay.known import Known, Rounding, read
+from specviz.replay.known import Known, Rounding, read, whole
 from specviz.replay.walk import TURN, Place, Walk
 
 if TYPE_CHECKING:
@@ -58,7 +58,10 @@ METHODS: dict[str, dict[str, Setting]] = {
     },
 }
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
-VAIN = "; how much was drafted in vain lies between the bounds, for nobody saw it"
+VAIN = "; how much was drafted in vain lies between the bounds"
+UNSEEN = ", for nobody saw it: sv.densify(trace, model, draft) records it"
+BEYOND = ": a draft may go on beyond the {} recorded tokens behind a wrong one, or a choice there is a tie"
+TAILED = ", behind a wrong token up to {} more"
 PARTS = "exact up to the first cycle where the text would part; the place is named"
 STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are of the cycles before"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
@@ -143,7 +146,9 @@ class WhatIf:
             return EXACT, "the drafts follow from the tokens alone"
         if not self._dense:
             return RERUN, NOT_DENSE
-        return (BOUNDED, ALL_CYCLES + VAIN) if parameter == "stop" else (EXACT, ALL_CYCLES)
+        if parameter != "stop":
+            return EXACT, ALL_CYCLES
+        return (EXACT, ALL_CYCLES + TAILED.format(self._tail)) if self._tail else (BOUNDED, self._vain)
 
     def _problem(self, method: str) -> str:
         """Why nothing can be said of a method; empty if something can."""
@@ -165,6 +170,16 @@ class WhatIf:
             bool((known.draft[: max(0, known.full - len(known.ids))] >= 0).all()) for known in self.texts
         )
 
+    @property
+    def _tail(self) -> int:
+        """How far the record follows the drafter behind a wrong token."""
+        return whole((self._run["dense"] or {}).get("tail")) or 0
+
+    @property
+    def _vain(self) -> str:
+        """Why an answer is only bounded."""
+        return ALL_CYCLES + VAIN + (BEYOND.format(self._tail) if self._tail else UNSEEN)
+
     # -- the questions -------------------------------------------------------------------------------
 
     def ask(self, **parameters: Any) -> Answer:
@@ -185,8 +200,8 @@ class WhatIf:
         """What would speculative decoding have done, with this drafter, this draft length and this `stop`?
 
         The text is the target's own whatever is drafted, so the cycles follow from what the drafter says at
-        the text's places. Exact with a dense record; with a `stop` above 0, what was drafted behind a
-        rejected token is bounded.
+        the text's places. Exact with a dense record. With a `stop` above 0, what was drafted behind a
+        rejected token is exact as far as the record's tails go, and bounded beyond.
 
         Parameters
         ----------
@@ -308,7 +323,7 @@ class WhatIf:
                 else f"{words}; {NOT_DENSE}"
             )
         if badge == BOUNDED:
-            return ALL_CYCLES + VAIN
+            return self._vain
         return "the drafts follow from the tokens alone" if method == "prompt_lookup" else ALL_CYCLES
 
     def _replay(self, replay: Callable[..., Walk], setting: dict[str, Any]) -> list[Walk]:

@@ -1,8 +1,9 @@
 """Replaying a text cycle by cycle under another setting, from what is known of its places.
 
 While a draft follows the text, every prediction it needs stands in `Known`. Behind its first token that is
-not the text's own it is off the record: what was written there is known only where the run itself wrote it.
-In an exact method that concerns what was drafted in vain and nothing else. In a lossy one the text may part.
+not the text's own it is on a tail: what it wrote there is known as far as the dense record followed it, or
+the run itself wrote it. In an exact method that concerns what was drafted in vain and nothing else. In a
+lossy one the text may part.
 """
 
 from __future__ import annotations
@@ -150,11 +151,13 @@ def _tail(
     """
     tail = known.tails.get(at, [])
     for i, (token, sure, lead) in enumerate(tail[:room]):
-        on = None if lead < width else goes_on(sure)
+        on = goes_on(sure)
         if on is None:
             return i, room, i + 1, room, ""
         if not on:
             return i, i, i + 1, i + 1, "unsure"
+        if lead < width:  # it goes on, but with which token?
+            return i + 1, room, i + 1, room, ""
         if token in ends:
             return i + 1, i + 1, i + 1, i + 1, "eos"
     if len(tail) >= room:
@@ -176,7 +179,7 @@ def speculative(
     tie = _near(known.edge, rounding.target)
 
     def goes_on(sure: float) -> bool | None:
-        return None if abs(sure - stop) < rounding.draft else sure >= stop
+        return sure >= stop if abs(sure - stop) >= rounding.draft else None
 
     def cycle(start: int, count: int) -> Step:
         left = known.limit - start
@@ -286,7 +289,7 @@ def bild(
     least = math.exp(-rollback)  # equation 3: a token stays while the target's p of it is not below this
 
     def goes_on(sure: float) -> bool | None:
-        return None if abs(sure - fallback) < rounding.draft else sure > fallback
+        return sure > fallback if abs(sure - fallback) >= rounding.draft else None
 
     def stays(at: int, p: float) -> bool:
         if least == 0:

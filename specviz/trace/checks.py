@@ -224,9 +224,8 @@ def check_values(table: pa.Table, where: str) -> None:
             fail(name, "has negative numbers")
         if name == "top_k" and (pc.max(column).as_py() or 0) > 1_000_000:
             fail(name, "has absurd numbers")
-    for name in (
-        n for n in names if n in (*TOKEN_COLUMNS, "node_parent", "pred_node", "out_position", "pass_tokens")
-    ):
+    indices = (*TOKEN_COLUMNS, "node_parent", "pred_node", "out_position", "tail_position", "pass_tokens")
+    for name in (n for n in names if n in indices):
         flat = pc.list_flatten(table.column(name))
         least = -1 if name in ("node_parent", "pred_node") else 0
         if flat.null_count or pc.any(pc.less(flat, least)).as_py():

@@ -16,6 +16,7 @@ from specviz.trace.trace import Trace
 
 TYPES = {c.name: c.type for c in schema.COLUMNS}
 DENSE = tuple(name for name in TYPES if name.startswith(("out_top_", "out_draft_")))
+TAILS = tuple(name for name in TYPES if name.startswith("tail_"))
 
 
 def attach(
@@ -35,7 +36,8 @@ def attach(
     rows : array of int, shape [n]
         Rows of `trace.outputs` that the values belong to; the others get 0 and no probability.
     values : dict of str to array [n] or [n, top_k]
-        Columns of `DENSE`; those left out stay null.
+        Columns of `DENSE`; those left out stay null. With ``tail`` [n], how many tokens each row's tail has,
+        the columns of `TAILS` as well, one row's tail after another's.
     top_k : int
         Candidates in each top list. Lists that the run has already must be as long.
     about : dict or None
@@ -62,6 +64,17 @@ def attach(
             ends = np.append(0, np.cumsum(count * each)).astype(np.int32)
             flat = pa.array(whole.ravel(), from_pandas=given.dtype.kind == "f").cast(array.type.value_type)
             array = pa.ListArray.from_arrays(ends, flat)
+            if name in TOKEN_COLUMNS:
+                new.update(np.unique(given).tolist())
+        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), array)
+    row = np.repeat(rows, values.get("tail", 0))  # of each token of a tail
+    cycle = np.repeat(np.arange(len(table)), count)[row]
+    ends = np.append(0, np.cumsum(np.bincount(cycle, minlength=len(table)))).astype(np.int32)
+    for name in TAILS:
+        array = pa.nulls(len(table), arrow_type(TYPES[name]))
+        if name in values:
+            given = values[name][np.argsort(row, kind="stable")]
+            array = pa.ListArray.from_arrays(ends, pa.array(given).cast(array.type.value_type))
             if name in TOKEN_COLUMNS:
                 new.update(np.unique(given).tolist())
         table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), array)

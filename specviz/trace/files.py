@@ -22,7 +22,7 @@ KEY = b"specviz"  # where the run's metadata stands in the file
 GROUP_BYTES = 64 << 20  # a row group of the finished file
 KEYS = ("run", "method", "prompt", "row", "update", "cycle")
 TOKEN_COLUMNS: tuple[str, ...] = ("node_token", "node_top_token", "pred_top_token", "out_token")
-TOKEN_COLUMNS += ("out_top_token", "out_draft_token")
+TOKEN_COLUMNS += ("out_top_token", "out_draft_token", "tail_token")
 
 
 def partial_of(path: Path) -> Path:

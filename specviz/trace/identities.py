@@ -18,7 +18,8 @@ def validate(trace: Trace) -> None:
     In each cycle: an accepted node's parent is accepted or the root, and no two accepted nodes share
     a parent; tokens of origin ``draft`` are as many as accepted nodes, those of origin ``unreviewed`` as
     many as unreviewed nodes; output positions start at `keep` and rise by one; every text's cycles are
-    numbered without a gap. Lengths, indices and words are checked whenever a trace is read.
+    numbered without a gap; a tail stands at an output of its cycle. Lengths, indices and words are checked
+    whenever a trace is read.
 
     Raises
     ------
@@ -58,6 +59,9 @@ def validate(trace: Trace) -> None:
         first[first["keep"].notna() & (first["keep"] != first["min"])],
         "output does not start where 'keep' ends",
     )
+    tails = trace.tails.merge(first, on=keys, how="left")
+    inside = (tails["position"] >= tails["min"]) & (tails["position"] <= tails["max"])
+    fail(tails[~inside], "a tail stands at no token that it emitted")
     ordered = cycles.sort_values(keys)
     step = ordered.groupby(["run", "prompt", "row", "update"], observed=True)["cycle"].diff()
     fail(ordered[(step.notna() & (step != 1)).to_numpy()], "the cycle before it is missing")

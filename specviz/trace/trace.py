@@ -335,6 +335,15 @@ class Trace:
         return frame
 
     @cached_property
+    def tails(self) -> pd.DataFrame:
+        """One row a token of the dense record's tails: position of the token that the tail follows, token,
+        text, probability, margin.
+        """
+        frame = self._long("tail", None)
+        _insert(frame, "token", "text", self._piece_texts(frame))
+        return frame
+
+    @cached_property
     def passes(self) -> pd.DataFrame:
         """One row a forward pass: model, rows, tokens, start and duration in seconds."""
         return self._long("pass", None)

@@ -92,6 +92,30 @@ def test_any_history_gives_the_one_by_one_scores(name: str, plain: bool, data: s
 
 
 @pytest.mark.parametrize(("name", "plain"), CASES)
+def test_a_branch_goes_on_from_any_place(name: str, plain: bool) -> None:
+    mine, net = model(name, plain)
+    base = mine.open([[3, 1, 4, 1, 5]], ROOM)
+    base.prefill()
+    base.forward(Draft.chain([9, 2, 6]))
+    base.commit([0, 1])
+    base.extend([5])  # not computed yet
+    text = base.tokens[0]
+    for lengths in ([8, 1, 6, 6], [5], [8, 8]):
+        rows = base.branch(lengths, ROOM)
+        texts = [[*text[:length], 7] for length in lengths]
+        rows.extend([[7]] * len(lengths))
+        check(rows, net, texts, [Draft.empty()] * len(lengths))
+        check(rows, net, texts, [Draft.chain([2, 2])] * len(lengths))
+        rows.close()
+    check(base, net, [text], [Draft.chain([8])])  # which is as it was
+    for wrong in ([9], [0, 3]):
+        with pytest.raises(ModelError, match="lengths from 1 to 8"):
+            base.branch(wrong, ROOM)
+    with pytest.raises(ModelError, match="this one has 2"):
+        mine.open([[1], [2]], ROOM).branch([1], ROOM)
+
+
+@pytest.mark.parametrize(("name", "plain"), CASES)
 def test_hidden_states_are_those_of_transformers(name: str, plain: bool) -> None:
     served, net = model(name, plain)
     texts, draft = [[1, 2, 3], [4, 5, 6, 7, 8]], Draft.chain(np.array([9, 10]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -15,10 +16,12 @@ import specviz
 from specviz import methods
 from specviz.errors import ParameterError, TraceError
 from specviz.loop import decode, densify
+from specviz.loop import dense as loop_dense
 from specviz.replay import Costs, whatif
 from specviz.replay import walk as replays
 from specviz.replay.costs import price
 from specviz.replay.question import METHODS
+from specviz.schema import UNKNOWN
 from specviz.trace import Trace, validate
 
 
@@ -82,15 +85,21 @@ def compare(answer, row, target, drafter, prompts, method, limit):
     return loose
 
 
-def dense(target, drafter, prompts, method, limit, **parameters):
+def dense(target, drafter, prompts, method, limit, tail=63, **parameters):
     trace = specviz.generate(target, prompts, method, draft=drafter, max_new_tokens=limit, **parameters)
-    return densify(trace, target, drafter)
+    return densify(trace, target, drafter, tail)
 
 
 @pytest.fixture(scope="module")
 def spec():
     """A dense run of speculative decoding."""
     return dense(TARGET, GOOD, [[1, 2], [3], [4, 4]], "speculative", 30, draft_length=4)
+
+
+@pytest.fixture(scope="module")
+def short():
+    """A dense run of short drafts with short tails."""
+    return dense(TARGET, GOOD, [[1, 2], [3], [4, 4]], "speculative", 30, 1, draft_length=2)
 
 
 @pytest.fixture(scope="module")
@@ -104,20 +113,21 @@ def lossy():
     drafter=st.sampled_from([GOOD, SHORT, TARGET]),
     prompts=PROMPTS,
     own=st.sampled_from([None, (1, 0.0), (4, 0.0), (6, 0.5)]),
-    gamma=st.integers(1, 8),
+    gamma=st.sampled_from([1, 2, 3, 5, 8, 64]),
     stop=st.sampled_from([0.0, 0.2, 0.4, 0.6, 0.95]),
     limit=st.integers(1, 25),
     eos=st.sets(st.integers(0, 5), max_size=2),
+    tail=st.sampled_from([0, 1, 3, 63]),
 )
-def test_speculative(drafter, prompts, own, gamma, stop, limit, eos):
+def test_speculative(drafter, prompts, own, gamma, stop, limit, eos, tail):
     target = TableModel(6, 1, eos=eos, name="target")
     run = ("autoregressive", {}) if own is None else ("speculative", dict(zip(("draft_length", "stop"), own)))
-    trace = dense(target, drafter, prompts, run[0], limit, **run[1])
+    trace = dense(target, drafter, prompts, run[0], limit, tail, **run[1])
     answer = whatif(trace).speculative(draft_length=gamma, stop=stop)
     assert answer.badge == (
         "exact" if compare(answer, 0, target, drafter, prompts, "speculative", limit) == 0 else "bounded"
     )
-    if stop == 0:
+    if stop == 0 or gamma <= tail + 1:  # a draft's tail is at least one shorter than the draft
         assert answer.badge == "exact"
 
 
@@ -146,29 +156,43 @@ def test_prompt_lookup(prompts, ngrams, count, limit, eos):
     review=st.tuples(st.booleans(), st.booleans()),
     limit=st.integers(1, 25),
     eos=st.sets(st.integers(0, 5), max_size=2),
-    record=st.booleans(),
+    record=st.sampled_from([None, 0, 2, 63]),
 )  # fmt: skip
 def test_bild(drafter, prompts, own, other, review, limit, eos, record):
     names = ("fallback", "rollback", "cap")
     target = TableModel(6, 1, eos=eos, name="target")
     setting = dict(zip(names, own)) | {"review_end": review[0]}
     trace = specviz.generate(target, prompts, "bild", draft=drafter, max_new_tokens=limit, **setting)
-    trace = densify(trace, target, drafter) if record else trace
+    trace = trace if record is None else densify(trace, target, drafter, record)
     answer = whatif(trace).bild(**dict(zip(names, other)), review_end=review[1])
-    compare(answer, 0, target, drafter, prompts, "bild", limit)
-    if record:  # its own setting it can always tell
+    loose = compare(answer, 0, target, drafter, prompts, "bild", limit)
+    if record is not None:  # its own setting it can always tell
         assert whatif(trace).ask().badge == "exact"
+    if record == 63:
+        assert loose == 0
+        assert not (answer.places["why"] == replays.BEHIND).any()
 
 
 def test_the_comparison_can_fail(monkeypatch):
     prompts = [[1, 2], [3]]
     trace = dense(TARGET, GOOD, prompts, "speculative", 25)
-    for name, broken in (
-        ("following", lambda marks, old=replays.following: np.minimum(old(marks) + 1, len(marks))),
-        ("_tail", lambda known, at, room, *_: (0, 0, 1, 1, "unsure")),
+
+    def unsure(known, at, room, *_):
+        return 0, 0, 1, 1, "unsure"
+
+    def late(context, start, wrong, *rest, old=loop_dense.tails):
+        """Each tail but its first token."""
+        found = old(context, start, wrong, *rest)
+        return [entry for before, entry in itertools.pairwise(found) if before[0] == entry[0]]
+
+    for module, name, broken in (
+        (replays, "following", lambda marks, old=replays.following: np.minimum(old(marks) + 1, len(marks))),
+        (replays, "_tail", unsure),
+        (loop_dense, "tails", late),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(replays, name, broken)
+            patch.setattr(module, name, broken)
+            trace = dense(TARGET, GOOD, prompts, "autoregressive", 25)
             with pytest.raises(AssertionError):
                 compare(
                     whatif(trace).speculative(draft_length=8, stop=0.3),
@@ -312,10 +336,15 @@ def test_what_is_refused(spec, lossy):
     assert plain.speculative(draft_length=4).badge == "exact"
 
 
-def test_what_can_be_answered(spec, lossy):
+def test_what_can_be_answered(spec, short, lossy):
     found = whatif(spec)
     assert found.can_answer("draft_length")[0] == "exact"
-    assert found.can_answer("stop")[0] == "bounded"
+    assert found.can_answer("stop")[0] == "exact"
+    assert "up to 63 more" in found.can_answer("stop")[1]
+    assert "up to 1 more" in whatif(short).can_answer("stop")[1]
+    nothing = whatif(dense(TARGET, GOOD, [[1, 2]], "autoregressive", 9, 0))
+    assert nothing.can_answer("stop", "speculative")[0] == "bounded"
+    assert "nobody saw it" in nothing.can_answer("stop", "speculative")[1]
     assert found.can_answer("temperature")[0] == "needs a rerun"
     assert found.can_answer("ngram_max", "prompt_lookup")[0] == "exact"
     assert found.can_answer("cap", "bild")[0] == "needs a rerun"
@@ -336,9 +365,10 @@ def test_the_parameters_are_the_methods_own():
 # -- the table, the cell, the price ------------------------------------------------------------------
 
 
-def test_the_table(spec):
-    found = whatif(spec)
+def test_the_table(spec, short):
+    found = whatif(short)
     answer = found.ask(draft_length=[2, 12], stop=[0.0, 0.3])
+    assert "beyond the 1 recorded tokens" in answer.why
     table = answer.table
     assert table[["draft_length", "stop"]].values.tolist() == [[2, 0], [2, 0.3], [12, 0], [12, 0.3]]
     assert (table["tau"] == table["emitted"] / table["cycles"]).all()
@@ -347,7 +377,11 @@ def test_the_table(spec):
     for name in ("drafted", "sent", "A/D", "draft_passes"):
         assert (table[f"{name}_lo"] <= table[name]).all()
         assert (table[name] <= table[f"{name}_hi"]).all()
-    assert table["badge"].tolist()[::2] == ["exact", "exact"]
+    assert table["badge"].tolist() == ["exact", "exact", "exact", "bounded"]
+    told = whatif(spec).ask(draft_length=[2, 12], stop=[0.0, 0.3])  # the same texts, with longer tails
+    assert told.badge == "exact"
+    assert "drafted_lo" not in told.table
+    assert (told.table["drafted"].between(table["drafted_lo"], table["drafted_hi"])).all()
     assert "drafted_lo" not in found.ask(draft_length=[2, 3]).table
     assert answer.row(draft_length=12, stop=0.3) == 3
     with pytest.raises(ParameterError, match="2 rows of the answer have draft_length=12"):
@@ -367,31 +401,71 @@ def test_html_is_inert(lossy):
     assert len(page) < 20_000
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_cell_is_a_trace(recorded, spec, tmp_path):
-    trace = specviz.open(specviz.example("speculative")) if recorded else spec
-    answer = whatif(trace).ask(draft_length=[4, 9], stop=[0.0, 0.9])
-    for row in range(4):
+@pytest.mark.parametrize("which", ["recorded", "spec", "short"])
+def test_a_cell_is_a_trace(which, spec, short, tmp_path):
+    trace = {"recorded": specviz.open(specviz.example("speculative")), "spec": spec, "short": short}[which]
+    answer = whatif(trace).ask(draft_length=[2, 4, 9], stop=[0.0, 0.9, 0.3])
+    for row, told in answer.table.iterrows():
         cell = answer.trace(row)
         validate(cell)
         assert cell.texts == trace.texts
         assert "replayed from run" in cell.run["replayed"]
         assert cell.cycles["duration"].isna().all()
         assert cell.run["timing"] is None
-        unseen = cell.cycles["control_unseen"].fillna(0)
         steps = [step for walk in answer.walks[row] for step in walk.steps]
         mine = cell.cycles[cell.cycles["cycle"] > 0]
         assert mine["accepted"].tolist() == [step.accepted for step in steps]
-        assert (mine["drafted"] + unseen[mine.index]).tolist() == [step.drafted for step in steps]
+        assert mine["sent"].tolist() == [step.sent for step in steps]
+        assert mine["cut"].tolist() == [step.cut for step in steps]
+        passes = cell.passes[cell.passes["cycle"] > 0]
+        assert passes[passes["model"] == "target"]["tokens"].tolist() == (1 + mine["sent"]).tolist()
+        unknown = int((cell.nodes["token"] == UNKNOWN).sum())
+        assert (f"; {unknown} drafted tokens were not recorded" in cell.run["replayed"]) == (unknown > 0)
+        loose = sum(not step.certain for step in steps)
+        assert (f"in {loose} cycles more" in cell.run["replayed"]) == (loose > 0)
+        numbers = cell.summary().iloc[0]
+        assert numbers["draft_passes"] == sum(step.drafted for step in steps)
+        if told["badge"] == "exact":
+            for name in ("drafted", "accepted", "emitted", "tau", "A/D", "A/O", "target_passes"):
+                assert numbers[name] == pytest.approx(told[name]), name
         assert cell._repr_html_()
         cell.save(tmp_path / f"{row}.parquet")
         assert Trace.open(tmp_path / f"{row}.parquet").texts == trace.texts
-    own = answer.trace(draft_length=4, stop=0)
-    for name in ("token", "status", "parent"):
-        was = trace.nodes[trace.nodes["status"] != "cut"][name].tolist()  # behind the end nothing is known
-        assert own.nodes[name].tolist() == was
-    with pytest.raises(ParameterError, match="rows 0 to 3"):
-        answer.trace(4)
+    with pytest.raises(ParameterError, match="rows 0 to 8"):
+        answer.trace(9)
+
+
+@pytest.mark.parametrize("which", ["recorded", "spec"])
+def test_a_cell_of_the_runs_own_setting_is_the_run(which, spec):
+    trace = {"recorded": specviz.open(specviz.example("speculative")), "spec": spec}[which]
+    own = whatif(trace).ask().trace(0)
+    seen = (own.nodes["token"] != UNKNOWN).to_numpy()
+    assert (own.nodes["status"][~seen] == "cut").all()  # behind the end nobody asked
+    assert own.nodes["status"].tolist() == trace.nodes["status"].tolist()
+    for name in ("token", "parent", "depth"):
+        assert own.nodes[name][seen].tolist() == trace.nodes[name][seen].tolist(), name
+    for name in ("confidence", "margin", "q", "p"):
+        np.testing.assert_allclose(own.nodes[name][seen], trace.nodes[name][seen], atol=1e-4, err_msg=name)
+    was, now = (x.nodes["rank"][seen].to_numpy(np.float64) for x in (trace, own))
+    near = was < 5  # among the candidates
+    assert (now[near] == was[near]).all()
+    assert np.isnan(now[~near]).all()
+    names = ["prompt", "cycle", "model", "tokens"]
+    first = [x.passes.query("cycle == 0")[names].values.tolist() for x in (own, trace)]
+    assert first[0] == first[1]
+    # The candidates are those of the run; behind a wrong token only the drafter's first is known.
+    keys = ["prompt", "cycle", "node", "place"]
+    for group in ("pred", "node"):
+        mine, theirs = (x.tops(group).set_index(keys) for x in (own, trace))
+        mine = mine[mine["p"].notna()]
+        theirs = theirs.loc[mine.index]
+        assert len(mine) > 0.5 * len(trace.tops(group))
+        assert (mine["token"] == theirs["token"]).mean() > 0.99  # equal ones may swap
+        np.testing.assert_allclose(mine["p"], theirs["p"], atol=1e-4)
+    read = own.tops("pred").groupby(["prompt", "cycle"]).size()
+    ended = trace.cycles.query("cut > 0 or end == 'eos'").groupby("prompt")["cycle"].max()
+    asked = trace.tops("pred").groupby(["prompt", "cycle"]).size().drop(list(ended.items()), errors="ignore")
+    assert (read[asked.index] == asked).all()  # but what the target said behind the end
 
 
 @pytest.mark.parametrize("recorded", [True, False])
