@@ -38,7 +38,8 @@ one
 # In greedy decoding the text is the target's own, *whatever is drafted*. So the text under any other draft length is known
 # already: it is this one. All that is missing is what the drafter would have said at places where no draft began. That is
 # the **dense record**: one more pass of each model over the finished text, made when the trace was recorded
-# (`sv.generate(..., record="dense")`, or `sv.densify` for a trace that is there already).
+# (`sv.generate(..., record="dense")`, or `sv.densify` for a trace that is there already). And wherever the drafter's own
+# token is not the text's, the record follows it for a while, to see what it would have gone on to write.
 
 # %%
 ask = sv.whatif(trace)
@@ -70,35 +71,44 @@ answer
 answer.trace(draft_length=8).select(prompt=0)
 
 # %% [markdown]
-# It has no times, for nobody measured any, and it leaves out drafted tokens that nobody saw.
+# It has no times, for nobody measured any. Where a drafted token stands as `⟨?⟩`, it was certainly drafted, and nobody wrote
+# it down.
 #
-# ## Bounded: what nobody saw
+# ## What was drafted in vain
 #
 # Now let the drafter stop when its largest probability falls below a threshold. Up to its first mistake it follows the text,
-# so where it would have stopped there is known. *Behind* the mistake it writes about a text that never was. The target
-# throws that away unread, so the emitted text, the cycles and τ are still exact. But how many tokens were drafted in vain?
+# so where it would have stopped there is known. *Behind* the mistake it writes about a text that never was, and the target
+# throws that away unread: the emitted text, the cycles and τ do not depend on it. But the drafter's passes do. How many
+# tokens were drafted in vain?
+#
+# What it writes there follows from the text before the mistake and from the mistake, and from nothing else: not from where
+# the draft began. So it can be written down once for each place, the place's **tail**.
 #
 # **Predict.** Which of these numbers can be exact, then: cycles, accepted, drafted, the target's passes, the drafter's
 # passes?
 
 # %%
-stops = ask.speculative(draft_length=8, stop=[0, 0.2, 0.4, 0.6, 0.8])
-columns = [
-    "stop",
-    "cycles",
-    "accepted",
-    "target_passes",
-    "drafted_lo",
-    "drafted_hi",
-    "A/D_lo",
-    "A/D_hi",
-    "badge",
-]
-stops.table[columns].round(3)
+stops = [0, 0.2, 0.4, 0.6, 0.8]
+known = ask.speculative(draft_length=8, stop=stops)
+known.table[["stop", "cycles", "accepted", "drafted", "target_passes", "draft_passes", "A/D", "badge"]].round(3)
 
 # %% [markdown]
-# Where the run itself happened to write behind that very mistake, the record knows after all. That is why the intervals are
-# narrow, and narrower the longer the drafts of the recorded run were.
+# All of them. `ask.trace.tails` shows what they rest on.
+#
+# ## Bounded: what nobody saw
+#
+# The same texts were also decoded without a draft, and there the record follows the drafter for three tokens only.
+#
+# **Predict.** Which thresholds can that trace still answer exactly, the low ones or the high ones?
+
+# %%
+poorer = sv.whatif(sv.open(sv.example("autoregressive"))).speculative(draft_length=8, stop=stops)
+columns = ["stop", "cycles", "accepted", "drafted_lo", "drafted_hi", "A/D_lo", "A/D_hi", "badge"]
+poorer.table[columns].assign(exact=known.table["drafted"]).round(3)
+
+# %% [markdown]
+# A strict threshold stops the drafter soon after its mistake, within the three tokens; a lax one lets it run on, out of
+# sight. Then the answer is an interval. The last column is what the richer record knows: it lies inside.
 #
 # ## Prompt lookup, from the tokens alone
 #
@@ -183,7 +193,7 @@ parted.places[["fallback", "prompt", "cycle", "position", "text", "why"]].drop_d
 # | question | answer |
 # |---|---|
 # | another draft length, exact greedy method | `exact`, with a dense record |
-# | a confidence threshold | cycles `exact`, wasted drafts `bounded` |
+# | a confidence threshold | `exact` as far as the tails go; beyond, cycles `exact` and wasted drafts `bounded` |
 # | prompt lookup on the same text | `exact`, from the tokens |
 # | BiLD with other thresholds | `exact` up to the first other token, then `needs a rerun` |
 # | time, here or elsewhere | `modelled`, with its error |

@@ -69,7 +69,7 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
         drafter = ready(draft, str(target.device), str(target.dtype).removeprefix("torch."))
 
     def decode(run: str, **values: Any) -> Run:
-        # A dense record costs two passes after the end and makes most what-ifs exact.
+        # A dense record costs a pass of each model and the drafter's tails, and makes most what-ifs exact.
         dense = {"record": "dense"} if run == method == "speculative" and not given.get("temperature") else {}
         return Run(target, prompt, run, draft=drafter, **(dense | given), **values)
 

@@ -18,6 +18,7 @@ from specviz.bench.report import Bar, Report
 from specviz.bench.runner import setting
 from specviz.errors import ParameterError
 from specviz.loop import densify, generate
+from specviz.loop.dense import TAIL
 from specviz.replay import Answer, Costs, Step, Walk, WhatIf
 
 # The run that is asked, and the settings it is asked about.
@@ -39,7 +40,11 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str, list[dict[str, Any]]]] = {
     "stop": ("speculative", {"draft_length": 8}, "speculative", STOPS),
     "n-grams": ("autoregressive", {}, "prompt_lookup", LOOKUPS),
     "thresholds": ("bild", {}, "bild", THRESHOLDS),
+    "short tails": ("autoregressive", {}, "speculative", STOPS),
 }
+# The record follows the drafter as far as any draft can go, and then hardly an answer is only bounded. So
+# that bounds are held against reruns as well, one question is asked of a poorer record.
+TAILS = {"short tails": 3}
 EXACT_FIELDS = ("cycle", "keep", "accepted", "cut", "unreviewed", "emitted")
 WIDTH, TOLD = 0.1, 0.98
 COLUMNS = [
@@ -79,26 +84,29 @@ def bench(
     rows: list[dict[str, Any]] = []
     widths: list[float] = []
     total = sum(len(settings) for *_, settings in QUESTIONS.values())
-    recorded: dict[str, WhatIf] = {}
+    recorded: dict[tuple[str, int], WhatIf] = {}
     for question, (base, own, method, settings) in QUESTIONS.items():
-        if base not in recorded:
+        key = base, TAILS.get(question, TAIL)
+        if key not in recorded:
             generate(model, texts[0], base, **rest, **own)  # the first run warms up
-            recorded[base] = WhatIf(densify(generate(model, texts, base, **rest, **own), model, drafter))
+            trace = generate(model, texts, base, **rest, **own)
+            recorded[key] = WhatIf(densify(trace, model, drafter, key[1]))
         for values in settings:
-            answer = getattr(recorded[base], method)(**values)
+            answer = getattr(recorded[key], method)(**values)
             prices = None
             # Elsewhere the base run has no such passes to take prices from. They are taken right before the
             # rerun: what else the machine does may change.
-            if method == "speculative":
+            if method == base == "speculative":
                 prices = Costs.of(generate(model, texts, base, **rest, **own))
             again = generate(model, texts, method, **rest, **values)
             vague = width(answer, 0)
-            widths += vague
+            if question not in TAILS:
+                widths += vague
             row = {"question": question, "setting": spell(values), "texts": len(texts)}
             row |= verdict(answer.walks[0], again)
             row |= {"width": float(np.median(vague)) if vague else None, "answer": interval(answer.table, 0)}
             if prices is not None:
-                modelled = recorded[base].clock(answer, prices).table["seconds"].iloc[0]
+                modelled = recorded[key].clock(answer, prices).table["seconds"].iloc[0]
                 row["time"] = float(modelled / metrics.seconds(again, prefill=False) - 1)
             rows.append(row)
             tick(len(rows), total, question)
@@ -114,7 +122,7 @@ def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]
         bars.append(Bar(f"{question}: texts whose bounds hold the rerun", least(some, "inside"), 1.0))
         if question != "thresholds":  # how long another text stays the same is not ours to promise
             bars.append(Bar(f"{question}: cycles that were told", least(some, "told"), TOLD))
-    answers = [row["answer"] for row in rows if row["answer"]]
+    answers = [row["answer"] for row in rows if row["answer"] and row["question"] not in TAILS]
     middle = float(np.median(answers)) if answers else 0.0
     bars.append(Bar("median width of an answer's interval of drafted tokens", middle, WIDTH, "at most"))
     # A trace may hold one text alone, and then its interval is the answer.
@@ -128,11 +136,14 @@ def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]
         "one. answer: the same of all texts together. told: replayed cycles over the rerun's. time: modelled "
         "over real decoding time, less one.",
     ]
-    if widths:
-        notes.append(
-            f"{len(widths)} of {len(rows) * where['prompts']} texts have an interval at all; the median of "
-            f"those is {np.median(widths):.1%} wide."
-        )
+    asked = sum(row["question"] not in TAILS for row in rows) * where["prompts"]
+    some = f"; the median of those is {np.median(widths):.1%} wide" if widths else ""
+    notes.append(f"{len(widths)} of {asked} texts have an interval at all{some}.")
+    notes += [
+        f"{question}: the record follows the drafter {n} tokens behind a wrong one, not {TAIL}; what is bounded "
+        "for that alone is held against the rerun, but its width is not the bar's."
+        for question, n in TAILS.items()
+    ]
     if errors:
         notes.append(
             f"Median error of the modelled time: {np.median(errors):.1%}, the largest {max(errors):.1%}."

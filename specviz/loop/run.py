@@ -261,8 +261,8 @@ def generate(model: Any, prompt: Any, method: str | Method = "speculative", **op
         Seed of the random numbers.
     record : {"judged", "all", "dense", None}
         What the trace keeps: what judging read; every row of every pass; what judging read and, by one more
-        pass of each model over the finished text, what they say at each place of it (see `densify`), which
-        `specviz.whatif` reads; or the text alone.
+        pass of each model over the finished text, what they say at each place of it, with the drafter's tails
+        (see `densify`), which `specviz.whatif` reads; or the text alone.
     out : path, optional
         Where to write the trace: a ``.parquet`` file, or a folder that gets a new file.
     force : bool

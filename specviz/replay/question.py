@@ -253,7 +253,10 @@ class WhatIf:
             why = f"from {found.source}; priced by half its cycles, the other half is off by {self.error:.1%}"
         else:
             why = f"from {found.source}; this run's time cannot check it"
-        largest = max(found.target, default=0)
+        least, largest = min(found.target, default=0), max(found.target, default=0)
+        few = min((s.sent + 1 for row in answer.walks for w in row for s in w.steps), default=least)
+        if few < least:
+            why += f"; passes of fewer than {least} tokens (down to {few}) are priced as {least}"
         sent = max((s.sent_high + 1 for walks in answer.walks for w in walks for s in w.steps), default=0)
         if sent > largest:
             why += f"; passes of more than {largest} tokens (up to {sent}) are extrapolated"
