@@ -137,11 +137,11 @@ def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]
         "over real decoding time, less one.",
     ]
     asked = sum(row["question"] not in TAILS for row in rows) * where["prompts"]
-    some = f"; the median of those is {np.median(widths):.1%} wide" if widths else ""
-    notes.append(f"{len(widths)} of {asked} texts have an interval at all{some}.")
+    wide = f"; the median of those is {np.median(widths):.1%} wide" if widths else ""
+    notes.append(f"{len(widths)} of {asked} texts have an interval at all{wide}.")
     notes += [
-        f"{question}: the record follows the drafter {n} tokens behind a wrong one, not {TAIL}; what is bounded "
-        "for that alone is held against the rerun, but its width is not the bar's."
+        f"{question}: the record follows the drafter {n} tokens behind a wrong one, not {TAIL}; what is "
+        "bounded for that alone is held against the rerun, but its width is not the bar's."
         for question, n in TAILS.items()
     ]
     if errors:
