@@ -234,9 +234,8 @@ def generate(
         print(f"trace: {file}\npage: {page}")
     if save_store is not None:
         built.save(save_store, target)
-        print(
-            f"store: {save_store} ({built.memory['known']:,} entries, {built.memory['bytes'] / 1e6:.1f} MB)"
-        )
+        learnt = trace.run["memory"]["end"]
+        print(f"store: {save_store} ({learnt['known']:,} entries, {learnt['bytes'] / 1e6:.1f} MB)")
     if trace.run["stopped"] == "interrupted":
         raise KeyboardInterrupt
 

@@ -9,10 +9,11 @@ in a run can be replayed from its record.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from .draft import ROOT
+from .draft import ROOT, Draft
 
 EMPTY = -1
 GHOSTS = 24  # candidates beyond those that are sent which are recorded all the same, at most, best first
@@ -100,12 +101,48 @@ class Grown:
     score: np.ndarray
     near: np.ndarray
 
-    def best(self, n: int) -> np.ndarray:
-        """Line 30: the `n` nodes of highest score, best first; ties go to the earlier node.
+    def cut(self, size: int, threshold: float) -> tuple[Draft, Rest]:
+        """Line 30: the draft of the `size` nodes of highest score, and of the others the best few.
 
-        A node scores at most what its parent does and stands behind it, so these are a tree.
+        Of equal scores the earlier node is better. A node scores at most what its parent does and stands
+        behind it, so what is cut off leaves a tree.
         """
-        return np.argsort(-self.score, kind="stable")[:n]
+        best = np.argsort(-self.score, kind="stable")[: size + GHOSTS]
+        sent, rest = np.sort(best[:size]), best[size:]
+        place = np.empty(len(self.tokens) + 1, np.int64)
+        place[np.concatenate([sent, rest])] = np.arange(len(best))
+        place[ROOT] = ROOT
+        source = np.where(self.near, "neighbour", "store")
+        draft = Draft(
+            self.tokens[sent].astype(np.int64),
+            place[self.parents[sent]],
+            signals={"score": self.score[sent]},
+            source=source[sent].tolist(),
+            stop="budget" if len(rest) else "store" if len(sent) else "none",
+        )
+        status = np.where(self.score[rest] < threshold, "pruned", "unsent")
+        score = self.score[rest]
+        parents = place[self.parents[rest]].tolist()
+        return draft, Rest(self.tokens[rest].tolist(), parents, score, source[rest].tolist(), status.tolist())
+
+
+class Rest(NamedTuple):
+    """Candidates that were not sent; their numbers go on from the draft's.
+
+    Parameters
+    ----------
+    tokens, parents : list of int
+    score : array of float32
+    source : list of str
+    status : list of str
+        ``pruned`` where the score is below the threshold, ``unsent`` where the draft was full.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    score: np.ndarray
+    source: list[str]
+    status: list[str]
 
 
 def grow(store: Store, root: int, near: tuple[np.ndarray, np.ndarray] | None, how: Growth) -> Grown:

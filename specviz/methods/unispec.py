@@ -15,7 +15,7 @@ from torch import Tensor
 from ..draft import ROOT, Draft
 from ..sampling import Sampling
 from ..signals import successors
-from ..store import EMPTY, GHOSTS, Growth, Store, grow
+from ..store import EMPTY, Growth, Store, grow
 from .base import Parameter, Session, Unsent, Verdict
 from .memory import KEEP, Remembering
 from .tree import judge
@@ -104,30 +104,12 @@ class UniSpec(Remembering):
             self.root_token == "drop",
         )  # fmt: skip
         tree = grow(self.store, self.root, self.near if self.neighbours else None, how)
-        if not len(tree.tokens):
-            return Draft.empty("none")
-        best = tree.best(self.draft_size + GHOSTS)
-        sent, ghosts = np.sort(best[: self.draft_size]), best[self.draft_size :]
-        below = tree.score < self.threshold if self.scores else np.zeros(len(tree.score), bool)
-        self.session.control |= {"candidates": len(tree.tokens), "below_threshold": int(below.sum())}
-        place = np.empty(len(tree.tokens) + 1, np.int64)
-        place[np.concatenate([sent, ghosts])] = np.arange(len(best))
-        place[ROOT] = ROOT
-        source = np.where(tree.near, "neighbour", "store")
+        draft, rest = tree.cut(self.draft_size, self.threshold if self.scores else 0)
         self.unsent = Unsent(
-            tree.tokens[ghosts].tolist(),
-            place[tree.parents[ghosts]].tolist(),
-            np.where(below[ghosts], "pruned", "unsent").tolist(),
-            signals={"score": tree.score[ghosts]},
-            source=source[ghosts].tolist(),
+            rest.tokens, rest.parents, rest.status, signals={"score": rest.score}, source=rest.source
         )
-        return Draft(
-            tree.tokens[sent].astype(np.int64),
-            place[tree.parents[sent]],
-            signals={"score": tree.score[sent]},
-            source=source[sent].tolist(),
-            stop="budget" if len(ghosts) else "store",
-        )
+        self.session.control["candidates"] = len(tree.tokens)
+        return draft
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None

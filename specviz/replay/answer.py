@@ -53,8 +53,8 @@ class Answer:
         only bounded, ``<column>_lo`` and ``<column>_hi`` stand beside it, and the column is their mean.
         A row that needs a rerun counts the cycles up to where the replay had to stop.
     places : DataFrame
-        Where and why replays stopped: the parameters, ``prompt``, ``cycle``, ``position``, ``token`` (what
-        would stand there, -1 if unknown), ``text`` (that token's) and ``why``.
+        Where and why replays stopped, or went on as a model: the parameters, ``prompt``, ``cycle``,
+        ``position``, ``token`` (what would stand there, -1 if unknown), ``text`` (that token's) and ``why``.
     badges : dict of str to str
         The badge of each column of numbers.
     walks : list of list of Walk
@@ -174,6 +174,8 @@ def badge(walks: Iterable[Walk]) -> str:
     walks = list(walks)
     if any(walk.place for walk in walks):
         return RERUN
+    if any(walk.modelled for walk in walks):
+        return MODELLED
     return EXACT if all(step.certain for walk in walks for step in walk.steps) else BOUNDED
 
 
@@ -187,12 +189,12 @@ def weakest(badges: Iterable[str]) -> str:
 
 
 def list_places(rows: list[tuple[dict[str, Any], list[Walk]]], piece: Callable[[int], str]) -> pd.DataFrame:
-    """Where replays stopped."""
+    """Where replays stopped, or went on as a model."""
     import pandas as pd
 
     found = []
     for setting, walks in rows:
-        for place in filter(None, (walk.place for walk in walks)):
+        for place in filter(None, (place for walk in walks for place in (walk.modelled, walk.place))):
             token = -1 if place.token is None else place.token
             text = "" if place.token is None else piece(place.token)
             found.append(setting | place._asdict() | {"token": token, "text": text})

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 
+UNSENT = ("pruned", "unsent")
 PIECE = "⟨?⟩"  # how a token looks of which nothing is known but that it was there
 
 
@@ -32,19 +33,24 @@ def build(
         run[name] = None
     if method != run["method"]:
         run |= {"exactness": "exact up to ties", "pseudocode": None}
-    drafter = None if method == "prompt_lookup" else run["dense"] or run["draft"]
+    drafter = None if method in ("prompt_lookup", "unispec") else run["dense"] or run["draft"]
     eos = frozenset(run["eos"] or ())
     cycles = []
     for known, walk in zip(texts, walks):
         cycles.append(_prefill(known, drafter is not None))
-        for step in walk.steps:
+        for i, step in enumerate(walk.steps):
             end = known.end if step is walk.steps[-1] else None
-            cycles.append(_cycle(known, step, method, parameters, eos, end))
+            if method == "unispec":
+                cycles.append(_tree(known, step, walk.nodes[i], end))
+            else:
+                cycles.append(_cycle(known, step, method, parameters, eos, end))
     words = f"replayed from run {run['run']}; times were not measured"
     if blank := sum(cycle.get("node_token", []).count(UNKNOWN) for cycle in cycles):
         words += f"; {blank} drafted tokens were not recorded and stand as {PIECE}"
     if loose := sum(not step.certain for walk in walks for step in walk.steps):
         words += f"; in {loose} cycles more may have been drafted in vain than is shown"
+    if models := sum(walk.modelled is not None for walk in walks):
+        words += f"; in {models} of {len(walks)} texts the trees are a model of what would have grown"
     run |= {"run": label, "method": method, "parameters": parameters, "replayed": words, "dense": None}
     run["draft"] = drafter
     pieces = trace.pieces | {UNKNOWN: PIECE.encode()}
@@ -123,6 +129,38 @@ def _cycle(
     if not step.unreviewed:
         passes, fed = [*passes, "target"], [*fed, 1 + sent]
     return row | {"pass_model": passes, "pass_tokens": fed, "pass_rows": [1] * len(passes)}
+
+
+def _tree(known: Known, step: Step, nodes: dict[str, list], end: str | None) -> dict[str, Any]:
+    """A cycle of UniSpec as the recorder takes it."""
+    start, n = step.start, step.emitted
+    origin = ["draft"] * step.accepted
+    if len(origin) < n:
+        kept = {i for i, word in enumerate(nodes["node_status"]) if word == "accepted"}
+        last = max(kept, key=lambda i: nodes["node_position"][i], default=-1)
+        pairs = zip(nodes["node_parent"], nodes["node_status"])
+        refused = any(parent == last and word == "rejected" for parent, word in pairs)
+        origin.append("plain" if not step.sent else "correction" if refused else "bonus")
+    levels = [
+        place for place, word in zip(nodes["node_position"], nodes["node_status"]) if word not in UNSENT
+    ]
+    return nodes | {
+        "prompt": known.prompt,
+        "cycle": step.cycle,
+        "context": len(known.ids) + start,
+        "keep": start,
+        "depth": max(levels, default=0),
+        "width": max((levels.count(level) for level in set(levels)), default=0),
+        "stop": step.stop,
+        "end": end,
+        "out_position": list(range(start, start + n)),
+        "out_token": known.text[start : start + n].tolist(),
+        "out_origin": origin,
+        "out_p": known.p[start : start + n].tolist(),
+        "pass_model": ["target"],
+        "pass_tokens": [1 + step.sent],
+        "pass_rows": [1],
+    }
 
 
 def _drafted(known: Known, start: int, n: int) -> tuple[list[int], dict[str, Any]]:

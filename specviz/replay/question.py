@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from specviz.replay.answer import (
 from specviz.replay.cell import build
 from specviz.replay.costs import Costs, timed
 from specviz.replay.known import Known, Rounding, read, whole
+from specviz.replay.tree import NOT_ALL, STALE, Lessons, Trees, lessons
 from specviz.replay.walk import TURN, Place, Walk
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Setting(NamedTuple):
     high: float
 
 
-# The parameters of the methods that can be replayed, as the methods declare them (a test compares).
+# What can be asked of the methods that can be replayed, as the methods declare it (a test compares).
 METHODS: dict[str, dict[str, Setting]] = {
     "speculative": {"draft_length": Setting(4, 1, 64), "stop": Setting(0.0, 0, 1)},
     "prompt_lookup": {
@@ -56,6 +57,7 @@ METHODS: dict[str, dict[str, Setting]] = {
         "cap": Setting(10, 1, 64),
         "review_end": Setting(False, 0, 1),
     },
+    "unispec": {"draft_size": Setting(24, 1, 512), "threshold": Setting(0.05, 0, 1)},
 }
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
 VAIN = "; how much was drafted in vain lies between the bounds"
@@ -64,6 +66,9 @@ BEYOND = ": a draft may go on beyond the {} recorded tokens behind a wrong one, 
 TAILED = ", behind a wrong token up to {} more"
 PARTS = "exact up to the first cycle where the text would part; the place is named"
 STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are of the cycles before"
+GROWN = "the trees follow from what the passes taught the store, as far as the run read the same"
+MODEL = "exact for {} of {} cycles, see places for where that ends; from there on " + STALE
+WARM = "the store was warm when the run began, and what it held is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
 
 
@@ -144,6 +149,8 @@ class WhatIf:
             return EXACT, PARTS
         if method == "prompt_lookup":
             return EXACT, "the drafts follow from the tokens alone"
+        if method == "unispec":
+            return MODELLED, GROWN
         if not self._dense:
             return RERUN, NOT_DENSE
         if parameter != "stop":
@@ -157,11 +164,31 @@ class WhatIf:
             return f"{method} cannot be replayed from a trace"
         if method == "bild":
             return "" if own == "bild" else f"its text is its own, and this is a run of {own}"
+        if method == "unispec":
+            return self._untaught
         if lossy:
             return f"the text of this run of {own} need not be the target's own"
         if method == "speculative" and not (self._run["dense"] or self._run["draft"]):
             return NOT_DENSE
         return ""
+
+    @property
+    def _untaught(self) -> str:
+        """Why the store cannot be replayed; empty if it can."""
+        run = self._run
+        if run["method"] != "unispec":
+            return f"what its store would hold is not in a run of {run['method']}"
+        if ((run["memory"] or {}).get("start") or {}).get("state") != "cold":
+            return WARM
+        return "" if run["record"] == "all" else NOT_ALL
+
+    @cached_property
+    def _lessons(self) -> tuple[list[Lessons], int]:
+        """What the run's passes taught of each text, and an id above every token's."""
+        found = lessons(self.trace, self.texts, self._run["parameters"]["candidates"])
+        seen = [known.ids.max() for known in self.texts]
+        seen += [max(token, *row[0]) for lesson in found for _, token, row in lesson.taught]
+        return found, int(max(seen)) + 1
 
     @cached_property
     def _dense(self) -> bool:
@@ -208,7 +235,7 @@ class WhatIf:
         draft_length, stop : number or several
             Default: as in the run, if it was one of speculative decoding.
         """
-        return self._answer("speculative", replays.speculative, parameters)
+        return self._answer("speculative", partial(partial, replays.speculative), parameters)
 
     def prompt_lookup(self, **parameters: Any) -> Answer:
         """What would prompt lookup have done? Exact, from the tokens alone.
@@ -217,7 +244,7 @@ class WhatIf:
         ----------
         ngram_max, ngram_min, draft_length : number or several
         """
-        return self._answer("prompt_lookup", replays.prompt_lookup, parameters)
+        return self._answer("prompt_lookup", partial(partial, replays.prompt_lookup), parameters)
 
     def bild(self, **parameters: Any) -> Answer:
         """What would BiLD have done with other thresholds? Exact up to where its text would part.
@@ -226,7 +253,23 @@ class WhatIf:
         ----------
         fallback, rollback, cap, review_end : number or several
         """
-        return self._answer("bild", replays.bild, parameters)
+        return self._answer("bild", partial(partial, replays.bild), parameters)
+
+    def unispec(self, **parameters: Any) -> Answer:
+        """What would UniSpec have done with another draft size or threshold? See `specviz.replay.tree`.
+
+        From a run that began cold and was recorded with ``record="all"``. Exact as long as every tree grows
+        from what the run read too; from the first that does not it is a model, and `places` names it.
+
+        Parameters
+        ----------
+        draft_size, threshold : number or several
+        """
+
+        def begin(**setting: Any) -> Callable[..., Walk]:
+            return Trees(self.texts, *self._lessons, self._run["parameters"] | setting)
+
+        return self._answer("unispec", begin, parameters)
 
     def clock(self, answer: Answer, costs: Costs | None = None) -> Answer:
         """How long would that have taken? Modelled: each pass at its price, each cycle at its.
@@ -286,7 +329,9 @@ class WhatIf:
 
     # -- how ----------------------------------------------------------------------------------------
 
-    def _answer(self, method: str, replay: Callable[..., Walk], parameters: dict[str, Any]) -> Answer:
+    def _answer(
+        self, method: str, begin: Callable[..., Callable[..., Walk]], parameters: dict[str, Any]
+    ) -> Answer:
         grid = self._grid(method, parameters)
         question = f"What if {method} had run"
         varied = {name: list(dict.fromkeys(row[name] for row in grid)) for name in METHODS[method]}
@@ -296,16 +341,16 @@ class WhatIf:
         if problem:
             walks = [[Walk([], Place(0, 0, 0, None, problem))] for _ in grid]
         else:
-            walks = [self._replay(replay, setting) for setting in grid]
+            walks = [self._replay(begin(**setting)) for setting in grid]
         rows = list(zip(grid, walks))
-        drafter = method != "prompt_lookup"
+        drafter = method in ("speculative", "bild")
         table = tabulate(rows, drafter)
         pieces = self.trace.pieces
         places = list_places(rows, lambda token: pieces.get(token, b"").decode("utf8", "backslashreplace"))
         badge = weakest(table["badge"])
         badges = {name: BOUNDED if f"{name}_lo" in table else EXACT for name in COUNTS}
-        if badge == RERUN:
-            badges = dict.fromkeys(COUNTS, RERUN)
+        if badge in (RERUN, MODELLED):
+            badges = dict.fromkeys(COUNTS, badge)
         why = problem or self._why(method, badge, walks)
 
         def cell(row: int) -> Trace:
@@ -322,14 +367,20 @@ class WhatIf:
             words = STOPPED.format(f"up to {stopped}" if len(walks) > 1 else stopped, len(self.texts))
             return (
                 words
-                if method == "bild" or self._dense or method == "prompt_lookup"
+                if method in ("bild", "prompt_lookup", "unispec") or self._dense
                 else f"{words}; {NOT_DENSE}"
             )
+        if badge == MODELLED:
+            told = [sum(map(_exact, row)) for row in walks]
+            least = int(np.argmin(told))
+            return MODEL.format(told[least], sum(len(walk.steps) for walk in walks[least]))
         if badge == BOUNDED:
             return self._vain
+        if method == "unispec":
+            return GROWN
         return "the drafts follow from the tokens alone" if method == "prompt_lookup" else ALL_CYCLES
 
-    def _replay(self, replay: Callable[..., Walk], setting: dict[str, Any]) -> list[Walk]:
+    def _replay(self, replay: Callable[..., Walk]) -> list[Walk]:
         walks: list[Walk] = []
         for before, known in zip([None, *self.texts], self.texts):
             # A later turn's prompt holds the answers before it.
@@ -337,7 +388,7 @@ class WhatIf:
             if again and walks[-1].place is not None:
                 walks.append(Walk([], Place(known.prompt, 1, 0, None, TURN)))
             else:
-                walks.append(replay(known, self._eos, self.rounding, **setting))
+                walks.append(replay(known, self._eos, self.rounding))
         return walks
 
     def _grid(self, method: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
@@ -395,6 +446,11 @@ def _steps(cycles: pd.DataFrame) -> list[replays.Step]:
         )
         for row in cast(Any, cycles.itertuples())
     ]  # fmt: skip
+
+
+def _exact(walk: Walk) -> int:
+    """How many of a walk's cycles are no model."""
+    return len(walk.steps) if walk.modelled is None else walk.modelled.cycle - 1
 
 
 def _spell(values: list[Any]) -> str:

@@ -18,7 +18,7 @@ from specviz.draft import ROOT, Draft
 from specviz.errors import TraceError
 from specviz.replay.known import Known, Rounding
 from specviz.replay.walk import STOPPED, TIE, Halt, Place, Step, Walk, following, replayed
-from specviz.store import EMPTY, GHOSTS, Growth, Store, grow
+from specviz.store import EMPTY, Growth, Rest, Store, grow
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
@@ -99,14 +99,14 @@ class Trees:
     texts : list of Known
     taught : list of Lessons
         Of each.
-    parameters : dict
-        All of the method's, as the replay has them.
     vocabulary : int
         An id above every token's.
+    parameters : dict
+        All of the method's, as the replay has them.
     """
 
     def __init__(
-        self, texts: list[Known], taught: list[Lessons], parameters: dict[str, Any], vocabulary: int
+        self, texts: list[Known], taught: list[Lessons], vocabulary: int, parameters: dict[str, Any]
     ) -> None:
         self.parameters, self.vocabulary = parameters, vocabulary
         self.k = parameters["candidates"]
@@ -135,8 +135,7 @@ class Trees:
             nonlocal near
             left = known.limit - start
             root = known.before(start)
-            sent, drafted, why = np.empty(0, np.int64), 0, "room"
-            tree = None
+            draft, rest = Draft.empty("room"), None
             if left >= 2:
                 how = Growth(
                     min(values["depth"], left - 1), self.k, values["threshold"], values["scores"],
@@ -146,15 +145,7 @@ class Trees:
                 expanded = tree.tokens[tree.score >= values["threshold"]] if values["scores"] else tree.tokens
                 if not first and (self.stale[root] or self.stale[expanded].any()):
                     first.append(Place(known.prompt, count, start, None, STALE))
-                best = tree.best(values["draft_size"] + GHOSTS)
-                sent, drafted = np.sort(best[: values["draft_size"]]), len(best)
-                why = "none" if not drafted else "budget" if drafted > len(sent) else "store"
-            draft = Draft.empty()
-            if tree is not None and len(sent):
-                place = np.full(len(tree.tokens) + 1, ROOT)
-                place[sent] = np.arange(len(sent))
-                place[ROOT] = ROOT
-                draft = Draft(tree.tokens[sent].astype(np.int64), place[tree.parents[sent]])
+                draft, rest = tree.cut(values["draft_size"], values["threshold"] if values["scores"] else 0)
             at = start + draft.depths - 1
             right = (at < n) & (draft.tokens == text[np.minimum(at, n - 1)])
             alive = ~(draft.mask & ~right).any(1)
@@ -172,10 +163,15 @@ class Trees:
                 self.own.tokens[word], self.own.p[word] = row
             if start + emitted < n:
                 near = self._teach(known, start, root, draft, said, last)
-            k = len(sent)
-            return Step(known.prompt, count, start, k, k, drafted, drafted, accepted, cut, 0, emitted, why)
+            nodes.append(_nodes(draft, rest, last, cut))
+            k, more = len(draft), len(rest.tokens) if rest else 0
+            return Step(
+                known.prompt, count, start, k, k, k + more, k + more, accepted, cut, 0, emitted, draft.stop
+            )
 
+        nodes: list[dict[str, list]] = []
         walk = replayed(known, cycle)
+        walk.nodes = nodes
         while untaught:
             _, word, row = untaught.pop()
             self.own.tokens[word], self.own.p[word] = row
@@ -198,3 +194,28 @@ class Trees:
             if node == last:
                 near = row
         return near
+
+
+def _nodes(draft: Draft, rest: Rest | None, last: int, cut: int) -> dict[str, list]:
+    """The record's columns of a replayed tree."""
+    path = draft.path(last)
+    parents, n = draft.parents.tolist(), len(draft)
+    judged = np.isin(draft.parents, [ROOT, *path])
+    status = np.where(np.isin(np.arange(n), path), "accepted", np.where(judged, "rejected", "unjudged"))
+    if cut:
+        below = draft.mask[:, last].copy()
+        below[last] = False
+        status[below] = "cut"
+    rest = rest or Rest([], [], np.empty(0, np.float32), [], [])
+    positions = draft.offsets.tolist()
+    for parent in rest.parents:
+        positions.append(1 if parent == ROOT else positions[parent] + 1)
+    score = draft.signals["score"].tolist() if n else []
+    return {
+        "node_token": draft.tokens.tolist() + rest.tokens,
+        "node_parent": parents + rest.parents,
+        "node_position": positions,
+        "node_source": (list(draft.source) if n else []) + rest.source,
+        "node_status": status.tolist() + rest.status,
+        "node_score": score + rest.score.tolist(),
+    }

@@ -78,12 +78,14 @@ class Place(NamedTuple):
 class Walk:
     """The replay of one text: its cycles, up to `place` where it could not go on to the end.
 
-    From `modelled` on, if it is a place, the cycles are a model of what would have been.
+    From `modelled` on, if it is a place, the cycles are a model of what would have been. Of trees `nodes`
+    holds each cycle's columns of the record.
     """
 
     steps: list[Step] = field(default_factory=list)
     place: Place | None = None
     modelled: Place | None = None
+    nodes: list[dict[str, list]] = field(default_factory=list)
 
 
 class Halt(Exception):

@@ -8,7 +8,8 @@ from tiny import llama
 import specviz
 from specviz.errors import TraceError
 from specviz.replay.known import read
-from specviz.replay.tree import Trees, lessons
+from specviz.replay.tree import STALE, Trees, lessons
+from specviz.trace import validate
 
 PROMPTS = [[3, 4, 5], [7, 8, 9, 3, 4], [3, 4], [11, 5, 7]]
 FIELDS = ("cycle", "keep", "sent", "drafted", "accepted", "cut", "emitted", "stop")
@@ -28,7 +29,7 @@ def record(model, **parameters):
 def replay(trace, **changed):
     texts, rounding = read(trace)
     parameters = trace.run["parameters"] | changed
-    trees = Trees(texts, lessons(trace, texts, 6), parameters, 24)
+    trees = Trees(texts, lessons(trace, texts, 6), 24, parameters)
     return [trees(known, frozenset(trace.run["eos"]), rounding) for known in texts]
 
 
@@ -86,3 +87,43 @@ def test_a_record_of_what_was_judged_is_not_enough(model):
     texts, _ = read(trace)
     with pytest.raises(TraceError, match="record='all'"):
         lessons(trace, texts, 10)
+
+
+def test_the_answer(model):
+    trace = record(model, draft_size=12)
+    ask = specviz.whatif(trace)
+    assert ask.can_answer("draft_size")[0] == "modelled"
+    assert ask.can_answer("depth")[0] == "needs a rerun"
+    same = ask.unispec()
+    assert same.badge == "exact"
+    assert same.table["tau"].iloc[0] == trace.summary()["tau"].iloc[0]
+    answer = ask.ask(draft_size=[3, 12], threshold=[0.05, 0.3])
+    assert answer.table["badge"].tolist() == ["modelled", "modelled", "exact", "modelled"]
+    assert "exact for" in answer.why
+    assert set(answer.places["why"]) == {STALE}
+    assert answer.badges["tau"] == "modelled"
+    cell = same.trace(0)
+    assert cell.texts == trace.texts
+    columns = ["token", "parent", "status", "source", "score", "depth"]
+    assert cell.nodes[columns].equals(trace.nodes[columns])
+    assert (cell.cycles["sent"] == trace.cycles["sent"]).all()
+    assert cell.outputs["origin"].tolist() == trace.outputs["origin"].tolist()
+    validate(cell)
+    assert "a model of what would have grown" in answer.trace(0).run["replayed"]
+
+
+def test_what_cannot_be_asked(model):
+    warm = specviz.method("unispec", draft_size=12, candidates=6)
+    for expected in ("exact", "needs a rerun"):
+        trace = specviz.generate(model, PROMPTS, warm, record="all", max_new_tokens=20)
+        answer = specviz.whatif(trace).unispec()
+        assert answer.badge == expected
+    assert "warm" in answer.why
+    judged = specviz.generate(model, PROMPTS, "unispec", max_new_tokens=10)
+    assert "record='all'" in specviz.whatif(judged).unispec().why
+    assert (
+        "not in a run of speculative"
+        in specviz.whatif(specviz.generate(model, PROMPTS, "speculative", draft=model, max_new_tokens=10))
+        .unispec()
+        .why
+    )
