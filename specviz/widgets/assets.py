@@ -12,10 +12,13 @@ def text(name: str) -> str:
     return files("specviz.widgets").joinpath(name).read_text(encoding="utf8")
 
 
+BEFORE = {"player": ("tree.js",)}  # what a view's own text is built on, beside `shared.js`
+
+
 @cache
 def script(name: str) -> str:
     """The ES module of a view (``player``, ``race`` ...), `shared.js` in front."""
-    return text("shared.js") + text(f"{name}.js")
+    return "".join(map(text, ("shared.js", *BEFORE.get(name, ()), f"{name}.js")))
 
 
 @cache

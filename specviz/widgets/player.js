@@ -1,5 +1,5 @@
-// The player: one cursor (prompt, cycle, phase) and the lanes that follow it. Built on shared.js, which stands
-// in front of this text. Everything is drawn from the arrays of columns.py; what is drawn once is only updated.
+// The player: one cursor (prompt, cycle, phase) and the lanes that follow it. Built on shared.js and tree.js, which
+// stand in front of this text. Everything is drawn from the arrays of columns.py; what is drawn once is only updated.
 
 const PHASES = ["draft", "verify", "commit"];
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
@@ -12,6 +12,8 @@ const PLAYER_KEYS = [
   ["space", "play or pause"],
   ["Home End", "the prefill, the last cycle"],
   ["S", "steps: whole cycles, or their three phases"],
+  ["G", "growth: the draft level by level, then what was cut"],
+  ["Z", "a large tree at full size, or fitted to its lane"],
   ["M", "predict mode: guess before the verdict is shown"],
   ["Enter", "predict mode: this node will survive, or not"],
   ["R", "predict mode: reveal the verdict"],
@@ -32,14 +34,6 @@ const GENERIC = [
   ["commit:resampled", "    else: a token drawn from what the target still wants"],
   ["commit", "    append; forget the rows of what was not accepted"],
 ];
-const STATUS_MARKS = { accepted: "✓", rejected: "✕", unjudged: "·", unsent: "○", pruned: "△", cut: "│", unreviewed: "?" };
-const SIGNALS = [
-  ["confidence", "confidence", "the drafter's largest probability"],
-  ["entropy", "entropy, nats", "how spread out the drafter's distribution is"],
-  ["margin", "margin", "the drafter's largest minus second largest probability"],
-  ["score", "score", "the score by which the method ranked the node"],
-];
-
 const quote = (text) => `‘${text === "" ? "∅" : shownToken(text)}’`;
 const many = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 const millis = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.01 ? 2 : 1)} ms`);
@@ -181,6 +175,13 @@ class Record {
 
 // ---------------------------------------------------------------- sentences
 
+// Where a node comes from: "From the store, score 0.21, level 3. "; nothing where there is only one drafter.
+function origin(cycle, i, details) {
+  const source = cycle.record.header.words.source?.[cycle.value("source", i)], score = details?.value("score", i);
+  if ((!source || source === "model") && !known(score)) return "";
+  return `From the ${sourceWord(source ?? "drafter")}${known(score) ? `, score ${prob(score)}` : ""}, level ${cycle.depth[i]}. `;
+}
+
 // Why a node fared as it did, with the numbers in it.
 function why(cycle, i, details) {
   const { header } = cycle.record, params = header.run.parameters ?? {};
@@ -221,11 +222,20 @@ function why(cycle, i, details) {
       const [a, b] = apart(confidence, limit);
       return `Not sent: the drafter's confidence ${a} is ${confidence < limit ? "below" : "not above"} ${b}, so it stops and the target writes here.${rated}`;
     }
+    const score = details?.value("score", i);
+    if (known(score)) {
+      const least = Math.min(...cycle.status.map((s, j) => (GHOSTS.includes(s) ? Infinity : details.value("score", j) ?? Infinity)));
+      const [a, b] = apart(score, least);
+      if (score <= least && least < Infinity) return `Cut by the budget: the target reads ${many(cycle.sent, "token")}, and the least of them has score ${b}; this one has ${a}.${rated}`;
+    }
     return `Drafted, but not sent to the target.${rated}`;
   }
   if (status === "pruned") {
-    const score = details?.value("score", i);
-    return `Pruned from the tree before the target's pass${known(score) ? ` (score ${score.toPrecision(3)})` : ""}.`;
+    const score = details?.value("score", i), limit = params.threshold;
+    if (!known(score)) return "Pruned from the tree before the target's pass.";
+    if (!known(limit) || score >= limit) return `Pruned from the tree before the target's pass (score ${score.toPrecision(3)}).`;
+    const [a, b] = apart(score, limit);
+    return `Cut by the threshold: its score ${a} is below ${b}; nothing grows from it.`;
   }
   if (status === "cut") return `The target agreed, but the text had ended before it (${{ eos: "an end token", length: "the limit of new tokens", context: "a full context" }[cycle.end] ?? "a limit"}).`;
   return "Written without the target: the drafter ended the text, and this method does not have that reviewed.";
@@ -248,13 +258,17 @@ function whyExtra(cycle) {
 }
 
 // What happens in a phase of a cycle, for the line under the controls and for a screen reader.
-function narrate(cycle, phase, whole) {
+function narrate(cycle, phase, whole, stage) {
   const { record } = cycle;
   const head = `Cycle ${cycle.number}`;
+  if (stage) return `${head}, draft, ${grew(cycle, stage)}`;
   if (cycle.prefill) return `${head}, prefill: the target reads ${many(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
   const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
   const stop = { fallback: "; it stopped where it was unsure", eos: "; it ended the text", unsure: "; it stopped where it was unsure" }[cycle.stop] ?? "";
-  const drafted = cycle.n ? `the drafter proposes ${many(cycle.n, "token")}${words}${stop}` : "nothing is drafted";
+  const lost = [["pruned", "the threshold"], ["unsent", "the budget"]].map(([name, by]) => [cycle.status.filter((s) => s === name).length, by]).filter(([count]) => count);
+  const branches = cycle.children.some((below) => below.length > 1);
+  const cuts = branches && lost.length ? `; ${lost.map(([count, by]) => `${by} cuts ${count}`).join(", ")}` : "";
+  const drafted = cycle.n ? `the drafter proposes ${many(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
   const unread = cycle.status.includes("unreviewed");
   const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
   const grown = cycle.o1 - cycle.o0;
@@ -264,6 +278,21 @@ function narrate(cycle, phase, whole) {
   const written = `${many(grown, "token")} written${extra}${ended}`;
   if (whole) return `${head}: ${drafted}; ${judged}; ${written}.`;
   return `${head}, ${PHASES[phase]}: ${[drafted, judged, written][phase]}.`;
+}
+
+// What a step of the draft's growth brings.
+function grew(cycle, stage) {
+  const { record } = cycle, here = cycle.token.map((_, i) => i).filter((i) => (stage.level ? cycle.depth[i] === stage.level : cycle.status[i] === stage.cut));
+  const limit = record.header.run.parameters?.threshold, sources = new Map();
+  if (stage.cut === "pruned") return `threshold cut: ${many(here.length, "token")} ${here.length === 1 ? "has" : "have"} a score below ${known(limit) ? limit : "the threshold"} and grow${here.length === 1 ? "s" : ""} no further.`;
+  if (stage.cut) return `budget cut: the target reads ${cycle.sent} of ${cycle.sent + here.length} tokens; ${here.length} ${here.length === 1 ? "is" : "are"} not sent.`;
+  for (const i of here) {
+    const word = record.header.words.source?.[cycle.value("source", i)] ?? "model";
+    sources.set(word, (sources.get(word) ?? 0) + 1);
+  }
+  const from = [...sources].some(([word]) => word !== "model") ? `: ${[...sources].map(([word, count]) => `${count} from the ${sourceWord(word)}`).join(", ")}` : "";
+  const words = here.length <= 6 ? ` (${here.map((i) => quote(record.text(cycle.token[i]))).join(" ")})` : "";
+  return `level ${stage.level} of ${stage.of}: ${many(here.length, "token")}${words}${from}.`;
 }
 
 // Tokens that the target read in a cycle.
@@ -342,248 +371,6 @@ function spaced(text) {
     part === "\n" ? [h("i", { class: "sign" }, "⏎"), "\n"] : /^ +$/.test(part) ? h("i", { class: "sign" }, "␣".repeat(part.length)) : part).flat();
 }
 
-// ---------------------------------------------------------------- the draft as a tree, its signals below
-
-class TreeLane {
-  constructor(record, act) {
-    Object.assign(this, { record, act, pool: [], edges: [], dots: new Map(), hover: null });
-    this.title = h("h3", {}, "Draft");
-    this.said = h("span", { class: "soft" });
-    this.links = s("g"), this.nodes = s("g"), this.over = s("g", { class: "over" }), this.plot = s("g");
-    // what is the same for all nodes of a fate is one path: few elements make a step fast
-    this.layers = { edge: {}, disc: {}, bar: {} };
-    this.discs = s("g"), this.bars = s("g"), this.signs = s("g");
-    this.over.append(this.bars, this.discs, this.signs);
-    this.root = s("g", { class: "node root" }, s("title"), s("rect", { rx: 6 }), s("text", { class: "word" }));
-    this.svg = s("svg", { role: "group", "aria-label": "the draft as a tree" }, this.links, this.root, this.nodes, this.over, this.plot);
-    this.scroll = h("div", { class: "scroll" }, this.svg);
-    this.legend = h("div", { class: "legend" });
-    this.node = h("section", { class: "tree" }, h("header", {}, this.title, this.said), this.scroll, this.legend);
-    const at = (event) => {
-      const group = event.target.closest?.("[data-i]");
-      return group ? +group.dataset.i : event.clientX === undefined ? null : this.nearest(event);
-    };
-    this.svg.addEventListener("pointermove", (event) => { const i = at(event); if (i !== this.hover) { this.hover = i; act.look(i); } });
-    this.svg.addEventListener("pointerleave", () => { this.hover = null; act.look(null); });
-    this.svg.addEventListener("click", (event) => { if (at(event) !== null) act.click(at(event)); });
-    this.svg.addEventListener("focusin", (event) => { if (at(event) !== null) act.focus(at(event)); });
-  }
-  // Columns by depth, leaves in rows; the token that the target adds stands behind its parent, or in a last row.
-  layout(cycle) {
-    const y = new Array(cycle.n).fill(0);
-    let row = 0;
-    const place = (i) => {
-      const below = cycle.children[i + 1];
-      for (const j of below) place(j);
-      if (i >= 0) y[i] = below.length ? (y[below[0]] + y[below[below.length - 1]]) / 2 : row++;
-    };
-    place(-1);
-    const deepest = Math.max(0, ...cycle.depth);
-    const last = cycle.path.length ? cycle.path[cycle.path.length - 1] : -1;
-    const free = last >= 0 ? !cycle.children[last + 1].length : !cycle.n;
-    const extra = cycle.extra < 0 ? null : { parent: last, depth: (last >= 0 ? cycle.depth[last] : 0) + 1, y: free ? (last >= 0 ? y[last] : 0) : row };
-    // room for it is always kept, so that nothing moves when the verdict is shown
-    return { y, extra, columns: deepest + 2, rows: Math.max(1, row) + (cycle.n ? 1 : 0), root: cycle.children[0].length ? (y[cycle.children[0][0]] + y[cycle.children[0][cycle.children[0].length - 1]]) / 2 : 0 };
-  }
-  group(i) {
-    while (this.pool.length <= i) {
-      const box = s("rect", { class: "box", rx: 6 }), word = s("text", { class: "word" }), mark = s("text", { class: "mark" });
-      const g = s("g", { class: "node", role: "button", tabindex: "-1", "data-i": this.pool.length }, box, word);
-      this.pool.push({ g, box, word, mark });
-      this.nodes.append(g);
-      this.signs.append(mark);
-    }
-    return this.pool[i];
-  }
-  // One path a fate, in a layer: {fate: path data}.
-  paint(name, into, found) {
-    const layer = this.layers[name];
-    for (const fate of Object.keys(found)) if (!layer[fate]) into.append(layer[fate] = s("path", { class: `${name} ${fate}` }));
-    for (const [fate, path] of Object.entries(layer)) set(path, { d: found[fate] ?? "" });
-  }
-  draw(cycle, phase, guesses) {
-    Object.assign(this, { cycle, phase, guesses });
-    const edges = {}, discs = {}, bars = { q: "", p: "" }, add = (into, fate, d) => { into[fate] = (into[fate] ?? "") + d; };
-    const em = this.em, { record } = this;
-    const plan = this.layout(cycle);
-    this.plan = plan;
-    const dense = plan.rows > 9;
-    const tall = (dense ? 1.55 : 2.35) * em, pitch = tall + (dense ? 0.3 : 0.75) * em, top = 0.7 * em;
-    const wide = Math.max(4.6 * em, Math.min(10.5 * em, (this.width - 1.5 * em) / plan.columns));
-    const box = wide - (dense ? 1.2 : 1.5) * em;
-    const x = (depth) => Math.round(0.5 * em + depth * wide), y = (row) => Math.round(top + row * pitch);
-    Object.assign(this, { x, box, wide });
-    const height = y(plan.rows) + 0.1 * em;
-    const letters = Math.max(2, Math.floor((box - 0.8 * em) / (0.58 * em)));
-    // the root: the last token before this cycle
-    const [rootTitle, rootBox, rootWord] = this.root.children;
-    const before = cycle.o0 > record.a.out_at[this.first] ? record.text(record.a.out_token[cycle.o0 - 1]) : null;
-    rootTitle.textContent = before === null ? "the prompt stands before this" : `the last token before this cycle: ${quote(before)}`;
-    set(rootBox, { x: x(0), y: y(plan.root), width: box, height: tall });
-    label(rootWord, before === null ? "prompt" : shownToken(before), x(0) + box / 2, y(plan.root) + tall / 2, letters);
-    const count = cycle.n + (plan.extra && phase > 0 ? 1 : 0);
-    for (let i = 0; i < Math.max(count, this.used ?? 0); i++) {
-      const part = this.group(i);
-      set(part.g, { display: i < count ? "inline" : "none" });
-      if (i >= count) { label(part.mark, "", 0, 0, 9); continue; }
-      const extra = i === cycle.n;
-      const parent = extra ? plan.extra.parent : cycle.parent[i];
-      const nx = x(extra ? plan.extra.depth : cycle.depth[i]), ny = y(extra ? plan.extra.y : plan.y[i]);
-      const px = x(parent < 0 ? 0 : cycle.depth[parent]) + box, py = y(parent < 0 ? plan.root : plan.y[parent]) + tall / 2;
-      const bend = (nx - px) / 2, cy = ny + tall / 2;
-      const kind = extra ? `extra ${cycle.kind.name}` : phase > 0 || ["unsent", "pruned"].includes(cycle.status[i]) ? cycle.status[i] : "open";
-      const guess = guesses?.has(i) ? " guess" : "";
-      add(edges, kind, `M${px} ${py}C${px + bend} ${py} ${nx - bend} ${cy} ${nx} ${cy}`);
-      const lost = phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]);
-      const belief = extra ? NaN : cycle.value("q", i) ?? cycle.value("confidence", i);
-      const p = extra ? record.a.out_p?.[cycle.extra] : phase > 0 ? cycle.value("p", i) : NaN;
-      set(part.box, { x: nx, y: ny, width: box, height: tall, "fill-opacity": extra ? 1 : known(belief) ? (0.08 + 0.52 * belief).toFixed(2) : 0 });
-      const text = record.text(extra ? record.a.out_token[cycle.extra] : cycle.token[i]);
-      label(part.word, text === "" ? "∅" : shownToken(text), nx + box / 2, ny + (dense ? tall / 2 - 1 : tall * 0.42), letters);
-      const bar = box - 10, low = ny + tall - (dense ? 5 : 10);
-      if (known(belief)) bars.q += `M${nx + 5} ${low + 1}h${Math.max(1, bar * belief).toFixed(1)}`;
-      if (known(p)) bars.p += `M${nx + 5} ${low + (dense ? 3 : 5)}h${Math.max(1, bar * p).toFixed(1)}`;
-      const mark = extra ? cycle.kind.mark || "▸" : guess && phase === 0 ? "✓" : kind === "open" ? "" : STATUS_MARKS[cycle.status[i]];
-      if (mark) add(discs, kind, `M${nx + box} ${ny}${dot(0, 0, 0.55 * em)}`);
-      label(part.mark, mark, nx + box, ny, 9);
-      set(part.mark, { class: `mark ${kind}` });
-      const fate = extra ? cycle.kind.word : phase > 0 ? cycle.status[i] : "not judged yet";
-      set(part.g, {
-        class: `node ${kind}${guess}${lost ? " dropped" : ""}`, "aria-pressed": guesses && !extra ? String(guesses.has(i)) : null,
-        "aria-label": `${quote(text)}, ${extra ? fate : `depth ${cycle.depth[i]}, drafter ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`,
-      });
-    }
-    this.used = count;
-    this.paint("edge", this.links, edges);
-    this.paint("disc", this.discs, discs);
-    this.paint("bar", this.bars, bars);
-    set(this.bars, { "stroke-width": dense ? 2 : 3 });
-    const plotted = this.signals(height);
-    set(this.svg, { width: Math.ceil(x(plan.columns - 1) + box + 0.9 * em), height: Math.ceil(height + plotted) });
-    const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "";
-    this.said.textContent = cycle.prefill ? "the prompt is read; nothing is drafted"
-      : cycle.n ? `${many(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${cycle.stop}` : ""}` : "nothing was drafted in this cycle";
-    this.words(phase);
-  }
-  // The legend: only what occurs in this cycle.
-  words(phase) {
-    const { cycle, record } = this;
-    const marks = phase > 0 ? [...new Set(cycle.status)].map((name) => [STATUS_MARKS[name], record.header.fates[name] ?? name, name]) : [];
-    if (phase > 0 && cycle.extra >= 0) marks.push([cycle.kind.mark || "▸", cycle.kind.word, `extra ${cycle.kind.name}`]);
-    const key = marks.map((m) => m[2]).join() + cycle.n + phase;
-    if (key === this.key) return;
-    this.key = key;
-    const bars = cycle.n ? [h("span", {}, h("i", { class: "bar-q" }), "drafter's probability"), ...(phase > 0 ? [h("span", {}, h("i", { class: "bar-p" }), "target's")] : [])] : [];
-    this.legend.replaceChildren(...bars, ...marks.map(([mark, what, name]) => h("span", {}, h("b", { class: `m ${name}` }, mark), ` ${what}`)));
-  }
-  // The drafter's signals, under the nodes' columns.
-  signals(top) {
-    const { cycle, em, x, box, record } = this, details = record.details(cycle);
-    const rows = cycle.n ? SIGNALS.map((row) => [row, cycle.token.map((_, i) => cycle.value(row[0], i) ?? details?.value(row[0], i))]).filter(([, values]) => values.some(known)) : [];
-    const tall = 2.3 * em, gap = 1.05 * em;
-    const params = record.header.run.parameters ?? {};
-    const across = [], seen = new Map();
-    for (let i = 0; i < cycle.n; i++) {
-      const d = cycle.depth[i];
-      seen.set(d, (seen.get(d) ?? 0) + 1);
-      across.push(seen.get(d));
-    }
-    let used = 0;
-    rows.forEach(([[name, title, meaning], values], r) => {
-      const row = this.row(r), base = top + gap + r * (tall + gap) + tall;
-      const most = ["confidence", "margin"].includes(name) ? 1 : Math.max(1, record.most?.[name] ?? 0, ...values.filter(known));
-      record.most = { ...record.most, [name]: most };
-      const right = x(this.plan.columns - 1) + box;
-      set(row.g, { display: "inline" });
-      row.title.textContent = meaning;
-      row.base = base;
-      label(row.name, title, x(0), base - tall / 2, 99);
-      set(row.top, { x: x(1) - 4, y: base - tall + 0.25 * em });
-      row.top.textContent = most === 1 ? "1" : most.toFixed(1);
-      set(row.axis, { x1: x(1), x2: right, y1: base, y2: base });
-      const limit = name === "confidence" ? params.fallback ?? params.stop : undefined;
-      set(row.limit, { display: known(limit) && limit > 0 ? "inline" : "none" });
-      if (known(limit)) set(row.limit, { x1: x(1), x2: right, y1: base - tall * Math.min(1, limit), y2: base - tall * Math.min(1, limit) });
-      row.limitTitle.textContent = `threshold ${limit}`;
-      // one path for all nodes of a fate: a stem and a dot each
-      const paths = {}, radius = 0.26 * em;
-      row.at = [];
-      for (let i = 0; i < cycle.n; i++) {
-        if (!known(values[i])) continue;
-        const cx = +(x(cycle.depth[i]) + (box * across[i]) / (seen.get(cycle.depth[i]) + 1)).toFixed(1), cy = +(base - (tall * values[i]) / most).toFixed(1);
-        const fate = this.phase > 0 ? cycle.status[i] : "open";
-        row.at[i] = [cx, cy, base];
-        paths[fate] = `${paths[fate] ?? ""}M${cx} ${base}V${cy}${dot(cx, cy, radius)}`;
-      }
-      for (const [fate, d] of Object.entries(paths)) if (!row.fates[fate]) row.g.insertBefore(row.fates[fate] = s("path", { class: `stem ${fate}` }), row.lit);
-      for (const [fate, path] of Object.entries(row.fates)) set(path, { d: paths[fate] ?? "" });
-      used = gap + (r + 1) * (tall + gap);
-    });
-    for (let r = rows.length; r < (this.plotRows?.length ?? 0); r++) set(this.plotRows[r].g, { display: "none" });
-    return used;
-  }
-  row(r) {
-    this.plotRows = this.plotRows ?? [];
-    if (!this.plotRows[r]) {
-      const limitTitle = s("title");
-      const g = s("g", { class: "signal" }, s("title"), s("text", { class: "name" }), s("text", { class: "top" }), s("line", { class: "axis" }), s("line", { class: "limit" }, limitTitle));
-      this.plot.append(g);
-      const lit = s("path", { class: "stem lit" });
-      g.append(lit);
-      this.plotRows[r] = { g, title: g.children[0], name: g.children[1], top: g.children[2], axis: g.children[3], limit: g.children[4], limitTitle, lit, fates: {}, at: [], base: 0 };
-    }
-    return this.plotRows[r];
-  }
-  size() {
-    this.em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
-    this.width = this.scroll.clientWidth || 640;
-  }
-  light(i) {
-    this.lit?.classList.remove("lit");
-    if (this.lit) this.lit.had.class = null;
-    this.lit = i === null ? null : this.pool[i]?.g ?? null;
-    this.lit?.classList.add("lit");
-    for (const row of this.plotRows ?? []) {
-      const at = i === null ? null : row.at[i];
-      set(row.lit, { d: at ? `M${at[0]} ${at[2]}V${at[1]}${dot(at[0], at[1], 0.32 * this.em)}` : "" });
-    }
-  }
-  // The node whose stem is nearest to a place in the signals, or null.
-  nearest(event) {
-    const frame = this.svg.getBoundingClientRect(), px = event.clientX - frame.left, py = event.clientY - frame.top;
-    const row = (this.plotRows ?? []).find((one) => one.had !== null && one.g.had?.display === "inline" && py <= one.base + 0.4 * this.em && py >= one.base - 2.8 * this.em);
-    let best = null, far = 1.4 * this.em;
-    row?.at.forEach((at, i) => { if (at && Math.abs(at[0] - px) < far) { far = Math.abs(at[0] - px); best = i; } });
-    return best;
-  }
-  roving(i) {
-    this.pool.forEach((part, j) => set(part.g, { tabindex: j === i ? "0" : "-1" }));
-  }
-}
-
-const dot = (x, y, r) => `m${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
-// Attributes that changed: most of a tree stays where it was from step to step.
-function set(node, attributes) {
-  const had = node.had ??= {};
-  for (const name in attributes) {
-    if (had[name] === attributes[name]) continue;
-    had[name] = attributes[name];
-    if (had[name] === null) node.removeAttribute(name);
-    else node.setAttribute(name, had[name]);
-  }
-}
-// A centred text, cut to so many letters (a wide character counts as two).
-function label(node, text, x, y, letters) {
-  let room = letters, shown = "";
-  for (const c of text) {
-    room -= c.codePointAt(0) > 0x2e80 ? 1.75 : 1;
-    if (room < 0) { shown = `${[...shown].slice(0, -1).join("")}…`; break; }
-    shown += c;
-  }
-  set(node, { x, y });
-  if (node.shown !== shown) node.textContent = node.shown = shown;
-}
-
 // ---------------------------------------------------------------- why, and what else there was
 
 class WhyLane {
@@ -597,7 +384,8 @@ class WhyLane {
     this.node = h("section", { class: "whys" }, h("header", {}, this.title, this.word, this.fate), this.sentence,
       h("div", { class: "both" }, h("div", {}, h("h4", {}, "the drafter's candidates"), this.drafter), h("div", {}, h("h4", {}, "the target's candidates"), this.target)));
   }
-  draw(cycle, i, phase) {
+  draw(cycle, i, phase, stage) {
+    this.stage = stage;
     const { record } = this, details = record.details(cycle);
     if (i === null || (i === cycle.n && (phase === 0 || cycle.extra < 0)) || i > cycle.n) {
       this.word.textContent = this.fate.textContent = "";
@@ -613,8 +401,9 @@ class WhyLane {
     this.word.textContent = quote(record.text(token));
     this.fate.className = `fate ${extra ? `extra ${cycle.kind.name}` : revealed ? cycle.status[i] : "open"}`;
     this.fate.textContent = extra ? `${cycle.kind.mark || "▸"} ${cycle.kind.word}` : revealed ? `${STATUS_MARKS[cycle.status[i]]} ${cycle.status[i]}` : "not judged yet";
-    this.sentence.textContent = extra ? whyExtra(cycle) : revealed ? why(cycle, i, details)
-      : `The drafter gives it ${known(cycle.value("q", i)) ? `q = ${prob(cycle.value("q", i))}` : "no recorded probability"}; the target has not judged it yet.`;
+    const cut = !extra && ghost(cycle, i) && !this.stage; // known before the target's pass
+    this.sentence.textContent = extra ? whyExtra(cycle) : revealed || cut ? origin(cycle, i, details) + why(cycle, i, details)
+      : origin(cycle, i, details) + `The drafter gives it ${known(cycle.value("q", i)) ? `q = ${prob(cycle.value("q", i))}` : known(cycle.value("confidence", i)) ? `confidence ${prob(cycle.value("confidence", i))}` : "no recorded probability"}; the target has not judged it yet.`;
     const waiting = details === null;
     // for the target's own token: what the drafter had proposed in its place and not sent, or what was rejected
     const last = cycle.path.length ? cycle.path[cycle.path.length - 1] : -1;
@@ -713,7 +502,7 @@ class CacheLane {
     const before = cycle.prefill ? 0 : Math.max(0, cycle.context - 1);
     this.old.firstChild.textContent = cycle.prefill ? "empty" : before.toLocaleString("en");
     this.old.title = `${many(before, "row")} from before`;
-    const shown = Math.min(fed, 80);
+    const shown = Math.min(fed, 160);
     while (this.rows.children.length < shown) this.rows.append(h("i"));
     const out = new Set(); // rows in the order they were fed: what no draft held, then the nodes
     const lead = fed - cycle.sent;
@@ -727,6 +516,7 @@ class CacheLane {
         title: k < lead ? (cycle.prefill ? "a token of the prompt" : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${fate}`,
       });
     });
+    this.rows.classList.toggle("many", shown > 40);
     const more = fed > shown ? ` (the first ${shown} are drawn)` : "";
     this.said.textContent = phase === 0 && !cycle.prefill ? `${before.toLocaleString("en")} from before`
       : phase === 1 && !cycle.prefill ? `${before.toLocaleString("en")} from before + ${fed} forwarded${more}`
@@ -807,6 +597,7 @@ function render({ model, el }) {
   const root = h("div", { class: "sv player", tabindex: "-1", role: "group", "aria-label": "player of a decode" });
   let prompt = header.prompts[0], row = 0, phase = 2, playing = false, predict = false, substeps = false, speed = 1, timer = 0;
   let focus = null, looked = null, asked = -1, guesses = new Set();
+  let growth = false, grown = null; // whether drafts grow level by level, and how far this one has; null: wholly
   const scored = new Map(); // row -> [right, guessed, right by confidence]
 
   const button = (glyph, title, act, more = {}) => {
@@ -822,6 +613,7 @@ function render({ model, el }) {
   const steps = h("div", { class: "phases", role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => button(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
   const speeds = h("select", { "aria-label": "cycles a second", title: "cycles a second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
   const byPhase = button("phases", "phases: step by phase (S)", () => setSub(!substeps), { "aria-pressed": "false" });
+  const byLevel = button("growth", "growth: see each draft grow level by level, then what was cut (G)", () => setGrowth(!growth), { "aria-pressed": "false" });
   const guessing = button("predict", "predict mode (M): guess before the verdict is shown", () => setPredict(!predict), { "aria-pressed": "false" });
   const said = h("p", { class: "said", "aria-live": "polite" });
   const board = h("div", { class: "board", hidden: "" });
@@ -831,7 +623,7 @@ function render({ model, el }) {
   const help = overlay(root, "Keys of the player", PLAYER_KEYS);
   const overview = new Overview(record, (i) => show(prompt.first + i, startPhase(), true));
   const text = new TextLane(record, (at) => show(at, 2, true));
-  const tree = new TreeLane(record, { look: (i) => { looked = i; ask(); }, focus: (i) => { focus = i; tree.roving(i); ask(); }, click: (i) => { focus = i; if (!mark(i)) ask(); } });
+  const tree = new TreeLane(record, { look: (i) => { looked = i; ask(); }, focus: (i) => { focus = i; tree.roving(i); ask(); }, click: (i) => { focus = i; if (!mark(i)) ask(); }, grow: (k) => { stop(); grow(k); }, zoom: () => setZoom() });
   const whys = new WhyLane(record), time = new TimeLane(record), cache = new CacheLane(record), code = new CodeLane(record);
   const kindsUsed = header.kinds.filter((_, k) => a.out_kind.includes(k));
   const legend = h("div", { class: "legend" }, ...kindsUsed.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", {}, k.mark) : "", k.word))));
@@ -840,19 +632,22 @@ function render({ model, el }) {
 
   const replayed = run.replayed ? h("p", { class: "soft replayed" }, `A what-if, not a run: ${run.replayed}.`) : "";
 
+  const grid = h("div", { class: "grid" }, tree.node, h("div", { class: "side" }, whys.node, code.node)), pair = h("div", { class: "pair" }, time.node, cache.node);
   root.append(
     h("div", { class: "head" }, h("strong", {}, run.method), h("span", { class: "soft" }, run.model + (run.draft ? ` ← ${run.draft}` : "")),
       h("span", { class: `badge ${badge}`, title: "whether the text is the target's own" }, run.exactness ?? "not said"),
       header.prompts.length > 1 ? h("label", { class: "chooser" }, h("span", { class: "soft" }, "prompt "), chooser) : "",
+      h("details", { class: "prompt" }, promptLine, promptText), legend,
       h("span", { class: "tools" }, button(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), button("?", "keys (?)", () => help.toggle()))),
-    h("details", { class: "prompt" }, promptLine, promptText), note, silent, replayed,
+    note, silent, replayed,
     h("div", { class: "controls" }, h("span", { class: "group" }, button(icon("first"), "the prefill (Home)", () => seek(prompt.first)), button(icon("back"), "back (←)", () => step(-1)), play, button(icon("on"), "on (→)", () => step(1), { class: "on" }), button(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
-      overview.node, where, steps, byPhase, guessing, speeds),
-    board, said, text.node, legend,
-    h("div", { class: "grid" }, h("div", { class: "main" }, tree.node, h("div", { class: "pair" }, time.node, cache.node)), h("div", { class: "side" }, whys.node, code.node)));
+      overview.node, where, steps, byPhase, byLevel, guessing, speeds),
+    board, said, text.node,
+    grid, pair);
   el.append(root);
 
-  const startPhase = () => (predict && !scored.has(row) ? 0 : 2);
+  const startPhase = () => (growth || (predict && !scored.has(row)) ? 0 : 2);
+  const stage = () => (grown === null || phase > 0 ? null : growthOf(record.cycle(row))[grown] ?? null);
   const waits = (at) => predict && !scored.has(at) && record.cycle(at).sent > 0;
 
   function open(index) {
@@ -865,20 +660,22 @@ function render({ model, el }) {
     time.scale(prompt.first, prompt.last);
   }
   // Everything at the cursor.
-  function show(at, to, tellModel) {
+  function show(at, to, tellModel, stageAt = growth ? 0 : null) {
     at = Math.max(prompt.first, Math.min(prompt.last - 1, at));
+    if (to > 0 || growthOf(record.cycle(at)).length < 2) stageAt = null;
+    grown = stageAt;
     if (at !== row) { guesses = new Set(); focus = looked = null; tree.hover = null; }
     row = at;
     phase = waits(row) ? 0 : to;
-    const cycle = record.cycle(row), whole = phase === 2 && !substeps && !predict;
+    const cycle = record.cycle(row), whole = phase === 2 && !substeps && !predict && !growth, part = stage();
     where.textContent = `cycle ${cycle.number} / ${a.cycle[prompt.last - 1]}`;
     [...steps.children].forEach((node, i) => { node.setAttribute("aria-pressed", String(i === phase)); node.disabled = waits(row) && i > 0; });
-    const line = waits(row) ? `${narrate(cycle, 0, false)} Which survive?` : narrate(cycle, phase, whole);
+    const line = waits(row) ? `${narrate(cycle, 0, false, part)} Which survive?` : narrate(cycle, phase, whole, part);
     said.textContent = line;
     said.setAttribute("aria-live", playing && speed > 1 ? "off" : "polite");
     overview.draw(row - prompt.first, `cycle ${cycle.number}, ${PHASES[phase]}`);
     text.draw(cycle, phase, prompt.first);
-    tree.draw(cycle, phase, predict && cycle.sent ? guesses : null);
+    plant();
     time.whole = code.whole = whole;
     time.draw(cycle, phase);
     cache.draw(cycle, phase);
@@ -889,14 +686,24 @@ function render({ model, el }) {
     if (tellModel) tell();
     text.toEnd(); // last, so that a step lays the page out once
   }
+  // In predict mode the draft keeps its own order: the accepted path on top would tell.
+  function plant() {
+    const cycle = record.cycle(row);
+    tree.draw(cycle, phase, predict && cycle.sent ? guesses : null, stage(), !predict);
+  }
+  // A step of the draft's growth; after the last one the draft is whole.
+  function grow(k) {
+    const stages = growthOf(record.cycle(row)).length;
+    show(row, 0, true, Math.max(0, Math.min(stages - 1, k)));
+  }
   // The node that the panel speaks of: under the pointer, focused, else the one that says most.
   function ask() {
     const cycle = record.cycle(row);
-    const best = cycle.rejected >= 0 && phase > 0 ? cycle.rejected : phase > 0 && cycle.extra >= 0 ? cycle.n : cycle.n ? 0 : null;
-    const valid = (i) => i !== null && i < cycle.n + (phase > 0 && cycle.extra >= 0 ? 1 : 0);
+    const best = cycle.rejected >= 0 && phase > 0 ? cycle.rejected : phase > 0 && cycle.extra >= 0 ? cycle.n : cycle.n ? tree.order[0] : null;
+    const valid = (i) => i !== null && i < cycle.n + (phase > 0 && cycle.extra >= 0 ? 1 : 0) && tree.pool[i].g.had.display === "inline";
     const i = valid(looked) ? looked : valid(focus) ? focus : best;
-    whys.draw(cycle, i, phase);
-    tree.light(i);
+    whys.draw(cycle, i, phase, stage());
+    tree.light(i, valid(looked) || valid(focus));
     tree.roving(valid(focus) ? focus : i);
   }
   // The chunk that this cycle needs, and then the next one.
@@ -916,19 +723,21 @@ function render({ model, el }) {
   function arrived() {
     const number = record.take(model.get("chunk"));
     if (number === asked) asked = -1;
-    const cycle = record.cycle(row);
-    if (number === record.chunkOf(row)) { tree.draw(cycle, phase, predict && cycle.sent ? guesses : null); ask(); }
+    if (number === record.chunkOf(row)) { plant(); ask(); }
     need();
   }
   function tell() {
-    const next = { prompt: header.prompts.indexOf(prompt), cycle: row - prompt.first, phase: PHASES[phase], playing, predict, substeps, speed };
+    const next = { prompt: header.prompts.indexOf(prompt), cycle: row - prompt.first, phase: PHASES[phase], playing, predict, substeps, growth, speed };
     let changed = false;
     for (const [name, value] of Object.entries(next)) if (model.get(name) !== value) { model.set(name, value); changed = true; }
     if (changed) model.save_changes();
   }
   function seek(at) { stop(); show(at, startPhase(), true); }
   // One step: a cycle, or a phase of it; in predict mode a step reveals before it goes on.
-  function step(way, small = substeps) {
+  function step(way, small = substeps || growth) {
+    const stages = growthOf(record.cycle(row)).length;
+    if (phase === 0 && grown !== null && grown + way >= 0 && grown + way < stages) { grow(grown + way); return; }
+    if (way < 0 && phase === 1 && growth && stages > 1) { grow(stages - 1); return; }
     if (way > 0 && waits(row)) { answer(); return; }
     if (small && way > 0 && phase < 2) show(row, phase + 1, true);
     else if (small && way < 0 && phase > 0 && !record.cycle(row).prefill) show(row, phase - 1, true);
@@ -956,17 +765,28 @@ function render({ model, el }) {
       if (!root.isConnected || waits(row) || (row >= prompt.last - 1 && phase === 2)) { stop(); return; }
       step(1);
       beat();
-    }, 1000 / speed / (substeps ? 3 : 1));
+    }, 1000 / speed / (substeps || growth ? 3 : 1));
   }
   function setSub(on) { substeps = on; byPhase.setAttribute("aria-pressed", String(on)); show(row, phase, true); }
+  function setGrowth(on) {
+    growth = on;
+    byLevel.setAttribute("aria-pressed", String(on));
+    show(on && record.cycle(row).prefill && row < prompt.last - 1 ? row + 1 : row, on ? 0 : startPhase(), true);
+  }
+  function setZoom() {
+    tree.fit = !tree.fit;
+    tree.zoom.setAttribute("aria-pressed", String(!tree.fit));
+    resize();
+  }
   function setPredict(on) {
     stop();
     predict = on;
     guessing.setAttribute("aria-pressed", String(on));
     board.hidden = !on;
     root.classList.toggle("predicting", on);
+    arrange();
     if (on && record.cycle(row).prefill && row < prompt.last - 1) show(row + 1, 0, true);
-    else show(row, on ? 0 : 2, true);
+    else show(row, on ? 0 : startPhase(), true);
   }
   function setProjector(on) {
     root.classList.toggle("projector", on);
@@ -984,7 +804,7 @@ function render({ model, el }) {
       for (const k of cycle.children[cycle.parent[j] + 1]) if (k !== j) below(k);
       guesses.add(j);
     }
-    tree.draw(cycle, phase, guesses);
+    plant();
     ask();
     return true;
   }
@@ -1005,7 +825,7 @@ function render({ model, el }) {
     const total = [0, 1].map((k) => [...scored.values()].reduce((x, y) => x + y[k], 0));
     model.set("score", total);
     model.save_changes();
-    show(row, substeps ? 1 : 2, true);
+    show(row, substeps || growth ? 1 : 2, true);
   }
   function guessed(cycle) {
     if (!predict) return;
@@ -1017,10 +837,10 @@ function render({ model, el }) {
       (all.length ? `Score: ${sum(0)} of ${sum(1)} nodes (${Math.round((100 * sum(0)) / sum(1))} %), ${perfect} of ${many(all.length, "draft")} wholly right; trusting every q ≥ 0.5 would have scored ${sum(2)}.` : "");
   }
   function move(way) {
-    const cycle = record.cycle(row), count = cycle.n + (phase > 0 && cycle.extra >= 0 ? 1 : 0);
-    if (!count) return;
+    const { order } = tree, at = order.indexOf(focus);
+    if (!order.length) return;
     looked = null;
-    focus = focus === null ? (way > 0 ? 0 : count - 1) : Math.max(0, Math.min(count - 1, focus + way));
+    focus = order[at < 0 ? (way > 0 ? 0 : order.length - 1) : Math.max(0, Math.min(order.length - 1, at + way))];
     tree.roving(focus);
     tree.pool[focus].g.focus({ preventScroll: true });
     tree.pool[focus].g.scrollIntoView?.({ block: "nearest", inline: "nearest", behavior: still() ? "auto" : "smooth" });
@@ -1040,12 +860,12 @@ function render({ model, el }) {
     if (help.open && event.key !== "?") return;
     const pressing = tag === "BUTTON" || tag === "SUMMARY";
     const acts = {
-      ArrowRight: () => { stop(); step(1, event.shiftKey || substeps); }, ArrowLeft: () => { stop(); step(-1, event.shiftKey || substeps); },
+      ArrowRight: () => { stop(); step(1, event.shiftKey || substeps || growth); }, ArrowLeft: () => { stop(); step(-1, event.shiftKey || substeps || growth); },
       ArrowDown: () => move(1), ArrowUp: () => move(-1),
       Home: () => seek(prompt.first), End: () => seek(prompt.last - 1),
       " ": pressing ? null : toggle,
       Enter: at.dataset?.i !== undefined ? () => mark(+at.dataset.i) : null,
-      s: () => setSub(!substeps), m: () => setPredict(!predict), r: () => answer(), p: () => setProjector(!root.classList.contains("projector")),
+      s: () => setSub(!substeps), g: () => { stop(); setGrowth(!growth); }, z: () => setZoom(), m: () => setPredict(!predict), r: () => answer(), p: () => setProjector(!root.classList.contains("projector")),
       "[": () => turn(-1), "]": () => turn(1), "?": () => help.toggle(),
     };
     const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
@@ -1061,7 +881,11 @@ function render({ model, el }) {
   // Beside each other where there is room, in the letters' measure; a container query would cost a layout a step.
   function arrange() {
     root.classList.toggle("narrow", el.clientWidth < 58 * (parseFloat(getComputedStyle(root).fontSize) || 14));
-    tree.size();
+    // what is left of the window when all else stands: the tree and its signals fit into it
+    tree.size(0);
+    const { em } = tree, above = grid.offsetTop, below = root.classList.contains("narrow") ? 0 : pair.offsetHeight + 0.6 * em;
+    const own = tree.node.firstChild.offsetHeight + Math.max(tree.legend.offsetHeight, 1.4 * em) + 2.2 * em;
+    tree.size(Math.max(16 * em, Math.min(42 * em, innerHeight - above - below - own - 0.8 * em)));
   }
   function resize() { arrange(); show(row, phase, false); }
   let width = 0;
@@ -1077,6 +901,7 @@ function render({ model, el }) {
     ["change:prompt", follow], ["change:cycle", follow], ["change:phase", follow], ["change:chunk", arrived],
     ["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
     ["change:predict", () => { if (model.get("predict") !== predict) setPredict(model.get("predict")); }],
+    ["change:growth", () => { if (model.get("growth") !== growth) setGrowth(model.get("growth")); }],
     ["change:substeps", () => { if (model.get("substeps") !== substeps) setSub(model.get("substeps")); }],
     ["change:speed", () => setSpeed(model.get("speed"))],
     ["change:projector", () => { if (root.classList.contains("projector") !== model.get("projector")) setProjector(model.get("projector")); }],
@@ -1097,6 +922,8 @@ function render({ model, el }) {
   width = el.clientWidth;
   row = prompt.first;
   show(prompt.first + model.get("cycle"), Math.max(0, PHASES.indexOf(model.get("phase"))), false);
+  resize(); // with all that was drawn
+  if (model.get("growth")) setGrowth(true);
   if (model.get("predict")) setPredict(true);
   if (model.get("playing")) toggle();
   observer.observe(el);
