@@ -6,6 +6,11 @@ from functools import cache
 from importlib.resources import files
 
 
+def names() -> list[str]:
+    """The files of the front-end."""
+    return sorted(f.name for f in files("specviz.widgets").iterdir() if f.name.endswith((".js", ".css")))
+
+
 @cache
 def text(name: str) -> str:
     """One file of the front-end."""

@@ -30,7 +30,7 @@ class Player(AnyWidget):
     - ``playing``, and ``speed`` in cycles a second.
     - ``predict``: whether verdicts wait for the reader's guess; ``score`` is (right, guessed) so far.
     - ``substeps``: whether a step goes draft, verify, commit or a whole cycle.
-    - ``growth``: whether a draft is shown growing, level by level, then what the threshold and the budget cut.
+    - ``growth``: whether each draft grows level by level, then shows what threshold and budget cut.
     - ``theme``: ``auto``, ``light`` or ``dark``; ``projector``: whether everything is larger.
     """
 
@@ -71,7 +71,18 @@ class Player(AnyWidget):
             self.chunk = pack(*self._chunks[change["new"]])
 
 
-STATE = ("prompt", "cycle", "phase", "playing", "speed", "predict", "substeps", "growth", "theme", "projector")
+STATE = (
+    "prompt",
+    "cycle",
+    "phase",
+    "playing",
+    "speed",
+    "predict",
+    "substeps",
+    "growth",
+    "theme",
+    "projector",
+)
 
 
 def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Any) -> Player:
