@@ -36,6 +36,33 @@ function render({ model, el }) {
     model.set("values", { ...model.get("values"), [name]: value });
     model.save_changes();
   }
+  // A slider that is dragged looks its answers up in a table that Python makes once for the others' settings;
+  // what was dragged to is told when it is let go.
+  let dragged = null, wanted = "";
+  const others = (name) => JSON.stringify(parameters.filter((p) => p.name !== name).map((p) => model.get("values")[p.name]));
+  const fits = (p) => {
+    const { name, fixed } = model.get("lookup");
+    return name === p.name && others(name) === JSON.stringify(parameters.filter((one) => one !== p).map((one) => fixed[one.name]));
+  };
+  function tabulate(p) {
+    const want = p.name + others(p.name) + (model.get("answer").run ?? "");
+    if (fits(p) || wanted === want) return;
+    wanted = want;
+    ask("tabulate", { name: p.name });
+  }
+  function drag(p, value) {
+    model.set("values", { ...model.get("values"), [p.name]: value });
+    dragged = [p, value];
+    drawDragged();
+  }
+  function drawDragged() {
+    if (!dragged || !fits(dragged[0])) return;
+    const [p, value] = dragged, entry = model.get("lookup").entries[Math.round((value - p.low) / p.step)];
+    if (!entry) return;
+    code.textContent = entry.code;
+    error.textContent = entry.error ?? "";
+    drawAnswer(entry.answer);
+  }
   function field(p) {
     const id = `f${Math.random().toString(36).slice(2)}`;
     const label = h("label", { for: id }, h("b", {}, p.name), symbol(p.symbol));
@@ -54,14 +81,16 @@ function render({ model, el }) {
     } else {
       const slide = h("input", { type: "range", id, min: p.low, max: p.high, step: p.step, "aria-describedby": `${id}h` });
       const exact = h("input", { type: "number", step: p.kind === "int" ? 1 : "any", "aria-label": `${p.name}, as a number` });
-      const take = (text, other) => {
-        const value = Number(text);
-        if (text === "" || !Number.isFinite(value)) return;
-        other.value = value;
+      const at = () => +(+slide.value).toPrecision(6);
+      for (const touch of ["pointerdown", "focus"]) slide.addEventListener(touch, () => tabulate(p));
+      slide.addEventListener("input", () => { tabulate(p); exact.value = number(at()); drag(p, at()); });
+      slide.addEventListener("change", () => { dragged = null; change(p.name, at()); });
+      exact.addEventListener("change", () => {
+        const value = Number(exact.value);
+        if (exact.value === "" || !Number.isFinite(value)) return;
+        slide.value = value;
         change(p.name, value);
-      };
-      slide.addEventListener("input", () => take(String(+(+slide.value).toPrecision(6)), exact));
-      exact.addEventListener("change", () => take(exact.value, slide));
+      });
       inputs = { nodes: [slide, exact], put: (v) => { if (document.activeElement !== slide) slide.value = v; if (document.activeElement !== exact) exact.value = number(v); } };
     }
     const reset = button("↺", `${p.name}: back to ${p.default}`, () => { change(p.name, p.default); inputs.put(p.default); });
@@ -143,8 +172,8 @@ function render({ model, el }) {
   }
 
   // What a saved trace says about the current settings: Python's answer, with how sure it is.
-  function drawAnswer() {
-    const badges = model.get("badges"), told = model.get("answer");
+  function drawAnswer(told = model.get("answer")) {
+    const badges = model.get("badges");
     for (const [name, entry] of fields) {
       const known = badges[name];
       entry.chip.textContent = known ? known.badge : "";
@@ -167,7 +196,7 @@ function render({ model, el }) {
   });
   const watch = [
     ["change:values", drawValues], ["change:code", drawCode], ["change:progress", drawState], ["change:error", drawState],
-    ["change:state", () => { drawState(); sayState(); drawAnswer(); }], ["change:rows", drawTable], ["change:chosen", drawTable], ["change:answer", drawAnswer], ["change:badges", drawAnswer],
+    ["change:state", () => { drawState(); sayState(); drawAnswer(); }], ["change:rows", drawTable], ["change:chosen", drawTable], ["change:answer", () => drawAnswer()], ["change:badges", () => drawAnswer()], ["change:lookup", drawDragged],
   ];
   for (const [name, act] of watch) model.on(name, act);
   const untheme = followTheme(root, model);
