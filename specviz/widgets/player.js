@@ -34,7 +34,8 @@ const GENERIC = [
   ["commit:resampled", "    else: a token drawn from what the target still wants"],
   ["commit", "    append; forget the rows of what was not accepted"],
 ];
-const quote = (text) => `‘${text === "" ? "∅" : shownToken(text)}’`;
+// A token in a sentence; isolated, so that a right-to-left one does not reorder the words around it.
+const quote = (text) => `‘\u2068${text === "" ? "∅" : shownToken(text)}\u2069’`;
 const many = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 const millis = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.01 ? 2 : 1)} ms`);
 const ordinal = (n) => n + (n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
@@ -377,7 +378,7 @@ class WhyLane {
   constructor(record) {
     this.record = record;
     this.title = h("h3", {}, "Why");
-    this.word = h("bdi", { class: "word" });
+    this.word = h("span", { class: "word" });
     this.fate = h("span", { class: "fate" });
     this.sentence = h("p", { class: "why" });
     this.drafter = h("div", { class: "tops" }), this.target = h("div", { class: "tops" });
@@ -530,22 +531,34 @@ class CodeLane {
     this.lines = own?.length ? own : GENERIC;
     this.items = this.lines.map(([, line]) => h("li", { style: `--indent:${line.search(/\S|$/)}` }, h("code", {}, line.trim().replace(/ {2,}/g, "  "))));
     const title = own?.length ? `The loop of ${record.header.run.method}` : "The loop of every method";
-    this.node = h("section", { class: "code" }, h("header", {}, h("h3", {}, title)), h("ol", { tabindex: "0", "aria-label": title }, ...this.items));
+    this.list = h("ol", { tabindex: "0", "aria-label": title }, ...this.items);
+    this.node = h("section", { class: "code" }, h("header", {}, h("h3", {}, title)), this.list);
+  }
+  get tall() { return this.list.offsetTop + this.list.scrollHeight; }
+  size() {
+    this.room = this.list.clientHeight;
+    this.tops = this.list.scrollHeight > this.room ? this.items.map((item) => item.offsetTop - this.list.offsetTop) : null;
   }
   draw(cycle, phase, whole) {
     const now = { 0: ["draft"], 1: ["forward", "verify"], 2: ["commit"] }[phase];
     const phases = cycle.prefill ? [] : whole ? ["draft", "forward", "verify", "commit"] : now;
     const { events } = cycle;
     const unasked = cycle.record.header.words.pass_model?.length > 0 && !targetTokens(cycle); // BiLD may end without the target
+    const first = [];
     this.lines.forEach(([when], i) => {
       const [on, event] = when.split(":");
       const idle = (on === "draft" && !cycle.n && !event) || (on === "verify" && !event && !cycle.sent && cycle.n > 0)
         || (unasked && (on === "forward" || on === "verify"));
       const lit = phases.includes(on) && (!event || events.has(event)) && !idle;
       this.items[i].classList.toggle("lit", lit);
+      if (lit) first.push(i);
       if (lit) this.items[i].setAttribute("aria-current", "step");
       else this.items[i].removeAttribute("aria-current");
     });
+    if (!this.tops || !first.length) return; // what is lit is in sight
+    const from = this.tops[first[0]], to = this.tops[first[first.length - 1]];
+    const at = to + 24 < this.room ? 0 : from - 24;
+    if (at !== this.scrolled) this.list.scrollTop = this.scrolled = at;
   }
 }
 
@@ -885,7 +898,10 @@ function render({ model, el }) {
     tree.size(0);
     const { em } = tree, above = grid.offsetTop, below = root.classList.contains("narrow") ? 0 : pair.offsetHeight + 0.6 * em;
     const own = tree.node.firstChild.offsetHeight + Math.max(tree.legend.offsetHeight, 1.4 * em) + 2.2 * em;
-    tree.size(Math.max(16 * em, Math.min(42 * em, innerHeight - above - below - own - 0.8 * em)));
+    const free = innerHeight - above - below - 0.8 * em;
+    tree.size(Math.max(16 * em, Math.min(42 * em, free - own)));
+    root.style.setProperty("--tall", `${Math.max(22 * em, Math.min(free, whys.node.offsetHeight + code.tall + 2 * em))}px`);
+    code.size();
   }
   function resize() { arrange(); show(row, phase, false); }
   let width = 0;

@@ -38,19 +38,22 @@ const shownToken = (text) => text
   .replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "␣");
 
 // Whether the reader asked for less motion.
-const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches || document.body.classList.contains("vscode-reduce-motion");
 
 // The root's light or dark: the trait `theme`, or what the notebook, VS Code or the system says. Returns an undo.
 function followTheme(root, model) {
   const query = matchMedia("(prefers-color-scheme: dark)");
   const tell = () => {
     const wish = model.get("theme");
-    const { dataset, classList } = document.body;
+    const { dataset, className } = document.body;
+    const code = /vscode-(dark|light|high-contrast)/.test(className); // VS Code, which has JupyterLab's light variables too
     const host = "jpThemeLight" in dataset ? (dataset.jpThemeLight === "false" ? "dark" : "light")
-      : classList.contains("vscode-dark") ? "dark" : classList.contains("vscode-light") ? "light"
+      : code ? (/vscode-(high-contrast-)?light/.test(className) ? "light" : "dark")
       : query.matches ? "dark" : "light";
     const own = wish === "light" || wish === "dark"; // not the host's colours
     root.classList.toggle("own", own);
+    root.classList.toggle("vscode", code && !own);
+    root.classList.toggle("contrast", !own && /vscode-high-contrast/.test(className));
     root.classList.toggle("dark", (own ? wish : host) === "dark");
   };
   tell();

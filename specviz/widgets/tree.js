@@ -163,9 +163,9 @@ class TreeLane {
     return status === "pruned" || status === stage.cut ? status : "open";
   }
   // Which way the tree is drawn: boxes with bars, small boxes, or spots; and how far apart.
-  style(cycle, ahead, tall) {
+  style(cycle, ahead, straight, tall) {
     const { em } = this;
-    let plan = placed(cycle, ahead, true, 0.5);
+    let plan = straight;
     const boxes = (pitch, box, dense) => ({ plan, spots: false, dense, pitch, first: pitch, tall: box });
     if (plan.rows * 3.1 * em <= tall || (!this.room && plan.rows <= 9)) return boxes(3.1 * em, 2.35 * em, false);
     if (plan.rows * 1.85 * em <= tall || !this.fit) return boxes(1.85 * em, 1.55 * em, true);
@@ -179,10 +179,12 @@ class TreeLane {
     const edges = {}, spots = {}, discs = {}, crosses = {}, bars = { q: "", p: "" }, origins = {}, add = (into, fate, d) => { into[fate] = (into[fate] ?? "") + d; };
     const em = this.em, { record } = this;
     const lanes = this.lanes(cycle), top = 1.5 * em;
-    const pressed = Math.min(2.3 * em, Math.max(1.05 * em, (0.3 * this.room) / Math.max(1, lanes.length) - 0.8 * em));
-    this.lane = { tall: this.fit ? pressed : 2.3 * em, gap: this.fit ? 0.75 * em : 1.05 * em };
+    const straight = placed(cycle, ahead, true, 0.5);
+    // the signals take what a small tree leaves, and give way to a large one
+    const gap = 0.8 * em, spare = this.room - top - Math.min(0.68 * this.room, straight.rows * 3.1 * em);
+    this.lane = { gap, tall: Math.max(1.05 * em, Math.min(2.5 * em, spare / Math.max(1, lanes.length) - gap)) };
     const below = lanes.length * (this.lane.tall + this.lane.gap) + 0.4 * em;
-    const style = this.style(cycle, ahead, Math.max(8 * em, this.room - top - below));
+    const style = this.style(cycle, ahead, straight, Math.max(8 * em, this.room - top - below));
     const { plan, dense, tall } = style, small = style.spots;
     Object.assign(this, { plan, small });
     const narrow = this.fit && small ? 3.2 * em : 4.6 * em;
@@ -192,9 +194,10 @@ class TreeLane {
     const x = (depth) => Math.round(0.5 * em + (depth && rooted ? Math.min(rooted, wide) + (depth - 1) * wide : depth * wide));
     const y = (row) => top + (row < 1 ? row * style.first : style.first + (row - 1) * style.pitch); // of the row's upper edge
     const middle = (row, weight) => y(row) + (small ? ((row < 1 ? style.first : style.pitch) * weight) / 2 : tall / 2);
-    Object.assign(this, { x, box, wide, under: y(1) });
+    Object.assign(this, { x, box, wide, under: y(1), lowest: y(plan.rows) });
     const height = y(plan.rows) + 0.1 * em;
     const letter = (dense ? 0.52 : 0.58) * em, letters = Math.max(2, Math.floor((box - 0.8 * em) / letter));
+    const beside = Math.max(2, Math.floor((wide - 1.7 * em) / (0.47 * em))); // letters
     const radius = Math.min(0.42 * em, 0.4 * style.pitch), shape0 = this.sources.length ? null : dot;
     // words stand beside the spots that were sent and have room for one above and below
     const there = cycle.token.map((_, i) => (plan.hidden.has(i) ? null : this.at(cycle, i, stage)));
@@ -216,7 +219,7 @@ class TreeLane {
     rootTitle.textContent = before === null ? "the prompt stands before this" : `the last token before this cycle: ${quote(before)}`;
     const rootY = top + (small ? (style.first - Math.min(tall, style.first)) / 2 : 0), rootTall = small ? Math.min(tall, Math.max(style.first, 1.3 * em)) : tall;
     set(rootBox, { x: x(0), y: rootY, width: rootBoxed, height: rootTall });
-    label(rootWord, before === null ? "prompt" : shownToken(before), x(0) + rootBoxed / 2, rootY + rootTall / 2, Math.max(2, Math.floor((rootBoxed - 0.5 * em) / letter)));
+    label(rootWord, before === null ? "prompt" : shownToken(before), x(0) + rootBoxed / 2, rootY + rootTall / 2, Math.max(2, Math.floor((rootBoxed - 0.5 * em) / (0.62 * em))));
     // where a node's edges leave it
     const leaves = new Array(cycle.n).fill(0);
     const count = cycle.n + (plan.extra && phase > 0 ? 1 : 0);
@@ -257,9 +260,9 @@ class TreeLane {
         if (kind === "rejected") add(crosses, kind, cross(cx, cy, Math.max(0.2 * em, 0.75 * r)));
         const tight = Math.max(0.5 * em, style.pitch * (extra ? 1 : plan.weight(i)));
         set(part.box, { x: nx - 0.15 * em, y: cy - tight / 2, width: box + 0.3 * em, height: tight, "fill-opacity": 0 });
-        const worded = roomy.has(i) || extra, wide = worded ? label(part.word, word, cx + 0.6 * em, cy, letters) : label(part.word, "", 0, 0, 9);
+        const worded = roomy.has(i) || extra, wide = worded ? label(part.word, word, cx + 0.6 * em, cy, beside) : label(part.word, "", 0, 0, 9);
         label(part.mark, "", 0, 0, 9);
-        leaves[i] = worded ? Math.min(nx + box, cx + (0.8 + 0.5 * wide) * em) : cx + r;
+        leaves[i] = worded ? Math.min(nx + box + 0.4 * em, cx + (0.8 + 0.5 * wide) * em) : cx + r;
         this.spots[i] = { cx, cy, r, word, worded };
       }
       const fate = extra ? cycle.kind.word : kind === "open" ? "not judged yet" : cycle.status[i];
@@ -421,19 +424,17 @@ class TreeLane {
       // those nearest to the one that is looked at, at a line's distance
       const near = level.includes(i) && level.length > 12 ? [...level].sort((j, k) => Math.abs(this.spots[j].cy - spot.cy) - Math.abs(this.spots[k].cy - spot.cy)).slice(0, 12) : level.slice(0, 12);
       near.sort((j, k) => this.spots[j].cy - this.spots[k].cy);
-      const tall = (near.length - 1) * step, first = this.spots[near[0]].cy, last = this.spots[near[near.length - 1]].cy;
-      const from = Math.max(this.under + 0.7 * em, Math.min((first + last - tall) / 2, first));
-      let at = from - step, most = 0;
-      const x = this.spots[near[0]].cx + 1.1 * em;
-      for (const j of near) {
-        at = Math.max(at + step, Math.min(this.spots[j].cy, from + tall));
+      const x = this.spots[near[0]].cx + 1.1 * em, at = [];
+      near.forEach((j, k) => at.push(Math.max(this.under + 0.7 * em, this.spots[j].cy, k ? at[k - 1] + step : 0)));
+      for (let k = near.length - 1, most = this.lowest; k >= 0; k--, most -= step) at[k] = most = Math.min(at[k], most);
+      near.forEach((j, k) => {
         const text = this.tips.children[used] ?? this.tips.appendChild(s("text"));
         used++;
-        most = Math.max(most, label(text, this.spots[j].word, x, at, reach));
+        const across = (0.56 * label(text, this.spots[j].word, x, at[k], reach) + 0.6) * em;
         set(text, { class: j === i ? "lit" : "", display: "inline" });
-        leads += `M${this.spots[j].cx + this.spots[j].r} ${this.spots[j].cy}L${x - 0.2 * em} ${at}`;
-      }
-      back += `M${x - 0.3 * em} ${from - 0.6 * em}h${(0.52 * most + 0.6) * em}V${at + 0.6 * em}h${-(0.52 * most + 0.6) * em}Z`;
+        leads += `M${this.spots[j].cx + this.spots[j].r} ${this.spots[j].cy}L${x - 0.2 * em} ${at[k]}`;
+        back += `M${x - 0.3 * em} ${at[k] - 0.55 * em}h${across}v${1.1 * em}h${-across}Z`;
+      });
     }
     for (let k = used; k < this.tips.children.length; k++) set(this.tips.children[k], { display: "none" });
     set(this.back, { d: back });
