@@ -38,6 +38,18 @@ COUNTS = (
     ("drafted", "{:.0f} drafted"),
 )
 
+# The table's metrics: key, heading, digits and unit, meaning.
+COLUMNS = [
+    ["tokens", "tokens", [0, ""], "tokens of the text"],
+    ["tokens_per_second", "tokens/s", [0, ""], "tokens a second of decoding, the prefill left out"],
+    ["speedup", "speedup", [2, "×"], "over the first whole autoregressive result"],
+    ["tau", "τ", [2, ""], "emitted tokens a cycle, the bonus counted"],
+    ["A/D", "A/D", [2, ""], "accepted over drafted tokens"],
+    ["A/O", "A/O", [2, ""], "share of the text that came from drafts"],
+    ["target_passes", "target passes", [0, ""], "forward passes of the target"],
+    ["draft_passes", "draft passes", [0, ""], "forward passes of the drafter"],
+]
+
 # One decode at a time in this process: a second one would spoil the first one's times.
 _decoding = threading.Lock()
 
@@ -140,6 +152,7 @@ class Panel(AnyWidget):
     title = t.Unicode().tag(sync=True)
     baseline = t.Unicode().tag(sync=True)
     parameters = t.List().tag(sync=True)
+    columns = t.List(default_value=COLUMNS).tag(sync=True)
     values = t.Dict().tag(sync=True)
     code = t.Unicode().tag(sync=True)
     state = t.Enum(["idle", "running", "done", "cancelled", "error"], "idle").tag(sync=True)

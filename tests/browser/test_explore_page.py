@@ -16,7 +16,7 @@ from specviz.widgets import assets
 from specviz.widgets.explore import Explorer
 
 STATE = ("method", "title", "baseline", "parameters", "values", "code", "state", "progress", "rows", "badges")
-STATE += ("answer", "lookup", "error", "chosen", "theme")
+STATE += ("columns", "answer", "lookup", "error", "chosen", "theme")
 # A widget's model that keeps what is sent; `answer` is what the kernel says back.
 STAGE = """async ([source, style, state]) => {
   const heard = {};

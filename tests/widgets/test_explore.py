@@ -236,7 +236,11 @@ def test_a_moved_slider_is_answered_from_the_last_result():
 
 
 def test_a_drag_finds_in_its_table_what_python_answers(monkeypatch):
-    real = (Parameter("fallback", 0.6, 0, 1), Parameter("rollback", 2.0, 0, None), Parameter("cap", 10, 1, 64))
+    real = (
+        Parameter("fallback", 0.6, 0, 1),
+        Parameter("rollback", 2.0, 0, None),
+        Parameter("cap", 10, 1, 64),
+    )
 
     class Own(Run):
         def __iter__(self):
