@@ -864,7 +864,7 @@ function render({ model, el }) {
 		root.style.setProperty("--tall", `${Math.max(22 * em, Math.min(free, whys.node.offsetHeight + code.tall + 2 * em))}px`);
 		code.size();
 	}
-	function resize() { arrange(); show(row, phase, false); }
+	function resize() { arrange(); show(row, phase, false, grown); }
 	let width = 0;
 	const observer = new ResizeObserver(() => { if (el.clientWidth !== width) { width = el.clientWidth; resize(); } });
 	const clampPrompt = () => Math.max(0, Math.min(header.prompts.length - 1, model.get("prompt")));

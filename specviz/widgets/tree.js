@@ -255,10 +255,11 @@ class TreeLane {
 				leaves[i] = worded ? Math.min(nx + box + 0.4 * em, cx + (0.8 + 0.5 * wide) * em) : cx + r;
 				this.spots[i] = { cx, cy, r, word, worded };
 			}
+			const { shown } = part.word, cutOff = shown && shown !== word ? `${shown} ` : ""; // what is seen is said
 			const fate = extra ? cycle.kind.word : kind === "open" ? "not judged yet" : cycle.status[i];
 			set(part.g, {
 				class: `node ${kind}${asBox ? (dense ? " dense" : "") : " spotted"}${guess}${lost ? " dropped" : ""}`, "aria-pressed": guesses && !extra ? String(guesses.has(i)) : null,
-				"aria-label": `${quote(text)}, ${extra ? fate : `level ${cycle.depth[i]}, ${source && source !== "model" ? `from the ${sourceWord(source)}, ` : ""}drafter ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`,
+				"aria-label": `${cutOff}${quote(text)}, ${extra ? fate : `level ${cycle.depth[i]}, ${source && source !== "model" ? `from the ${sourceWord(source)}, ` : ""}drafter ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`,
 			});
 		}
 		this.used = total;
