@@ -153,6 +153,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     header = {
         "run": _facts(run),
         "loop": run.get("pseudocode") or LOOP,
+        "notes": _notes(run),
         "words": words,
         "kinds": KINDS_SENT,
         "signals": SIGNALS,
@@ -351,11 +352,25 @@ def _piece(pieces: Mapping[int, bytes], token: int) -> str:
     return text if text.isascii() and text.isprintable() else visible(text)
 
 
+def _notes(run: dict[str, Any]) -> list[str]:
+    """What must be said before the trace is believed."""
+    notes = []
+    if run.get("complete") is False:
+        notes.append(f"The run did not end by itself: {run.get('stopped') or 'cut off'}.")
+    if run.get("record") is None:
+        notes.append(
+            "Only the text was recorded: drafts, times and passes are not in this trace (record='judged' "
+            "keeps them)."
+        )
+    if run.get("replayed"):
+        notes.append(f"A what-if, not a run: {run['replayed']}.")
+    return [visible(note) for note in notes]
+
+
 def _facts(run: dict[str, Any]) -> dict[str, Any]:
     """What the player says of the run."""
     names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
-    more = ("complete", "stopped", "record", "pseudocode", "replayed")
-    facts = {name: _finite(run.get(name)) for name in (*names, *more)}
+    facts = {name: _finite(run.get(name)) for name in (*names, "pseudocode")}
     return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
 
 

@@ -613,12 +613,7 @@ function render({ model, el }) {
 	const whys = new WhyLane(record), time = new TimeLane(record), cache = new CacheLane(record), code = new CodeLane(record);
 	const kindsUsed = header.kinds.filter((_, k) => a.out_kind.includes(k));
 	const legend = h("div", { class: "legend" }, ...kindsUsed.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", {}, k.mark) : "", k.word))));
-	const notes = [
-		run.complete === false && `The run did not end by itself: ${run.stopped ?? "cut off"}.`,
-		run.record === null && "Only the text was recorded: drafts, times and passes are not in this trace (record='judged' keeps them).",
-		run.replayed && `A what-if, not a run: ${run.replayed}.`,
-	].filter(Boolean).map((note) => h("p", { class: "soft note" }, note));
-
+	const notes = header.notes.map((note) => h("p", { class: "soft note" }, note));
 	const grid = h("div", { class: "grid" }, tree.node, h("div", { class: "side" }, whys.node, code.node)), pair = h("div", { class: "pair" }, time.node, cache.node);
 	root.append(
 		h("div", { class: "head" }, h("strong", {}, run.method), h("span", { class: "soft" }, run.model + (run.draft ? ` ← ${run.draft}` : "")),
@@ -839,7 +834,7 @@ function render({ model, el }) {
 	}
 	function choose(i) { stop(); open(i); show(prompt.first, 2, true); }
 
-	keys(root, help, ({ key, shiftKey, target }) => (target === tree.growing && key.startsWith("Arrow") ? {} : {
+	keys(root, help, ({ key, shiftKey, target }) => (target === tree.growing && key.length > 1 ? {} : {
 		ArrowRight: () => { stop(); step(1, shiftKey || substeps || growth); }, ArrowLeft: () => { stop(); step(-1, shiftKey || substeps || growth); },
 		ArrowDown: () => move(1), ArrowUp: () => move(-1),
 		Home: () => seek(prompt.first), End: () => seek(prompt.last - 1), " ": toggle,

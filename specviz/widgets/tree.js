@@ -76,7 +76,7 @@ function placed(cycle, ahead, straight, half) {
 	const place = (i, from) => {
 		if (hidden.has(i)) return;
 		let at = from;
-		for (let j = i; j !== undefined; j = straight ? kids[j + 1][0] : undefined) at = Math.max(at, free[depth[j]]);
+		for (let j = i; j !== undefined; j = straight && !(ahead && j === last) ? kids[j + 1][0] : undefined) at = Math.max(at, free[depth[j]]);
 		row[i] = at;
 		free[depth[i]] = at + weight(i);
 		for (const j of kids[i + 1]) place(j, at);

@@ -23,6 +23,7 @@ PLACES = """(svg) => [...svg.querySelectorAll("g.node[data-i]:not([display=none]
   const box = g.querySelector(".box").getBBox();
   return [+g.dataset.i, g.getAttribute("class"), Math.round(box.x), Math.round(2 * box.y + box.height) / 2];
 })"""
+MIDDLE = "(n) => Math.round(2 * n.getBBox().y + n.getBBox().height) / 2"
 BOTTOM = "(n) => n.getBoundingClientRect().bottom"
 OVERFLOW = "(n) => [n.scrollHeight - n.clientHeight, n.scrollWidth - n.clientWidth]"
 
@@ -75,24 +76,27 @@ def test_all_lanes_stand_on_one_screen(nodes, traces, opened, shoot):
             )
 
 
-def test_the_text_goes_on_along_the_top(traces, opened):
-    trace = traces[128]
+@pytest.mark.parametrize("nodes", SIZES)
+def test_the_text_goes_on_along_the_top(nodes, traces, opened):
+    trace = traces[nodes]
     page = opened(trace)
-    own = trace.nodes[trace.nodes["cycle"] == 3].reset_index(drop=True)
-    found = drawn(page)
-    assert set(found) == set(range(len(own) + 1)), "every node, and the target's token"
-    path = [*own.index[own["status"] == "accepted"], len(own)]
-    assert len(path) > 2
-    assert len({found[i][2] for i in path}) == 1, "in one line"
-    assert all(found[i][2] > found[path[0]][2] for i in found if i not in path), "above all others"
-    # one column a level, and no two nodes in one place
-    depth = own.groupby(own["position"]).groups
-    for level in depth.values():
-        beside = [i for i in level if i not in path]
-        assert len({found[i][1] for i in beside}) <= 1
-        assert len({found[i][2] for i in beside}) == len(beside)
-    heads = page.locator(".heads text").all_text_contents()
-    assert heads[1:] == [f"{level} · {len(own_nodes)}" for level, own_nodes in depth.items()]
+    for cycle in (3, 4, 5, 6):
+        own = trace.nodes[trace.nodes["cycle"] == cycle].reset_index(drop=True)
+        found = drawn(page)
+        assert set(found) == set(range(len(own) + 1)), "every node, and the target's token"
+        path = [*own.index[own["status"] == "accepted"], len(own)]
+        assert len({found[i][2] for i in path}) == 1, "in one line"
+        assert found[path[0]][2] == page.locator(".node.root rect").evaluate(MIDDLE), "behind the root"
+        assert all(found[i][2] > found[path[0]][2] for i in found if i not in path), "above all others"
+        # one column a level, and no two nodes in one place
+        levels = own.groupby("position").groups
+        for level in levels.values():
+            beside = [i for i in level if i not in path]
+            assert len({found[i][1] for i in beside}) <= 1
+            assert len({found[i][2] for i in beside}) == len(beside)
+        heads = page.locator(".heads text").all_text_contents()
+        assert heads[1 : len(levels) + 1] == [f"{number} · {len(level)}" for number, level in levels.items()]
+        press(page, "ArrowRight")
 
 
 def test_a_small_tree_is_drawn_in_boxes(opened):
