@@ -83,7 +83,9 @@ class Cycle {
 		this.kind = this.extra < 0 ? null : kinds[a.out_kind[this.extra]];
 		this.sent = this.status.filter((s) => !["unsent", "pruned", "unreviewed"].includes(s)).length;
 		this.accepted = this.fared("accepted");
-		this.rejected = this.status.indexOf("rejected");
+		// what was refused where the text went on; siblings of what was accepted are not meant
+		this.tip = this.path.at(-1) ?? -1;
+		this.rejected = this.children[this.tip + 1].find((i) => this.status[i] === "rejected") ?? -1;
 	}
 	fared(name) { return this.status.filter((status) => status === name).length; }
 	value(name, i) { return this.record.a[`node_${name}`]?.[this.n0 + i]; }
@@ -381,15 +383,16 @@ class WhyLane {
 		this.word.textContent = quote(record.text(token));
 		this.fate.className = `fate ${extra ? `extra ${cycle.kind.name}` : revealed ? cycle.status[i] : "open"}`;
 		this.fate.textContent = extra ? `${cycle.kind.mark || "▸"} ${cycle.kind.word}` : revealed ? `${STATUS_MARKS[cycle.status[i]]} ${cycle.status[i]}` : "not judged yet";
+		const [q, sure] = ["q", "confidence"].map((name) => cycle.value(name, i));
+		const belief = known(q) ? `The drafter gives it q = ${prob(q)}; t` : known(sure) ? `The drafter gives it confidence ${prob(sure)}; t` : "T";
 		const cut = !extra && ghost(cycle, i) && !this.stage; // known before the target's pass
 		this.sentence.textContent = extra ? whyExtra(cycle) : revealed || cut ? origin(cycle, i, details) + why(cycle, i, details)
-			: origin(cycle, i, details) + `The drafter gives it ${known(cycle.value("q", i)) ? `q = ${prob(cycle.value("q", i))}` : known(cycle.value("confidence", i)) ? `confidence ${prob(cycle.value("confidence", i))}` : "no recorded probability"}; the target has not judged it yet.`;
+			: `${origin(cycle, i, details)}${belief}he target has not judged it yet.`;
 		const waiting = details === null;
 		// for the target's own token: what the drafter had proposed in its place and not sent, or what was rejected
-		const last = cycle.path.length ? cycle.path[cycle.path.length - 1] : -1;
-		const rival = extra ? cycle.children[last + 1].find((j) => ["rejected", "unsent"].includes(cycle.status[j])) : i;
+		const rival = extra ? cycle.children[cycle.tip + 1].find((j) => ["rejected", "unsent"].includes(cycle.status[j])) : i;
 		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : "not recorded");
-		const judged = revealed ? waiting ? null : details.target(extra ? last : cycle.parent[i]) ?? [] : [];
+		const judged = revealed ? waiting ? null : details.target(extra ? cycle.tip : cycle.parent[i]) ?? [] : [];
 		this.fill(this.target, judged, token, revealed && !extra ? cycle.value("p", i) : undefined, revealed ? cycle.value("rank", i) : undefined, revealed ? "the target predicted nothing here" : "shown with the verdict");
 	}
 	fill(node, list, token, own, rank, none) {
@@ -853,7 +856,7 @@ function render({ model, el }) {
 		// what is left of the window when all else stands: the tree and its signals fit into it
 		tree.size(0);
 		const { em } = tree, above = grid.offsetTop, below = root.classList.contains("narrow") ? 0 : pair.offsetHeight + 0.6 * em;
-		const own = tree.node.firstChild.offsetHeight + Math.max(tree.legend.offsetHeight, 1.4 * em) + 2.2 * em;
+		const own = tree.node.firstChild.offsetHeight + Math.max(tree.legend.offsetHeight, (tree.sources.length ? 2.8 : 1.4) * em) + 2.2 * em;
 		const free = innerHeight - above - below - 0.8 * em;
 		tree.size(Math.max(16 * em, Math.min(42 * em, free - own)));
 		root.style.setProperty("--tall", `${Math.max(22 * em, Math.min(free, whys.node.offsetHeight + code.tall + 2 * em))}px`);

@@ -69,7 +69,7 @@ function placed(cycle, ahead, straight, half) {
 		for (let i = 0; i < n; i++) if (ghost(cycle, i) && (left-- <= 0 || hidden.has(cycle.parent[i]))) hidden.add(i);
 	}
 	const branching = kids.some((below) => below.length > 1);
-	const last = cycle.path.length ? cycle.path[cycle.path.length - 1] : -1, level = (last >= 0 ? depth[last] : 0) + 1;
+	const last = cycle.tip, level = (last >= 0 ? depth[last] : 0) + 1;
 	const free = new Array(Math.max(0, ...depth, branching && cycle.extra >= 0 ? level : 0) + 1).fill(0), row = new Array(n).fill(0);
 	if (ahead && branching && cycle.extra >= 0) free[level] = 1;
 	const weight = (i) => (ghost(cycle, i) ? half : 1);
@@ -167,7 +167,7 @@ class TreeLane {
 		Object.assign(this, { cycle, phase, guesses, stage });
 		const found = { edge: {}, spot: {}, cross: {}, bar: {}, origin: {}, disc: {} };
 		const add = (layer, fate, d) => { found[layer][fate] = (found[layer][fate] ?? "") + d; };
-		const em = this.em, { record } = this;
+		const em = this.em, { record } = this, details = record.details(cycle);
 		const lanes = this.lanes(cycle), top = 1.5 * em;
 		const straight = placed(cycle, ahead, true, 0.5);
 		// the signals take what a small tree leaves, and give way to a large one
@@ -226,7 +226,7 @@ class TreeLane {
 			const edgeEnd = asBox ? nx : nx + 0.1 * em, bend = (edgeEnd - px) / 2;
 			add("edge", kind, `M${px} ${py.toFixed(1)}C${px + bend} ${py.toFixed(1)} ${edgeEnd - bend} ${cy.toFixed(1)} ${edgeEnd} ${cy.toFixed(1)}`);
 			const lost = phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]);
-			const belief = extra ? NaN : cycle.value("q", i) ?? cycle.value("confidence", i);
+			const belief = extra ? NaN : cycle.value("q", i) ?? cycle.value("confidence", i) ?? details?.value("score", i);
 			const p = extra ? record.a.out_p?.[cycle.extra] : phase > 0 ? cycle.value("p", i) : NaN;
 			const text = record.text(extra ? record.a.out_token[cycle.extra] : cycle.token[i]), word = text === "" ? "∅" : shownToken(text);
 			const source = extra ? undefined : this.source(cycle, i), draw = shape0 ?? shape(source);
@@ -315,7 +315,7 @@ class TreeLane {
 		const sign = (kind, draw, crossed) => s("svg", { viewBox: "-8 -8 16 16", class: "sign", "aria-hidden": "true" }, s("path", { class: kind, d: draw(0, 0, 5) }), crossed ? s("path", { class: "cross rejected", d: cross(0, 0, 4) }) : "");
 		const marks = fates.map((name) => [boxes.has(name) ? h("b", { class: `m ${name}` }, STATUS_MARKS[name]) : sign(`spot ${name} b2`, dot, name === "rejected"), name === "unsent" && this.plan.branching ? "over the budget" : record.header.short[name], record.header.fates[name]]);
 		if (phase > 0 && cycle.extra >= 0) marks.push([h("b", { class: `m extra ${cycle.kind.name}` }, cycle.kind.mark || "▸"), cycle.kind.word, cycle.kind.meaning]);
-		const bars = cycle.n && (!small || boxes.size) ? [h("span", {}, h("i", { class: "bar-q" }), `drafter's ${record.a.node_q ? "probability" : "confidence"}`), ...(phase > 0 ? [h("span", {}, h("i", { class: "bar-p" }), "target's")] : [])] : [];
+		const bars = cycle.n && (!small || boxes.size) ? [h("span", {}, h("i", { class: "bar-q" }), `drafter's ${record.a.node_q ? "probability" : record.a.node_confidence ? "confidence" : "score"}`), ...(phase > 0 ? [h("span", {}, h("i", { class: "bar-p" }), "target's")] : [])] : [];
 		const from = sources.length ? [h("span", { class: "from" }, "from the ", ...sources.map((word) => h("span", {}, sign("origin own", shape(word)), sourceWord(word))))] : [];
 		this.legend.replaceChildren(...bars, ...marks.map(([mark, what, title]) => h("span", { title }, mark, ` ${what}`)), ...from);
 	}

@@ -94,6 +94,10 @@ def test_the_text_goes_on_along_the_top(nodes, traces, opened):
             beside = [i for i in level if i not in path]
             assert len({found[i][1] for i in beside}) <= 1
             assert len({found[i][2] for i in beside}) == len(beside)
+        # what is refused is said of the place where the text went on, not of siblings of what was accepted
+        last = path[-2] if len(path) > 1 else -1
+        refused = ((own["parent"] == last) & (own["status"] == "rejected")).any()
+        assert (" and rejects " in page.locator(".said").inner_text()) == refused
         heads = page.locator(".heads text").all_text_contents()
         assert heads[1 : len(levels) + 1] == [f"{number} · {len(level)}" for number, level in levels.items()]
         press(page, "ArrowRight")
