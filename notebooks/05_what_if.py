@@ -26,6 +26,8 @@
 # 3. find this drafter's best setting without running a model.
 
 # %%
+import pandas as pd
+
 import specviz as sv
 
 trace = sv.open(sv.example("speculative"))
@@ -131,7 +133,7 @@ ask.prompt_lookup(ngram_max=[1, 2, 3, 4], draft_length=[3, 10]).table[
 
 # %%
 timed = ask.clock(answer)
-print(timed.why)
+print(timed.why.replace("; ", ";\n"))
 timed.table[
     ["draft_length", "tau", "target_passes", "draft_passes", "seconds", "tokens_per_second", "badge"]
 ].round(3)
@@ -180,6 +182,7 @@ parted = bild.bild(fallback=[0.3, 0.5, 0.7, 0.9], rollback=2.0)
 parted.table[["fallback", "rollback", "texts", "cycles", "emitted", "tau", "badge"]].round(3)
 
 # %%
+pd.set_option("display.max_colwidth", None)  # whole sentences
 parted.places[["fallback", "prompt", "cycle", "position", "text", "why"]].drop_duplicates(
     ["prompt", "position"]
 )

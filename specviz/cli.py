@@ -379,17 +379,20 @@ def bench(
         find(name)
     if json is not None:
         _writable(json, force)
-    entries = suite(prompts or "town") if name != "passes" else []
-    with _loading():
-        measure = find(name)
-        from specviz.bench.runner import threads as using
+    asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds}
+    given = {k: v for k, v in asked.items() if v is not None}
+    if name == "player":
+        with _progress() as tick:
+            report = find(name)(tick=tick, **given)
+    else:
+        entries = suite(prompts or "town") if name != "passes" else []
+        with _loading():
+            measure = find(name)
+            from specviz.bench.runner import threads as using
 
-        target, drafts = _models(model, draft, device, dtype, None)
-    given = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds}
-    with using(threads), _progress() as tick:
-        report = measure(
-            target, drafts, entries, tick=tick, **{k: v for k, v in given.items() if v is not None}
-        )
+            target, drafts = _models(model, draft, device, dtype, None)
+        with using(threads), _progress() as tick:
+            report = measure(target, drafts, entries, tick=tick, **given)
     report.show(_console())
     if json is not None:
         report.write(json, force)

@@ -46,6 +46,7 @@ def metadata(method: str = "speculative", seed: int = 0, prompts: int = 1, **mor
         "speculative": {"length": 4},
         "bild": {"fallback": 0.6, "rollback": 2.0, "cap": 10},
         "tree": {"nodes": 12},
+        "unispec": {"nodes": 64, "depth": 10, "neighbours": 10, "threshold": 0.05},
     }[method]
     sampling = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": seed, "max_new_tokens": 64}
     return {
@@ -89,10 +90,12 @@ def cycles(
     vocabulary: int = len(PIECES),
     top_k: int = K,
     cut: bool = True,
+    nodes: int = 64,
 ) -> list[dict[str, Any]]:
     """Cycles of a run: prefill, then drafts that are judged, then end of text or the limit.
 
-    Without `cut` every text ends with an end token, and no step lacks its bonus or correction.
+    Without `cut` every text ends with an end token, and no step lacks its bonus or correction. `nodes` is how
+    many of a ``unispec`` tree are sent; those that its threshold and its budget cut stand behind them.
     """
     rng = np.random.default_rng(seed)
     made: list[dict[str, Any]] = []
@@ -126,8 +129,10 @@ def cycles(
         done = False
         while not done:
             number += 1
-            n = {"autoregressive": 0, "speculative": 4, "bild": int(rng.integers(0, 11)), "tree": 12}[method]
-            parent = np.arange(-1, n - 1)
+            grown = grow(rng, nodes) if method == "unispec" else None
+            sizes = {"autoregressive": 0, "speculative": 4, "bild": int(rng.integers(0, 11)), "tree": 12}
+            n = len(grown["parent"]) if grown else sizes[method]
+            parent = grown["parent"] if grown else np.arange(-1, n - 1)
             if method == "tree":
                 parent = np.array([-1, -1, -1, 0, 0, 1, 3, 3, 4, 6, 6, 9])
             token = np.zeros(n, np.int64)
@@ -144,12 +149,13 @@ def cycles(
                 good = u < np.minimum(1, p / q)
             else:
                 good = p > 0.5
-            status = np.full(n, "unjudged", object)
+            status = grown["status"].copy() if grown else np.full(n, "unjudged", object)
+            sent = status == "unjudged"
             path: list[int] = []
             here, walking = -1, True
             while walking:
                 walking = False
-                for child in np.flatnonzero(parent == here):
+                for child in np.flatnonzero((parent == here) & sent):
                     status[child] = "rejected"
                     if good[child]:
                         status[child] = "accepted"
@@ -160,6 +166,8 @@ def cycles(
             # The target's own token is none that it just rejected.
             here = path[-1] if path else -1
             refused = {int(token[i]) for i in np.flatnonzero(parent == here) if status[i] == "rejected"}
+            offered = {int(token[i]) for i in np.flatnonzero(parent == here)} if grown else set()
+            refused |= offered
             final = draw(int(token[here]) if path else last)
             while final in refused:
                 final = draw(None)
@@ -192,6 +200,7 @@ def cycles(
             rank = np.array([0 if top[parent[i] + 1, 0] == token[i] else 2 for i in range(n)], np.int64)
             judged = np.isin(status, ["accepted", "rejected", "cut"])
             times = [0.0005 * n, 0.006, 0.0002, 0.0003]
+            shape = 3 if method == "tree" else int(n > 0)
             made.append(
                 {
                     "prompt": prompt,
@@ -199,7 +208,7 @@ def cycles(
                     "context": context,
                     "keep": emitted,
                     "depth": int(np.max(_depth(parent), initial=0)),
-                    "width": 3 if method == "tree" else int(n > 0),
+                    "width": int(np.bincount(_depth(parent)).max(initial=0)) if grown else shape,
                     "stop": "none" if not n else ("fallback" if method == "bild" and n < 10 else "length"),
                     "end": end,
                     "control_name": ["window"],
@@ -213,18 +222,19 @@ def cycles(
                     "node_token": token,
                     "node_parent": parent,
                     "node_position": _depth(parent),
-                    "node_source": ["model"] * n,
+                    "node_source": grown["source"] if grown else ["model"] * n,
+                    "node_score": grown["score"] if grown else None,
                     "node_status": status.tolist(),
-                    "node_q": q,
+                    "node_q": None if grown else q,
                     "node_p": np.where(judged, p, np.nan),
                     "node_rank": np.where(judged, rank, np.nan),
                     "node_u": u if temperature else None,
-                    "node_confidence": np.maximum(q, 0.5),
-                    "node_entropy": 1 - q,
-                    "node_margin": q / 2,
-                    "node_met": q > 0.1,
-                    "node_top_token": rng.integers(2, vocabulary, (n, top_k)),
-                    "node_top_p": np.sort(rng.random((n, top_k)))[:, ::-1],
+                    "node_confidence": grown["confidence"] if grown else np.maximum(q, 0.5),
+                    "node_entropy": None if grown else 1 - q,
+                    "node_margin": None if grown else q / 2,
+                    "node_met": grown["score"] >= 0.05 if grown else q > 0.1,
+                    "node_top_token": None if grown else rng.integers(2, vocabulary, (n, top_k)),
+                    "node_top_p": None if grown else np.sort(rng.random((n, top_k)))[:, ::-1],
                     "pred_node": np.arange(-1, n),
                     "pred_entropy": rng.random(n + 1),
                     "pred_top_token": top,
@@ -237,7 +247,7 @@ def cycles(
                     "out_u": None,
                     "pass_model": ["draft"] * (n > 0) + ["target"],
                     "pass_rows": [1] * (n > 0) + [1],
-                    "pass_tokens": [n] * (n > 0) + [n + 1],
+                    "pass_tokens": [n] * (n > 0) + [int(sent.sum()) + 1],
                     "pass_start": [clock] * (n > 0) + [clock + times[0]],
                     "pass_duration": [times[0]] * (n > 0) + [times[1]],
                 }
@@ -256,6 +266,44 @@ def _depth(parent: np.ndarray) -> np.ndarray:
     return depth[:-1]
 
 
+SOURCES = ("store", "neighbour", "prompt", "ngram", "datastore")
+
+
+def grow(rng: np.random.Generator, nodes: int, deepest: int = 10, threshold: float = 0.05) -> dict[str, Any]:
+    """A tree that is grown level by level: each node's score is its path's, as a product of confidences.
+
+    A child below `threshold` is ``pruned`` and grows no further; of the others the `nodes` best are sent and
+    the rest is ``unsent``. Nodes stand level by level, best first among siblings.
+    """
+    parent, score, confidence, source = [], [], [], []
+    status: list[str] = []
+    level = [(-1, 1.0)]
+    for depth in range(deepest):
+        below = []
+        for above, path_score in level:
+            # confidences of a store are each token's own: they need not add up to one
+            for k, share in enumerate(rng.uniform(0.6, 0.97) * rng.uniform(0.3, 0.6) ** np.arange(10)):
+                met = path_score * share >= threshold
+                if not met and k and status[-1] == "pruned":
+                    break  # of what is cut only the best is written down
+                parent.append(above)
+                confidence.append(share)
+                score.append(path_score * share)
+                likely = [0.1, 0.6, 0.1, 0.1, 0.1] if not depth else [0.7, 0.0, 0.1, 0.1, 0.1]
+                source.append(SOURCES[rng.choice(5, p=likely)])
+                status.append("unjudged" if met else "pruned")
+                if met:
+                    below.append((len(parent) - 1, path_score * share))
+        level = sorted(below, key=lambda pair: -pair[1])[: nodes // 7]
+    scores, words = np.array(score), np.array(status, object)
+    met = np.flatnonzero(words == "unjudged")
+    words[met[np.argsort(-scores[met], kind="stable")[nodes:]]] = "unsent"
+    return {
+        "parent": np.array(parent), "score": scores, "confidence": np.array(confidence),
+        "source": source, "status": words,
+    }  # fmt: skip
+
+
 def build(
     method: str = "speculative",
     prompts: int = 1,
@@ -266,12 +314,13 @@ def build(
     path: Path | None = None,
     record: str | None = "judged",
     cut: bool = True,
+    nodes: int = 64,
     **more: Any,
 ) -> Trace:
-    """A whole synthetic trace: ``autoregressive``, ``speculative``, ``bild`` or ``tree``."""
+    """A whole synthetic trace: ``autoregressive``, ``speculative``, ``bild``, ``tree`` or ``unispec``."""
     run = metadata(method, seed, prompts, **more)
     run["sampling"]["temperature"] = temperature
     recorder = Recorder(run, path, record, piece=piece)
-    for cycle in cycles(method, prompts, tokens, seed, temperature, hostile, cut=cut):
+    for cycle in cycles(method, prompts, tokens, seed, temperature, hostile, cut=cut, nodes=nodes):
         recorder.add(cycle)
     return recorder.close()

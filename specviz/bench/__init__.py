@@ -20,6 +20,7 @@ BENCHES: dict[str, str] = {
     "overhead": "what recording costs: paired runs with and without, every method (bar: at most 3 %)",
     "peers": "this package against transformers: same models, prompts and threads, in one run",
     "whatif": "what-ifs against reruns, cycle for cycle (bars: exact ones equal, bounded ones contain)",
+    "player": "what the player sends, and its time to open and to step, in Chromium (no model is loaded)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
 }
 

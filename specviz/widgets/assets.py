@@ -6,16 +6,24 @@ from functools import cache
 from importlib.resources import files
 
 
+def names() -> list[str]:
+    """The files of the front-end."""
+    return sorted(f.name for f in files("specviz.widgets").iterdir() if f.name.endswith((".js", ".css")))
+
+
 @cache
 def text(name: str) -> str:
     """One file of the front-end."""
     return files("specviz.widgets").joinpath(name).read_text(encoding="utf8")
 
 
+BEFORE = {"player": ("tree.js",)}  # what a view's own text is built on, beside `shared.js`
+
+
 @cache
 def script(name: str) -> str:
     """The ES module of a view (``player``, ``race`` ...), `shared.js` in front."""
-    return text("shared.js") + text(f"{name}.js")
+    return "".join(map(text, ("shared.js", *BEFORE.get(name, ()), f"{name}.js")))
 
 
 @cache

@@ -31,7 +31,61 @@ END = "■"  # stands for a token that ends a text
 FIRST = ("token", "parent", "position", "status", "source", "q", "p", "rank", "confidence", "met")
 LATER = ("entropy", "margin", "score", "u")
 INTEGERS = [np.dtype(t) for t in ("u1", "i1", "u2", "i2", "u4", "i4")]
-KINDS_SENT = [{"name": n, "word": k.word, "mark": k.mark, "meaning": k.meaning} for n, k in KINDS.items()]
+# Of a token that the target adds: how it came, in a sentence, and why.
+CAME = {
+    "plain": ("the target's own", "Nothing was drafted: the target writes {token} with a pass of its own."),
+    "bonus": (
+        "the bonus",
+        "Bonus: every token on the path was accepted, and the same pass gives one more, {token}.",
+    ),
+    "correction": ("the correction", "Correction: the target's own choice {token} in place of {refused}."),
+    "rollback": (
+        "the rollback's correction",
+        "Rollback: the large model's own token {token} in place of {refused}.",
+    ),
+    "resampled": (
+        "resampled",
+        "Resampled: {token} is drawn from max(0, p − q) after {refused} was rejected.",
+    ),
+    "fallback": (
+        "the large model's after the fallback",
+        "Fallback: {why} and handed over; the large model writes {token}.",
+    ),
+}
+KINDS_SENT = [
+    {"name": n, "word": k.word, "mark": k.mark, "meaning": k.meaning}
+    | dict(zip(("came", "why"), CAME.get(n, ("", ""))))
+    for n, k in KINDS.items()
+]
+# What became of a node, for the legend of a tree: `FATES` in a word or two.
+SHORT = {name: name for name in FATES} | {
+    "unjudged": "not judged",
+    "unsent": "not sent",
+    "pruned": "below the threshold",
+    "cut": "behind the text's end",
+    "unreviewed": "written, not sent",
+}
+# The drafter's signals that have a lane: column, heading, meaning.
+SIGNALS = (
+    ("confidence", "confidence", "the drafter's largest probability"),
+    ("entropy", "entropy, nats", "how spread out the drafter's distribution is"),
+    ("margin", "margin", "the drafter's largest minus second largest probability"),
+    ("score", "score", "the score by which the method ranked the node"),
+)
+
+# What a run that says nothing about its method does; lines as in `Method.pseudocode`.
+LOOP = (
+    ("", "repeat until the text ends:"),
+    ("draft", "    the drafter proposes tokens: a chain or a tree"),
+    ("forward", "    one pass of the target reads them all"),
+    ("verify", "    walk down from the root:"),
+    ("verify:accepted", "        accept a token that the method's rule lets through"),
+    ("verify:rejected", "        at a rejection stop; what stands behind is not judged"),
+    ("commit:bonus", "    all accepted: the pass gives one more token, the bonus"),
+    ("commit:correction", "    else: the target's own token in its place"),
+    ("commit:resampled", "    else: a token drawn from what the target still wants"),
+    ("commit", "    append; forget the rows of what was not accepted"),
+)
 
 Arrays = dict[str, np.ndarray]
 
@@ -98,9 +152,13 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     pieces = one.pieces
     header = {
         "run": _facts(run),
+        "loop": run.get("pseudocode") or LOOP,
+        "notes": _notes(run),
         "words": words,
         "kinds": KINDS_SENT,
+        "signals": SIGNALS,
         "fates": FATES,
+        "short": SHORT,
         "prompts": _prompts(one),
         "pieces": {str(token): _piece(pieces, token) for token in ids.tolist()},
         "chunk": CHUNK,
@@ -294,11 +352,25 @@ def _piece(pieces: Mapping[int, bytes], token: int) -> str:
     return text if text.isascii() and text.isprintable() else visible(text)
 
 
+def _notes(run: dict[str, Any]) -> list[str]:
+    """What must be said before the trace is believed."""
+    notes = []
+    if run.get("complete") is False:
+        notes.append(f"The run did not end by itself: {run.get('stopped') or 'cut off'}.")
+    if run.get("record") is None:
+        notes.append(
+            "Only the text was recorded: drafts, times and passes are not in this trace (record='judged' "
+            "keeps them)."
+        )
+    if run.get("replayed"):
+        notes.append(f"A what-if, not a run: {run['replayed']}.")
+    return [visible(note) for note in notes]
+
+
 def _facts(run: dict[str, Any]) -> dict[str, Any]:
     """What the player says of the run."""
     names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
-    more = ("complete", "stopped", "record", "pseudocode", "replayed")
-    facts = {name: _finite(run.get(name)) for name in (*names, *more)}
+    facts = {name: _finite(run.get(name)) for name in (*names, "pseudocode")}
     return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 PAUSE = 0.05  # seconds between two reports of a running decode: enough for the eye, little for the kernel
+TABLE = 1.0  # seconds that the answers along a slider may take
 STEPS = 100  # positions of a slider over a range of real numbers
 BASELINE = "autoregressive"
 RERUN = BADGES[-1]
@@ -36,6 +37,18 @@ COUNTS = (
     ("A/D", "A/D {:.2f}"),
     ("drafted", "{:.0f} drafted"),
 )
+
+# The table's metrics: key, heading, digits and unit, meaning.
+COLUMNS = [
+    ["tokens", "tokens", [0, ""], "tokens of the text"],
+    ["tokens_per_second", "tokens/s", [0, ""], "tokens a second of decoding, the prefill left out"],
+    ["speedup", "speedup", [2, "×"], "over the first whole autoregressive result"],
+    ["tau", "τ", [2, ""], "emitted tokens a cycle, the bonus counted"],
+    ["A/D", "A/D", [2, ""], "accepted over drafted tokens"],
+    ["A/O", "A/O", [2, ""], "share of the text that came from drafts"],
+    ["target_passes", "target passes", [0, ""], "forward passes of the target"],
+    ["draft_passes", "draft passes", [0, ""], "forward passes of the drafter"],
+]
 
 # One decode at a time in this process: a second one would spoil the first one's times.
 _decoding = threading.Lock()
@@ -121,6 +134,15 @@ def slider(parameter: Any) -> dict[str, Any]:
     return found
 
 
+def positions(control: Mapping[str, Any]) -> list[Any]:
+    """Every value that a slider can stand at, as a browser says it: six digits."""
+    low, step = control["low"], control["step"]
+    count = int((control["high"] - low) / step + 1e-6) + 1
+    if control["kind"] == "int":
+        return [low + k for k in range(count)]
+    return [float(f"{low + k * step:.6g}") for k in range(count)]
+
+
 class Panel(AnyWidget):
     """The explorer's controls and table; its state as traits."""
 
@@ -130,6 +152,7 @@ class Panel(AnyWidget):
     title = t.Unicode().tag(sync=True)
     baseline = t.Unicode().tag(sync=True)
     parameters = t.List().tag(sync=True)
+    columns = t.List(default_value=COLUMNS).tag(sync=True)
     values = t.Dict().tag(sync=True)
     code = t.Unicode().tag(sync=True)
     state = t.Enum(["idle", "running", "done", "cancelled", "error"], "idle").tag(sync=True)
@@ -137,6 +160,7 @@ class Panel(AnyWidget):
     rows = t.List().tag(sync=True)
     badges = t.Dict().tag(sync=True)
     answer = t.Dict().tag(sync=True)
+    lookup = t.Dict().tag(sync=True)
     error = t.Unicode().tag(sync=True)
     chosen = t.Int(-1).tag(sync=True)
     theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
@@ -246,10 +270,34 @@ class Explorer(ipywidgets.VBox):
 
     def _answer(self) -> None:
         """What the newest whole result of the explorer's method says of the current settings."""
-        asked, values = self._asked_of, self.values
-        if asked is None:
-            return
-        result, question = asked
+        if self._asked_of is not None:
+            self.panel.answer = self._answer_to(self.values)
+
+    def _tabulate(self, name: str) -> None:
+        """The answers and the code along one slider, the others as they stand: a drag looks them up.
+
+        Those near the slider's value come first; what takes longer than `TABLE` stays empty, and Python is
+        asked for it when the slider is let go.
+        """
+        values, places = self.values, positions(slider(self._parameters[name]))
+        fixed = {other: value for other, value in values.items() if other != name}
+        entries: list[dict[str, Any] | None] = [None] * len(places)
+        until = time.monotonic() + TABLE
+        for k in sorted(range(len(places)), key=lambda k: abs(places[k] - values[name])):
+            if time.monotonic() > until:
+                break
+            try:
+                moved = self._checked(values | {name: places[k]})
+                entries[k] = {"code": self._call(**moved), "answer": self._answer_to(moved), "error": ""}
+            except SpecvizError as error:
+                entries[k] = {"code": "", "answer": {}, "error": str(error)}
+        self.panel.lookup = {"name": name, "fixed": fixed, "entries": entries}
+
+    def _answer_to(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a setting, as the panel shows it; empty before there is a result to ask."""
+        if self._asked_of is None:
+            return {}
+        result, question = self._asked_of
         moved = [name for name, value in values.items() if value != result.values[name]]
         words = ", ".join(f"{name} = {values[name]}" for name in moved)
         told: dict[str, Any] = {"run": result.number, "words": words, "badge": "", "why": "", "text": ""}
@@ -258,7 +306,7 @@ class Explorer(ipywidgets.VBox):
                 told |= _told(question, values, moved)
         except SpecvizError as error:
             told |= {"badge": RERUN, "why": str(error)}
-        self.panel.answer = told
+        return told
 
     def _can_answer(self, result: Result) -> None:
         """Ask a new result from now on, and say how sure each slider's answer would be."""
@@ -272,6 +320,7 @@ class Explorer(ipywidgets.VBox):
         else:
             self._asked_of = (result, question)
             self._answer()
+        self.panel.lookup = {}
         self.panel.badges = {name: {"badge": badge, "why": why} for name, (badge, why) in found.items()}
 
     # ------------------------------------------------------------ decoding
@@ -420,6 +469,7 @@ class Explorer(ipywidgets.VBox):
             "play": lambda: self.play(int(content["run"])),
             "race": self.race,
             "use": lambda: self._use(int(content["run"])),
+            "tabulate": lambda: self._tabulate(str(content["name"])),
         }
         try:
             verbs[content["do"]]()

@@ -58,7 +58,7 @@ class View:
 
 START = {
     "want": 0, "prompt": 0, "cycle": 0, "phase": "commit", "playing": False, "speed": 1, "predict": False,
-    "score": [0, 0], "substeps": False, "projector": False,
+    "score": [0, 0], "substeps": False, "growth": False, "projector": False,
 }  # fmt: skip
 
 

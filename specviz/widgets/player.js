@@ -1,1111 +1,909 @@
-// The player: one cursor (prompt, cycle, phase) and the lanes that follow it. Built on shared.js, which stands
-// in front of this text. Everything is drawn from the arrays of columns.py; what is drawn once is only updated.
+// The player: one cursor (prompt, cycle, phase) and the lanes that follow it. Built on shared.js and tree.js, which
+// stand in front of this text. Everything is drawn from the arrays of columns.py; what is drawn once is only updated.
 
 const PHASES = ["draft", "verify", "commit"];
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
 const COLUMNS = 600; // of the overview
 const WINDOW = 80; // tokens of the text that come and go at once
 const PLAYER_KEYS = [
-  ["← →", "the previous or next cycle"],
-  ["Shift+← Shift+→", "one phase: draft, verify, commit"],
-  ["↑ ↓", "the previous or next node of the draft"],
-  ["space", "play or pause"],
-  ["Home End", "the prefill, the last cycle"],
-  ["S", "steps: whole cycles, or their three phases"],
-  ["M", "predict mode: guess before the verdict is shown"],
-  ["Enter", "predict mode: this node will survive, or not"],
-  ["R", "predict mode: reveal the verdict"],
-  ["[ ]", "the previous or next prompt"],
-  ["P", "projector: everything larger"],
-  ["?", "this list; Escape closes it"],
-];
-// What a run that says nothing about its method does.
-const GENERIC = [
-  ["", "repeat until the text ends:"],
-  ["draft", "    the drafter proposes tokens: a chain or a tree"],
-  ["forward", "    one pass of the target reads them all"],
-  ["verify", "    walk down from the root:"],
-  ["verify:accepted", "        accept a token that the method's rule lets through"],
-  ["verify:rejected", "        at a rejection stop; what stands behind is not judged"],
-  ["commit:bonus", "    all accepted: the pass gives one more token, the bonus"],
-  ["commit:correction", "    else: the target's own token in its place"],
-  ["commit:resampled", "    else: a token drawn from what the target still wants"],
-  ["commit", "    append; forget the rows of what was not accepted"],
-];
-const STATUS_MARKS = { accepted: "✓", rejected: "✕", unjudged: "·", unsent: "○", pruned: "△", cut: "│", unreviewed: "?" };
-const SIGNALS = [
-  ["confidence", "confidence", "the drafter's largest probability"],
-  ["entropy", "entropy, nats", "how spread out the drafter's distribution is"],
-  ["margin", "margin", "the drafter's largest minus second largest probability"],
-  ["score", "score", "the score by which the method ranked the node"],
+	["← →", "the previous or next cycle"],
+	["Shift+← Shift+→", "one phase: draft, verify, commit"],
+	["↑ ↓", "the previous or next node of the draft"],
+	["space", "play or pause"],
+	["Home End", "the prefill, the last cycle"],
+	["S", "steps: whole cycles, or their three phases"],
+	["G", "growth: the draft level by level, then what was cut"],
+	["Z", "a large tree at full size, or fitted to its lane"],
+	["M", "predict mode: guess before the verdict is shown"],
+	["Enter", "predict mode: this node will survive, or not"],
+	["R", "predict mode: reveal the verdict"],
+	["[ ]", "the previous or next prompt"],
+	["P", "projector: everything larger"],
+	["?", "this list; Escape closes it"],
 ];
 
-const quote = (text) => `‘${text === "" ? "∅" : shownToken(text)}’`;
-const many = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
-const millis = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.01 ? 2 : 1)} ms`);
+// A token in a sentence; isolated, so that a right-to-left one does not reorder the words around it.
+const quote = (text) => `‘\u2068${text === "" ? "∅" : shownToken(text)}\u2069’`;
+const ENDS = { eos: "an end token", length: "the limit of new tokens", context: "a full context", interrupted: "an interruption" };
 const ordinal = (n) => n + (n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
 const known = (x) => x !== undefined && !Number.isNaN(x);
 
 // A probability in words: never rounded to 0 or 1 unless it is.
 function prob(x) {
-  if (!known(x)) return "not recorded";
-  if (x === 0 || x === 1) return String(x);
-  if (x < 1e-4) return x.toExponential(0);
-  if (x < 0.01) return x.toFixed(4).replace(/0+$/, "");
-  if (x > 0.995) return Math.min(x, 0.9999).toFixed(4);
-  return x.toFixed(2);
+	if (!known(x)) return "not recorded";
+	if (x === 0 || x === 1) return String(x);
+	if (x < 1e-4) return x.toExponential(0);
+	if (x < 0.01) return x.toFixed(4).replace(/0+$/, "");
+	if (x > 0.995) return Math.min(x, 0.9999).toFixed(4);
+	return x.toFixed(2);
 }
 // Two numbers with as many digits as tell them apart.
 function apart(a, b) {
-  const short = (x) => (x > 1 ? x.toFixed(2) : prob(x));
-  if (short(a) !== short(b)) return [short(a), short(b)];
-  let digits = 3;
-  while (digits < 12 && a.toPrecision(digits) === b.toPrecision(digits)) digits++;
-  return [a.toPrecision(digits), b.toPrecision(digits)];
+	const short = (x) => (x > 1 ? x.toFixed(2) : prob(x));
+	if (short(a) !== short(b)) return [short(a), short(b)];
+	let digits = 3;
+	while (digits < 12 && a.toPrecision(digits) === b.toPrecision(digits)) digits++;
+	return [a.toPrecision(digits), b.toPrecision(digits)];
 }
 
 // ---------------------------------------------------------------- the record
 
 // One cycle of the record, as the lanes read it.
 class Cycle {
-  constructor(record, row) {
-    const { a, header } = record;
-    this.record = record;
-    this.row = row;
-    this.number = a.cycle[row];
-    this.n0 = a.node_at[row];
-    this.n = a.node_at[row + 1] - this.n0;
-    this.o0 = a.out_at[row];
-    this.o1 = a.out_at[row + 1];
-    this.context = a.context[row];
-    this.prefill = this.number === 0 && this.n === 0 && this.o0 === this.o1;
-    this.stop = header.words.stop[a.stop[row]] ?? "";
-    this.end = header.words.end[a.end[row]] ?? "";
-    this.token = [], this.parent = [], this.depth = [], this.status = [];
-    this.children = [[]]; // of the root, then of each node
-    for (let i = 0; i < this.n; i++) {
-      const parent = a.node_parent[this.n0 + i];
-      this.token.push(a.node_token[this.n0 + i]);
-      this.parent.push(parent);
-      this.depth.push(parent < 0 ? 1 : this.depth[parent] + 1);
-      this.status.push(header.words.status[a.node_status[this.n0 + i]] ?? "unsent");
-      this.children.push([]);
-      this.children[parent + 1].push(i);
-    }
-    const survives = (i) => ["accepted", "unreviewed", "cut"].includes(this.status[i]);
-    this.path = this.token.map((_, i) => i).filter(survives).sort((i, j) => this.depth[i] - this.depth[j]);
-    const kinds = header.kinds;
-    const last = this.o1 - 1;
-    const drafted = last >= this.o0 && ["draft", "unreviewed"].includes(kinds[a.out_kind[last]].name);
-    this.extra = last >= this.o0 && !drafted ? last : -1; // the token that the target added
-    this.kind = this.extra < 0 ? null : kinds[a.out_kind[this.extra]];
-    this.sent = this.status.filter((s) => !["unsent", "pruned", "unreviewed"].includes(s)).length;
-    this.accepted = this.status.filter((s) => s === "accepted").length;
-    this.rejected = this.status.indexOf("rejected");
-  }
-  value(name, i) { return this.record.a[`node_${name}`]?.[this.n0 + i]; }
-  times() { return this.record.a.times.subarray(5 * this.row, 5 * this.row + 5); }
-  get duration() { return this.times().reduce((x, y) => x + y, 0); }
-  // Which words occurred in it: statuses, origins, why drafting or the text ended.
-  get events() {
-    const { a, header } = this.record;
-    const found = new Set([...this.status, this.stop, this.end]);
-    for (let o = this.o0; o < this.o1; o++) {
-      const kind = header.kinds[a.out_kind[o]].name;
-      found.add(kind === "rollback" ? "correction" : kind);
-    }
-    return found;
-  }
+	constructor(record, row) {
+		const { a, header } = record;
+		this.record = record;
+		this.row = row;
+		this.number = a.cycle[row];
+		this.n0 = a.node_at[row];
+		this.n = a.node_at[row + 1] - this.n0;
+		this.o0 = a.out_at[row];
+		this.o1 = a.out_at[row + 1];
+		this.context = a.context[row];
+		this.prefill = this.number === 0 && this.n === 0 && this.o0 === this.o1;
+		this.stop = header.words.stop[a.stop[row]] ?? "";
+		this.end = header.words.end[a.end[row]] ?? "";
+		this.token = [], this.parent = [], this.depth = [], this.status = [];
+		this.children = [[]]; // of the root, then of each node
+		for (let i = 0; i < this.n; i++) {
+			const parent = a.node_parent[this.n0 + i];
+			this.token.push(a.node_token[this.n0 + i]);
+			this.parent.push(parent);
+			this.depth.push(parent < 0 ? 1 : this.depth[parent] + 1);
+			this.status.push(header.words.status[a.node_status[this.n0 + i]] ?? "unsent");
+			this.children.push([]);
+			this.children[parent + 1].push(i);
+		}
+		const survives = (i) => ["accepted", "unreviewed", "cut"].includes(this.status[i]);
+		this.path = this.token.map((_, i) => i).filter(survives).sort((i, j) => this.depth[i] - this.depth[j]);
+		const kinds = header.kinds;
+		const last = this.o1 - 1;
+		const drafted = last >= this.o0 && ["draft", "unreviewed"].includes(kinds[a.out_kind[last]].name);
+		this.extra = last >= this.o0 && !drafted ? last : -1; // the token that the target added
+		this.kind = this.extra < 0 ? null : kinds[a.out_kind[this.extra]];
+		this.sent = this.status.filter((s) => !["unsent", "pruned", "unreviewed"].includes(s)).length;
+		this.accepted = this.fared("accepted");
+		// what was refused where the text went on; siblings of what was accepted are not meant
+		this.tip = this.path.at(-1) ?? -1;
+		this.rejected = this.children[this.tip + 1].find((i) => this.status[i] === "rejected") ?? -1;
+	}
+	fared(name) { return this.status.filter((status) => status === name).length; }
+	value(name, i) { return this.record.a[`node_${name}`]?.[this.n0 + i]; }
+	times() { return this.record.a.times.subarray(5 * this.row, 5 * this.row + 5); }
+	get duration() { return this.times().reduce((x, y) => x + y, 0); }
+	// Which words occurred in it: statuses, origins, why drafting or the text ended.
+	get events() {
+		const { a, header } = this.record;
+		const found = new Set([...this.status, this.stop, this.end]);
+		for (let o = this.o0; o < this.o1; o++) {
+			const kind = header.kinds[a.out_kind[o]].name;
+			found.add(kind === "rollback" ? "correction" : kind);
+		}
+		return found;
+	}
 }
 
 class Record {
-  constructor(data) {
-    const { header, arrays } = unpack(data);
-    this.header = header;
-    this.a = arrays;
-    this.pieces = new Map(Object.entries(header.pieces).map(([id, text]) => [+id, text]));
-    this.chunks = new Map();
-    this.cache = new Map();
-    this.ends = new Set(header.run.eos ?? []);
-    this.takenBack = arrays.out_gone.some((g) => g >= 0);
-  }
-  cycle(row) {
-    let found = this.cache.get(row);
-    if (!found) {
-      if (this.cache.size > 512) this.cache.clear();
-      this.cache.set(row, found = new Cycle(this, row));
-    }
-    return found;
-  }
-  text(token) { return this.ends.has(token) ? "■" : this.pieces.get(token) ?? `<${token}>`; }
-  outText(row) { return this.header.words.text[this.a.out_text[row]]; }
-  // Bytes of a chunk, kept by its number.
-  take(bytes) {
-    if (!bytes || !bytes.byteLength) return -1;
-    const { header, arrays } = unpack(bytes);
-    for (const [id, text] of Object.entries(header.pieces)) this.pieces.set(+id, text);
-    this.chunks.set(header.number, arrays);
-    return header.number;
-  }
-  chunkOf(row) { return Math.floor(row / this.header.chunk); }
-  // What the chunk says of a cycle; null while it is not here.
-  details(cycle) {
-    const chunk = this.chunks.get(this.chunkOf(cycle.row));
-    if (!chunk) return null;
-    const at = cycle.row - this.chunkOf(cycle.row) * this.header.chunk;
-    const k = chunk.top_k[at], n0 = chunk.node_at[at], p0 = chunk.pred_at[at], p1 = chunk.pred_at[at + 1];
-    // top_k may differ from cycle to cycle: where the flat candidates begin
-    let node0 = 0, pred0 = 0;
-    for (let i = 0; i < at; i++) {
-      node0 += chunk.top_k[i] * (chunk.node_at[i + 1] - chunk.node_at[i]);
-      pred0 += chunk.top_k[i] * (chunk.pred_at[i + 1] - chunk.pred_at[i]);
-    }
-    const list = (group, from) => {
-      const tokens = chunk[`${group}_top_token`], p = chunk[`${group}_top_p`], found = [];
-      if (!tokens || !p) return found;
-      for (let i = from; i < from + k; i++) if (p[i] >= 0 && tokens[i] >= 0) found.push([tokens[i], p[i]]);
-      return found;
-    };
-    return {
-      value: (name, i) => chunk[`node_${name}`]?.[n0 + i],
-      // The drafter's candidates where it chose node i.
-      drafter: (i) => list("node", node0 + i * k),
-      // The target's candidates after node i (-1: the root); null where it predicted nothing.
-      target: (i) => {
-        for (let j = p0; j < p1; j++) if (chunk.pred_node[j] === i) return list("pred", pred0 + (j - p0) * k);
-        return null;
-      },
-    };
-  }
+	constructor(data) {
+		const { header, arrays } = unpack(data);
+		this.header = header;
+		this.a = arrays;
+		this.pieces = new Map(Object.entries(header.pieces).map(([id, text]) => [+id, text]));
+		this.chunks = new Map();
+		this.cache = new Map();
+		this.ends = new Set(header.run.eos ?? []);
+		this.takenBack = arrays.out_gone.some((g) => g >= 0);
+	}
+	cycle(row) {
+		let found = this.cache.get(row);
+		if (!found) {
+			if (this.cache.size > 512) this.cache.clear();
+			this.cache.set(row, found = new Cycle(this, row));
+		}
+		return found;
+	}
+	text(token) { return this.ends.has(token) ? "■" : this.pieces.get(token) ?? `<${token}>`; }
+	outText(row) { return this.header.words.text[this.a.out_text[row]]; }
+	// Bytes of a chunk, kept by its number.
+	take(bytes) {
+		if (!bytes || !bytes.byteLength) return -1;
+		const { header, arrays } = unpack(bytes);
+		for (const [id, text] of Object.entries(header.pieces)) this.pieces.set(+id, text);
+		this.chunks.set(header.number, arrays);
+		return header.number;
+	}
+	chunkOf(row) { return Math.floor(row / this.header.chunk); }
+	// What the chunk says of a cycle; null while it is not here.
+	details(cycle) {
+		const chunk = this.chunks.get(this.chunkOf(cycle.row));
+		if (!chunk) return null;
+		const at = cycle.row - this.chunkOf(cycle.row) * this.header.chunk;
+		const k = chunk.top_k[at], n0 = chunk.node_at[at], p0 = chunk.pred_at[at], p1 = chunk.pred_at[at + 1];
+		// top_k may differ from cycle to cycle: where the flat candidates begin
+		let node0 = 0, pred0 = 0;
+		for (let i = 0; i < at; i++) {
+			node0 += chunk.top_k[i] * (chunk.node_at[i + 1] - chunk.node_at[i]);
+			pred0 += chunk.top_k[i] * (chunk.pred_at[i + 1] - chunk.pred_at[i]);
+		}
+		const list = (group, from) => {
+			const tokens = chunk[`${group}_top_token`], p = chunk[`${group}_top_p`], found = [];
+			if (!tokens || !p) return found;
+			for (let i = from; i < from + k; i++) if (p[i] >= 0 && tokens[i] >= 0) found.push([tokens[i], p[i]]);
+			return found;
+		};
+		return {
+			value: (name, i) => chunk[`node_${name}`]?.[n0 + i],
+			// The drafter's candidates where it chose node i.
+			drafter: (i) => list("node", node0 + i * k),
+			// The target's candidates after node i (-1: the root); null where it predicted nothing.
+			target: (i) => {
+				for (let j = p0; j < p1; j++) if (chunk.pred_node[j] === i) return list("pred", pred0 + (j - p0) * k);
+				return null;
+			},
+		};
+	}
 }
 
 // ---------------------------------------------------------------- sentences
 
+// Where a node comes from: "From the store, score 0.21, level 3. "; nothing where there is only one drafter.
+function origin(cycle, i, details) {
+	const source = cycle.record.header.words.source?.[cycle.value("source", i)], score = details?.value("score", i);
+	if ((!source || source === "model") && !known(score)) return "";
+	return `From the ${sourceWord(source ?? "drafter")}${known(score) ? `, score ${prob(score)}` : ""}, level ${cycle.depth[i]}. `;
+}
+
 // Why a node fared as it did, with the numbers in it.
 function why(cycle, i, details) {
-  const { header } = cycle.record, params = header.run.parameters ?? {};
-  const drawn = (header.run.sampling?.temperature ?? 0) > 0;
-  const q = cycle.value("q", i), p = cycle.value("p", i), rank = cycle.value("rank", i), u = details?.value("u", i);
-  const best = details?.target(cycle.parent[i])?.[0];
-  const own = best ? `${quote(cycle.record.text(best[0]))} (p = ${prob(best[1])})` : "another token";
-  const place = rank > 0 ? `its ${ordinal(rank + 1)} (p = ${prob(p)})` : rank === 0 ? `its first (p = ${prob(p)})` : `p = ${prob(p)}`;
-  const rule = header.run.method === "bild" && known(params.rollback);
-  const status = cycle.status[i];
-  if (status === "accepted" || status === "rejected") {
-    const yes = status === "accepted";
-    if (rule && known(p)) {
-      const [d, limit] = apart(-Math.log(p), params.rollback);
-      const verdict = `−ln p = ${p > 0 ? d : "∞"} ${yes ? "≤" : ">"} α_RB = ${limit}: ${yes ? "kept" : "rolled back, with all behind it"}`;
-      return `${verdict}; the large model's own choice ${rank === 0 ? "is this token too" : `is ${own}`}.`;
-    }
-    if (drawn && known(u) && known(p) && known(q) && q > 0) {
-      const [a, b] = apart(u, p / q);
-      return `u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}: ${status}${yes && p >= q ? " (as always where p ≥ q)" : ""}.`;
-    }
-    if (yes && rank === 0) return `The target's own choice is this token too (p = ${prob(p)}): accepted.`;
-    if (yes) return `The method's rule lets it through: for the target this token is ${place}: accepted.`;
-    return `The target's own choice is ${own}; this token is ${place}: rejected.`;
-  }
-  if (status === "unjudged") {
-    for (let j = cycle.parent[i]; j >= 0; j = cycle.parent[j])
-      if (cycle.status[j] === "rejected") return `Not judged: it stands behind ${quote(cycle.record.text(cycle.token[j]))}, the first rejection.`;
-    const parent = cycle.parent[i];
-    const sibling = cycle.children[parent + 1].find((j) => j !== i && cycle.path.includes(j));
-    if (sibling !== undefined) return `Not judged: its sibling ${quote(cycle.record.text(cycle.token[sibling]))} was accepted first.`;
-    return "Not judged: it does not stand on the accepted path.";
-  }
-  if (status === "unsent") {
-    const limit = params.fallback ?? params.stop, confidence = cycle.value("confidence", i);
-    const rated = known(p) ? ` The target gives this token p = ${prob(p)}${rank >= 0 ? `, its ${ordinal(rank + 1)}` : ""}.` : "";
-    if (known(limit) && known(confidence) && confidence <= limit) {
-      const [a, b] = apart(confidence, limit);
-      return `Not sent: the drafter's confidence ${a} is ${confidence < limit ? "below" : "not above"} ${b}, so it stops and the target writes here.${rated}`;
-    }
-    return `Drafted, but not sent to the target.${rated}`;
-  }
-  if (status === "pruned") {
-    const score = details?.value("score", i);
-    return `Pruned from the tree before the target's pass${known(score) ? ` (score ${score.toPrecision(3)})` : ""}.`;
-  }
-  if (status === "cut") return `The target agreed, but the text had ended before it (${{ eos: "an end token", length: "the limit of new tokens", context: "a full context" }[cycle.end] ?? "a limit"}).`;
-  return "Written without the target: the drafter ended the text, and this method does not have that reviewed.";
+	const { header } = cycle.record, params = header.run.parameters ?? {};
+	const drawn = (header.run.sampling?.temperature ?? 0) > 0;
+	const q = cycle.value("q", i), p = cycle.value("p", i), rank = cycle.value("rank", i), u = details?.value("u", i);
+	const best = details?.target(cycle.parent[i])?.[0];
+	const own = best ? `${quote(cycle.record.text(best[0]))} (p = ${prob(best[1])})` : "another token";
+	const place = rank > 0 ? `its ${ordinal(rank + 1)} (p = ${prob(p)})` : rank === 0 ? `its first (p = ${prob(p)})` : `p = ${prob(p)}`;
+	const rule = header.run.method === "bild" && known(params.rollback);
+	const status = cycle.status[i];
+	if (status === "accepted" || status === "rejected") {
+		const yes = status === "accepted";
+		if (rule && known(p)) {
+			const [d, limit] = apart(-Math.log(p), params.rollback);
+			const verdict = `−ln p = ${p > 0 ? d : "∞"} ${yes ? "≤" : ">"} α_RB = ${limit}: ${yes ? "kept" : "rolled back, with all behind it"}`;
+			return `${verdict}; the large model's own choice ${rank === 0 ? "is this token too" : `is ${own}`}.`;
+		}
+		if (drawn && known(u) && known(p) && known(q) && q > 0) {
+			const [a, b] = apart(u, p / q);
+			return `u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}: ${status}${yes && p >= q ? " (as always where p ≥ q)" : ""}.`;
+		}
+		if (yes && rank === 0) return `The target's own choice is this token too (p = ${prob(p)}): accepted.`;
+		if (yes) return `The method's rule lets it through: for the target this token is ${place}: accepted.`;
+		return `The target's own choice is ${own}; this token is ${place}: rejected.`;
+	}
+	if (status === "unjudged") {
+		for (let j = cycle.parent[i]; j >= 0; j = cycle.parent[j])
+			if (cycle.status[j] === "rejected") return `Not judged: it stands behind ${quote(cycle.record.text(cycle.token[j]))}, the first rejection.`;
+		const parent = cycle.parent[i];
+		const sibling = cycle.children[parent + 1].find((j) => j !== i && cycle.path.includes(j));
+		if (sibling !== undefined) return `Not judged: its sibling ${quote(cycle.record.text(cycle.token[sibling]))} was accepted first.`;
+		return "Not judged: it does not stand on the accepted path.";
+	}
+	if (status === "unsent") {
+		const limit = params.fallback ?? params.stop, confidence = cycle.value("confidence", i);
+		const rated = known(p) ? ` The target gives this token p = ${prob(p)}${rank >= 0 ? `, its ${ordinal(rank + 1)}` : ""}.` : "";
+		if (known(limit) && known(confidence) && confidence <= limit) {
+			const [a, b] = apart(confidence, limit);
+			return `Not sent: the drafter's confidence ${a} is ${confidence < limit ? "below" : "not above"} ${b}, so it stops and the target writes here.${rated}`;
+		}
+		const score = details?.value("score", i);
+		if (known(score)) {
+			const least = Math.min(...cycle.status.map((s, j) => (GHOSTS.includes(s) ? Infinity : details.value("score", j) ?? Infinity)));
+			const [a, b] = apart(score, least);
+			if (score <= least && least < Infinity) return `Cut by the budget: the target reads ${count(cycle.sent, "token")}, and the least of them has score ${b}; this one has ${a}.${rated}`;
+		}
+		return `Drafted, but not sent to the target.${rated}`;
+	}
+	if (status === "pruned") {
+		const score = details?.value("score", i), limit = params.threshold;
+		if (!known(score)) return "Pruned from the tree before the target's pass.";
+		if (!known(limit) || score >= limit) return `Pruned from the tree before the target's pass (score ${score.toPrecision(3)}).`;
+		const [a, b] = apart(score, limit);
+		return `Cut by the threshold: its score ${a} is below ${b}; nothing grows from it.`;
+	}
+	if (status === "cut") return `The target agreed, but the text had ended before it (${ENDS[cycle.end] ?? "a limit"}).`;
+	return "Written without the target: the drafter ended the text, and this method does not have that reviewed.";
 }
 
 // Where the token that the target added comes from.
 function whyExtra(cycle) {
-  const { record } = cycle, p = record.a.out_p?.[cycle.extra];
-  const token = `${quote(record.text(record.a.out_token[cycle.extra]))} (p = ${prob(p)})`;
-  const refused = cycle.rejected >= 0 ? quote(record.text(cycle.token[cycle.rejected])) : "the rejected token";
-  const capped = cycle.stop === "fallback" ? "The drafter was unsure and handed over" : "The drafter had written as many tokens as it may and handed over";
-  return {
-    bonus: `Bonus: every token on the path was accepted, and the same pass gives one more, ${token}.`,
-    correction: `Correction: the target's own choice ${token} in place of ${refused}.`,
-    rollback: `Rollback: the large model's own token ${token} in place of ${refused}.`,
-    resampled: `Resampled: ${token} is drawn from max(0, p − q) after ${refused} was rejected.`,
-    fallback: `Fallback: ${capped}; the large model writes ${token}.`,
-    plain: `Nothing was drafted: the target writes ${token} with a pass of its own.`,
-  }[cycle.kind.name] ?? `The target adds ${token}.`;
+	const { record } = cycle, p = record.a.out_p?.[cycle.extra];
+	const token = `${quote(record.text(record.a.out_token[cycle.extra]))} (p = ${prob(p)})`;
+	const refused = cycle.rejected >= 0 ? quote(record.text(cycle.token[cycle.rejected])) : "the rejected token";
+	const capped = cycle.stop === "fallback" ? "The drafter was unsure" : "The drafter had written as many tokens as it may";
+	return cycle.kind.why.replace("{token}", () => token).replace("{refused}", () => refused).replace("{why}", capped);
 }
 
 // What happens in a phase of a cycle, for the line under the controls and for a screen reader.
-function narrate(cycle, phase, whole) {
-  const { record } = cycle;
-  const head = `Cycle ${cycle.number}`;
-  if (cycle.prefill) return `${head}, prefill: the target reads ${many(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
-  const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
-  const stop = { fallback: "; it stopped where it was unsure", eos: "; it ended the text", unsure: "; it stopped where it was unsure" }[cycle.stop] ?? "";
-  const drafted = cycle.n ? `the drafter proposes ${many(cycle.n, "token")}${words}${stop}` : "nothing is drafted";
-  const unread = cycle.status.includes("unreviewed");
-  const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
-  const grown = cycle.o1 - cycle.o0;
-  const came = { bonus: "the bonus", correction: "the correction", rollback: "the rollback's correction", resampled: "resampled", fallback: "the large model's after the fallback", plain: "the target's own" };
-  const extra = cycle.extra >= 0 ? `, ${grown > 1 ? "the last one " : ""}${came[cycle.kind.name] ?? cycle.kind.word}: ${quote(record.text(record.a.out_token[cycle.extra]))}` : "";
-  const ended = cycle.end ? `; the text ends (${{ eos: "end token", length: "limit of new tokens", context: "context full", interrupted: "interrupted" }[cycle.end]})` : "";
-  const written = `${many(grown, "token")} written${extra}${ended}`;
-  if (whole) return `${head}: ${drafted}; ${judged}; ${written}.`;
-  return `${head}, ${PHASES[phase]}: ${[drafted, judged, written][phase]}.`;
+function narrate(cycle, phase, whole, stage) {
+	const { record } = cycle;
+	const head = `Cycle ${cycle.number}`;
+	if (stage) return `${head}, draft, ${grew(cycle, stage)}`;
+	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
+	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
+	const stop = { fallback: "; it stopped where it was unsure", eos: "; it ended the text", unsure: "; it stopped where it was unsure" }[cycle.stop] ?? "";
+	const lost = [["pruned", "the threshold"], ["unsent", "the budget"]].map(([name, by]) => [cycle.fared(name), by]).filter(([lost]) => lost);
+	const branches = cycle.children.some((below) => below.length > 1);
+	const cuts = branches && lost.length ? `; ${lost.map(([n, by]) => `${by} cuts ${n}`).join(", ")}` : "";
+	const drafted = cycle.n ? `the drafter proposes ${count(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
+	const unread = cycle.status.includes("unreviewed");
+	const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
+	const grown = cycle.o1 - cycle.o0;
+	const extra = cycle.extra >= 0 ? `, ${grown > 1 ? "the last one " : ""}${cycle.kind.came}: ${quote(record.text(record.a.out_token[cycle.extra]))}` : "";
+	const ended = cycle.end ? `; the text ends (${ENDS[cycle.end]})` : "";
+	const written = `${count(grown, "token")} written${extra}${ended}`;
+	if (whole) return `${head}: ${drafted}; ${judged}; ${written}.`;
+	return `${head}, ${PHASES[phase]}: ${[drafted, judged, written][phase]}.`;
+}
+
+// What a step of the draft's growth brings.
+function grew(cycle, stage) {
+	const { record } = cycle, here = cycle.token.map((_, i) => i).filter((i) => (stage.level ? cycle.depth[i] === stage.level : cycle.status[i] === stage.cut));
+	const limit = record.header.run.parameters?.threshold, sources = new Map();
+	if (stage.cut === "pruned") return `threshold cut: ${count(here.length, "token")} ${here.length === 1 ? "has" : "have"} a score below ${known(limit) ? limit : "the threshold"} and grow${here.length === 1 ? "s" : ""} no further.`;
+	if (stage.cut) return `budget cut: the target reads ${cycle.sent} of ${cycle.sent + here.length} tokens; ${here.length} ${here.length === 1 ? "is" : "are"} not sent.`;
+	for (const i of here) {
+		const word = record.header.words.source?.[cycle.value("source", i)] ?? "model";
+		sources.set(word, (sources.get(word) ?? 0) + 1);
+	}
+	const from = [...sources].some(([word]) => word !== "model") ? `: ${[...sources].map(([word, n]) => `${n} from the ${sourceWord(word)}`).join(", ")}` : "";
+	const words = here.length <= 6 ? ` (${here.map((i) => quote(record.text(cycle.token[i]))).join(" ")})` : "";
+	return `level ${stage.level} of ${stage.of}: ${count(here.length, "token")}${words}${from}.`;
 }
 
 // Tokens that the target read in a cycle.
 function targetTokens(cycle) {
-  const { a, header } = cycle.record;
-  let total = 0;
-  for (let i = a.pass_at[cycle.row]; i < a.pass_at[cycle.row + 1]; i++)
-    if (header.words.pass_model?.[a.pass_model?.[i]] === "target") total += a.pass_tokens[i];
-  return total;
+	const { a, header } = cycle.record;
+	let total = 0;
+	for (let i = a.pass_at[cycle.row]; i < a.pass_at[cycle.row + 1]; i++)
+		if (header.words.pass_model?.[a.pass_model?.[i]] === "target") total += a.pass_tokens[i];
+	return total;
 }
 
 // ---------------------------------------------------------------- the text so far
 
 class TextLane {
-  constructor(record, go) {
-    this.record = record;
-    this.rows = [];
-    this.earlier = h("button", { type: "button", class: "earlier", hidden: "" });
-    this.body = h("span");
-    this.caret = h("span", { class: "caret", "aria-hidden": "true" });
-    this.node = h("div", { class: "text", dir: "auto", tabindex: "0", role: "region", "aria-label": "the text so far; click a token to go to its cycle" }, this.earlier, this.body, this.caret);
-    this.earlier.addEventListener("click", () => { this.all = true; this.draw(this.cycle, this.phase, this.first); });
-    this.body.addEventListener("click", (event) => {
-      const index = [...this.body.children].indexOf(event.target.closest(".t"));
-      if (index >= 0) go(this.born[this.rows[index]]);
-    });
-    this.born = new Int32Array(record.a.out_token.length);
-    for (let row = 0; row + 1 < record.a.out_at.length; row++) this.born.fill(row, record.a.out_at[row], record.a.out_at[row + 1]);
-  }
-  // Rows of the output that stand at the cursor.
-  standing(cycle, phase, first) {
-    const { a, takenBack } = this.record;
-    const end = phase === 2 ? cycle.o1 : cycle.o0, found = [];
-    for (let o = a.out_at[first]; o < end; o++) {
-      const gone = a.out_gone[o];
-      if (!takenBack || gone < 0 || gone > cycle.row || (gone === cycle.row && phase < 2)) found.push(o);
-    }
-    return found;
-  }
-  draw(cycle, phase, first) {
-    if (first !== this.first) this.all = false;
-    Object.assign(this, { cycle, phase, first });
-    const standing = this.standing(cycle, phase, first);
-    const from = this.all ? 0 : Math.max(0, (Math.floor(standing.length / WINDOW) - 1) * WINDOW);
-    const rows = from ? standing.slice(from) : standing;
-    this.earlier.hidden = !from;
-    if (from) this.earlier.textContent = `… ${many(from, "earlier token")}`;
-    let same = 0;
-    while (same < rows.length && same < this.rows.length && rows[same] === this.rows[same]) same++;
-    for (let i = this.rows.length; i > same; i--) this.body.lastChild.remove();
-    for (let i = same; i < rows.length; i++) this.body.append(this.token(rows[i]));
-    this.rows = rows;
-    for (const node of this.fresh ?? []) node.classList.remove("new");
-    this.fresh = [];
-    if (phase === 2) for (let i = rows.length - 1; i >= 0 && rows[i] >= cycle.o0; i--) this.fresh.push(this.body.children[i]);
-    for (const node of this.fresh) node.classList.add("new");
-    // a character that is still incomplete
-    this.open?.remove();
-    const last = rows[rows.length - 1], by = this.record.a.out_by;
-    if (last !== undefined && by[last] !== last) this.body.after(this.open = h("span", { class: "soft", title: "a character that the next token completes" }, "◌"));
-  }
-  toEnd() { this.node.scrollTop = 1e9; }
-  token(row) {
-    const { a, header } = this.record, kind = header.kinds[a.out_kind[row]];
-    const text = this.record.outText(row);
-    const word = text.replace(/^ /, ""), space = word === text ? "" : " ";
-    const node = h("span", { class: `t ${kind.name}${text === "" ? " part" : ""}`, title: `${kind.word}: ${kind.meaning}; cycle ${a.cycle[this.born[row]]}${a.out_p ? `, p = ${prob(a.out_p[row])}` : ""}` });
-    node.append(space, kind.mark && text !== "" ? h("sup", {}, kind.mark) : "", ...spaced(word));
-    return node;
-  }
+	constructor(record, go) {
+		this.record = record;
+		this.rows = [];
+		this.earlier = h("button", { type: "button", class: "earlier", hidden: "" });
+		this.body = h("span");
+		this.caret = h("span", { class: "caret", "aria-hidden": "true" });
+		this.node = h("div", { class: "text", dir: "auto", tabindex: "0", role: "region", "aria-label": "the text so far; click a token to go to its cycle" }, this.earlier, this.body, this.caret);
+		this.earlier.addEventListener("click", () => { this.all = true; this.draw(this.cycle, this.phase, this.first); });
+		this.body.addEventListener("click", (event) => {
+			const index = [...this.body.children].indexOf(event.target.closest(".t"));
+			if (index >= 0) go(this.born[this.rows[index]]);
+		});
+		this.born = new Int32Array(record.a.out_token.length);
+		for (let row = 0; row + 1 < record.a.out_at.length; row++) this.born.fill(row, record.a.out_at[row], record.a.out_at[row + 1]);
+	}
+	// Rows of the output that stand at the cursor.
+	standing(cycle, phase, first) {
+		const { a, takenBack } = this.record;
+		const end = phase === 2 ? cycle.o1 : cycle.o0, found = [];
+		for (let o = a.out_at[first]; o < end; o++) {
+			const gone = a.out_gone[o];
+			if (!takenBack || gone < 0 || gone > cycle.row || (gone === cycle.row && phase < 2)) found.push(o);
+		}
+		return found;
+	}
+	draw(cycle, phase, first) {
+		if (first !== this.first) this.all = false;
+		Object.assign(this, { cycle, phase, first });
+		const standing = this.standing(cycle, phase, first);
+		const from = this.all ? 0 : Math.max(0, (Math.floor(standing.length / WINDOW) - 1) * WINDOW);
+		const rows = from ? standing.slice(from) : standing;
+		this.earlier.hidden = !from;
+		if (from) this.earlier.textContent = `… ${count(from, "earlier token")}`;
+		let same = 0;
+		while (same < rows.length && same < this.rows.length && rows[same] === this.rows[same]) same++;
+		for (let i = this.rows.length; i > same; i--) this.body.lastChild.remove();
+		for (let i = same; i < rows.length; i++) this.body.append(this.token(rows[i]));
+		this.rows = rows;
+		for (const node of this.fresh ?? []) node.classList.remove("new");
+		this.fresh = [];
+		if (phase === 2) for (let i = rows.length - 1; i >= 0 && rows[i] >= cycle.o0; i--) this.fresh.push(this.body.children[i]);
+		for (const node of this.fresh) node.classList.add("new");
+		// a character that is still incomplete
+		this.open?.remove();
+		const last = rows[rows.length - 1], by = this.record.a.out_by;
+		if (last !== undefined && by[last] !== last) this.body.after(this.open = h("span", { class: "soft", title: "a character that the next token completes" }, "◌"));
+	}
+	toEnd() { this.node.scrollTop = 1e9; }
+	token(row) {
+		const { a, header } = this.record, kind = header.kinds[a.out_kind[row]];
+		const text = this.record.outText(row);
+		const word = text.replace(/^ /, ""), space = word === text ? "" : " ";
+		const node = h("span", { class: `t ${kind.name}${text === "" ? " part" : ""}`, title: `${kind.word}: ${kind.meaning}; cycle ${a.cycle[this.born[row]]}${a.out_p ? `, p = ${prob(a.out_p[row])}` : ""}` });
+		node.append(space, kind.mark && text !== "" ? h("sup", {}, kind.mark) : "", ...spaced(word));
+		return node;
+	}
 }
 
 // Text with line breaks and lost spaces made visible.
 function spaced(text) {
-  return text.split(/(\n|^ +$| {2,})/).filter(Boolean).map((part) =>
-    part === "\n" ? [h("i", { class: "sign" }, "⏎"), "\n"] : /^ +$/.test(part) ? h("i", { class: "sign" }, "␣".repeat(part.length)) : part).flat();
-}
-
-// ---------------------------------------------------------------- the draft as a tree, its signals below
-
-class TreeLane {
-  constructor(record, act) {
-    Object.assign(this, { record, act, pool: [], edges: [], dots: new Map(), hover: null });
-    this.title = h("h3", {}, "Draft");
-    this.said = h("span", { class: "soft" });
-    this.links = s("g"), this.nodes = s("g"), this.over = s("g", { class: "over" }), this.plot = s("g");
-    // what is the same for all nodes of a fate is one path: few elements make a step fast
-    this.layers = { edge: {}, disc: {}, bar: {} };
-    this.discs = s("g"), this.bars = s("g"), this.signs = s("g");
-    this.over.append(this.bars, this.discs, this.signs);
-    this.root = s("g", { class: "node root" }, s("title"), s("rect", { rx: 6 }), s("text", { class: "word" }));
-    this.svg = s("svg", { role: "group", "aria-label": "the draft as a tree" }, this.links, this.root, this.nodes, this.over, this.plot);
-    this.scroll = h("div", { class: "scroll" }, this.svg);
-    this.legend = h("div", { class: "legend" });
-    this.node = h("section", { class: "tree" }, h("header", {}, this.title, this.said), this.scroll, this.legend);
-    const at = (event) => {
-      const group = event.target.closest?.("[data-i]");
-      return group ? +group.dataset.i : event.clientX === undefined ? null : this.nearest(event);
-    };
-    this.svg.addEventListener("pointermove", (event) => { const i = at(event); if (i !== this.hover) { this.hover = i; act.look(i); } });
-    this.svg.addEventListener("pointerleave", () => { this.hover = null; act.look(null); });
-    this.svg.addEventListener("click", (event) => { if (at(event) !== null) act.click(at(event)); });
-    this.svg.addEventListener("focusin", (event) => { if (at(event) !== null) act.focus(at(event)); });
-  }
-  // Columns by depth, leaves in rows; the token that the target adds stands behind its parent, or in a last row.
-  layout(cycle) {
-    const y = new Array(cycle.n).fill(0);
-    let row = 0;
-    const place = (i) => {
-      const below = cycle.children[i + 1];
-      for (const j of below) place(j);
-      if (i >= 0) y[i] = below.length ? (y[below[0]] + y[below[below.length - 1]]) / 2 : row++;
-    };
-    place(-1);
-    const deepest = Math.max(0, ...cycle.depth);
-    const last = cycle.path.length ? cycle.path[cycle.path.length - 1] : -1;
-    const free = last >= 0 ? !cycle.children[last + 1].length : !cycle.n;
-    const extra = cycle.extra < 0 ? null : { parent: last, depth: (last >= 0 ? cycle.depth[last] : 0) + 1, y: free ? (last >= 0 ? y[last] : 0) : row };
-    // room for it is always kept, so that nothing moves when the verdict is shown
-    return { y, extra, columns: deepest + 2, rows: Math.max(1, row) + (cycle.n ? 1 : 0), root: cycle.children[0].length ? (y[cycle.children[0][0]] + y[cycle.children[0][cycle.children[0].length - 1]]) / 2 : 0 };
-  }
-  group(i) {
-    while (this.pool.length <= i) {
-      const box = s("rect", { class: "box", rx: 6 }), word = s("text", { class: "word" }), mark = s("text", { class: "mark" });
-      const g = s("g", { class: "node", role: "button", tabindex: "-1", "data-i": this.pool.length }, box, word);
-      this.pool.push({ g, box, word, mark });
-      this.nodes.append(g);
-      this.signs.append(mark);
-    }
-    return this.pool[i];
-  }
-  // One path a fate, in a layer: {fate: path data}.
-  paint(name, into, found) {
-    const layer = this.layers[name];
-    for (const fate of Object.keys(found)) if (!layer[fate]) into.append(layer[fate] = s("path", { class: `${name} ${fate}` }));
-    for (const [fate, path] of Object.entries(layer)) set(path, { d: found[fate] ?? "" });
-  }
-  draw(cycle, phase, guesses) {
-    Object.assign(this, { cycle, phase, guesses });
-    const edges = {}, discs = {}, bars = { q: "", p: "" }, add = (into, fate, d) => { into[fate] = (into[fate] ?? "") + d; };
-    const em = this.em, { record } = this;
-    const plan = this.layout(cycle);
-    this.plan = plan;
-    const dense = plan.rows > 9;
-    const tall = (dense ? 1.55 : 2.35) * em, pitch = tall + (dense ? 0.3 : 0.75) * em, top = 0.7 * em;
-    const wide = Math.max(4.6 * em, Math.min(10.5 * em, (this.width - 1.5 * em) / plan.columns));
-    const box = wide - (dense ? 1.2 : 1.5) * em;
-    const x = (depth) => Math.round(0.5 * em + depth * wide), y = (row) => Math.round(top + row * pitch);
-    Object.assign(this, { x, box, wide });
-    const height = y(plan.rows) + 0.1 * em;
-    const letters = Math.max(2, Math.floor((box - 0.8 * em) / (0.58 * em)));
-    // the root: the last token before this cycle
-    const [rootTitle, rootBox, rootWord] = this.root.children;
-    const before = cycle.o0 > record.a.out_at[this.first] ? record.text(record.a.out_token[cycle.o0 - 1]) : null;
-    rootTitle.textContent = before === null ? "the prompt stands before this" : `the last token before this cycle: ${quote(before)}`;
-    set(rootBox, { x: x(0), y: y(plan.root), width: box, height: tall });
-    label(rootWord, before === null ? "prompt" : shownToken(before), x(0) + box / 2, y(plan.root) + tall / 2, letters);
-    const count = cycle.n + (plan.extra && phase > 0 ? 1 : 0);
-    for (let i = 0; i < Math.max(count, this.used ?? 0); i++) {
-      const part = this.group(i);
-      set(part.g, { display: i < count ? "inline" : "none" });
-      if (i >= count) { label(part.mark, "", 0, 0, 9); continue; }
-      const extra = i === cycle.n;
-      const parent = extra ? plan.extra.parent : cycle.parent[i];
-      const nx = x(extra ? plan.extra.depth : cycle.depth[i]), ny = y(extra ? plan.extra.y : plan.y[i]);
-      const px = x(parent < 0 ? 0 : cycle.depth[parent]) + box, py = y(parent < 0 ? plan.root : plan.y[parent]) + tall / 2;
-      const bend = (nx - px) / 2, cy = ny + tall / 2;
-      const kind = extra ? `extra ${cycle.kind.name}` : phase > 0 || ["unsent", "pruned"].includes(cycle.status[i]) ? cycle.status[i] : "open";
-      const guess = guesses?.has(i) ? " guess" : "";
-      add(edges, kind, `M${px} ${py}C${px + bend} ${py} ${nx - bend} ${cy} ${nx} ${cy}`);
-      const lost = phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]);
-      const belief = extra ? NaN : cycle.value("q", i) ?? cycle.value("confidence", i);
-      const p = extra ? record.a.out_p?.[cycle.extra] : phase > 0 ? cycle.value("p", i) : NaN;
-      set(part.box, { x: nx, y: ny, width: box, height: tall, "fill-opacity": extra ? 1 : known(belief) ? (0.08 + 0.52 * belief).toFixed(2) : 0 });
-      const text = record.text(extra ? record.a.out_token[cycle.extra] : cycle.token[i]);
-      label(part.word, text === "" ? "∅" : shownToken(text), nx + box / 2, ny + (dense ? tall / 2 - 1 : tall * 0.42), letters);
-      const bar = box - 10, low = ny + tall - (dense ? 5 : 10);
-      if (known(belief)) bars.q += `M${nx + 5} ${low + 1}h${Math.max(1, bar * belief).toFixed(1)}`;
-      if (known(p)) bars.p += `M${nx + 5} ${low + (dense ? 3 : 5)}h${Math.max(1, bar * p).toFixed(1)}`;
-      const mark = extra ? cycle.kind.mark || "▸" : guess && phase === 0 ? "✓" : kind === "open" ? "" : STATUS_MARKS[cycle.status[i]];
-      if (mark) add(discs, kind, `M${nx + box} ${ny}${dot(0, 0, 0.55 * em)}`);
-      label(part.mark, mark, nx + box, ny, 9);
-      set(part.mark, { class: `mark ${kind}` });
-      const fate = extra ? cycle.kind.word : phase > 0 ? cycle.status[i] : "not judged yet";
-      set(part.g, {
-        class: `node ${kind}${guess}${lost ? " dropped" : ""}`, "aria-pressed": guesses && !extra ? String(guesses.has(i)) : null,
-        "aria-label": `${quote(text)}, ${extra ? fate : `depth ${cycle.depth[i]}, drafter ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`,
-      });
-    }
-    this.used = count;
-    this.paint("edge", this.links, edges);
-    this.paint("disc", this.discs, discs);
-    this.paint("bar", this.bars, bars);
-    set(this.bars, { "stroke-width": dense ? 2 : 3 });
-    const plotted = this.signals(height);
-    set(this.svg, { width: Math.ceil(x(plan.columns - 1) + box + 0.9 * em), height: Math.ceil(height + plotted) });
-    const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "";
-    this.said.textContent = cycle.prefill ? "the prompt is read; nothing is drafted"
-      : cycle.n ? `${many(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${cycle.stop}` : ""}` : "nothing was drafted in this cycle";
-    this.words(phase);
-  }
-  // The legend: only what occurs in this cycle.
-  words(phase) {
-    const { cycle, record } = this;
-    const marks = phase > 0 ? [...new Set(cycle.status)].map((name) => [STATUS_MARKS[name], record.header.fates[name] ?? name, name]) : [];
-    if (phase > 0 && cycle.extra >= 0) marks.push([cycle.kind.mark || "▸", cycle.kind.word, `extra ${cycle.kind.name}`]);
-    const key = marks.map((m) => m[2]).join() + cycle.n + phase;
-    if (key === this.key) return;
-    this.key = key;
-    const bars = cycle.n ? [h("span", {}, h("i", { class: "bar-q" }), "drafter's probability"), ...(phase > 0 ? [h("span", {}, h("i", { class: "bar-p" }), "target's")] : [])] : [];
-    this.legend.replaceChildren(...bars, ...marks.map(([mark, what, name]) => h("span", {}, h("b", { class: `m ${name}` }, mark), ` ${what}`)));
-  }
-  // The drafter's signals, under the nodes' columns.
-  signals(top) {
-    const { cycle, em, x, box, record } = this, details = record.details(cycle);
-    const rows = cycle.n ? SIGNALS.map((row) => [row, cycle.token.map((_, i) => cycle.value(row[0], i) ?? details?.value(row[0], i))]).filter(([, values]) => values.some(known)) : [];
-    const tall = 2.3 * em, gap = 1.05 * em;
-    const params = record.header.run.parameters ?? {};
-    const across = [], seen = new Map();
-    for (let i = 0; i < cycle.n; i++) {
-      const d = cycle.depth[i];
-      seen.set(d, (seen.get(d) ?? 0) + 1);
-      across.push(seen.get(d));
-    }
-    let used = 0;
-    rows.forEach(([[name, title, meaning], values], r) => {
-      const row = this.row(r), base = top + gap + r * (tall + gap) + tall;
-      const most = ["confidence", "margin"].includes(name) ? 1 : Math.max(1, record.most?.[name] ?? 0, ...values.filter(known));
-      record.most = { ...record.most, [name]: most };
-      const right = x(this.plan.columns - 1) + box;
-      set(row.g, { display: "inline" });
-      row.title.textContent = meaning;
-      row.base = base;
-      label(row.name, title, x(0), base - tall / 2, 99);
-      set(row.top, { x: x(1) - 4, y: base - tall + 0.25 * em });
-      row.top.textContent = most === 1 ? "1" : most.toFixed(1);
-      set(row.axis, { x1: x(1), x2: right, y1: base, y2: base });
-      const limit = name === "confidence" ? params.fallback ?? params.stop : undefined;
-      set(row.limit, { display: known(limit) && limit > 0 ? "inline" : "none" });
-      if (known(limit)) set(row.limit, { x1: x(1), x2: right, y1: base - tall * Math.min(1, limit), y2: base - tall * Math.min(1, limit) });
-      row.limitTitle.textContent = `threshold ${limit}`;
-      // one path for all nodes of a fate: a stem and a dot each
-      const paths = {}, radius = 0.26 * em;
-      row.at = [];
-      for (let i = 0; i < cycle.n; i++) {
-        if (!known(values[i])) continue;
-        const cx = +(x(cycle.depth[i]) + (box * across[i]) / (seen.get(cycle.depth[i]) + 1)).toFixed(1), cy = +(base - (tall * values[i]) / most).toFixed(1);
-        const fate = this.phase > 0 ? cycle.status[i] : "open";
-        row.at[i] = [cx, cy, base];
-        paths[fate] = `${paths[fate] ?? ""}M${cx} ${base}V${cy}${dot(cx, cy, radius)}`;
-      }
-      for (const [fate, d] of Object.entries(paths)) if (!row.fates[fate]) row.g.insertBefore(row.fates[fate] = s("path", { class: `stem ${fate}` }), row.lit);
-      for (const [fate, path] of Object.entries(row.fates)) set(path, { d: paths[fate] ?? "" });
-      used = gap + (r + 1) * (tall + gap);
-    });
-    for (let r = rows.length; r < (this.plotRows?.length ?? 0); r++) set(this.plotRows[r].g, { display: "none" });
-    return used;
-  }
-  row(r) {
-    this.plotRows = this.plotRows ?? [];
-    if (!this.plotRows[r]) {
-      const limitTitle = s("title");
-      const g = s("g", { class: "signal" }, s("title"), s("text", { class: "name" }), s("text", { class: "top" }), s("line", { class: "axis" }), s("line", { class: "limit" }, limitTitle));
-      this.plot.append(g);
-      const lit = s("path", { class: "stem lit" });
-      g.append(lit);
-      this.plotRows[r] = { g, title: g.children[0], name: g.children[1], top: g.children[2], axis: g.children[3], limit: g.children[4], limitTitle, lit, fates: {}, at: [], base: 0 };
-    }
-    return this.plotRows[r];
-  }
-  size() {
-    this.em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
-    this.width = this.scroll.clientWidth || 640;
-  }
-  light(i) {
-    this.lit?.classList.remove("lit");
-    if (this.lit) this.lit.had.class = null;
-    this.lit = i === null ? null : this.pool[i]?.g ?? null;
-    this.lit?.classList.add("lit");
-    for (const row of this.plotRows ?? []) {
-      const at = i === null ? null : row.at[i];
-      set(row.lit, { d: at ? `M${at[0]} ${at[2]}V${at[1]}${dot(at[0], at[1], 0.32 * this.em)}` : "" });
-    }
-  }
-  // The node whose stem is nearest to a place in the signals, or null.
-  nearest(event) {
-    const frame = this.svg.getBoundingClientRect(), px = event.clientX - frame.left, py = event.clientY - frame.top;
-    const row = (this.plotRows ?? []).find((one) => one.had !== null && one.g.had?.display === "inline" && py <= one.base + 0.4 * this.em && py >= one.base - 2.8 * this.em);
-    let best = null, far = 1.4 * this.em;
-    row?.at.forEach((at, i) => { if (at && Math.abs(at[0] - px) < far) { far = Math.abs(at[0] - px); best = i; } });
-    return best;
-  }
-  roving(i) {
-    this.pool.forEach((part, j) => set(part.g, { tabindex: j === i ? "0" : "-1" }));
-  }
-}
-
-const dot = (x, y, r) => `m${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
-// Attributes that changed: most of a tree stays where it was from step to step.
-function set(node, attributes) {
-  const had = node.had ??= {};
-  for (const name in attributes) {
-    if (had[name] === attributes[name]) continue;
-    had[name] = attributes[name];
-    if (had[name] === null) node.removeAttribute(name);
-    else node.setAttribute(name, had[name]);
-  }
-}
-// A centred text, cut to so many letters (a wide character counts as two).
-function label(node, text, x, y, letters) {
-  let room = letters, shown = "";
-  for (const c of text) {
-    room -= c.codePointAt(0) > 0x2e80 ? 1.75 : 1;
-    if (room < 0) { shown = `${[...shown].slice(0, -1).join("")}…`; break; }
-    shown += c;
-  }
-  set(node, { x, y });
-  if (node.shown !== shown) node.textContent = node.shown = shown;
+	return text.split(/(\n|^ +$| {2,})/).filter(Boolean).map((part) =>
+		part === "\n" ? [h("i", { class: "sign" }, "⏎"), "\n"] : /^ +$/.test(part) ? h("i", { class: "sign" }, "␣".repeat(part.length)) : part).flat();
 }
 
 // ---------------------------------------------------------------- why, and what else there was
 
 class WhyLane {
-  constructor(record) {
-    this.record = record;
-    this.title = h("h3", {}, "Why");
-    this.word = h("bdi", { class: "word" });
-    this.fate = h("span", { class: "fate" });
-    this.sentence = h("p", { class: "why" });
-    this.drafter = h("div", { class: "tops" }), this.target = h("div", { class: "tops" });
-    this.node = h("section", { class: "whys" }, h("header", {}, this.title, this.word, this.fate), this.sentence,
-      h("div", { class: "both" }, h("div", {}, h("h4", {}, "the drafter's candidates"), this.drafter), h("div", {}, h("h4", {}, "the target's candidates"), this.target)));
-  }
-  draw(cycle, i, phase) {
-    const { record } = this, details = record.details(cycle);
-    if (i === null || (i === cycle.n && (phase === 0 || cycle.extra < 0)) || i > cycle.n) {
-      this.word.textContent = this.fate.textContent = "";
-      this.sentence.textContent = cycle.prefill ? "The prompt is read once; its rows stay in the cache and every cycle builds on them." : "This cycle has nothing to ask about.";
-      this.drafter.replaceChildren();
-      this.target.replaceChildren();
-      this.node.classList.add("empty");
-      return;
-    }
-    this.node.classList.remove("empty");
-    const extra = i === cycle.n, token = extra ? record.a.out_token[cycle.extra] : cycle.token[i];
-    const revealed = phase > 0;
-    this.word.textContent = quote(record.text(token));
-    this.fate.className = `fate ${extra ? `extra ${cycle.kind.name}` : revealed ? cycle.status[i] : "open"}`;
-    this.fate.textContent = extra ? `${cycle.kind.mark || "▸"} ${cycle.kind.word}` : revealed ? `${STATUS_MARKS[cycle.status[i]]} ${cycle.status[i]}` : "not judged yet";
-    this.sentence.textContent = extra ? whyExtra(cycle) : revealed ? why(cycle, i, details)
-      : `The drafter gives it ${known(cycle.value("q", i)) ? `q = ${prob(cycle.value("q", i))}` : "no recorded probability"}; the target has not judged it yet.`;
-    const waiting = details === null;
-    // for the target's own token: what the drafter had proposed in its place and not sent, or what was rejected
-    const last = cycle.path.length ? cycle.path[cycle.path.length - 1] : -1;
-    const rival = extra ? cycle.children[last + 1].find((j) => ["rejected", "unsent"].includes(cycle.status[j])) : i;
-    this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : "not recorded");
-    const judged = revealed ? waiting ? null : details.target(extra ? last : cycle.parent[i]) ?? [] : [];
-    this.fill(this.target, judged, token, revealed && !extra ? cycle.value("p", i) : undefined, revealed ? cycle.value("rank", i) : undefined, revealed ? "the target predicted nothing here" : "shown with the verdict");
-  }
-  fill(node, list, token, own, rank, none) {
-    if (!list) { node.replaceChildren(h("p", { class: "soft" }, "on their way …")); return; }
-    if (!list.length) { node.replaceChildren(h("p", { class: "soft" }, none)); return; }
-    const rows = list.map(([id, p], k) => [k + 1, id, p]);
-    if (!list.some(([id]) => id === token) && known(own)) rows.push([rank >= 0 ? rank + 1 : "", token, own]);
-    const there = [...node.querySelectorAll(".top")];
-    rows.forEach(([place, id, p], k) => {
-      let row = there[k];
-      if (!row) {
-        row = h("div", { class: "top" }, h("span", { class: "place" }), h("bdi"), h("span", { class: "meter" }, h("i")), h("span", { class: "number" }));
-        node.append(row);
-      }
-      row.classList.toggle("own", id === token);
-      row.classList.toggle("far", k >= list.length);
-      const [a, b, c, d] = row.children;
-      a.textContent = place;
-      b.textContent = this.record.text(id) === "" ? "∅" : shownToken(this.record.text(id));
-      c.firstChild.style.width = `${100 * Math.min(1, Math.max(0, p))}%`;
-      d.textContent = prob(p);
-    });
-    for (const row of there.slice(rows.length)) row.remove();
-    for (const note of node.querySelectorAll("p")) note.remove();
-  }
+	constructor(record) {
+		this.record = record;
+		this.word = h("span", { class: "word" });
+		this.fate = h("span", { class: "fate" });
+		this.sentence = h("p", { class: "why" });
+		this.drafter = h("div", { class: "tops" }), this.target = h("div", { class: "tops" });
+		this.node = lane("whys", "Why", [this.word, this.fate], this.sentence,
+			h("div", { class: "both" }, h("div", {}, h("h4", {}, "the drafter's candidates"), this.drafter), h("div", {}, h("h4", {}, "the target's candidates"), this.target)));
+	}
+	draw(cycle, i, phase, stage) {
+		this.stage = stage;
+		const { record } = this, details = record.details(cycle);
+		if (i === null || (i === cycle.n && (phase === 0 || cycle.extra < 0)) || i > cycle.n) {
+			this.word.textContent = this.fate.textContent = "";
+			this.sentence.textContent = cycle.prefill ? "The prompt is read once; its rows stay in the cache and every cycle builds on them." : "This cycle has nothing to ask about.";
+			this.drafter.replaceChildren();
+			this.target.replaceChildren();
+			this.node.classList.add("empty");
+			return;
+		}
+		this.node.classList.remove("empty");
+		const extra = i === cycle.n, token = extra ? record.a.out_token[cycle.extra] : cycle.token[i];
+		const revealed = phase > 0;
+		this.word.textContent = quote(record.text(token));
+		this.fate.className = `fate ${extra ? `extra ${cycle.kind.name}` : revealed ? cycle.status[i] : "open"}`;
+		this.fate.textContent = extra ? `${cycle.kind.mark || "▸"} ${cycle.kind.word}` : revealed ? `${STATUS_MARKS[cycle.status[i]]} ${cycle.status[i]}` : "not judged yet";
+		const [q, sure] = ["q", "confidence"].map((name) => cycle.value(name, i));
+		const belief = known(q) ? `The drafter gives it q = ${prob(q)}; t` : known(sure) ? `The drafter gives it confidence ${prob(sure)}; t` : "T";
+		const cut = !extra && ghost(cycle, i) && !this.stage; // known before the target's pass
+		this.sentence.textContent = extra ? whyExtra(cycle) : revealed || cut ? origin(cycle, i, details) + why(cycle, i, details)
+			: `${origin(cycle, i, details)}${belief}he target has not judged it yet.`;
+		const waiting = details === null;
+		// for the target's own token: what the drafter had proposed in its place and not sent, or what was rejected
+		const rival = extra ? cycle.children[cycle.tip + 1].find((j) => ["rejected", "unsent"].includes(cycle.status[j])) : i;
+		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : "not recorded");
+		const judged = revealed ? waiting ? null : details.target(extra ? cycle.tip : cycle.parent[i]) ?? [] : [];
+		this.fill(this.target, judged, token, revealed && !extra ? cycle.value("p", i) : undefined, revealed ? cycle.value("rank", i) : undefined, revealed ? "the target predicted nothing here" : "shown with the verdict");
+	}
+	fill(node, list, token, own, rank, none) {
+		if (!list) { node.replaceChildren(h("p", { class: "soft" }, "on their way …")); return; }
+		if (!list.length) { node.replaceChildren(h("p", { class: "soft" }, none)); return; }
+		const rows = list.map(([id, p], k) => [k + 1, id, p]);
+		if (!list.some(([id]) => id === token) && known(own)) rows.push([rank >= 0 ? rank + 1 : "", token, own]);
+		const there = [...node.querySelectorAll(".top")];
+		rows.forEach(([place, id, p], k) => {
+			let row = there[k];
+			if (!row) {
+				row = h("div", { class: "top" }, h("span", { class: "place" }), h("bdi"), h("span", { class: "meter" }, h("i")), h("span", { class: "number" }));
+				node.append(row);
+			}
+			row.classList.toggle("own", id === token);
+			row.classList.toggle("far", k >= list.length);
+			const [a, b, c, d] = row.children;
+			a.textContent = place;
+			b.textContent = this.record.text(id) === "" ? "∅" : shownToken(this.record.text(id));
+			c.firstChild.style.width = `${100 * Math.min(1, Math.max(0, p))}%`;
+			d.textContent = prob(p);
+		});
+		for (const row of there.slice(rows.length)) row.remove();
+		for (const note of node.querySelectorAll("p")) note.remove();
+	}
 }
 
 // ---------------------------------------------------------------- where the time went; which rows stayed
 
 class TimeLane {
-  constructor(record) {
-    this.record = record;
-    this.said = h("span", { class: "soft" });
-    this.bars = record.header.words.phase.map((name) => h("i", { class: name }));
-    this.passes = h("div", { class: "passes" });
-    this.legend = h("div", { class: "legend" });
-    this.node = h("section", { class: "time" }, h("header", {}, h("h3", {}, "Time"), this.said), h("div", { class: "bar" }, ...this.bars), this.passes, this.legend);
-    this.parts = record.header.words.phase.map((name) => h("span", {}, h("i", { class: name }), h("span")));
-    this.legend.append(...this.parts);
-  }
-  // The scale of a prompt: most cycles fit; a longer one is cut off and says so.
-  scale(first, last) {
-    const found = [];
-    for (let row = first; row < last; row++) { const c = this.record.a.times.subarray(5 * row, 5 * row + 5).reduce((x, y) => x + y, 0); if (this.record.a.cycle[row] > 0) found.push(c); }
-    found.sort((x, y) => x - y);
-    this.most = (found[Math.floor(0.95 * (found.length - 1))] ?? 0) * 1.15;
-  }
-  draw(cycle, phase) {
-    const times = cycle.times(), whole = cycle.duration, most = Math.max(this.most, 1e-9);
-    this.node.hidden = !(whole > 0);
-    if (!(whole > 0)) return;
-    const fit = Math.min(1, most / whole); // of a cycle that is longer than the scale only a part is drawn
-    const lit = { 0: ["draft"], 1: ["forward", "verify"], 2: ["commit", "rest"] }[phase];
-    this.record.header.words.phase.forEach((name, i) => {
-      this.bars[i].style.width = `${(100 * times[i] * fit) / most}%`;
-      this.bars[i].classList.toggle("dim", !this.whole && !lit.includes(name));
-      const [key, text] = this.parts[i].children;
-      this.parts[i].hidden = !(times[i] > 0);
-      text.textContent = `${name} ${millis(times[i])}`;
-      key.classList.toggle("dim", !this.whole && !lit.includes(name));
-    });
-    this.said.textContent = `${millis(whole)} in this cycle; ${fit < 1 ? `longer than the scale, which ends at ${millis(most)}: drawn shortened` : `full width ${millis(most)}`}`;
-    const { a, header } = this.record, from = a.pass_at[cycle.row], to = a.pass_at[cycle.row + 1];
-    while (this.passes.children.length < to - from) this.passes.append(h("i"));
-    [...this.passes.children].forEach((bar, k) => {
-      const i = from + k;
-      bar.hidden = i >= to || !a.pass_start;
-      if (bar.hidden) return;
-      const model = header.words.pass_model[a.pass_model[i]];
-      bar.className = model === "target" ? "forward" : "draft";
-      bar.style.left = `${(100 * a.pass_start[i] * fit) / most}%`;
-      bar.style.width = `${Math.max(0.2, (100 * a.pass_duration[i] * fit) / most)}%`;
-      bar.title = `${model}: ${many(a.pass_tokens[i], "token")} in ${millis(a.pass_duration[i])}`;
-    });
-  }
+	constructor(record) {
+		this.record = record;
+		this.said = h("span", { class: "soft" });
+		this.bars = record.header.words.phase.map((name) => h("i", { class: name }));
+		this.passes = h("div", { class: "passes" });
+		this.legend = h("div", { class: "legend" });
+		this.node = lane("time", "Time", [this.said], h("div", { class: "bar" }, ...this.bars), this.passes, this.legend);
+		this.parts = record.header.words.phase.map((name) => h("span", {}, h("i", { class: name }), h("span")));
+		this.legend.append(...this.parts);
+	}
+	// The scale of a prompt: most cycles fit; a longer one is cut off and says so.
+	scale(first, last) {
+		const found = [];
+		for (let row = first; row < last; row++) { const c = this.record.a.times.subarray(5 * row, 5 * row + 5).reduce((x, y) => x + y, 0); if (this.record.a.cycle[row] > 0) found.push(c); }
+		found.sort((x, y) => x - y);
+		this.most = (found[Math.floor(0.95 * (found.length - 1))] ?? 0) * 1.15;
+	}
+	draw(cycle, phase) {
+		const times = cycle.times(), whole = cycle.duration, most = Math.max(this.most, 1e-9);
+		this.node.hidden = !(whole > 0);
+		if (!(whole > 0)) return;
+		const fit = Math.min(1, most / whole); // of a cycle that is longer than the scale only a part is drawn
+		const lit = { 0: ["draft"], 1: ["forward", "verify"], 2: ["commit", "rest"] }[phase];
+		this.record.header.words.phase.forEach((name, i) => {
+			this.bars[i].style.width = `${(100 * times[i] * fit) / most}%`;
+			this.bars[i].classList.toggle("dim", !this.whole && !lit.includes(name));
+			const [key, text] = this.parts[i].children;
+			this.parts[i].hidden = !(times[i] > 0);
+			text.textContent = `${name} ${ms(times[i])}`;
+			key.classList.toggle("dim", !this.whole && !lit.includes(name));
+		});
+		this.said.textContent = `${ms(whole)} in this cycle; ${fit < 1 ? `longer than the scale, which ends at ${ms(most)}: drawn shortened` : `full width ${ms(most)}`}`;
+		const { a, header } = this.record, from = a.pass_at[cycle.row], to = a.pass_at[cycle.row + 1];
+		while (this.passes.children.length < to - from) this.passes.append(h("i"));
+		[...this.passes.children].forEach((bar, k) => {
+			const i = from + k;
+			bar.hidden = i >= to || !a.pass_start;
+			if (bar.hidden) return;
+			const model = header.words.pass_model[a.pass_model[i]];
+			bar.className = model === "target" ? "forward" : "draft";
+			bar.style.left = `${(100 * a.pass_start[i] * fit) / most}%`;
+			bar.style.width = `${Math.max(0.2, (100 * a.pass_duration[i] * fit) / most)}%`;
+			bar.title = `${model}: ${count(a.pass_tokens[i], "token")} in ${ms(a.pass_duration[i])}`;
+		});
+	}
 }
 
 class CacheLane {
-  constructor(record) {
-    this.record = record;
-    this.said = h("span", { class: "soft" });
-    this.old = h("div", { class: "old" }, h("span"));
-    this.rows = h("div", { class: "rows" });
-    this.node = h("section", { class: "cache" }, h("header", {}, h("h3", {}, "KV rows of the target"), this.said), h("div", { class: "strip" }, this.old, this.rows));
-  }
-  draw(cycle, phase) {
-    const fed = targetTokens(cycle);
-    // of the rows that were fed, those of nodes that were not accepted are dropped
-    const dropped = fed ? Math.min(fed, cycle.sent - cycle.accepted) : 0, kept = fed - dropped;
-    const before = cycle.prefill ? 0 : Math.max(0, cycle.context - 1);
-    this.old.firstChild.textContent = cycle.prefill ? "empty" : before.toLocaleString("en");
-    this.old.title = `${many(before, "row")} from before`;
-    const shown = Math.min(fed, 80);
-    while (this.rows.children.length < shown) this.rows.append(h("i"));
-    const out = new Set(); // rows in the order they were fed: what no draft held, then the nodes
-    const lead = fed - cycle.sent;
-    const sent = cycle.status.map((status, i) => [status, i]).filter(([status]) => !["unsent", "pruned", "unreviewed"].includes(status));
-    sent.forEach(([status], k) => { if (status !== "accepted") out.add(lead + k); });
-    [...this.rows.children].forEach((cell, k) => {
-      const role = phase === 2 || cycle.prefill ? (out.has(k) ? "gone" : "kept") : phase === 1 ? "fed" : "";
-      const fate = { gone: ": dropped", kept: ": kept" }[role] ?? "";
-      set(cell, {
-        hidden: k >= shown || role === "" ? "" : null, class: role,
-        title: k < lead ? (cycle.prefill ? "a token of the prompt" : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${fate}`,
-      });
-    });
-    const more = fed > shown ? ` (the first ${shown} are drawn)` : "";
-    this.said.textContent = phase === 0 && !cycle.prefill ? `${before.toLocaleString("en")} from before`
-      : phase === 1 && !cycle.prefill ? `${before.toLocaleString("en")} from before + ${fed} forwarded${more}`
-      : `${before.toLocaleString("en")} from before + ${fed} forwarded − ${dropped} dropped = ${(before + kept).toLocaleString("en")}${more}`;
-  }
+	constructor(record) {
+		this.record = record;
+		this.said = h("span", { class: "soft" });
+		this.old = h("div", { class: "old" }, h("span"));
+		this.rows = h("div", { class: "rows" });
+		this.node = lane("cache", "KV rows of the target", [this.said], h("div", { class: "strip" }, this.old, this.rows));
+	}
+	draw(cycle, phase) {
+		const fed = targetTokens(cycle);
+		// of the rows that were fed, those of nodes that were not accepted are dropped
+		const dropped = fed ? Math.min(fed, cycle.sent - cycle.accepted) : 0, kept = fed - dropped;
+		const before = cycle.prefill ? 0 : Math.max(0, cycle.context - 1);
+		this.old.firstChild.textContent = cycle.prefill ? "empty" : before.toLocaleString("en");
+		this.old.title = `${count(before, "row")} from before`;
+		const shown = Math.min(fed, 160);
+		while (this.rows.children.length < shown) this.rows.append(h("i"));
+		const out = new Set(); // rows in the order they were fed: what no draft held, then the nodes
+		const lead = fed - cycle.sent;
+		const sent = cycle.status.map((status, i) => [status, i]).filter(([status]) => !["unsent", "pruned", "unreviewed"].includes(status));
+		sent.forEach(([status], k) => { if (status !== "accepted") out.add(lead + k); });
+		[...this.rows.children].forEach((cell, k) => {
+			const role = phase === 2 || cycle.prefill ? (out.has(k) ? "gone" : "kept") : phase === 1 ? "fed" : "";
+			const fate = { gone: ": dropped", kept: ": kept" }[role] ?? "";
+			set(cell, {
+				hidden: k >= shown || role === "" ? "" : null, class: role,
+				title: k < lead ? (cycle.prefill ? "a token of the prompt" : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${fate}`,
+			});
+		});
+		this.rows.classList.toggle("many", shown > 40);
+		const more = fed > shown ? ` (the first ${shown} are drawn)` : "";
+		this.said.textContent = phase === 0 && !cycle.prefill ? `${before.toLocaleString("en")} from before`
+			: phase === 1 && !cycle.prefill ? `${before.toLocaleString("en")} from before + ${fed} forwarded${more}`
+			: `${before.toLocaleString("en")} from before + ${fed} forwarded − ${dropped} dropped = ${(before + kept).toLocaleString("en")}${more}`;
+	}
 }
 
 class CodeLane {
-  constructor(record) {
-    const own = record.header.run.pseudocode;
-    this.lines = own?.length ? own : GENERIC;
-    this.items = this.lines.map(([, line]) => h("li", { style: `--indent:${line.search(/\S|$/)}` }, h("code", {}, line.trim().replace(/ {2,}/g, "  "))));
-    const title = own?.length ? `The loop of ${record.header.run.method}` : "The loop of every method";
-    this.node = h("section", { class: "code" }, h("header", {}, h("h3", {}, title)), h("ol", { tabindex: "0", "aria-label": title }, ...this.items));
-  }
-  draw(cycle, phase, whole) {
-    const now = { 0: ["draft"], 1: ["forward", "verify"], 2: ["commit"] }[phase];
-    const phases = cycle.prefill ? [] : whole ? ["draft", "forward", "verify", "commit"] : now;
-    const { events } = cycle;
-    const unasked = cycle.record.header.words.pass_model?.length > 0 && !targetTokens(cycle); // BiLD may end without the target
-    this.lines.forEach(([when], i) => {
-      const [on, event] = when.split(":");
-      const idle = (on === "draft" && !cycle.n && !event) || (on === "verify" && !event && !cycle.sent && cycle.n > 0)
-        || (unasked && (on === "forward" || on === "verify"));
-      const lit = phases.includes(on) && (!event || events.has(event)) && !idle;
-      this.items[i].classList.toggle("lit", lit);
-      if (lit) this.items[i].setAttribute("aria-current", "step");
-      else this.items[i].removeAttribute("aria-current");
-    });
-  }
+	constructor(record) {
+		this.lines = record.header.loop;
+		this.items = this.lines.map(([, line]) => h("li", { style: `--indent:${line.search(/\S|$/)}` }, h("code", {}, line.trim().replace(/ {2,}/g, "  "))));
+		const title = `The loop of ${record.header.run.pseudocode?.length ? record.header.run.method : "every method"}`;
+		this.list = h("ol", { tabindex: "0", "aria-label": title }, ...this.items);
+		this.node = lane("code", title, [], this.list);
+	}
+	get tall() { return this.list.offsetTop + this.list.scrollHeight; }
+	size() {
+		this.room = this.list.clientHeight;
+		this.tops = this.list.scrollHeight > this.room ? this.items.map((item) => item.offsetTop - this.list.offsetTop) : null;
+	}
+	draw(cycle, phase, whole) {
+		const now = { 0: ["draft"], 1: ["forward", "verify"], 2: ["commit"] }[phase];
+		const phases = cycle.prefill ? [] : whole ? ["draft", "forward", "verify", "commit"] : now;
+		const { events } = cycle;
+		const unasked = cycle.record.header.words.pass_model?.length > 0 && !targetTokens(cycle); // BiLD may end without the target
+		const first = [];
+		this.lines.forEach(([when], i) => {
+			const [on, event] = when.split(":");
+			const idle = (on === "draft" && !cycle.n && !event) || (on === "verify" && !event && !cycle.sent && cycle.n > 0)
+				|| (unasked && (on === "forward" || on === "verify"));
+			const lit = phases.includes(on) && (!event || events.has(event)) && !idle;
+			this.items[i].classList.toggle("lit", lit);
+			if (lit) first.push(i);
+			if (lit) this.items[i].setAttribute("aria-current", "step");
+			else this.items[i].removeAttribute("aria-current");
+		});
+		if (!this.tops || !first.length) return; // what is lit is in sight
+		const from = this.tops[first[0]], to = this.tops[first[first.length - 1]];
+		const at = to + 24 < this.room ? 0 : from - 24;
+		if (at !== this.scrolled) this.list.scrollTop = this.scrolled = at;
+	}
 }
 
 // ---------------------------------------------------------------- all cycles at a glance, and the scrubber on it
 
 class Overview {
-  constructor(record, seek) {
-    this.record = record;
-    this.sent = s("path", { class: "sent" }), this.kept = s("path", { class: "kept" });
-    this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept);
-    this.cursor = h("i", { class: "cursor" });
-    this.range = h("input", { type: "range", min: "0", step: "1", "aria-label": "cycle" });
-    this.range.addEventListener("input", () => seek(+this.range.value));
-    this.node = h("div", { class: "overview", title: "each cycle: tokens drafted (light), tokens written (dark)" }, this.svg, h("div", { class: "over" }, this.cursor), this.range);
-  }
-  open(first, last) {
-    const { a } = this.record, n = last - first;
-    const columns = Math.min(n, COLUMNS); // of many cycles, the most in a column
-    const heights = (at) => {
-      const found = new Array(columns).fill(0);
-      for (let i = 0; i < n; i++) {
-        const k = Math.floor((i * columns) / n);
-        found[k] = Math.max(found[k], at[first + i + 1] - at[first + i]);
-      }
-      return found;
-    };
-    const drafted = heights(a.node_at), written = heights(a.out_at), most = Math.max(1, ...drafted, ...written);
-    const area = (list) => `M0 100${list.map((y) => `V${(100 - (96 * y) / most).toFixed(1)}h1`).join("")}V100Z`;
-    this.svg.setAttribute("viewBox", `0 0 ${columns} 100`);
-    this.sent.setAttribute("d", area(drafted));
-    this.kept.setAttribute("d", area(written));
-    this.cursor.style.width = `max(4px, ${100 / n}%)`;
-    this.range.max = n - 1;
-    this.n = n;
-  }
-  draw(i, said) {
-    this.cursor.style.left = `min(${(100 * i) / this.n}%, 100% - 4px)`;
-    this.range.value = i;
-    this.range.setAttribute("aria-valuetext", said);
-  }
+	constructor(record, seek) {
+		this.record = record;
+		this.sent = s("path", { class: "sent" }), this.kept = s("path", { class: "kept" });
+		this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept);
+		this.cursor = h("i", { class: "cursor" });
+		this.range = h("input", { type: "range", min: "0", step: "1", "aria-label": "cycle" });
+		this.range.addEventListener("input", () => seek(+this.range.value));
+		this.node = h("div", { class: "overview", title: "each cycle: tokens drafted (light), tokens written (dark)" }, this.svg, h("div", { class: "over" }, this.cursor), this.range);
+	}
+	open(first, last) {
+		const { a } = this.record, n = last - first;
+		const columns = Math.min(n, COLUMNS); // of many cycles, the most in a column
+		const heights = (at) => {
+			const found = new Array(columns).fill(0);
+			for (let i = 0; i < n; i++) {
+				const k = Math.floor((i * columns) / n);
+				found[k] = Math.max(found[k], at[first + i + 1] - at[first + i]);
+			}
+			return found;
+		};
+		const drafted = heights(a.node_at), written = heights(a.out_at), most = Math.max(1, ...drafted, ...written);
+		const area = (list) => `M0 100${list.map((y) => `V${(100 - (96 * y) / most).toFixed(1)}h1`).join("")}V100Z`;
+		this.svg.setAttribute("viewBox", `0 0 ${columns} 100`);
+		this.sent.setAttribute("d", area(drafted));
+		this.kept.setAttribute("d", area(written));
+		this.cursor.style.width = `max(4px, ${100 / n}%)`;
+		this.range.max = n - 1;
+		this.n = n;
+	}
+	draw(i, said) {
+		this.cursor.style.left = `min(${(100 * i) / this.n}%, 100% - 4px)`;
+		this.range.value = i;
+		this.range.setAttribute("aria-valuetext", said);
+	}
 }
 
 // ---------------------------------------------------------------- the player
 
 function render({ model, el }) {
-  const record = new Record(model.get("data"));
-  record.take(model.get("chunk"));
-  const { header, a } = record, { run } = header;
-  const root = h("div", { class: "sv player", tabindex: "-1", role: "group", "aria-label": "player of a decode" });
-  let prompt = header.prompts[0], row = 0, phase = 2, playing = false, predict = false, substeps = false, speed = 1, timer = 0;
-  let focus = null, looked = null, asked = -1, guesses = new Set();
-  const scored = new Map(); // row -> [right, guessed, right by confidence]
+	const record = new Record(model.get("data"));
+	record.take(model.get("chunk"));
+	const { header, a } = record, { run } = header;
+	const root = h("div", { class: "sv player", tabindex: "-1", role: "group", "aria-label": "player of a decode" });
+	let prompt = header.prompts[0], row = 0, phase = 2, playing = false, predict = false, substeps = false, speed = 1, timer = 0;
+	let focus = null, looked = null, asked = -1, guesses = new Set();
+	let growth = false, grown = null; // whether drafts grow level by level, and how far this one has; null: wholly
+	const scored = new Map(); // row -> [right, guessed, right by confidence]
 
-  const button = (glyph, title, act, more = {}) => {
-    const node = h("button", { type: "button", title, "aria-label": title, ...more }, glyph);
-    node.addEventListener("click", act);
-    return node;
-  };
-  const badge = { exact: "yes", "exact up to ties": "ties" }[run.exactness] ?? "lossy";
-  const chooser = h("select", { "aria-label": "prompt" }, ...header.prompts.map((p, i) => h("option", { value: i }, `${p.prompt + 1}: ${[p.kind, p.language].filter(Boolean).join(", ") || "prompt"}`)));
-  const promptText = h("pre", { dir: "auto" }), promptLine = h("summary");
-  const play = button(icon("play"), "play (space)", () => toggle(), { class: "play" });
-  const where = h("output", { class: "where" });
-  const steps = h("div", { class: "phases", role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => button(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
-  const speeds = h("select", { "aria-label": "cycles a second", title: "cycles a second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
-  const byPhase = button("phases", "phases: step by phase (S)", () => setSub(!substeps), { "aria-pressed": "false" });
-  const guessing = button("predict", "predict mode (M): guess before the verdict is shown", () => setPredict(!predict), { "aria-pressed": "false" });
-  const said = h("p", { class: "said", "aria-live": "polite" });
-  const board = h("div", { class: "board", hidden: "" });
-  const reveal = button("reveal (R)", "reveal the verdict", () => answer());
-  const score = h("span", { class: "score", "aria-live": "polite" });
-  board.append(h("span", {}, h("b", {}, "Predict: "), "which draft tokens survive? Click them, or ↑ ↓ and Enter; then "), reveal, score);
-  const help = overlay(root, "Keys of the player", PLAYER_KEYS);
-  const overview = new Overview(record, (i) => show(prompt.first + i, startPhase(), true));
-  const text = new TextLane(record, (at) => show(at, 2, true));
-  const tree = new TreeLane(record, { look: (i) => { looked = i; ask(); }, focus: (i) => { focus = i; tree.roving(i); ask(); }, click: (i) => { focus = i; if (!mark(i)) ask(); } });
-  const whys = new WhyLane(record), time = new TimeLane(record), cache = new CacheLane(record), code = new CodeLane(record);
-  const kindsUsed = header.kinds.filter((_, k) => a.out_kind.includes(k));
-  const legend = h("div", { class: "legend" }, ...kindsUsed.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", {}, k.mark) : "", k.word))));
-  const note = run.complete === false ? h("p", { class: "soft" }, `The run did not end by itself: ${run.stopped ?? "cut off"}.`) : "";
-  const silent = run.record === null ? h("p", { class: "soft" }, "Only the text was recorded: drafts, times and passes are not in this trace (record='judged' keeps them).") : "";
+	const badge = { exact: "yes", "exact up to ties": "ties" }[run.exactness] ?? "lossy";
+	const chooser = h("select", { "aria-label": "prompt" }, ...header.prompts.map((p, i) => h("option", { value: i }, `${p.prompt + 1}: ${[p.kind, p.language].filter(Boolean).join(", ") || "prompt"}`)));
+	const promptText = h("pre", { dir: "auto" }), promptLine = h("summary");
+	const play = press(icon("play"), "play (space)", () => toggle(), { class: "play" });
+	const where = h("output", { class: "where" });
+	const steps = h("div", { class: "phases", role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => press(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
+	const speeds = h("select", { "aria-label": "cycles a second", title: "cycles a second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
+	const byPhase = press("phases", "phases: step by phase (S)", () => setSub(!substeps), { "aria-pressed": "false" });
+	const byLevel = press("growth", "growth: see each draft grow level by level, then what was cut (G)", () => setGrowth(!growth), { "aria-pressed": "false" });
+	const guessing = press("predict", "predict mode (M): guess before the verdict is shown", () => setPredict(!predict), { "aria-pressed": "false" });
+	const said = h("p", { class: "said", "aria-live": "polite" });
+	const board = h("div", { class: "board", hidden: "" });
+	const reveal = press("reveal (R)", "reveal the verdict", () => answer());
+	const score = h("span", { class: "score", "aria-live": "polite" });
+	board.append(h("span", {}, h("b", {}, "Predict: "), "which draft tokens survive? Click them, or ↑ ↓ and Enter; then "), reveal, score);
+	const help = overlay(root, "Keys of the player", PLAYER_KEYS);
+	const overview = new Overview(record, (i) => show(prompt.first + i, startPhase(), true));
+	const text = new TextLane(record, (at) => show(at, 2, true));
+	const tree = new TreeLane(record, { look: (i) => { looked = i; ask(); }, focus: (i) => { focus = i; tree.roving(i); ask(); }, click: (i) => { focus = i; if (!mark(i)) ask(); }, grow: (k) => { stop(); grow(k); }, zoom: () => setZoom() });
+	const whys = new WhyLane(record), time = new TimeLane(record), cache = new CacheLane(record), code = new CodeLane(record);
+	const kindsUsed = header.kinds.filter((_, k) => a.out_kind.includes(k));
+	const legend = h("div", { class: "legend" }, ...kindsUsed.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", {}, k.mark) : "", k.word))));
+	const notes = header.notes.map((note) => h("p", { class: "soft note" }, note));
+	const grid = h("div", { class: "grid" }, tree.node, h("div", { class: "side" }, whys.node, code.node)), pair = h("div", { class: "pair" }, time.node, cache.node);
+	root.append(
+		h("div", { class: "head" }, h("strong", {}, run.method), h("span", { class: "soft" }, run.model + (run.draft ? ` ← ${run.draft}` : "")),
+			h("span", { class: `badge ${badge}`, title: "whether the text is the target's own" }, run.exactness ?? "not said"),
+			header.prompts.length > 1 ? h("label", { class: "chooser" }, h("span", { class: "soft" }, "prompt "), chooser) : "",
+			h("details", { class: "prompt" }, promptLine, promptText), legend,
+			h("span", { class: "tools" }, press(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), press("?", "keys (?)", () => help.toggle()))),
+		...notes,
+		h("div", { class: "controls" }, h("span", { class: "group" }, press(icon("first"), "the prefill (Home)", () => seek(prompt.first)), press(icon("back"), "back (←)", () => step(-1)), play, press(icon("on"), "on (→)", () => step(1), { class: "on" }), press(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
+			overview.node, where, steps, byPhase, byLevel, guessing, speeds),
+		board, said, text.node,
+		grid, pair);
+	el.append(root);
 
-  const replayed = run.replayed ? h("p", { class: "soft replayed" }, `A what-if, not a run: ${run.replayed}.`) : "";
+	const startPhase = () => (growth || (predict && !scored.has(row)) ? 0 : 2);
+	const stage = () => (grown === null || phase > 0 ? null : growthOf(record.cycle(row))[grown] ?? null);
+	const waits = (at) => predict && !scored.has(at) && record.cycle(at).sent > 0;
 
-  root.append(
-    h("div", { class: "head" }, h("strong", {}, run.method), h("span", { class: "soft" }, run.model + (run.draft ? ` ← ${run.draft}` : "")),
-      h("span", { class: `badge ${badge}`, title: "whether the text is the target's own" }, run.exactness ?? "not said"),
-      header.prompts.length > 1 ? h("label", { class: "chooser" }, h("span", { class: "soft" }, "prompt "), chooser) : "",
-      h("span", { class: "tools" }, button(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), button("?", "keys (?)", () => help.toggle()))),
-    h("details", { class: "prompt" }, promptLine, promptText), note, silent, replayed,
-    h("div", { class: "controls" }, h("span", { class: "group" }, button(icon("first"), "the prefill (Home)", () => seek(prompt.first)), button(icon("back"), "back (←)", () => step(-1)), play, button(icon("on"), "on (→)", () => step(1), { class: "on" }), button(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
-      overview.node, where, steps, byPhase, guessing, speeds),
-    board, said, text.node, legend,
-    h("div", { class: "grid" }, h("div", { class: "main" }, tree.node, h("div", { class: "pair" }, time.node, cache.node)), h("div", { class: "side" }, whys.node, code.node)));
-  el.append(root);
+	function open(index) {
+		prompt = header.prompts[index];
+		chooser.value = index;
+		promptLine.textContent = `Prompt${header.prompts.length > 1 ? ` ${prompt.prompt + 1}` : ""}: ${prompt.text ? prompt.text.replace(/\s+/g, " ").slice(0, 90) + (prompt.text.length > 90 ? "…" : "") : "not in the trace"}`;
+		promptText.textContent = prompt.text || "not in the trace";
+		tree.first = prompt.first;
+		overview.open(prompt.first, prompt.last);
+		time.scale(prompt.first, prompt.last);
+	}
+	// Everything at the cursor.
+	function show(at, to, tellModel, stageAt = growth ? 0 : null) {
+		at = Math.max(prompt.first, Math.min(prompt.last - 1, at));
+		if (to > 0 || growthOf(record.cycle(at)).length < 2) stageAt = null;
+		grown = stageAt;
+		if (at !== row) { guesses = new Set(); focus = looked = null; tree.hover = null; }
+		row = at;
+		phase = waits(row) ? 0 : to;
+		const cycle = record.cycle(row), whole = phase === 2 && !substeps && !predict && !growth, part = stage();
+		where.textContent = `cycle ${cycle.number} / ${a.cycle[prompt.last - 1]}`;
+		[...steps.children].forEach((node, i) => { pressed(node, i === phase); node.disabled = waits(row) && i > 0; });
+		const line = waits(row) ? `${narrate(cycle, 0, false, part)} Which survive?` : narrate(cycle, phase, whole, part);
+		said.textContent = line;
+		said.setAttribute("aria-live", playing && speed > 1 ? "off" : "polite");
+		overview.draw(row - prompt.first, `cycle ${cycle.number}, ${PHASES[phase]}`);
+		text.draw(cycle, phase, prompt.first);
+		plant();
+		time.whole = code.whole = whole;
+		time.draw(cycle, phase);
+		cache.draw(cycle, phase);
+		code.draw(cycle, phase, whole);
+		guessed(cycle);
+		need();
+		ask();
+		if (tellModel) tell();
+		text.toEnd(); // last, so that a step lays the page out once
+	}
+	// In predict mode the draft keeps its own order: the accepted path on top would tell.
+	function plant() {
+		const cycle = record.cycle(row);
+		tree.draw(cycle, phase, predict && cycle.sent ? guesses : null, stage(), !predict);
+	}
+	// A step of the draft's growth; after the last one the draft is whole.
+	function grow(k) {
+		const stages = growthOf(record.cycle(row)).length;
+		show(row, 0, true, Math.max(0, Math.min(stages - 1, k)));
+	}
+	// The node that the panel speaks of: under the pointer, focused, else the one that says most.
+	function ask() {
+		const cycle = record.cycle(row);
+		const best = cycle.rejected >= 0 && phase > 0 ? cycle.rejected : phase > 0 && cycle.extra >= 0 ? cycle.n : cycle.n ? tree.order[0] : null;
+		const valid = (i) => i !== null && i < cycle.n + (phase > 0 && cycle.extra >= 0 ? 1 : 0) && tree.pool[i].g.had.display === "inline";
+		const i = valid(looked) ? looked : valid(focus) ? focus : best;
+		whys.draw(cycle, i, phase, stage());
+		tree.light(i, valid(looked) || valid(focus));
+		tree.roving(valid(focus) ? focus : i);
+	}
+	// The chunk that this cycle needs, and then the next one.
+	function need() {
+		const now = record.chunkOf(row);
+		for (const number of [now, now + 1]) {
+			if (number >= header.chunks || record.chunks.has(number)) continue;
+			if (record.take(model.get("chunk")) === number) continue;
+			if (asked !== number) {
+				asked = number;
+				model.set("want", number);
+				model.save_changes();
+			}
+			return;
+		}
+	}
+	function arrived() {
+		const number = record.take(model.get("chunk"));
+		if (number === asked) asked = -1;
+		if (number === record.chunkOf(row)) { plant(); ask(); }
+		need();
+	}
+	function tell() {
+		const next = { prompt: header.prompts.indexOf(prompt), cycle: row - prompt.first, phase: PHASES[phase], playing, predict, substeps, growth, speed };
+		let changed = false;
+		for (const [name, value] of Object.entries(next)) if (model.get(name) !== value) { model.set(name, value); changed = true; }
+		if (changed) model.save_changes();
+	}
+	function seek(at) { stop(); show(at, startPhase(), true); }
+	// One step: a cycle, or a phase of it; in predict mode a step reveals before it goes on.
+	function step(way, small = substeps || growth) {
+		const stages = growthOf(record.cycle(row)).length;
+		if (phase === 0 && grown !== null && grown + way >= 0 && grown + way < stages) { grow(grown + way); return; }
+		if (way < 0 && phase === 1 && growth && stages > 1) { grow(stages - 1); return; }
+		if (way > 0 && waits(row)) { answer(); return; }
+		if (small && way > 0 && phase < 2) show(row, phase + 1, true);
+		else if (small && way < 0 && phase > 0 && !record.cycle(row).prefill) show(row, phase - 1, true);
+		else if (way > 0 ? row < prompt.last - 1 : row > prompt.first) show(row + way, small && way > 0 && !record.cycle(row + 1).prefill ? 0 : 2, true);
+	}
+	function stop() {
+		clearTimeout(timer);
+		if (!playing) return;
+		playing = false;
+		play.replaceChildren(icon("play"));
+		play.setAttribute("aria-label", "play (space)");
+		tell();
+	}
+	function toggle() {
+		if (playing) { stop(); return; }
+		if (row >= prompt.last - 1 && phase === 2) show(prompt.first, 2, false);
+		playing = true;
+		play.replaceChildren(icon("pause"));
+		play.setAttribute("aria-label", "pause (space)");
+		tell();
+		beat();
+	}
+	function beat() {
+		timer = setTimeout(() => {
+			if (!root.isConnected || waits(row) || (row >= prompt.last - 1 && phase === 2)) { stop(); return; }
+			step(1);
+			beat();
+		}, 1000 / speed / (substeps || growth ? 3 : 1));
+	}
+	function setSub(on) { substeps = on; pressed(byPhase, on); show(row, phase, true); }
+	function setGrowth(on) {
+		growth = on;
+		pressed(byLevel, on);
+		show(on && record.cycle(row).prefill && row < prompt.last - 1 ? row + 1 : row, on ? 0 : startPhase(), true);
+	}
+	function setZoom() {
+		tree.fit = !tree.fit;
+		pressed(tree.zoom, !tree.fit);
+		resize();
+	}
+	function setPredict(on) {
+		stop();
+		predict = on;
+		pressed(guessing, on);
+		board.hidden = !on;
+		root.classList.toggle("predicting", on);
+		arrange();
+		if (on && record.cycle(row).prefill && row < prompt.last - 1) show(row + 1, 0, true);
+		else show(row, on ? 0 : startPhase(), true);
+	}
+	function setProjector(on) {
+		root.classList.toggle("projector", on);
+		model.set("projector", on);
+		model.save_changes();
+		resize();
+	}
+	// A guess: a node survives with all above it, and only one child of each.
+	function mark(i) {
+		const cycle = record.cycle(row);
+		if (!waits(row) || i >= cycle.n || ["unsent", "pruned"].includes(cycle.status[i])) return false;
+		const below = (j) => { guesses.delete(j); for (const k of cycle.children[j + 1]) below(k); };
+		if (guesses.has(i)) below(i);
+		else for (let j = i; j >= 0; j = cycle.parent[j]) {
+			for (const k of cycle.children[cycle.parent[j] + 1]) if (k !== j) below(k);
+			guesses.add(j);
+		}
+		plant();
+		ask();
+		return true;
+	}
+	function answer() {
+		const cycle = record.cycle(row);
+		if (!waits(row)) return;
+		let right = 0, asked = 0, byBelief = 0;
+		const sure = new Set();
+		for (let i = 0; i < cycle.n; i++) {
+			if (["unsent", "pruned"].includes(cycle.status[i])) continue;
+			const survives = cycle.path.includes(i), parent = cycle.parent[i];
+			if ((cycle.value("q", i) ?? cycle.value("confidence", i) ?? 0) >= 0.5 && (parent < 0 || sure.has(parent))) sure.add(i);
+			asked++;
+			right += guesses.has(i) === survives;
+			byBelief += sure.has(i) === survives;
+		}
+		scored.set(row, [right, asked, byBelief]);
+		const total = [0, 1].map((k) => [...scored.values()].reduce((x, y) => x + y[k], 0));
+		model.set("score", total);
+		model.save_changes();
+		show(row, substeps || growth ? 1 : 2, true);
+	}
+	function guessed(cycle) {
+		if (!predict) return;
+		reveal.disabled = !waits(row);
+		const own = scored.get(row), all = [...scored.values()];
+		const sum = (k) => all.reduce((x, y) => x + y[k], 0);
+		const perfect = all.filter(([right, of]) => right === of).length;
+		score.textContent = (own ? `${own[0]} of ${own[1]} right here. ` : cycle.sent ? "" : "Nothing to guess in this cycle. ") +
+			(all.length ? `Score: ${sum(0)} of ${sum(1)} nodes (${Math.round((100 * sum(0)) / sum(1))} %), ${perfect} of ${count(all.length, "draft")} wholly right; trusting every q ≥ 0.5 would have scored ${sum(2)}.` : "");
+	}
+	function move(way) {
+		const { order } = tree, at = order.indexOf(focus);
+		if (!order.length) return;
+		looked = null;
+		focus = order[at < 0 ? (way > 0 ? 0 : order.length - 1) : Math.max(0, Math.min(order.length - 1, at + way))];
+		tree.roving(focus);
+		tree.pool[focus].g.focus({ preventScroll: true });
+		tree.pool[focus].g.scrollIntoView?.({ block: "nearest", inline: "nearest", behavior: still() ? "auto" : "smooth" });
+		ask();
+	}
+	function turn(way) {
+		const i = header.prompts.indexOf(prompt) + way;
+		if (i >= 0 && i < header.prompts.length) choose(i);
+	}
+	function choose(i) { stop(); open(i); show(prompt.first, 2, true); }
 
-  const startPhase = () => (predict && !scored.has(row) ? 0 : 2);
-  const waits = (at) => predict && !scored.has(at) && record.cycle(at).sent > 0;
+	keys(root, help, ({ key, shiftKey, target }) => (target === tree.growing && key.length > 1 ? {} : {
+		ArrowRight: () => { stop(); step(1, shiftKey || substeps || growth); }, ArrowLeft: () => { stop(); step(-1, shiftKey || substeps || growth); },
+		ArrowDown: () => move(1), ArrowUp: () => move(-1),
+		Home: () => seek(prompt.first), End: () => seek(prompt.last - 1), " ": toggle,
+		Enter: target.dataset?.i !== undefined ? () => mark(+target.dataset.i) : null,
+		s: () => setSub(!substeps), g: () => { stop(); setGrowth(!growth); }, z: () => setZoom(), m: () => setPredict(!predict), r: () => answer(),
+		p: () => setProjector(!root.classList.contains("projector")), "[": () => turn(-1), "]": () => turn(1), "?": () => help.toggle(),
+	}));
+	// Keys belong to the player once it was clicked.
+	root.addEventListener("pointerdown", (event) => { if (!event.target.closest("button, select, input, summary, [tabindex='0']")) root.focus({ preventScroll: true }); });
+	chooser.addEventListener("change", () => choose(+chooser.value));
+	speeds.addEventListener("change", () => { speed = +speeds.value; tell(); });
 
-  function open(index) {
-    prompt = header.prompts[index];
-    chooser.value = index;
-    promptLine.textContent = `Prompt${header.prompts.length > 1 ? ` ${prompt.prompt + 1}` : ""}: ${prompt.text ? prompt.text.replace(/\s+/g, " ").slice(0, 90) + (prompt.text.length > 90 ? "…" : "") : "not in the trace"}`;
-    promptText.textContent = prompt.text || "not in the trace";
-    tree.first = prompt.first;
-    overview.open(prompt.first, prompt.last);
-    time.scale(prompt.first, prompt.last);
-  }
-  // Everything at the cursor.
-  function show(at, to, tellModel) {
-    at = Math.max(prompt.first, Math.min(prompt.last - 1, at));
-    if (at !== row) { guesses = new Set(); focus = looked = null; tree.hover = null; }
-    row = at;
-    phase = waits(row) ? 0 : to;
-    const cycle = record.cycle(row), whole = phase === 2 && !substeps && !predict;
-    where.textContent = `cycle ${cycle.number} / ${a.cycle[prompt.last - 1]}`;
-    [...steps.children].forEach((node, i) => { node.setAttribute("aria-pressed", String(i === phase)); node.disabled = waits(row) && i > 0; });
-    const line = waits(row) ? `${narrate(cycle, 0, false)} Which survive?` : narrate(cycle, phase, whole);
-    said.textContent = line;
-    said.setAttribute("aria-live", playing && speed > 1 ? "off" : "polite");
-    overview.draw(row - prompt.first, `cycle ${cycle.number}, ${PHASES[phase]}`);
-    text.draw(cycle, phase, prompt.first);
-    tree.draw(cycle, phase, predict && cycle.sent ? guesses : null);
-    time.whole = code.whole = whole;
-    time.draw(cycle, phase);
-    cache.draw(cycle, phase);
-    code.draw(cycle, phase, whole);
-    guessed(cycle);
-    need();
-    ask();
-    if (tellModel) tell();
-    text.toEnd(); // last, so that a step lays the page out once
-  }
-  // The node that the panel speaks of: under the pointer, focused, else the one that says most.
-  function ask() {
-    const cycle = record.cycle(row);
-    const best = cycle.rejected >= 0 && phase > 0 ? cycle.rejected : phase > 0 && cycle.extra >= 0 ? cycle.n : cycle.n ? 0 : null;
-    const valid = (i) => i !== null && i < cycle.n + (phase > 0 && cycle.extra >= 0 ? 1 : 0);
-    const i = valid(looked) ? looked : valid(focus) ? focus : best;
-    whys.draw(cycle, i, phase);
-    tree.light(i);
-    tree.roving(valid(focus) ? focus : i);
-  }
-  // The chunk that this cycle needs, and then the next one.
-  function need() {
-    const now = record.chunkOf(row);
-    for (const number of [now, now + 1]) {
-      if (number >= header.chunks || record.chunks.has(number)) continue;
-      if (record.take(model.get("chunk")) === number) continue;
-      if (asked !== number) {
-        asked = number;
-        model.set("want", number);
-        model.save_changes();
-      }
-      return;
-    }
-  }
-  function arrived() {
-    const number = record.take(model.get("chunk"));
-    if (number === asked) asked = -1;
-    const cycle = record.cycle(row);
-    if (number === record.chunkOf(row)) { tree.draw(cycle, phase, predict && cycle.sent ? guesses : null); ask(); }
-    need();
-  }
-  function tell() {
-    const next = { prompt: header.prompts.indexOf(prompt), cycle: row - prompt.first, phase: PHASES[phase], playing, predict, substeps, speed };
-    let changed = false;
-    for (const [name, value] of Object.entries(next)) if (model.get(name) !== value) { model.set(name, value); changed = true; }
-    if (changed) model.save_changes();
-  }
-  function seek(at) { stop(); show(at, startPhase(), true); }
-  // One step: a cycle, or a phase of it; in predict mode a step reveals before it goes on.
-  function step(way, small = substeps) {
-    if (way > 0 && waits(row)) { answer(); return; }
-    if (small && way > 0 && phase < 2) show(row, phase + 1, true);
-    else if (small && way < 0 && phase > 0 && !record.cycle(row).prefill) show(row, phase - 1, true);
-    else if (way > 0 ? row < prompt.last - 1 : row > prompt.first) show(row + way, small && way > 0 && !record.cycle(row + 1).prefill ? 0 : 2, true);
-  }
-  function stop() {
-    clearTimeout(timer);
-    if (!playing) return;
-    playing = false;
-    play.replaceChildren(icon("play"));
-    play.setAttribute("aria-label", "play (space)");
-    tell();
-  }
-  function toggle() {
-    if (playing) { stop(); return; }
-    if (row >= prompt.last - 1 && phase === 2) show(prompt.first, 2, false);
-    playing = true;
-    play.replaceChildren(icon("pause"));
-    play.setAttribute("aria-label", "pause (space)");
-    tell();
-    beat();
-  }
-  function beat() {
-    timer = setTimeout(() => {
-      if (!root.isConnected || waits(row) || (row >= prompt.last - 1 && phase === 2)) { stop(); return; }
-      step(1);
-      beat();
-    }, 1000 / speed / (substeps ? 3 : 1));
-  }
-  function setSub(on) { substeps = on; byPhase.setAttribute("aria-pressed", String(on)); show(row, phase, true); }
-  function setPredict(on) {
-    stop();
-    predict = on;
-    guessing.setAttribute("aria-pressed", String(on));
-    board.hidden = !on;
-    root.classList.toggle("predicting", on);
-    if (on && record.cycle(row).prefill && row < prompt.last - 1) show(row + 1, 0, true);
-    else show(row, on ? 0 : 2, true);
-  }
-  function setProjector(on) {
-    root.classList.toggle("projector", on);
-    model.set("projector", on);
-    model.save_changes();
-    resize();
-  }
-  // A guess: a node survives with all above it, and only one child of each.
-  function mark(i) {
-    const cycle = record.cycle(row);
-    if (!waits(row) || i >= cycle.n || ["unsent", "pruned"].includes(cycle.status[i])) return false;
-    const below = (j) => { guesses.delete(j); for (const k of cycle.children[j + 1]) below(k); };
-    if (guesses.has(i)) below(i);
-    else for (let j = i; j >= 0; j = cycle.parent[j]) {
-      for (const k of cycle.children[cycle.parent[j] + 1]) if (k !== j) below(k);
-      guesses.add(j);
-    }
-    tree.draw(cycle, phase, guesses);
-    ask();
-    return true;
-  }
-  function answer() {
-    const cycle = record.cycle(row);
-    if (!waits(row)) return;
-    let right = 0, asked = 0, byBelief = 0;
-    const sure = new Set();
-    for (let i = 0; i < cycle.n; i++) {
-      if (["unsent", "pruned"].includes(cycle.status[i])) continue;
-      const survives = cycle.path.includes(i), parent = cycle.parent[i];
-      if ((cycle.value("q", i) ?? cycle.value("confidence", i) ?? 0) >= 0.5 && (parent < 0 || sure.has(parent))) sure.add(i);
-      asked++;
-      right += guesses.has(i) === survives;
-      byBelief += sure.has(i) === survives;
-    }
-    scored.set(row, [right, asked, byBelief]);
-    const total = [0, 1].map((k) => [...scored.values()].reduce((x, y) => x + y[k], 0));
-    model.set("score", total);
-    model.save_changes();
-    show(row, substeps ? 1 : 2, true);
-  }
-  function guessed(cycle) {
-    if (!predict) return;
-    reveal.disabled = !waits(row);
-    const own = scored.get(row), all = [...scored.values()];
-    const sum = (k) => all.reduce((x, y) => x + y[k], 0);
-    const perfect = all.filter(([right, of]) => right === of).length;
-    score.textContent = (own ? `${own[0]} of ${own[1]} right here. ` : cycle.sent ? "" : "Nothing to guess in this cycle. ") +
-      (all.length ? `Score: ${sum(0)} of ${sum(1)} nodes (${Math.round((100 * sum(0)) / sum(1))} %), ${perfect} of ${many(all.length, "draft")} wholly right; trusting every q ≥ 0.5 would have scored ${sum(2)}.` : "");
-  }
-  function move(way) {
-    const cycle = record.cycle(row), count = cycle.n + (phase > 0 && cycle.extra >= 0 ? 1 : 0);
-    if (!count) return;
-    looked = null;
-    focus = focus === null ? (way > 0 ? 0 : count - 1) : Math.max(0, Math.min(count - 1, focus + way));
-    tree.roving(focus);
-    tree.pool[focus].g.focus({ preventScroll: true });
-    tree.pool[focus].g.scrollIntoView?.({ block: "nearest", inline: "nearest", behavior: still() ? "auto" : "smooth" });
-    ask();
-  }
-  function turn(way) {
-    const i = header.prompts.indexOf(prompt) + way;
-    if (i >= 0 && i < header.prompts.length) choose(i);
-  }
-  function choose(i) { stop(); open(i); show(prompt.first, 2, true); }
-
-  root.addEventListener("keydown", (event) => {
-    event.stopPropagation(); // the notebook has shortcuts of its own
-    const at = event.target, tag = at.tagName;
-    if (event.ctrlKey || event.metaKey || event.altKey || tag === "SELECT") return;
-    if (event.key === "Escape") { help.close(); return; }
-    if (help.open && event.key !== "?") return;
-    const pressing = tag === "BUTTON" || tag === "SUMMARY";
-    const acts = {
-      ArrowRight: () => { stop(); step(1, event.shiftKey || substeps); }, ArrowLeft: () => { stop(); step(-1, event.shiftKey || substeps); },
-      ArrowDown: () => move(1), ArrowUp: () => move(-1),
-      Home: () => seek(prompt.first), End: () => seek(prompt.last - 1),
-      " ": pressing ? null : toggle,
-      Enter: at.dataset?.i !== undefined ? () => mark(+at.dataset.i) : null,
-      s: () => setSub(!substeps), m: () => setPredict(!predict), r: () => answer(), p: () => setProjector(!root.classList.contains("projector")),
-      "[": () => turn(-1), "]": () => turn(1), "?": () => help.toggle(),
-    };
-    const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
-  });
-  // Keys belong to the player once it was clicked.
-  root.addEventListener("pointerdown", (event) => { if (!event.target.closest("button, select, input, summary, [tabindex='0']")) root.focus({ preventScroll: true }); });
-  chooser.addEventListener("change", () => choose(+chooser.value));
-  speeds.addEventListener("change", () => { speed = +speeds.value; tell(); });
-
-  // Beside each other where there is room, in the letters' measure; a container query would cost a layout a step.
-  function arrange() {
-    root.classList.toggle("narrow", el.clientWidth < 58 * (parseFloat(getComputedStyle(root).fontSize) || 14));
-    tree.size();
-  }
-  function resize() { arrange(); show(row, phase, false); }
-  let width = 0;
-  const observer = new ResizeObserver(() => { if (el.clientWidth !== width) { width = el.clientWidth; resize(); } });
-  const clampPrompt = () => Math.max(0, Math.min(header.prompts.length - 1, model.get("prompt")));
-  // What Python sets.
-  const follow = () => {
-    if (header.prompts.indexOf(prompt) !== clampPrompt()) open(clampPrompt());
-    const at = prompt.first + model.get("cycle"), to = PHASES.indexOf(model.get("phase"));
-    if (at !== row || to !== phase) show(at, to, false);
-  };
-  const watch = [
-    ["change:prompt", follow], ["change:cycle", follow], ["change:phase", follow], ["change:chunk", arrived],
-    ["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
-    ["change:predict", () => { if (model.get("predict") !== predict) setPredict(model.get("predict")); }],
-    ["change:substeps", () => { if (model.get("substeps") !== substeps) setSub(model.get("substeps")); }],
-    ["change:speed", () => setSpeed(model.get("speed"))],
-    ["change:projector", () => { if (root.classList.contains("projector") !== model.get("projector")) setProjector(model.get("projector")); }],
-  ];
-  function setSpeed(x) {
-    speed = x > 0 ? x : 1;
-    if (![...speeds.options].some((o) => +o.value === speed)) speeds.append(h("option", { value: speed }, `${speed}/s`));
-    speeds.value = speed;
-  }
-  for (const [name, act] of watch) model.on(name, act);
-  const untheme = followTheme(root, model);
-  setSpeed(model.get("speed"));
-  substeps = model.get("substeps");
-  byPhase.setAttribute("aria-pressed", String(substeps));
-  root.classList.toggle("projector", model.get("projector"));
-  open(clampPrompt());
-  arrange();
-  width = el.clientWidth;
-  row = prompt.first;
-  show(prompt.first + model.get("cycle"), Math.max(0, PHASES.indexOf(model.get("phase"))), false);
-  if (model.get("predict")) setPredict(true);
-  if (model.get("playing")) toggle();
-  observer.observe(el);
-  return () => {
-    clearTimeout(timer);
-    observer.disconnect();
-    untheme();
-    for (const [name, act] of watch) model.off(name, act);
-  };
+	// Beside each other where there is room, in the letters' measure; a container query would cost a layout a step.
+	function arrange() {
+		root.classList.toggle("narrow", el.clientWidth < 58 * (parseFloat(getComputedStyle(root).fontSize) || 14));
+		// what is left of the window when all else stands: the tree and its signals fit into it
+		tree.size(0);
+		const { em } = tree, above = grid.offsetTop, below = root.classList.contains("narrow") ? 0 : pair.offsetHeight + 0.6 * em;
+		const own = tree.node.firstChild.offsetHeight + Math.max(tree.legend.offsetHeight, (tree.sources.length ? 2.8 : 1.4) * em) + 2.2 * em;
+		const free = innerHeight - above - below - 0.8 * em;
+		tree.size(Math.max(16 * em, Math.min(42 * em, free - own)));
+		root.style.setProperty("--tall", `${Math.max(22 * em, Math.min(free, whys.node.offsetHeight + code.tall + 2 * em))}px`);
+		code.size();
+	}
+	function resize() { arrange(); show(row, phase, false, grown); }
+	let width = 0;
+	const observer = new ResizeObserver(() => { if (el.clientWidth !== width) { width = el.clientWidth; resize(); } });
+	const clampPrompt = () => Math.max(0, Math.min(header.prompts.length - 1, model.get("prompt")));
+	// What Python sets.
+	const follow = () => {
+		if (header.prompts.indexOf(prompt) !== clampPrompt()) open(clampPrompt());
+		const at = prompt.first + model.get("cycle"), to = PHASES.indexOf(model.get("phase"));
+		if (at !== row || to !== phase) show(at, to, false);
+	};
+	const deaf = listen(root, model, [
+		["change:prompt", follow], ["change:cycle", follow], ["change:phase", follow], ["change:chunk", arrived],
+		["change:speed", () => setSpeed(model.get("speed"))],
+		...Object.entries({
+			playing: [() => playing, toggle], predict: [() => predict, setPredict], substeps: [() => substeps, setSub], growth: [() => growth, setGrowth],
+			projector: [() => root.classList.contains("projector"), setProjector],
+		}).map(([name, [now, act]]) => [`change:${name}`, () => { if (model.get(name) !== now()) act(model.get(name)); }]),
+	]);
+	function setSpeed(x) {
+		speed = x > 0 ? x : 1;
+		if (![...speeds.options].some((o) => +o.value === speed)) speeds.append(h("option", { value: speed }, `${speed}/s`));
+		speeds.value = speed;
+	}
+	setSpeed(model.get("speed"));
+	substeps = model.get("substeps");
+	pressed(byPhase, substeps);
+	root.classList.toggle("projector", model.get("projector"));
+	open(clampPrompt());
+	arrange();
+	width = el.clientWidth;
+	row = prompt.first;
+	show(prompt.first + model.get("cycle"), Math.max(0, PHASES.indexOf(model.get("phase"))), false);
+	resize(); // with all that was drawn
+	if (model.get("growth")) setGrowth(true);
+	if (model.get("predict")) setPredict(true);
+	if (model.get("playing")) toggle();
+	observer.observe(el);
+	return () => {
+		clearTimeout(timer);
+		observer.disconnect();
+		deaf();
+	};
 }
 
 export default { render };

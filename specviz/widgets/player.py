@@ -30,6 +30,7 @@ class Player(AnyWidget):
     - ``playing``, and ``speed`` in cycles a second.
     - ``predict``: whether verdicts wait for the reader's guess; ``score`` is (right, guessed) so far.
     - ``substeps``: whether a step goes draft, verify, commit or a whole cycle.
+    - ``growth``: whether each draft grows level by level, then shows what threshold and budget cut.
     - ``theme``: ``auto``, ``light`` or ``dark``; ``projector``: whether everything is larger.
     """
 
@@ -46,6 +47,7 @@ class Player(AnyWidget):
     predict = t.Bool(False).tag(sync=True)
     score = t.List(t.Int(), [0, 0]).tag(sync=True)
     substeps = t.Bool(False).tag(sync=True)
+    growth = t.Bool(False).tag(sync=True)
     theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
     projector = t.Bool(False).tag(sync=True)
 
@@ -69,7 +71,18 @@ class Player(AnyWidget):
             self.chunk = pack(*self._chunks[change["new"]])
 
 
-STATE = ("prompt", "cycle", "phase", "playing", "speed", "predict", "substeps", "theme", "projector")
+STATE = (
+    "prompt",
+    "cycle",
+    "phase",
+    "playing",
+    "speed",
+    "predict",
+    "substeps",
+    "growth",
+    "theme",
+    "projector",
+)
 
 
 def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Any) -> Player:

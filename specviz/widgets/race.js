@@ -6,555 +6,535 @@ const DASHES = ["", "7 4", "2 3", "10 3 2 3", "5 2", "1 4"];
 const RANKS = ["①", "②", "③"]; // the longest waits
 const PACES = [6, 12, 24, 48, 96]; // seconds that the slowest lane takes on the screen
 const RACE_KEYS = [
-  ["← →", "the previous or next pass that brought tokens"],
-  ["Shift ← →", "a hundredth of the race"],
-  ["space", "play or pause"],
-  ["Home End", "the start, the finish"],
-  ["L", "the next change of the lead"],
-  ["W", "the next of the longest waits"],
-  ["P", "projector: everything larger"],
-  ["?", "this list; Escape closes it"],
+	["← →", "the previous or next pass that brought tokens"],
+	["Shift ← →", "a hundredth of the race"],
+	["space", "play or pause"],
+	["Home End", "the start, the finish"],
+	["L", "the next change of the lead"],
+	["W", "the next of the longest waits"],
+	["P", "projector: everything larger"],
+	["?", "this list; Escape closes it"],
 ];
 
-const ms = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.1 ? 1 : 0)} ms`);
-const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const times = (x) => `${x.toFixed(2)}×`;
 
 // How many of a sorted array's entries are at most t.
 function upTo(sorted, t) {
-  let low = 0, high = sorted.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (sorted[middle] <= t) low = middle + 1;
-    else high = middle;
-  }
-  return low;
+	let low = 0, high = sorted.length;
+	while (low < high) {
+		const middle = (low + high) >> 1;
+		if (sorted[middle] <= t) low = middle + 1;
+		else high = middle;
+	}
+	return low;
 }
 
 // One lane: its arrays, and what follows from a time.
 class Lane {
-  constructor(index, told, arrays, prefix) {
-    Object.assign(this, told, { index, glyph: GLYPHS[index % GLYPHS.length] });
-    for (const name of told.columns) this[name] = arrays[prefix + name];
-    this.passes = this.end_time.length;
-    this.first = new Int32Array(this.passes).fill(-1); // first token of each block
-    this.at = new Map(); // output position -> tokens that ever stood there
-    for (let i = 0; i < this.block.length; i++) {
-      if (this.first[this.block[i]] < 0) this.first[this.block[i]] = i;
-      const here = this.at.get(this.position[i]);
-      if (here) here.push(i);
-      else this.at.set(this.position[i], [i]);
-    }
-  }
-  done(t) { return upTo(this.end_time, t); }
-  standing(t) { const k = this.done(t); return k ? this.stands[k - 1] : 0; }
-  finished(t) { return this.end !== "" && t >= this.finish; }
-  token(position, t) { // the token that stands at a position, or -1
-    const here = this.at.get(position) ?? [];
-    for (let i = here.length - 1; i >= 0; i--) {
-      const block = this.block[here[i]];
-      if (this.end_time[block] <= t) return this.gone[here[i]] > t ? here[i] : -1;
-    }
-    return -1;
-  }
-  // What the lane is doing at t: [phase, share of the block that has passed].
-  doing(t, phases) {
-    if (t < this.prefill) return ["prefill", t / this.prefill];
-    const k = this.done(t);
-    if (k >= this.passes) return [this.end ? "finished" : "cut off", 1];
-    const width = this.end_time[k] - this.begin[k];
-    let left = t - this.begin[k];
-    for (const phase of phases) {
-      left -= this[phase][k];
-      if (left < 0) return [phase, width ? (t - this.begin[k]) / width : 1];
-    }
-    return ["rest", width ? (t - this.begin[k]) / width : 1];
-  }
-  passSentence(k, kinds) {
-    const tokens = this.tokens[k], first = this.first[k];
-    const words = [];
-    for (let i = first; first >= 0 && i < first + tokens; i++) {
-      const word = kinds[this.kind[i]].word, last = words[words.length - 1];
-      if (last && last[0] === word) last[1]++;
-      else words.push([word, 1]);
-    }
-    const came = words.map(([word, n]) => `${n} ${word}`).join(", ");
-    const sent = this.sent[k] ? `; ${this.accepted[k]} of ${this.sent[k]} drafted accepted` : "";
-    return `cycle ${this.cycle[k]} took ${ms(this.end_time[k] - this.begin[k])} and brought ${count(tokens, "token")} (${came}${sent})`;
-  }
+	constructor(index, told, arrays, prefix) {
+		Object.assign(this, told, { index, glyph: GLYPHS[index % GLYPHS.length] });
+		for (const name of told.columns) this[name] = arrays[prefix + name];
+		this.passes = this.end_time.length;
+		this.first = new Int32Array(this.passes).fill(-1); // first token of each block
+		this.at = new Map(); // output position -> tokens that ever stood there
+		for (let i = 0; i < this.block.length; i++) {
+			if (this.first[this.block[i]] < 0) this.first[this.block[i]] = i;
+			const here = this.at.get(this.position[i]);
+			if (here) here.push(i);
+			else this.at.set(this.position[i], [i]);
+		}
+	}
+	done(t) { return upTo(this.end_time, t); }
+	standing(t) { const k = this.done(t); return k ? this.stands[k - 1] : 0; }
+	finished(t) { return this.end !== "" && t >= this.finish; }
+	token(position, t) { // the token that stands at a position, or -1
+		const here = this.at.get(position) ?? [];
+		for (let i = here.length - 1; i >= 0; i--) {
+			const block = this.block[here[i]];
+			if (this.end_time[block] <= t) return this.gone[here[i]] > t ? here[i] : -1;
+		}
+		return -1;
+	}
+	// What the lane is doing at t: [phase, share of the block that has passed].
+	doing(t, phases) {
+		if (t < this.prefill) return ["prefill", t / this.prefill];
+		const k = this.done(t);
+		if (k >= this.passes) return [this.end ? "finished" : "cut off", 1];
+		const width = this.end_time[k] - this.begin[k];
+		let left = t - this.begin[k];
+		for (const phase of phases) {
+			left -= this[phase][k];
+			if (left < 0) return [phase, width ? (t - this.begin[k]) / width : 1];
+		}
+		return ["rest", width ? (t - this.begin[k]) / width : 1];
+	}
+	passSentence(k, kinds) {
+		const tokens = this.tokens[k], first = this.first[k];
+		const words = [];
+		for (let i = first; first >= 0 && i < first + tokens; i++) {
+			const word = kinds[this.kind[i]].word, last = words[words.length - 1];
+			if (last && last[0] === word) last[1]++;
+			else words.push([word, 1]);
+		}
+		const came = words.map(([word, n]) => `${n} ${word}`).join(", ");
+		const sent = this.sent[k] ? `; ${this.accepted[k]} of ${this.sent[k]} drafted accepted` : "";
+		return `cycle ${this.cycle[k]} took ${ms(this.end_time[k] - this.begin[k])} and brought ${count(tokens, "token")} (${came}${sent})`;
+	}
 }
 
 // Lanes in the order of the race at t: who has finished, by time; then who has more tokens.
 function ranking(lanes, t) {
-  return [...lanes].sort((a, b) => {
-    const over = b.finished(t) - a.finished(t);
-    if (over) return over;
-    if (a.finished(t)) return a.finish - b.finish || a.index - b.index;
-    return b.standing(t) - a.standing(t) || a.index - b.index;
-  });
+	return [...lanes].sort((a, b) => {
+		const over = b.finished(t) - a.finished(t);
+		if (over) return over;
+		if (a.finished(t)) return a.finish - b.finish || a.index - b.index;
+		return b.standing(t) - a.standing(t) || a.index - b.index;
+	});
 }
 
 function leaderSentence(field, lanes, t) {
-  const [first, second] = ranking(lanes, t);
-  const warn = field.comparable ? "" : " (the clocks are not comparable)";
-  if (first.finished(t)) {
-    const over = lanes.filter((lane) => lane.finished(t));
-    if (over.length < lanes.length) return `${first.name} has finished after ${ms(first.finish)}${warn}.`;
-    const rest = ranking(lanes, t).slice(1).map((lane) => `${lane.name} after ${ms(lane.finish)}`);
-    return `${first.name} finished first, after ${ms(first.finish)}; ${rest.join(", ")}${warn}.`;
-  }
-  const lead = first.standing(t) - second.standing(t);
-  if (!first.standing(t)) return `All are reading the prompt (prefill) or at their first pass${warn}.`;
-  if (!lead) {
-    const level = lanes.filter((lane) => lane.standing(t) === first.standing(t)).map((lane) => lane.name);
-    return `${level.join(" and ")} are level at ${count(first.standing(t), "token")}${warn}.`;
-  }
-  return `${first.name} leads with ${count(first.standing(t), "token")}, ${lead} ahead of ${second.name}${warn}.`;
+	const [first, second] = ranking(lanes, t);
+	const warn = field.comparable ? "" : " (the clocks are not comparable)";
+	if (first.finished(t)) {
+		const over = lanes.filter((lane) => lane.finished(t));
+		if (over.length < lanes.length) return `${first.name} has finished after ${ms(first.finish)}${warn}.`;
+		const rest = ranking(lanes, t).slice(1).map((lane) => `${lane.name} after ${ms(lane.finish)}`);
+		return `${first.name} finished first, after ${ms(first.finish)}; ${rest.join(", ")}${warn}.`;
+	}
+	const lead = first.standing(t) - second.standing(t);
+	if (!first.standing(t)) return `All are reading the prompt (prefill) or at their first pass${warn}.`;
+	if (!lead) {
+		const level = lanes.filter((lane) => lane.standing(t) === first.standing(t)).map((lane) => lane.name);
+		return `${level.join(" and ")} are level at ${count(first.standing(t), "token")}${warn}.`;
+	}
+	return `${first.name} leads with ${count(first.standing(t), "token")}, ${lead} ahead of ${second.name}${warn}.`;
 }
 
 // ---------------------------------------------------------------- the strip: lanes by output position
 
 class Strip {
-  constructor(kinds, phases, seek) {
-    Object.assign(this, { kinds, phases, seek, rows: [], shown: [0, 0] });
-    this.node = h("div", { class: "strip", tabindex: "0", role: "group", "aria-label": "tokens by output position" });
-    this.node.addEventListener("scroll", () => { if (!this.moving) this.held = true; this.window(); this.draw(this.t); });
-  }
-  open(field, lanes) {
-    this.lanes = lanes;
-    this.field = field;
-    this.held = false;
-    const most = Math.max(...lanes.map((lane) => lane.stands.length ? Math.max(...lane.stands) : 0));
-    this.columns = most + 2;
-    this.ruler = h("div", { class: "ruler" });
-    this.node.replaceChildren(h("div", { class: "row head" }, h("div", { class: "who" }, "output position"), this.ruler));
-    this.rows = lanes.map((lane) => {
-      const track = h("div", { class: "track" });
-      const now = h("span", { class: "now" });
-      const who = h("div", { class: "who" }, h("b", { class: `l${lane.index % 6}` }, lane.glyph), h("span", { class: "name" }, lane.name), now);
-      const head = h("div", { class: "runner" }, h("i"), h("span"));
-      track.append(head);
-      let part = null;
-      if (lane.parts >= 0) {
-        part = h("div", { class: "parts", title: `from here the text is not ${this.base().name}'s` }, "≠");
-        track.append(part);
-      }
-      this.node.append(h("div", { class: "row" }, who, track));
-      return { lane, track, now, head, part, cells: new Map(), blocks: new Map() };
-    });
-    this.size();
-    this.node.scrollLeft = 0;
-    this.window();
-  }
-  base() { return this.lanes[this.field.baseline]; }
-  size() { // the column's width follows the font's size
-    const em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
-    this.cell = Math.round(em * 5.2);
-    this.node.style.setProperty("--cell", `${this.cell}px`);
-    this.node.style.setProperty("--columns", this.columns);
-    for (const row of this.rows ?? []) {
-      for (const [position, cell] of row.cells) cell.node.style.left = `${position * this.cell}px`;
-      for (const [k, node] of row.blocks) this.placeBlock(row.lane, k, node);
-      if (row.part) row.part.style.left = `${row.lane.parts * this.cell}px`;
-    }
-    this.shown = [0, 0];
-  }
-  window() { // which columns can be seen, with a margin
-    const width = this.node.clientWidth || 900;
-    const from = Math.max(0, Math.floor(this.node.scrollLeft / this.cell) - 6);
-    const to = Math.min(this.columns, Math.ceil((this.node.scrollLeft + width) / this.cell) + 6);
-    if (from === this.shown[0] && to === this.shown[1]) return;
-    this.shown = [from, to];
-    const marks = [];
-    for (let p = from; p < to; p++) marks.push(h("span", { style: `left:${p * this.cell}px`, class: p % 5 ? "" : "five" }, String(p)));
-    this.ruler.replaceChildren(...marks);
-    for (const row of this.rows) {
-      for (const [p, cell] of row.cells) if (p < from || p >= to) { cell.node.remove(); row.cells.delete(p); }
-      for (const [k, node] of row.blocks) { node.remove(); row.blocks.delete(k); }
-    }
-  }
-  placeBlock(lane, k, node) {
-    const first = lane.position[lane.first[k]];
-    node.style.left = `${first * this.cell}px`;
-    node.style.width = `${lane.tokens[k] * this.cell}px`;
-  }
-  block(lane, k) {
-    const seconds = lane.end_time[k] - lane.begin[k];
-    const bar = h("div", { class: "bar" });
-    for (const phase of this.phases) bar.append(h("i", { class: phase, style: `flex-grow:${1e6 * lane[phase][k]}` }));
-    const wait = lane.waits.indexOf(k);
-    const label = h("span", { class: "cost" }, wait >= 0 ? h("b", {}, `${RANKS[wait]} `) : "", ms(seconds));
-    const said = lane.passSentence(k, this.kinds);
-    const parts = this.phases.map((p) => `${p} ${ms(lane[p][k])}`).join(", ");
-    const node = h("div", { class: wait >= 0 ? "block wait" : "block", title: `${said}: ${parts}` }, bar, label);
-    node.addEventListener("click", () => this.seek(lane.end_time[k]));
-    this.placeBlock(lane, k, node);
-    return node;
-  }
-  draw(t) {
-    this.t = t;
-    const [from, to] = this.shown;
-    for (const row of this.rows) {
-      const { lane } = row;
-      const done = lane.done(t), stands = lane.standing(t);
-      const seen = new Set();
-      for (let p = from; p < Math.min(to, this.columns); p++) {
-        const token = lane.token(p, t);
-        let cell = row.cells.get(p);
-        if (token < 0) { if (cell) { cell.node.remove(); row.cells.delete(p); } continue; }
-        if (!cell) {
-          cell = { node: h("span", { class: "cell", style: `left:${p * this.cell}px` }), token: -1 };
-          row.cells.set(p, cell);
-          row.track.append(cell.node);
-        }
-        if (cell.token !== token) {
-          cell.token = token;
-          const kind = this.kinds[lane.kind[token]], text = lane.texts[lane.text[token]];
-          cell.node.className = `cell t ${kind.name}`;
-          cell.node.dir = "auto";
-          cell.node.title = `position ${p}: ${shownToken(text)} · ${kind.word}: ${kind.meaning} · ${lane.passSentence(lane.block[token], this.kinds)}`;
-          cell.node.replaceChildren(kind.mark ? h("sup", {}, kind.mark) : "", h("bdi", {}, shownToken(text)));
-        }
-        seen.add(lane.block[token]);
-      }
-      for (const [k, node] of row.blocks) if (!seen.has(k)) { node.remove(); row.blocks.delete(k); }
-      for (const k of seen) if (!row.blocks.has(k)) {
-        const node = this.block(lane, k);
-        row.blocks.set(k, node);
-        row.track.prepend(node);
-      }
-      for (const [k, node] of row.blocks) node.classList.toggle("new", k === done - 1);
-      const [phase, share] = lane.doing(t, this.phases);
-      row.head.style.left = `${stands * this.cell}px`;
-      row.head.className = `runner ${phase.replace(" ", "-")}`;
-      row.head.firstChild.style.width = `${100 * Math.min(1, share)}%`;
-      row.head.lastChild.textContent = phase === "finished" ? `⚑ ${ms(lane.finish)}` : phase;
-      if (row.part) row.part.hidden = stands <= lane.parts;
-      row.now.textContent = `${count(stands, "token")} · ${count(done, "pass").replace("passs", "passes")}`;
-    }
-  }
-  follow(t) { // keep the leader's head in sight, unless the reader scrolled away
-    if (this.held) return;
-    const head = Math.max(...this.lanes.map((lane) => lane.standing(t))) * this.cell;
-    const who = this.node.querySelector(".who")?.offsetWidth ?? 0;
-    const width = this.node.clientWidth - who;
-    const left = Math.max(0, head - width * 0.7);
-    if (Math.abs(left - this.node.scrollLeft) < 1) return;
-    this.moving = true;
-    this.node.scrollLeft = left;
-    requestAnimationFrame(() => { this.moving = false; });
-    this.window();
-  }
+	constructor(kinds, phases, seek) {
+		Object.assign(this, { kinds, phases, seek, rows: [], shown: [0, 0] });
+		this.node = h("div", { class: "strip", tabindex: "0", role: "group", "aria-label": "tokens by output position" });
+		this.node.addEventListener("scroll", () => { if (!this.moving) this.held = true; this.window(); this.draw(this.t); });
+	}
+	open(field, lanes) {
+		this.lanes = lanes;
+		this.field = field;
+		this.held = false;
+		const most = Math.max(...lanes.map((lane) => lane.stands.length ? Math.max(...lane.stands) : 0));
+		this.columns = most + 2;
+		this.ruler = h("div", { class: "ruler" });
+		this.node.replaceChildren(h("div", { class: "row head" }, h("div", { class: "who" }, "output position"), this.ruler));
+		this.rows = lanes.map((lane) => {
+			const track = h("div", { class: "track" });
+			const now = h("span", { class: "now" });
+			const who = h("div", { class: "who" }, h("b", { class: `l${lane.index % 6}` }, lane.glyph), h("span", { class: "name" }, lane.name), now);
+			const head = h("div", { class: "runner" }, h("i"), h("span"));
+			track.append(head);
+			let part = null;
+			if (lane.parts >= 0) {
+				part = h("div", { class: "parts", title: `from here the text is not ${this.base().name}'s` }, "≠");
+				track.append(part);
+			}
+			this.node.append(h("div", { class: "row" }, who, track));
+			return { lane, track, now, head, part, cells: new Map(), blocks: new Map() };
+		});
+		this.size();
+		this.node.scrollLeft = 0;
+		this.window();
+	}
+	base() { return this.lanes[this.field.baseline]; }
+	size() { // the column's width follows the font's size
+		const em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
+		this.cell = Math.round(em * 5.2);
+		this.node.style.setProperty("--cell", `${this.cell}px`);
+		this.node.style.setProperty("--columns", this.columns);
+		for (const row of this.rows ?? []) {
+			for (const [position, cell] of row.cells) cell.node.style.left = `${position * this.cell}px`;
+			for (const [k, node] of row.blocks) this.placeBlock(row.lane, k, node);
+			if (row.part) row.part.style.left = `${row.lane.parts * this.cell}px`;
+		}
+		this.shown = [0, 0];
+	}
+	window() { // which columns can be seen, with a margin
+		const width = this.node.clientWidth || 900;
+		const from = Math.max(0, Math.floor(this.node.scrollLeft / this.cell) - 6);
+		const to = Math.min(this.columns, Math.ceil((this.node.scrollLeft + width) / this.cell) + 6);
+		if (from === this.shown[0] && to === this.shown[1]) return;
+		this.shown = [from, to];
+		const marks = [];
+		for (let p = from; p < to; p++) marks.push(h("span", { style: `left:${p * this.cell}px`, class: p % 5 ? "" : "five" }, String(p)));
+		this.ruler.replaceChildren(...marks);
+		for (const row of this.rows) {
+			for (const [p, cell] of row.cells) if (p < from || p >= to) { cell.node.remove(); row.cells.delete(p); }
+			for (const [k, node] of row.blocks) { node.remove(); row.blocks.delete(k); }
+		}
+	}
+	placeBlock(lane, k, node) {
+		const first = lane.position[lane.first[k]];
+		node.style.left = `${first * this.cell}px`;
+		node.style.width = `${lane.tokens[k] * this.cell}px`;
+	}
+	block(lane, k) {
+		const seconds = lane.end_time[k] - lane.begin[k];
+		const bar = h("div", { class: "bar" });
+		for (const phase of this.phases) bar.append(h("i", { class: phase, style: `flex-grow:${1e6 * lane[phase][k]}` }));
+		const wait = lane.waits.indexOf(k);
+		const label = h("span", { class: "cost" }, wait >= 0 ? h("b", {}, `${RANKS[wait]} `) : "", ms(seconds));
+		const said = lane.passSentence(k, this.kinds);
+		const parts = this.phases.map((p) => `${p} ${ms(lane[p][k])}`).join(", ");
+		const node = h("div", { class: wait >= 0 ? "block wait" : "block", title: `${said}: ${parts}` }, bar, label);
+		node.addEventListener("click", () => this.seek(lane.end_time[k]));
+		this.placeBlock(lane, k, node);
+		return node;
+	}
+	draw(t) {
+		this.t = t;
+		const [from, to] = this.shown;
+		for (const row of this.rows) {
+			const { lane } = row;
+			const done = lane.done(t), stands = lane.standing(t);
+			const seen = new Set();
+			for (let p = from; p < Math.min(to, this.columns); p++) {
+				const token = lane.token(p, t);
+				let cell = row.cells.get(p);
+				if (token < 0) { if (cell) { cell.node.remove(); row.cells.delete(p); } continue; }
+				if (!cell) {
+					cell = { node: h("span", { class: "cell", style: `left:${p * this.cell}px` }), token: -1 };
+					row.cells.set(p, cell);
+					row.track.append(cell.node);
+				}
+				if (cell.token !== token) {
+					cell.token = token;
+					const kind = this.kinds[lane.kind[token]], text = lane.texts[lane.text[token]];
+					cell.node.className = `cell t ${kind.name}`;
+					cell.node.dir = "auto";
+					cell.node.title = `position ${p}: ${shownToken(text)} · ${kind.word}: ${kind.meaning} · ${lane.passSentence(lane.block[token], this.kinds)}`;
+					cell.node.replaceChildren(kind.mark ? h("sup", {}, kind.mark) : "", h("bdi", {}, shownToken(text)));
+				}
+				seen.add(lane.block[token]);
+			}
+			for (const [k, node] of row.blocks) if (!seen.has(k)) { node.remove(); row.blocks.delete(k); }
+			for (const k of seen) if (!row.blocks.has(k)) {
+				const node = this.block(lane, k);
+				row.blocks.set(k, node);
+				row.track.prepend(node);
+			}
+			for (const [k, node] of row.blocks) node.classList.toggle("new", k === done - 1);
+			const [phase, share] = lane.doing(t, this.phases);
+			row.head.style.left = `${stands * this.cell}px`;
+			row.head.className = `runner ${phase.replace(" ", "-")}`;
+			row.head.firstChild.style.width = `${100 * Math.min(1, share)}%`;
+			row.head.lastChild.textContent = phase === "finished" ? `⚑ ${ms(lane.finish)}` : phase;
+			if (row.part) row.part.hidden = stands <= lane.parts;
+			row.now.textContent = `${count(stands, "token")} · ${count(done, "pass").replace("passs", "passes")}`;
+		}
+	}
+	follow(t) { // keep the leader's head in sight, unless the reader scrolled away
+		if (this.held) return;
+		const head = Math.max(...this.lanes.map((lane) => lane.standing(t))) * this.cell;
+		const who = this.node.querySelector(".who")?.offsetWidth ?? 0;
+		const width = this.node.clientWidth - who;
+		const left = Math.max(0, head - width * 0.7);
+		if (Math.abs(left - this.node.scrollLeft) < 1) return;
+		this.moving = true;
+		this.node.scrollLeft = left;
+		requestAnimationFrame(() => { this.moving = false; });
+		this.window();
+	}
 }
 
 // ---------------------------------------------------------------- the chart: tokens over time
 
 class Chart {
-  constructor(seek) {
-    this.seek = seek;
-    this.node = h("div", { class: "chart" });
-    const go = (event) => {
-      const box = this.node.getBoundingClientRect();
-      seek(((event.clientX - box.left - this.left) / this.inner) * this.last);
-    };
-    this.node.addEventListener("pointerdown", (event) => { this.node.setPointerCapture(event.pointerId); this.drag = true; go(event); });
-    this.node.addEventListener("pointermove", (event) => { if (this.drag) go(event); });
-    this.node.addEventListener("pointerup", () => { this.drag = false; });
-  }
-  open(field, lanes, last) { Object.assign(this, { field, lanes, last }); this.size(); }
-  size() {
-    if (!this.lanes) return;
-    const em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
-    const width = Math.max(260, this.node.clientWidth || 900), height = Math.round(em * 15);
-    const left = em * 2.6, right = em * 1.2, top = em * 0.8, strips = this.lanes.length * em * 0.5, low = height - em * 1.6 - strips;
-    const most = Math.max(1, ...this.lanes.map((lane) => Math.max(0, ...lane.stands)));
-    const x = (t) => left + ((width - left - right) * t) / this.last, y = (n) => low - ((low - top) * n) / most;
-    Object.assign(this, { left, inner: width - left - right, x, y });
-    const parts = [];
-    for (const n of ticks(most, 4)) parts.push(s("path", { class: "ax", d: `M${left} ${y(n)}H${width - right}` }), s("text", { x: left - 6, y: y(n) + em * 0.28, "text-anchor": "end" }, String(n)));
-    for (const t of ticks(this.last * 1e3, Math.max(2, Math.round(width / 160)))) parts.push(s("text", { x: x(t / 1e3), y: height - 3, "text-anchor": "middle" }, t ? `${+t.toPrecision(6)} ms` : "0"));
-    const clip = `c${Math.random().toString(36).slice(2)}`;
-    this.passed = s("rect", { x: 0, y: 0, width: 0, height });
-    parts.push(s("clipPath", { id: clip }, this.passed));
-    this.lanes.forEach((lane, i) => {
-      let d = `M${x(lane.prefill)} ${y(0)}`;
-      for (let k = 0; k < lane.passes; k++) d += `H${x(lane.end_time[k])}V${y(lane.stands[k])}`;
-      const dash = { "stroke-dasharray": DASHES[i % DASHES.length] };
-      parts.push(s("path", { class: `line faint l${i % 6}`, d, ...dash }), s("path", { class: `line l${i % 6}`, d, "clip-path": `url(#${clip})`, ...dash }));
-      // the prefill, below the axis: a bar a lane, so that none hides another
-      const under = low + 3 + i * em * 0.5;
-      const bar = s("rect", { class: `prefill l${i % 6}`, x: x(0), y: under, width: Math.max(1, x(lane.prefill) - x(0)), height: em * 0.36 }, s("title", {}, `${lane.name}: prefill, ${ms(lane.prefill)}`));
-      parts.push(bar);
-      lane.waits.forEach((k, rank) => {
-        const level = y(k ? lane.stands[k - 1] : 0);
-        parts.push(s("path", { class: `wait l${i % 6}`, d: `M${x(lane.begin[k])} ${level}H${x(lane.end_time[k])}` }, s("title", {}, `${lane.name}: longest wait ${rank + 1}, ${ms(lane.end_time[k] - lane.begin[k])}`)));
-        parts.push(s("text", { class: `rank l${i % 6}`, x: (x(lane.begin[k]) + x(lane.end_time[k])) / 2, y: level - 6, "text-anchor": "middle" }, RANKS[rank]));
-      });
-      if (lane.end) parts.push(s("text", { class: `flag l${i % 6}`, x: x(lane.finish), y: y(lane.output) + em * 0.3, "text-anchor": "middle" }, lane.glyph));
-    });
-    parts.push(s("text", { x: left, y: low + strips + em * 0.1, class: "small", dx: 4 + (x(Math.max(...this.lanes.map((l) => l.prefill))) - left) }, "prefill"));
-    this.cursor = s("path", { class: "cursor", d: `M0 ${top}V${low + strips}` });
-    this.dots = this.lanes.map((lane, i) => s("text", { class: `dot l${i % 6}`, "text-anchor": "middle" }, lane.glyph));
-    parts.push(this.cursor, ...this.dots);
-    this.em = em;
-    this.node.replaceChildren(s("svg", { width, height, role: "img", "aria-label": `Tokens over time for ${this.lanes.map((l) => l.name).join(", ")}; flat stretches are waits` }, ...parts));
-    this.draw(this.t ?? 0);
-  }
-  draw(t) {
-    this.t = t;
-    this.passed.setAttribute("width", this.x(t));
-    this.cursor.setAttribute("transform", `translate(${this.x(t)} 0)`);
-    this.lanes.forEach((lane, i) => {
-      const at = Math.min(t, lane.finish);
-      this.dots[i].setAttribute("x", this.x(at));
-      this.dots[i].setAttribute("y", this.y(lane.standing(t)) + this.em * 0.3);
-      this.dots[i].setAttribute("visibility", lane.finished(t) ? "hidden" : "visible");
-    });
-  }
+	constructor(seek) {
+		this.seek = seek;
+		this.node = h("div", { class: "chart" });
+		const go = (event) => {
+			const box = this.node.getBoundingClientRect();
+			seek(((event.clientX - box.left - this.left) / this.inner) * this.last);
+		};
+		this.node.addEventListener("pointerdown", (event) => { this.node.setPointerCapture(event.pointerId); this.drag = true; go(event); });
+		this.node.addEventListener("pointermove", (event) => { if (this.drag) go(event); });
+		this.node.addEventListener("pointerup", () => { this.drag = false; });
+	}
+	open(field, lanes, last) { Object.assign(this, { field, lanes, last }); this.size(); }
+	size() {
+		if (!this.lanes) return;
+		const em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
+		const width = Math.max(260, this.node.clientWidth || 900), height = Math.round(em * 15);
+		const left = em * 2.6, right = em * 1.2, top = em * 0.8, strips = this.lanes.length * em * 0.5, low = height - em * 1.6 - strips;
+		const most = Math.max(1, ...this.lanes.map((lane) => Math.max(0, ...lane.stands)));
+		const x = (t) => left + ((width - left - right) * t) / this.last, y = (n) => low - ((low - top) * n) / most;
+		Object.assign(this, { left, inner: width - left - right, x, y });
+		const parts = [];
+		for (const n of ticks(most, 4)) parts.push(s("path", { class: "ax", d: `M${left} ${y(n)}H${width - right}` }), s("text", { x: left - 6, y: y(n) + em * 0.28, "text-anchor": "end" }, String(n)));
+		for (const t of ticks(this.last * 1e3, Math.max(2, Math.round(width / 160)))) parts.push(s("text", { x: x(t / 1e3), y: height - 3, "text-anchor": "middle" }, t ? `${+t.toPrecision(6)} ms` : "0"));
+		const clip = `c${Math.random().toString(36).slice(2)}`;
+		this.passed = s("rect", { x: 0, y: 0, width: 0, height });
+		parts.push(s("clipPath", { id: clip }, this.passed));
+		this.lanes.forEach((lane, i) => {
+			let d = `M${x(lane.prefill)} ${y(0)}`;
+			for (let k = 0; k < lane.passes; k++) d += `H${x(lane.end_time[k])}V${y(lane.stands[k])}`;
+			const dash = { "stroke-dasharray": DASHES[i % DASHES.length] };
+			parts.push(s("path", { class: `line faint l${i % 6}`, d, ...dash }), s("path", { class: `line l${i % 6}`, d, "clip-path": `url(#${clip})`, ...dash }));
+			// the prefill, below the axis: a bar a lane, so that none hides another
+			const under = low + 3 + i * em * 0.5;
+			const bar = s("rect", { class: `prefill l${i % 6}`, x: x(0), y: under, width: Math.max(1, x(lane.prefill) - x(0)), height: em * 0.36 }, s("title", {}, `${lane.name}: prefill, ${ms(lane.prefill)}`));
+			parts.push(bar);
+			lane.waits.forEach((k, rank) => {
+				const level = y(k ? lane.stands[k - 1] : 0);
+				parts.push(s("path", { class: `wait l${i % 6}`, d: `M${x(lane.begin[k])} ${level}H${x(lane.end_time[k])}` }, s("title", {}, `${lane.name}: longest wait ${rank + 1}, ${ms(lane.end_time[k] - lane.begin[k])}`)));
+				parts.push(s("text", { class: `rank l${i % 6}`, x: (x(lane.begin[k]) + x(lane.end_time[k])) / 2, y: level - 6, "text-anchor": "middle" }, RANKS[rank]));
+			});
+			if (lane.end) parts.push(s("text", { class: `flag l${i % 6}`, x: x(lane.finish), y: y(lane.output) + em * 0.3, "text-anchor": "middle" }, lane.glyph));
+		});
+		parts.push(s("text", { x: left, y: low + strips + em * 0.1, class: "small", dx: 4 + (x(Math.max(...this.lanes.map((l) => l.prefill))) - left) }, "prefill"));
+		this.cursor = s("path", { class: "cursor", d: `M0 ${top}V${low + strips}` });
+		this.dots = this.lanes.map((lane, i) => s("text", { class: `dot l${i % 6}`, "text-anchor": "middle" }, lane.glyph));
+		parts.push(this.cursor, ...this.dots);
+		this.em = em;
+		this.node.replaceChildren(s("svg", { width, height, role: "img", "aria-label": `Tokens over time for ${this.lanes.map((l) => l.name).join(", ")}; flat stretches are waits` }, ...parts));
+		this.draw(this.t ?? 0);
+	}
+	draw(t) {
+		this.t = t;
+		this.passed.setAttribute("width", this.x(t));
+		this.cursor.setAttribute("transform", `translate(${this.x(t)} 0)`);
+		this.lanes.forEach((lane, i) => {
+			const at = Math.min(t, lane.finish);
+			this.dots[i].setAttribute("x", this.x(at));
+			this.dots[i].setAttribute("y", this.y(lane.standing(t)) + this.em * 0.3);
+			this.dots[i].setAttribute("visibility", lane.finished(t) ? "hidden" : "visible");
+		});
+	}
 }
 
 function ticks(most, wanted) {
-  const raw = most / wanted, unit = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((m) => m * unit).find((v) => v >= raw) ?? unit;
-  const found = [];
-  for (let v = 0; v <= most * 1.0001; v += step) found.push(v);
-  return found;
+	const raw = most / wanted, unit = 10 ** Math.floor(Math.log10(raw));
+	const step = [1, 2, 5, 10].map((m) => m * unit).find((v) => v >= raw) ?? unit;
+	const found = [];
+	for (let v = 0; v <= most * 1.0001; v += step) found.push(v);
+	return found;
 }
 
 // ---------------------------------------------------------------- the board: who finished when, and why
 
 function board(field, lanes, kinds, phases, seek) {
-  const head = ["", "method", "text is", "tokens", "finish", "passes", "tokens a pass", "speedup, decoding", "with prefill"];
-  const body = lanes.map((lane) => {
-    const ratio = (x) => (x === null ? "–" : times(x));
-    const base = lane.index === field.baseline;
-    const badge = { exact: "yes", "exact up to ties": "ties" }[lane.exactness] ?? "lossy";
-    const place = h("td", { class: "place" });
-    const row = h("tr", {},
-      place,
-      h("th", { scope: "row" }, h("b", { class: `l${lane.index % 6}` }, lane.glyph), " ", h("bdi", {}, lane.name), lane.drafter ? h("small", {}, ` ← ${lane.drafter}`) : ""),
-      h("td", {}, h("span", { class: `badge ${badge}` }, lane.exactness || "not said"), lane.parts >= 0 ? h("small", {}, ` ≠ from token ${lane.parts}`) : ""),
-      h("td", { class: "n" }, String(lane.output)),
-      h("td", { class: "n" }, lane.end ? ms(lane.finish) : `cut off at ${ms(lane.finish)}`),
-      h("td", { class: "n" }, String(lane.passes)),
-      h("td", { class: "n" }, lane.passes ? (lane.output / lane.passes).toFixed(2) : "–"),
-      h("td", { class: "n" }, base && field.comparable ? "1 (base)" : ratio(lane.speedup)),
-      h("td", { class: "n" }, base && field.comparable ? "1 (base)" : ratio(lane.speedup_with_prefill)),
-    );
-    return { lane, row, place };
-  });
-  const waits = lanes.map((lane) => h("li", {},
-    h("b", { class: `l${lane.index % 6}` }, `${lane.glyph} `), h("bdi", {}, lane.name), ": ",
-    ...lane.waits.flatMap((k, i) => [i ? "; " : "", waitButton(lane, k, i, kinds, phases, seek)]),
-  ));
-  const node = h("div", { class: "board" },
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "results" },
-      h("table", {}, h("caption", {}, field.comparable ? `Speedups are tokens a second over ${lanes[field.baseline].name}'s.` : "No speedup: the clocks are not comparable."),
-        h("thead", {}, h("tr", {}, ...head.map((word) => h("th", { scope: "col" }, word)))), h("tbody", {}, ...body.map((entry) => entry.row)))),
-    h("details", { open: "" }, h("summary", {}, "Longest waits"), h("ul", { class: "waits" }, ...waits)),
-  );
-  return {
-    node,
-    draw(t) {
-      ranking(lanes, t).forEach((lane, place) => { body[lane.index].place.textContent = lane.finished(t) ? `${place + 1}. ⚑` : `${place + 1}.`; });
-    },
-  };
+	const head = ["", "method", "text is", "tokens", "finish", "passes", "tokens a pass", "speedup, decoding", "with prefill"];
+	const body = lanes.map((lane) => {
+		const ratio = (x) => (x === null ? "–" : times(x));
+		const base = lane.index === field.baseline;
+		const badge = { exact: "yes", "exact up to ties": "ties" }[lane.exactness] ?? "lossy";
+		const place = h("td", { class: "place" });
+		const row = h("tr", {},
+			place,
+			h("th", { scope: "row" }, h("b", { class: `l${lane.index % 6}` }, lane.glyph), " ", h("bdi", {}, lane.name), lane.drafter ? h("small", {}, ` ← ${lane.drafter}`) : ""),
+			h("td", {}, h("span", { class: `badge ${badge}` }, lane.exactness || "not said"), lane.parts >= 0 ? h("small", {}, ` ≠ from token ${lane.parts}`) : ""),
+			h("td", { class: "n" }, String(lane.output)),
+			h("td", { class: "n" }, lane.end ? ms(lane.finish) : `cut off at ${ms(lane.finish)}`),
+			h("td", { class: "n" }, String(lane.passes)),
+			h("td", { class: "n" }, lane.passes ? (lane.output / lane.passes).toFixed(2) : "–"),
+			h("td", { class: "n" }, base && field.comparable ? "1 (base)" : ratio(lane.speedup)),
+			h("td", { class: "n" }, base && field.comparable ? "1 (base)" : ratio(lane.speedup_with_prefill)),
+		);
+		return { lane, row, place };
+	});
+	const waits = lanes.map((lane) => h("li", {},
+		h("b", { class: `l${lane.index % 6}` }, `${lane.glyph} `), h("bdi", {}, lane.name), ": ",
+		...lane.waits.flatMap((k, i) => [i ? "; " : "", waitButton(lane, k, i, kinds, phases, seek)]),
+	));
+	const node = h("div", { class: "board" },
+		h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "results" },
+			h("table", {}, h("caption", {}, field.comparable ? `Speedups are tokens a second over ${lanes[field.baseline].name}'s.` : "No speedup: the clocks are not comparable."),
+				h("thead", {}, h("tr", {}, ...head.map((word) => h("th", { scope: "col" }, word)))), h("tbody", {}, ...body.map((entry) => entry.row)))),
+		h("details", { open: "" }, h("summary", {}, "Longest waits"), h("ul", { class: "waits" }, ...waits)),
+	);
+	return {
+		node,
+		draw(t) {
+			ranking(lanes, t).forEach((lane, place) => { body[lane.index].place.textContent = lane.finished(t) ? `${place + 1}. ⚑` : `${place + 1}.`; });
+		},
+	};
 }
 
 // A wait in words: how long, what for, and which phase took most of it.
 function waitButton(lane, k, i, kinds, phases, seek) {
-  const seconds = lane.end_time[k] - lane.begin[k];
-  const phase = phases.reduce((a, b) => (lane[b][k] > lane[a][k] ? b : a));
-  const share = seconds ? Math.round((100 * lane[phase][k]) / seconds) : 0;
-  const at = k ? lane.stands[k - 1] : 0;
-  const told = lane.sent[k] ? `, ${lane.accepted[k]} of ${lane.sent[k]} drafted accepted` : "";
-  const button = h("button", { type: "button", class: "link" }, `${RANKS[i]} ${ms(seconds)} at token ${at}`);
-  button.addEventListener("click", () => seek(lane.end_time[k]));
-  return h("span", {}, button, ` (cycle ${lane.cycle[k]}: ${count(lane.tokens[k], "token")}${told}; ${phase} ${share} %)`);
+	const seconds = lane.end_time[k] - lane.begin[k];
+	const phase = phases.reduce((a, b) => (lane[b][k] > lane[a][k] ? b : a));
+	const share = seconds ? Math.round((100 * lane[phase][k]) / seconds) : 0;
+	const at = k ? lane.stands[k - 1] : 0;
+	const told = lane.sent[k] ? `, ${lane.accepted[k]} of ${lane.sent[k]} drafted accepted` : "";
+	const button = h("button", { type: "button", class: "link" }, `${RANKS[i]} ${ms(seconds)} at token ${at}`);
+	button.addEventListener("click", () => seek(lane.end_time[k]));
+	return h("span", {}, button, ` (cycle ${lane.cycle[k]}: ${count(lane.tokens[k], "token")}${told}; ${phase} ${share} %)`);
 }
 
 // ---------------------------------------------------------------- the whole
 
 function render({ model, el }) {
-  const { header, arrays } = unpack(model.get("data"));
-  const { kinds, phases } = header;
-  const root = h("div", { class: "sv race", tabindex: "-1", role: "group", "aria-label": "race of methods" });
-  let field, lanes, events, last, t = 0, playing = false, pace = PACES[1], frame = 0, before = 0, clockwork = 0, spoken = "";
+	const { header, arrays } = unpack(model.get("data"));
+	const { kinds, phases } = header;
+	const root = h("div", { class: "sv race", tabindex: "-1", role: "group", "aria-label": "race of methods" });
+	let field, lanes, events, last, t = 0, playing = false, pace = PACES[1], frame = 0, before = 0, clockwork = 0, spoken = "";
 
-  const title = h("strong", {}, "Race");
-  const models = h("span", { class: "soft" });
-  const chooser = h("select", { "aria-label": "prompt" }, ...header.fields.map((f, i) => h("option", { value: i }, `prompt ${i + 1}`)));
-  const promptText = h("pre", { dir: "auto" });
-  const notes = h("div", { class: "notes" });
-  const leader = h("p", { class: "leader" });
-  const live = h("p", { class: "unseen", "aria-live": "polite" });
-  const clock = h("output", { class: "clock" });
-  const slowed = h("span", { class: "soft slowed" });
-  const button = (glyph, label, act) => {
-    const node = h("button", { type: "button", title: label, "aria-label": label }, glyph);
-    node.addEventListener("click", act);
-    return node;
-  };
-  const play = button("▶", "play (space)", () => toggle());
-  const scrubber = h("input", { type: "range", min: "0", max: "1000", step: "1", "aria-label": "time" });
-  scrubber.addEventListener("input", () => seek((last * scrubber.value) / 1000));
-  const paces = h("select", { "aria-label": "how long the race takes on the screen" }, ...PACES.map((p) => h("option", { value: p }, `${p} s`)));
-  paces.addEventListener("change", () => { pace = +paces.value; tellPace(); model.set("pace", pace); model.save_changes(); });
-  const controls = h("div", { class: "controls" },
-    button("⇤", "start (Home)", () => seek(0)), button("←", "previous pass (←)", () => step(-1)), play,
-    button("→", "next pass (→)", () => step(1)), button("⇥", "finish (End)", () => seek(last)),
-    scrubber, clock, h("label", {}, "over ", paces), slowed,
-    button("⤢", "projector (P)", () => projector()), button("?", "keys (?)", () => help.toggle()));
-  const strip = new Strip(kinds, phases, (x) => seek(x));
-  const chart = new Chart((x) => seek(x));
-  let table = { node: h("div"), draw() {} };
-  const help = overlay(root, "Keys of the race", RACE_KEYS);
-  const legend = h("div", { class: "legend" }, ...phases.map((p) => h("span", {}, h("i", { class: p }), p)), h("span", {}, "a box is one pass of the target and all the tokens that it paid for; ①②③ a lane's longest waits"));
-  root.append(h("div", { class: "head" }, title, models, header.fields.length > 1 ? chooser : ""),
-    h("details", { class: "prompt" }, h("summary", {}, "Prompt"), promptText),
-    notes, leader, controls, strip.node, legend, chart.node, table.node, live);
-  el.append(root);
+	const title = h("strong", {}, "Race");
+	const models = h("span", { class: "soft" });
+	const chooser = h("select", { "aria-label": "prompt" }, ...header.fields.map((f, i) => h("option", { value: i }, `prompt ${i + 1}`)));
+	const promptText = h("pre", { dir: "auto" });
+	const notes = h("div", { class: "notes" });
+	const leader = h("p", { class: "leader" });
+	const live = h("p", { class: "unseen", "aria-live": "polite" });
+	const clock = h("output", { class: "clock" });
+	const slowed = h("span", { class: "soft slowed" });
+	const play = press("▶", "play (space)", () => toggle());
+	const scrubber = h("input", { type: "range", min: "0", max: "1000", step: "1", "aria-label": "time" });
+	scrubber.addEventListener("input", () => seek((last * scrubber.value) / 1000));
+	const paces = h("select", { "aria-label": "how long the race takes on the screen" }, ...PACES.map((p) => h("option", { value: p }, `${p} s`)));
+	paces.addEventListener("change", () => { pace = +paces.value; tellPace(); model.set("pace", pace); model.save_changes(); });
+	const controls = h("div", { class: "controls" },
+		press("⇤", "start (Home)", () => seek(0)), press("←", "previous pass (←)", () => step(-1)), play,
+		press("→", "next pass (→)", () => step(1)), press("⇥", "finish (End)", () => seek(last)),
+		scrubber, clock, h("label", {}, "over ", paces), slowed,
+		press("⤢", "projector (P)", () => projector()), press("?", "keys (?)", () => help.toggle()));
+	const strip = new Strip(kinds, phases, (x) => seek(x));
+	const chart = new Chart((x) => seek(x));
+	let table = { node: h("div"), draw() {} };
+	const help = overlay(root, "Keys of the race", RACE_KEYS);
+	const legend = h("div", { class: "legend" }, ...phases.map((p) => h("span", {}, h("i", { class: p }), p)), h("span", {}, "a box is one pass of the target and all the tokens that it paid for; ①②③ a lane's longest waits"));
+	root.append(h("div", { class: "head" }, title, models, header.fields.length > 1 ? chooser : ""),
+		h("details", { class: "prompt" }, h("summary", {}, "Prompt"), promptText),
+		notes, leader, controls, strip.node, legend, chart.node, table.node, live);
+	el.append(root);
 
-  function open(n) {
-    field = header.fields[n];
-    lanes = field.lanes.map((told, i) => new Lane(i, told, arrays, `${n}.${i}.`));
-    last = Math.max(...lanes.map((lane) => lane.finish), 1e-9);
-    events = [...new Set([0, ...lanes.flatMap((lane) => [lane.prefill, ...lane.end_time])])].sort((a, b) => a - b);
-    last = Math.max(last, events[events.length - 1]);
-    promptText.textContent = field.prompt || "not in the traces";
-    notes.replaceChildren(...field.notes.map((note, i) => h("p", { class: i || field.comparable ? "note" : "note warn", role: "note" }, note)));
-    models.textContent = header.model;
-    const fresh = board(field, lanes, kinds, phases, seek);
-    table.node.replaceWith(fresh.node);
-    table = fresh;
-    strip.open(field, lanes);
-    chart.open(field, lanes, last);
-    tellPace();
-    show(0, true);
-  }
-  function tellPace() { slowed.textContent = last ? `${pace / last >= 1 ? `slowed ${Math.round(pace / last)}×` : `sped up ${Math.round(last / pace)}×`}` : ""; }
-  function show(time, say) {
-    t = Math.min(last, Math.max(0, time));
-    clock.textContent = ms(t);
-    scrubber.value = Math.round((1000 * t) / last);
-    scrubber.setAttribute("aria-valuetext", ms(t));
-    strip.follow(t);
-    strip.draw(t);
-    chart.draw(t);
-    table.draw(t);
-    const line = leaderSentence(field, lanes, t);
-    if (leader.textContent !== line) leader.textContent = line;
-    // While it plays only a change of the lead is spoken; a step says what the pass brought.
-    const who = line.split(" with ")[0];
-    if (say || (playing && who !== spoken)) live.textContent = `${ms(t)}: ${say ? happened() : ""}${line}`;
-    spoken = who;
-  }
-  function happened() {
-    const said = [];
-    for (const lane of lanes) {
-      const k = upTo(lane.end_time, t) - 1;
-      if (k >= 0 && lane.end_time[k] === t) said.push(`${lane.name}: ${lane.passSentence(k, kinds)}. `);
-      if (lane.prefill === t) said.push(`${lane.name} has read the prompt. `);
-    }
-    return said.join("");
-  }
-  function seek(time) { stop(); strip.held = false; show(time, true); tell(); }
-  function step(way) {
-    const i = way > 0 ? events.findIndex((x) => x > t) : events.findLastIndex((x) => x < t);
-    seek(i < 0 ? (way > 0 ? last : 0) : events[i]);
-  }
-  function tell() { model.set("time", t); model.set("playing", playing); model.save_changes(); }
-  function stop() {
-    if (!playing) return;
-    playing = false;
-    cancelAnimationFrame(frame);
-    play.textContent = "▶";
-    play.setAttribute("aria-label", "play (space)");
-  }
-  function toggle() {
-    if (playing) { stop(); tell(); return; }
-    if (t >= last) show(0, false);
-    playing = true;
-    strip.held = false;
-    play.textContent = "❚❚";
-    play.setAttribute("aria-label", "pause (space)");
-    before = 0;
-    clockwork = t;
-    tell();
-    frame = requestAnimationFrame(run);
-  }
-  function run(now) {
-    const passed = before ? (now - before) / 1000 : 0;
-    before = now;
-    let to = t + (passed * last) / pace;
-    if (still()) { // reduced motion: jump from pass to pass, at the same pace
-      clockwork += (passed * last) / pace;
-      const i = upTo(events, clockwork) - 1;
-      to = Math.max(t, events[Math.max(0, i)]);
-      if (clockwork >= last) to = last;
-    } else clockwork = to;
-    if (to !== t) show(to, false);
-    if (t >= last) { stop(); show(last, true); tell(); return; }
-    frame = requestAnimationFrame(run);
-  }
-  function leadChange() {
-    const first = (x) => { const [a, b] = ranking(lanes, x); return a.standing(x) > b.standing(x) || a.finished(x) ? a.index : -1; };
-    const now = first(t);
-    return events.find((x) => x > t && first(x) >= 0 && first(x) !== now) ?? last;
-  }
-  function nextWait() {
-    const ends = lanes.flatMap((lane) => lane.waits.map((k) => lane.end_time[k])).sort((a, b) => a - b);
-    return ends.find((x) => x > t) ?? ends[0] ?? 0;
-  }
-  function projector() { model.set("projector", !model.get("projector")); model.save_changes(); enlarge(); }
-  function enlarge() {
-    const on = !!model.get("projector");
-    if (root.classList.contains("projector") === on) return;
-    root.classList.toggle("projector", on);
-    resize();
-  }
-  function resize() { strip.size(); strip.window(); strip.follow(t); strip.draw(t); chart.size(); }
-  root.addEventListener("keydown", (event) => {
-    const typing = ["SELECT", "TEXTAREA"].includes(event.target.tagName);
-    const onButton = event.target.tagName === "BUTTON" || event.target.tagName === "SUMMARY";
-    const act = {
-      ArrowRight: () => (event.shiftKey ? seek(t + last / 100) : step(1)),
-      ArrowLeft: () => (event.shiftKey ? seek(t - last / 100) : step(-1)),
-      Home: () => seek(0), End: () => seek(last),
-      " ": onButton ? null : toggle,
-      l: () => seek(leadChange()), w: () => seek(nextWait()), p: projector, "?": () => help.toggle(), Escape: () => help.close(),
-    }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-    event.stopPropagation(); // the notebook has shortcuts of its own
-    if (!act || typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    act();
-  });
-  chooser.addEventListener("change", () => { stop(); open(+chooser.value); model.set("prompt", +chooser.value); tell(); });
-  const watch = [
-    ["change:time", () => { if (Math.abs(model.get("time") - t) > 1e-9) { stop(); show(model.get("time"), true); } }],
-    ["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
-    ["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); chooser.value = model.get("prompt"); open(model.get("prompt")); } }],
-    ["change:projector", enlarge],
-    ["change:pace", () => { pace = model.get("pace"); tellPace(); }],
-  ];
-  for (const [name, act] of watch) model.on(name, act);
-  const untheme = followTheme(root, model);
-  const observer = new ResizeObserver(() => resize());
-  observer.observe(el);
-  pace = model.get("pace");
-  if (!PACES.includes(pace)) paces.prepend(h("option", { value: pace }, `${pace} s`));
-  paces.value = pace;
-  chooser.value = model.get("prompt");
-  open(model.get("prompt"));
-  enlarge();
-  if (model.get("time")) show(model.get("time"), false);
-  if (model.get("playing")) toggle();
-  return () => {
-    stop();
-    observer.disconnect();
-    untheme();
-    for (const [name, act] of watch) model.off(name, act);
-  };
+	function open(n) {
+		field = header.fields[n];
+		lanes = field.lanes.map((told, i) => new Lane(i, told, arrays, `${n}.${i}.`));
+		last = Math.max(...lanes.map((lane) => lane.finish), 1e-9);
+		events = [...new Set([0, ...lanes.flatMap((lane) => [lane.prefill, ...lane.end_time])])].sort((a, b) => a - b);
+		last = Math.max(last, events[events.length - 1]);
+		promptText.textContent = field.prompt || "not in the traces";
+		notes.replaceChildren(...field.notes.map((note, i) => h("p", { class: i || field.comparable ? "note" : "note warn", role: "note" }, note)));
+		models.textContent = header.model;
+		const fresh = board(field, lanes, kinds, phases, seek);
+		table.node.replaceWith(fresh.node);
+		table = fresh;
+		strip.open(field, lanes);
+		chart.open(field, lanes, last);
+		tellPace();
+		show(0, true);
+	}
+	function tellPace() { slowed.textContent = last ? `${pace / last >= 1 ? `slowed ${Math.round(pace / last)}×` : `sped up ${Math.round(last / pace)}×`}` : ""; }
+	function show(time, say) {
+		t = Math.min(last, Math.max(0, time));
+		clock.textContent = ms(t);
+		scrubber.value = Math.round((1000 * t) / last);
+		scrubber.setAttribute("aria-valuetext", ms(t));
+		strip.follow(t);
+		strip.draw(t);
+		chart.draw(t);
+		table.draw(t);
+		const line = leaderSentence(field, lanes, t);
+		if (leader.textContent !== line) leader.textContent = line;
+		// While it plays only a change of the lead is spoken; a step says what the pass brought.
+		const who = line.split(" with ")[0];
+		if (say || (playing && who !== spoken)) live.textContent = `${ms(t)}: ${say ? happened() : ""}${line}`;
+		spoken = who;
+	}
+	function happened() {
+		const said = [];
+		for (const lane of lanes) {
+			const k = upTo(lane.end_time, t) - 1;
+			if (k >= 0 && lane.end_time[k] === t) said.push(`${lane.name}: ${lane.passSentence(k, kinds)}. `);
+			if (lane.prefill === t) said.push(`${lane.name} has read the prompt. `);
+		}
+		return said.join("");
+	}
+	function seek(time) { stop(); strip.held = false; show(time, true); tell(); }
+	function step(way) {
+		const i = way > 0 ? events.findIndex((x) => x > t) : events.findLastIndex((x) => x < t);
+		seek(i < 0 ? (way > 0 ? last : 0) : events[i]);
+	}
+	function tell() { model.set("time", t); model.set("playing", playing); model.save_changes(); }
+	function stop() {
+		if (!playing) return;
+		playing = false;
+		cancelAnimationFrame(frame);
+		play.textContent = "▶";
+		play.setAttribute("aria-label", "play (space)");
+	}
+	function toggle() {
+		if (playing) { stop(); tell(); return; }
+		if (t >= last) show(0, false);
+		playing = true;
+		strip.held = false;
+		play.textContent = "❚❚";
+		play.setAttribute("aria-label", "pause (space)");
+		before = 0;
+		clockwork = t;
+		tell();
+		frame = requestAnimationFrame(run);
+	}
+	function run(now) {
+		const passed = before ? (now - before) / 1000 : 0;
+		before = now;
+		let to = t + (passed * last) / pace;
+		if (still()) { // reduced motion: jump from pass to pass, at the same pace
+			clockwork += (passed * last) / pace;
+			const i = upTo(events, clockwork) - 1;
+			to = Math.max(t, events[Math.max(0, i)]);
+			if (clockwork >= last) to = last;
+		} else clockwork = to;
+		if (to !== t) show(to, false);
+		if (t >= last) { stop(); show(last, true); tell(); return; }
+		frame = requestAnimationFrame(run);
+	}
+	function leadChange() {
+		const first = (x) => { const [a, b] = ranking(lanes, x); return a.standing(x) > b.standing(x) || a.finished(x) ? a.index : -1; };
+		const now = first(t);
+		return events.find((x) => x > t && first(x) >= 0 && first(x) !== now) ?? last;
+	}
+	function nextWait() {
+		const ends = lanes.flatMap((lane) => lane.waits.map((k) => lane.end_time[k])).sort((a, b) => a - b);
+		return ends.find((x) => x > t) ?? ends[0] ?? 0;
+	}
+	function projector() { model.set("projector", !model.get("projector")); model.save_changes(); enlarge(); }
+	function enlarge() {
+		const on = !!model.get("projector");
+		if (root.classList.contains("projector") === on) return;
+		root.classList.toggle("projector", on);
+		resize();
+	}
+	function resize() { strip.size(); strip.window(); strip.follow(t); strip.draw(t); chart.size(); }
+	keys(root, help, ({ shiftKey }) => ({
+		ArrowRight: () => (shiftKey ? seek(t + last / 100) : step(1)), ArrowLeft: () => (shiftKey ? seek(t - last / 100) : step(-1)),
+		Home: () => seek(0), End: () => seek(last), " ": toggle,
+		l: () => seek(leadChange()), w: () => seek(nextWait()), p: projector, "?": () => help.toggle(),
+	}));
+	chooser.addEventListener("change", () => { stop(); open(+chooser.value); model.set("prompt", +chooser.value); tell(); });
+	const deaf = listen(root, model, [
+		["change:time", () => { if (Math.abs(model.get("time") - t) > 1e-9) { stop(); show(model.get("time"), true); } }],
+		["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
+		["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); chooser.value = model.get("prompt"); open(model.get("prompt")); } }],
+		["change:projector", enlarge],
+		["change:pace", () => { pace = model.get("pace"); tellPace(); }],
+	]);
+	const observer = new ResizeObserver(() => resize());
+	observer.observe(el);
+	pace = model.get("pace");
+	if (!PACES.includes(pace)) paces.prepend(h("option", { value: pace }, `${pace} s`));
+	paces.value = pace;
+	chooser.value = model.get("prompt");
+	open(model.get("prompt"));
+	enlarge();
+	if (model.get("time")) show(model.get("time"), false);
+	if (model.get("playing")) toggle();
+	return () => {
+		stop();
+		observer.disconnect();
+		deaf();
+	};
 }
 
 export default { render };

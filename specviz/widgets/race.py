@@ -159,8 +159,10 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
             "holds the earlier answers)."
         )
     found = []
-    for k in same:
-        lanes = [_lane(name, trace, source[k][0]) for (name, trace), source in zip(named, sources)]
+    entrants = [
+        _lanes(name, trace, [source[k][0] for k in same]) for (name, trace), source in zip(named, sources)
+    ]
+    for k, lanes in zip(same, map(list, zip(*entrants))):
         base = next((i for i, lane in enumerate(lanes) if lane.method == "autoregressive"), 0)
         lanes = [_parted(lane, lanes[base]) for lane in lanes]
         more = [
@@ -252,16 +254,25 @@ def _place(run: dict[str, Any]) -> tuple[Any, Any]:
     return machine.get("processor"), machine.get("device")
 
 
-def _lane(name: str, trace: Trace, prompt: int) -> Lane:
-    """Blocks and tokens of one prompt of one run."""
-    one = trace.select(prompt=prompt)
-    run, cycles, outputs = one.run, one.cycles, one.outputs
-    duration = cycles["duration"].to_numpy(np.float64)
-    if not len(cycles) or not np.isfinite(duration).all():
+def _lanes(name: str, trace: Trace, prompts: list[int]) -> list[Lane]:
+    """Blocks and tokens of each of these prompts of one run; the run is read once."""
+    one = trace.select(prompt=prompts)
+    if not len(one.cycles) or not np.isfinite(one.cycles["duration"].to_numpy(np.float64)).all():
         raise TraceError(f"{name} recorded no times, so it cannot race: run it with record='judged'")
     header, sent = columns.columns(one)
+    rows = {p["prompt"]: slice(p["first"], p["last"]) for p in header["prompts"]}
+    return [_lane(name, one, header["words"]["text"], sent, rows[prompt]) for prompt in prompts]
+
+
+def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows: slice) -> Lane:
+    """Blocks and tokens of one prompt: these rows of the cycles, and what they emitted."""
+    run, cycles = trace.run, trace.cycles.iloc[rows]
+    out_at = sent["out_at"][rows.start : rows.stop + 1].astype(np.int64)
+    own = slice(int(out_at[0]), int(out_at[-1]))
+    outputs = trace.outputs.iloc[own]
+    duration = cycles["duration"].to_numpy(np.float64)
     end = np.cumsum(duration)
-    emitted = np.diff(sent["out_at"].astype(np.int64))
+    emitted = np.diff(out_at)
     paid = cycles["cycle"].to_numpy() > 0  # the prefill is no block
     blocks: dict[str, np.ndarray] = {
         "cycle": cycles["cycle"].to_numpy()[paid],
@@ -272,11 +283,12 @@ def _lane(name: str, trace: Trace, prompt: int) -> Lane:
         "sent": cycles["sent"].to_numpy()[paid],
         "accepted": cycles["accepted"].to_numpy()[paid],
     }
-    for phase, seconds in zip(PHASES, sent["times"].reshape(-1, len(PHASES)).T):
+    for phase, seconds in zip(PHASES, sent["times"].reshape(-1, len(PHASES))[rows].T):
         blocks[phase] = seconds[paid]
-    gone = sent["out_gone"].astype(np.int64)
+    gone = sent["out_gone"][own].astype(np.int64)
     # A character of several tokens is shown by the last of them, which completes it.
-    whole = sent["out_by"] == np.arange(len(outputs))
+    whole = sent["out_by"][own] == np.arange(own.start, own.stop)
+    codes, text = np.unique(sent["out_text"][own], return_inverse=True)
     last = cycles["end"].astype(object).iloc[-1]
     return Lane(
         name=name,
@@ -292,11 +304,11 @@ def _lane(name: str, trace: Trace, prompt: int) -> Lane:
             "id": outputs["token"].to_numpy(),
             "position": outputs["position"].to_numpy(),
             "block": np.repeat(np.cumsum(paid) - 1, emitted),
-            "kind": sent["out_kind"],
-            "gone": np.where(gone < 0, np.inf, end[gone]) if len(gone) else np.zeros(0),
-            "text": np.where(whole, sent["out_text"], len(header["words"]["text"])),
+            "kind": sent["out_kind"][own],
+            "gone": np.where(gone < 0, np.inf, end[np.maximum(gone - rows.start, 0)]),
+            "text": np.where(whole, text, len(codes)),
         },
-        texts=[*header["words"]["text"], PARTIAL],
+        texts=[*(words[code] for code in codes), PARTIAL],
         waits=np.argsort(-duration[paid], kind="stable")[:LONGEST].tolist(),
     )
 

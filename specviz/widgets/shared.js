@@ -2,88 +2,128 @@
 
 // An element: h("button", {class: "x", title: "y"}, child, "text" ...). Text is only ever a text node.
 function build(node, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) if (value !== null) node.setAttribute(name, value);
-  node.append(...children.filter((child) => child !== ""));
-  return node;
+	for (const [name, value] of Object.entries(attributes)) if (value !== null) node.setAttribute(name, value);
+	node.append(...children.filter((child) => child !== ""));
+	return node;
 }
 const h = (tag, attributes = {}, ...children) => build(document.createElement(tag), attributes, children);
 const s = (tag, attributes = {}, ...children) => build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
+// A lane: its heading, what it says of itself, its content.
+const lane = (name, title, said, ...rest) => h("section", { class: name }, h("header", {}, h("h3", {}, title), ...said), ...rest);
+// A button with a word or a sign on it.
+function press(sign, title, act, more = {}) {
+	const node = h("button", { type: "button", title, "aria-label": title, ...more }, sign);
+	node.addEventListener("click", act);
+	return node;
+}
+const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+const ms = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.01 ? 2 : s < 0.1 ? 1 : 0)} ms`);
+
+const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
+
 // Drawn signs: a font may lack the characters.
 const ICONS = {
-  first: "M3 3h2v10H3zM13 3v10L6 8z", back: "M11 3v10L4 8z", play: "M4 2.5v11L13 8z", pause: "M4 3h3v10H4zM9 3h3v10H9z",
-  on: "M5 3v10l7-5z", last: "M11 3h2v10h-2zM3 3v10l7-5z", large: "M2 2h5v2H4v3H2zM9 2h5v5h-2V4H9zM2 9h2v3h3v2H2zM12 9h2v5H9v-2h3z",
+	first: "M3 3h2v10H3zM13 3v10L6 8z", back: "M11 3v10L4 8z", play: "M4 2.5v11L13 8z", pause: "M4 3h3v10H4zM9 3h3v10H9z",
+	on: "M5 3v10l7-5z", last: "M11 3h2v10h-2zM3 3v10l7-5z", large: "M2 2h5v2H4v3H2zM9 2h5v5h-2V4H9zM2 9h2v3h3v2H2zM12 9h2v5H9v-2h3z",
 };
 const icon = (name) => s("svg", { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" }, s("path", { d: ICONS[name] }));
 
 // Header and arrays of `pack` (columns.py): a length, a JSON header, arrays aligned to 8 bytes.
 const TYPES = { u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array, i8: BigInt64Array, f4: Float32Array, f8: Float64Array };
 function unpack(data) {
-  let bytes = ArrayBuffer.isView(data) ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
-  if (bytes.byteOffset % 8) bytes = bytes.slice();
-  const length = new DataView(bytes.buffer, bytes.byteOffset, 4).getUint32(0, true);
-  const told = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-  const arrays = {};
-  for (const [name, [kind, place, count, same]] of Object.entries(told.arrays)) {
-    const kept = new TYPES[kind](bytes.buffer, bytes.byteOffset + 4 + length + place, same ? 1 : count);
-    arrays[name] = same ? new TYPES[kind](count).fill(kept[0]) : kept;
-  }
-  return { header: told.header, arrays };
+	let bytes = ArrayBuffer.isView(data) ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
+	if (bytes.byteOffset % 8) bytes = bytes.slice();
+	const length = new DataView(bytes.buffer, bytes.byteOffset, 4).getUint32(0, true);
+	const told = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+	const arrays = {};
+	for (const [name, [kind, place, count, same]] of Object.entries(told.arrays)) {
+		const kept = new TYPES[kind](bytes.buffer, bytes.byteOffset + 4 + length + place, same ? 1 : count);
+		arrays[name] = same ? new TYPES[kind](count).fill(kept[0]) : kept;
+	}
+	return { header: told.header, arrays };
 }
 
 // A token's text in a box of its own: spaces and line breaks made visible, and what would vanish written out.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 const shownToken = (text) => text
-  .replace(UNSEEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
-  .replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "␣");
+	.replace(UNSEEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
+	.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "␣");
 
 // Whether the reader asked for less motion.
-const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches || document.body.classList.contains("vscode-reduce-motion");
 
 // The root's light or dark: the trait `theme`, or what the notebook, VS Code or the system says. Returns an undo.
 function followTheme(root, model) {
-  const query = matchMedia("(prefers-color-scheme: dark)");
-  const tell = () => {
-    const wish = model.get("theme");
-    const { dataset, classList } = document.body;
-    const host = "jpThemeLight" in dataset ? (dataset.jpThemeLight === "false" ? "dark" : "light")
-      : classList.contains("vscode-dark") ? "dark" : classList.contains("vscode-light") ? "light"
-      : query.matches ? "dark" : "light";
-    const own = wish === "light" || wish === "dark"; // not the host's colours
-    root.classList.toggle("own", own);
-    root.classList.toggle("dark", (own ? wish : host) === "dark");
-  };
-  tell();
-  const observer = new MutationObserver(tell);
-  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
-  query.addEventListener("change", tell);
-  model.on("change:theme", tell);
-  return () => {
-    observer.disconnect();
-    query.removeEventListener("change", tell);
-    model.off("change:theme", tell);
-  };
+	const query = matchMedia("(prefers-color-scheme: dark)");
+	const tell = () => {
+		const wish = model.get("theme");
+		const { dataset, className } = document.body;
+		const code = /vscode-(dark|light|high-contrast)/.test(className); // VS Code, which has JupyterLab's light variables too
+		const host = "jpThemeLight" in dataset ? (dataset.jpThemeLight === "false" ? "dark" : "light")
+			: code ? (/vscode-(high-contrast-)?light/.test(className) ? "light" : "dark")
+			: query.matches ? "dark" : "light";
+		const own = wish === "light" || wish === "dark"; // not the host's colours
+		root.classList.toggle("own", own);
+		root.classList.toggle("vscode", code && !own);
+		root.classList.toggle("contrast", !own && /vscode-high-contrast/.test(className));
+		root.classList.toggle("dark", (own ? wish : host) === "dark");
+	};
+	tell();
+	const observer = new MutationObserver(tell);
+	observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
+	query.addEventListener("change", tell);
+	model.on("change:theme", tell);
+	return () => {
+		observer.disconnect();
+		query.removeEventListener("change", tell);
+		model.off("change:theme", tell);
+	};
+}
+
+// What a view hears from its model, [[event, act], ...], and its theme. Returns an undo.
+function listen(root, model, heard) {
+	for (const [name, act] of heard) model.on(name, act);
+	const untheme = followTheme(root, model);
+	return () => {
+		untheme();
+		for (const [name, act] of heard) model.off(name, act);
+	};
+}
+
+// Keys of a view: `acts(event)` gives {key: act}. None goes further: the notebook has shortcuts of its own.
+function keys(root, help, acts) {
+	root.addEventListener("keydown", (event) => {
+		event.stopPropagation();
+		const { tagName } = event.target;
+		if (event.ctrlKey || event.metaKey || event.altKey || tagName === "SELECT") return;
+		if (event.key === "Escape") { help.close(); return; }
+		if ((help.open && event.key !== "?") || (event.key === " " && ["BUTTON", "SUMMARY"].includes(tagName))) return;
+		const act = acts(event)[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+		if (!act) return;
+		event.preventDefault();
+		act();
+	});
 }
 
 // The list of keys, over the view. [[keys, what they do], ...]; toggle() and close().
 function overlay(root, title, keys) {
-  const shut = h("button", { type: "button", "aria-label": "close" }, "✕");
-  const box = h("div", { class: "overlay", role: "dialog", "aria-label": title, "aria-modal": "true", tabindex: "-1", hidden: "" },
-    h("div", { class: "head" }, h("strong", {}, title), shut),
-    h("dl", {}, ...keys.flatMap(([key, what]) => [h("dt", {}, ...key.split(" ").map((k) => h("kbd", {}, k))), h("dd", {}, what)])));
-  root.append(box);
-  let from = null;
-  const close = () => {
-    if (box.hidden) return;
-    box.hidden = true;
-    (from ?? root).focus({ preventScroll: true });
-  };
-  const toggle = () => {
-    if (!box.hidden) return close();
-    from = root.contains(document.activeElement) ? document.activeElement : null;
-    box.hidden = false;
-    shut.focus({ preventScroll: true });
-  };
-  shut.addEventListener("click", close);
-  return { toggle, close, get open() { return !box.hidden; } };
+	const shut = press("✕", "close", () => close());
+	const box = h("div", { class: "overlay", role: "dialog", "aria-label": title, "aria-modal": "true", tabindex: "-1", hidden: "" },
+		h("div", { class: "head" }, h("strong", {}, title), shut),
+		h("dl", {}, ...keys.flatMap(([key, what]) => [h("dt", {}, ...key.split(" ").map((k) => h("kbd", {}, k))), h("dd", {}, what)])));
+	root.append(box);
+	let from = null;
+	const close = () => {
+		if (box.hidden) return;
+		box.hidden = true;
+		(from ?? root).focus({ preventScroll: true });
+	};
+	const toggle = () => {
+		if (!box.hidden) return close();
+		from = root.contains(document.activeElement) ? document.activeElement : null;
+		box.hidden = false;
+		shut.focus({ preventScroll: true });
+	};
+	return { toggle, close, get open() { return !box.hidden; } };
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from traces import build
 
 import specviz as sv
 
@@ -19,6 +20,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = [sv.open(sv.example(name)).select(prompt=0) for name in ("autoregressive", "speculative", "bild")]
     for run in runs[1:]:
         run.to_html(folder / f"{run.run['method']}.html")
+    build("unispec", tokens=20, seed=3, nodes=24).to_html(folder / "tree.html")
     sv.race(runs).to_html(folder / "race.html")
     return folder
 
@@ -32,6 +34,11 @@ def states(page: Any, view: str) -> list[tuple[str, Callable[[], Any]]]:
             ("finish", lambda: press("End")),
             ("keys", lambda: press("?")),
         ]
+    if view == "tree":
+        return [
+            ("cycle", lambda: [press("ArrowRight"), press("ArrowDown")]),
+            ("growth", lambda: [press("g"), *(press("ArrowRight") for _ in range(12))]),
+        ]
     if view == "bild":
         return [("cycle", lambda: [press("ArrowRight") for _ in range(3)])]
     return [
@@ -44,7 +51,7 @@ def states(page: Any, view: str) -> list[tuple[str, Callable[[], Any]]]:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("view", ["speculative", "bild", "race"])
+@pytest.mark.parametrize("view", ["speculative", "bild", "tree", "race"])
 def test_no_serious_violation(view, dark, pages, open_page, axe, shoot):
     page = open_page(dark, offline=True, reduced_motion="reduce")
     page.goto((pages / f"{view}.html").as_uri())
@@ -59,7 +66,7 @@ def test_no_serious_violation(view, dark, pages, open_page, axe, shoot):
 
 
 def test_a_narrow_page_does_not_scroll_sideways(pages, open_page, shoot):
-    for view in ("speculative", "race"):
+    for view in ("speculative", "tree", "race"):
         page = open_page(offline=True)
         page.set_viewport_size({"width": 420, "height": 900})
         page.goto((pages / f"{view}.html").as_uri())

@@ -204,7 +204,7 @@ def test_themes(opened):
 def test_a_replayed_setting_says_that_it_is_no_run(opened):
     trace = sv.open(sv.example("speculative"))
     page = opened(sv.whatif(trace).speculative(draft_length=8).trace(draft_length=8))
-    expect(page.locator(".replayed")).to_contain_text(
+    expect(page.locator(".player .note")).to_contain_text(
         f"A what-if, not a run: replayed from run {trace.run['run']}"
     )
-    expect(opened(trace).locator(".replayed")).to_have_count(0)
+    expect(opened(trace).locator(".player .note")).to_have_count(0)

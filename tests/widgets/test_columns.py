@@ -162,5 +162,5 @@ def test_the_palette_is_the_pictures():
     style = (Path(sv.__file__).parent / "widgets/shared.css").read_text(encoding="utf8")
     rules = [rule.strip() for rule in style.split("}")]
     for name, kind in KINDS.items():
-        rule = next(r for r in rules if f".sv .{name}" in r.split("{")[0].split(",") and "--hue" in r)
+        rule = next(r for r in rules if f".{name}" in r.split("{")[0].split(",") and "--hue" in r)
         assert kind.hue in rule, name

@@ -10,7 +10,8 @@ from traces import build
 
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.methods.base import Parameter
-from specviz.widgets.explore import Explorer, slider
+from specviz.widgets import explore
+from specviz.widgets.explore import Explorer, positions, slider
 
 PARAMETERS = (
     Parameter("length", 4, 1, 64, "tokens", "Tokens drafted in a cycle.", "γ"),
@@ -234,10 +235,48 @@ def test_a_moved_slider_is_answered_from_the_last_result():
     assert len(one.results) == 1, "nothing was decoded"
 
 
+def test_a_drag_finds_in_its_table_what_python_answers(monkeypatch):
+    real = (
+        Parameter("fallback", 0.6, 0, 1),
+        Parameter("rollback", 2.0, 0, None),
+        Parameter("cap", 10, 1, 64),
+    )
+
+    class Own(Run):
+        def __iter__(self):
+            yield from super().__iter__()
+            self.trace = build("bild", hostile=False)
+
+    one = Explorer("bild", real, lambda method, **values: Own(method, values), call, 64)
+    one._asked(one.panel, {"do": "tabulate", "name": "cap"}, [])  # nothing has run: the code alone
+    assert one.panel.lookup["entries"][6]["code"] == call(fallback=0.6, rollback=2.0, cap=7)
+    assert one.panel.lookup["entries"][6]["answer"] == {}
+    one.run()
+    assert one.wait(20) and one.panel.lookup == {}, "a new result makes the table stale"
+    for name in ("cap", "fallback"):
+        one._asked(one.panel, {"do": "tabulate", "name": name}, [])
+        found, places = one.panel.lookup, positions(slider(one._parameters[name]))
+        assert found["name"] == name and name not in found["fixed"] and len(found["entries"]) == len(places)
+        for k in (0, len(places) // 2, len(places) - 1):
+            one.set(**{name: places[k]})
+            assert found["entries"][k]["answer"] == one.panel.answer
+            assert found["entries"][k]["code"] == one.panel.code
+    one.set(cap=10, fallback=0.6)
+    monkeypatch.setattr(explore, "TABLE", -1.0)  # no time at all
+    one._tabulate("cap")
+    assert one.panel.lookup["entries"] == [None] * 64
+    one._asked(one.panel, {"do": "tabulate", "name": "gamma"}, [])
+    assert one.panel.error and "\n" not in one.panel.error
+
+
+def test_a_slider_stands_where_the_browser_says():
+    assert positions(slider(Parameter("cap", 10, 1, 4))) == [1, 2, 3, 4]
+    found = positions(slider(Parameter("fallback", 0.6, 0, 1)))
+    assert len(found) == 101 and found[7] == 0.07 and found[-1] == 1.0
+
+
 def test_an_answer_says_its_numbers_and_bounds(monkeypatch):
     import pandas as pd
-
-    from specviz.widgets import explore
 
     class Question:
         def can_answer(self, name):

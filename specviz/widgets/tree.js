@@ -1,0 +1,456 @@
+// The draft as a tree, its signals below. Stands between shared.js and player.js in the player's module.
+//
+// The text goes on along the top line: the accepted path and the target's own token. What was drafted beside it
+// hangs below, level by level. A tree that is too large for boxes is drawn as spots, with words where there is
+// room and around the node that is looked at, so that it always fits its lane.
+
+const STATUS_MARKS = { accepted: "✓", rejected: "✕", unjudged: "·", unsent: "○", pruned: "△", cut: "│", unreviewed: "?" };
+const GHOSTS = ["unsent", "pruned"]; // drafted, and not sent to the target
+const ghost = (cycle, i) => GHOSTS.includes(cycle.status[i]);
+const MOST = 400; // nodes that are drawn; of what was cut, the rest is only counted
+const SHADES = 5; // of belief, among spots
+// Which come to lie on top.
+const LAYERS = ["pruned", "unsent", "unjudged", "open", "rejected", "cut", "unreviewed", "accepted", "extra"];
+
+const dot = (x, y, r) => `M${(x - r).toFixed(1)} ${y.toFixed(1)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
+const polygon = (n, turn) => (x, y, r) => `M${Array.from({ length: n }, (_, k) => {
+	const angle = 2 * Math.PI * ((k + turn) / n - 0.25);
+	return `${(x + 1.2 * r * Math.cos(angle)).toFixed(1)} ${(y + 1.2 * r * Math.sin(angle)).toFixed(1)}`;
+}).join("L")}Z`;
+const cross = (x, y, r) => `M${x - r} ${y - r}l${2 * r} ${2 * r}m${-2 * r} 0l${2 * r} ${-2 * r}`;
+// A shape for each source; what has no shape of its own is a pentagon.
+const SHAPES = { store: dot, neighbour: polygon(4, 0.5), prompt: polygon(3, 0), ngram: polygon(4, 0), datastore: polygon(3, 0.5) };
+const shape = (source) => SHAPES[source] ?? polygon(5, 0);
+
+// Attributes that changed: most of a tree stays where it was from step to step.
+function set(node, attributes) {
+	const had = node.had ??= {};
+	for (const name in attributes) {
+		if (had[name] === attributes[name]) continue;
+		had[name] = attributes[name];
+		if (had[name] === null) node.removeAttribute(name);
+		else node.setAttribute(name, had[name]);
+	}
+}
+// A text at a place, cut to so many letters (a wide character counts as two). Returns how wide it is, in letters.
+function label(node, text, x, y, letters) {
+	let room = letters, shown = "";
+	for (const c of text) {
+		room -= c.codePointAt(0) > 0x2e80 ? 1.75 : 1;
+		if (room < 0) { shown = `${[...shown].slice(0, -1).join("")}…`; break; }
+		shown += c;
+	}
+	set(node, { x, y });
+	if (node.shown !== shown) node.textContent = node.shown = shown;
+	return letters - Math.max(0, room);
+}
+
+// ---------------------------------------------------------------- where the nodes stand
+
+// The steps in which a draft came about: its levels, then what the threshold and the budget cut.
+function growthOf(cycle) {
+	const deepest = Math.max(0, ...cycle.depth);
+	const stages = Array.from({ length: deepest }, (_, d) => ({ level: d + 1, of: deepest }));
+	for (const cut of ["pruned", "unsent"]) if (cycle.fared(cut)) stages.push({ cut });
+	return stages;
+}
+
+// A row for each node: a first child's is its parent's, the next ones stand below all that was placed at their depth,
+// so that no edges cross. `ahead` puts the accepted path first and keeps the top row behind it for the target's token;
+// else the draft's own order stands, which tells no verdict. What was cut comes last and takes only `half` a row.
+function placed(cycle, ahead, straight, half) {
+	const { n, depth, children } = cycle;
+	const rank = (i) => (ahead && cycle.path.includes(i) ? 0 : GHOSTS.indexOf(cycle.status[i]) + 2 || 1);
+	const ranks = cycle.status.map((_, i) => rank(i));
+	const kids = children.map((below) => (below.length > 1 ? [...below].sort((i, j) => ranks[i] - ranks[j] || i - j) : below));
+	const hidden = new Set();
+	if (n > MOST) {
+		let left = MOST - n + cycle.fared("unsent") + cycle.fared("pruned");
+		for (let i = 0; i < n; i++) if (ghost(cycle, i) && (left-- <= 0 || hidden.has(cycle.parent[i]))) hidden.add(i);
+	}
+	const branching = kids.some((below) => below.length > 1);
+	const last = cycle.tip, level = (last >= 0 ? depth[last] : 0) + 1;
+	const free = new Array(Math.max(0, ...depth, branching && cycle.extra >= 0 ? level : 0) + 1).fill(0), row = new Array(n).fill(0);
+	if (ahead && branching && cycle.extra >= 0) free[level] = 1;
+	const weight = (i) => (ghost(cycle, i) ? half : 1);
+	const place = (i, from) => {
+		if (hidden.has(i)) return;
+		let at = from;
+		for (let j = i; j !== undefined; j = straight && !(ahead && j === last) ? kids[j + 1][0] : undefined) at = Math.max(at, free[depth[j]]);
+		row[i] = at;
+		free[depth[i]] = at + weight(i);
+		for (const j of kids[i + 1]) place(j, at);
+	};
+	for (const j of kids[0]) place(j, 0);
+	const behind = ahead && branching ? 0 : kids[last + 1].length || !ahead ? Math.max(n ? 1 : 0, ...(branching ? [free[level]] : [])) : 0;
+	const extra = cycle.extra < 0 ? null : { parent: last, depth: level, row: behind };
+	// room for the target's token is always kept, so that nothing moves when the verdict is shown
+	return { row, weight, hidden, extra, branching, columns: free.length + (branching ? 0 : 1), rows: Math.max(1, ...free, n ? behind + 1 : 1, n && !branching ? 2 : 1) };
+}
+
+// ---------------------------------------------------------------- the lane
+
+class TreeLane {
+	constructor(record, act) {
+		Object.assign(this, { record, act, pool: [], hover: null, fit: true, room: 0, tallest: 0 });
+		this.said = h("span", { class: "soft" });
+		this.growing = h("input", { type: "range", min: "0", step: "1", "aria-label": "growth of the draft" });
+		this.growing.addEventListener("input", () => act.grow(+this.growing.value));
+		this.grown = h("output", {});
+		this.zoom = press("full size", "full size, or fitted to the lane (Z)", act.zoom, { "aria-label": null, "aria-pressed": "false" });
+		this.tools = h("span", { class: "growth" }, h("label", {}, h("span", {}, "growth "), this.growing), this.grown, this.zoom);
+		this.nodes = s("g"), this.over = s("g", { class: "over" }), this.plot = s("g");
+		// what is the same for all nodes of a fate is one path: few elements make a step fast
+		this.layers = {}, this.groups = {};
+		for (const name of ["edge", "spot", "cross", "bar", "origin", "disc"]) this.layers[name] = {}, this.groups[name] = s("g");
+		this.signs = s("g"), this.heads = s("g", { class: "heads" });
+		for (const name of ["ring", "back", "leads", "tips"]) this[name] = s(name === "tips" ? "g" : "path", { class: name });
+		const { edge, ...above } = this.groups;
+		this.over.append(...Object.values(above), this.signs, this.ring, this.back, this.leads, this.tips);
+		this.root = s("g", { class: "node root" }, s("title"), s("rect", { rx: 6 }), s("text", { class: "word" }));
+		this.svg = s("svg", { role: "group", "aria-label": "the draft as a tree" }, this.heads, edge, this.root, this.nodes, this.over, this.plot);
+		this.scroll = h("div", { class: "scroll" }, this.svg);
+		this.legend = h("div", { class: "legend" });
+		this.node = lane("tree", "Draft", [this.said, this.tools], this.scroll, this.legend);
+		const words = record.header.words.source ?? [];
+		this.sources = words.some((word) => word !== "model") ? words : []; // a drafter that is a model needs no sign
+		const at = (event) => {
+			const group = event.target.closest?.("[data-i]");
+			return group ? +group.dataset.i : event.clientX === undefined ? null : this.nearest(event);
+		};
+		this.svg.addEventListener("pointermove", (event) => { const i = at(event); if (i !== this.hover) { this.hover = i; act.look(i); } });
+		this.svg.addEventListener("pointerleave", () => { this.hover = null; act.look(null); });
+		this.svg.addEventListener("click", (event) => { if (at(event) !== null) act.click(at(event)); });
+		this.svg.addEventListener("focusin", (event) => { if (at(event) !== null) act.focus(at(event)); });
+	}
+	source(cycle, i) { return this.record.header.words.source?.[cycle.value("source", i)]; }
+	group(i) {
+		while (this.pool.length <= i) {
+			const box = s("rect", { class: "box", rx: 6 }), word = s("text", { class: "word" }), mark = s("text", { class: "mark" });
+			const g = s("g", { class: "node", role: "button", tabindex: "-1", "data-i": this.pool.length }, box, word);
+			this.pool.push({ g, box, word, mark });
+			this.nodes.append(g);
+			this.signs.append(mark);
+		}
+		return this.pool[i];
+	}
+	// One path a fate, in a layer: {fate: path data}; the accepted ones on top.
+	paint(name, found) {
+		const layer = this.layers[name], order = (fate) => LAYERS.indexOf(fate.split(" ")[0]);
+		for (const fate of Object.keys(found)) {
+			if (layer[fate]) continue;
+			layer[fate] = s("path", { class: `${name} ${fate}` });
+			this.groups[name].replaceChildren(...Object.keys(layer).sort((a, b) => order(a) - order(b)).map((one) => layer[one]));
+		}
+		for (const [fate, path] of Object.entries(layer)) set(path, { d: found[fate] ?? "" });
+	}
+	// Whether a node is there at this stage of the draft's growth, and what it then is.
+	at(cycle, i, stage) {
+		const status = cycle.status[i];
+		if (!stage) return this.phase > 0 || ghost(cycle, i) ? status : "open";
+		if (stage.level) return cycle.depth[i] <= stage.level ? "open" : null;
+		return status === "pruned" || status === stage.cut ? status : "open";
+	}
+	// Which way the tree is drawn: boxes with bars, small boxes, or spots; and how far apart.
+	style(cycle, ahead, straight, tall) {
+		const { em } = this;
+		let plan = straight;
+		const boxes = (pitch, box, dense) => ({ plan, spots: false, dense, pitch, first: pitch, tall: box });
+		if (plan.rows * 3.1 * em <= tall || (!this.room && plan.rows <= 9)) return boxes(3.1 * em, 2.35 * em, false);
+		if (plan.rows * 1.85 * em <= tall || !this.fit) return boxes(1.85 * em, 1.55 * em, true);
+		if (plan.rows > tall / (0.62 * em)) plan = placed(cycle, ahead, false, 0.3);
+		const first = ahead && plan.branching ? 2 * em : 0;
+		const pitch = Math.min(1.5 * em, (tall - first) / (plan.rows - (first ? 1 : 0)));
+		return { plan, spots: true, dense: true, pitch, first: first || pitch, tall: 1.55 * em };
+	}
+	draw(cycle, phase, guesses, stage, ahead) {
+		Object.assign(this, { cycle, phase, guesses, stage });
+		const found = { edge: {}, spot: {}, cross: {}, bar: {}, origin: {}, disc: {} };
+		const add = (layer, fate, d) => { found[layer][fate] = (found[layer][fate] ?? "") + d; };
+		const em = this.em, { record } = this, details = record.details(cycle);
+		const lanes = this.lanes(cycle), top = 1.5 * em;
+		const straight = placed(cycle, ahead, true, 0.5);
+		// the signals take what a small tree leaves, and give way to a large one
+		const gap = 0.8 * em, spare = this.room - top - Math.min(0.68 * this.room, straight.rows * 3.1 * em);
+		this.lane = { gap, tall: Math.max(1.05 * em, Math.min(2.5 * em, spare / Math.max(1, lanes.length) - gap)) };
+		const below = lanes.length * (this.lane.tall + this.lane.gap) + 0.4 * em;
+		const style = this.style(cycle, ahead, straight, Math.max(8 * em, this.room - top - below));
+		const { plan, dense, tall } = style, small = style.spots;
+		Object.assign(this, { plan, small });
+		const narrow = this.fit && small ? 3.2 * em : 4.6 * em;
+		const rooted = small ? 4.9 * em : 0; // the root's column is a narrow one
+		const wide = Math.max(narrow, Math.min(10.5 * em, (this.width - 1.5 * em - rooted) / (plan.columns - (rooted ? 1 : 0))));
+		const box = wide - (dense ? 1.1 : 1.5) * em, rootBoxed = rooted ? Math.min(box, rooted - 1.1 * em) : box;
+		const x = (depth) => Math.round(0.5 * em + (depth && rooted ? Math.min(rooted, wide) + (depth - 1) * wide : depth * wide));
+		const y = (row) => top + (row < 1 ? row * style.first : style.first + (row - 1) * style.pitch); // of the row's upper edge
+		const middle = (row, weight) => y(row) + (small ? ((row < 1 ? style.first : style.pitch) * weight) / 2 : tall / 2);
+		Object.assign(this, { x, box, wide, under: y(1), lowest: y(plan.rows) });
+		const height = y(plan.rows) + 0.1 * em;
+		const letter = (dense ? 0.52 : 0.58) * em, letters = Math.max(2, Math.floor((box - 0.8 * em) / letter));
+		const beside = Math.max(2, Math.floor((wide - 1.7 * em) / (0.47 * em))); // letters
+		const radius = Math.min(0.42 * em, 0.4 * style.pitch), shape0 = this.sources.length ? null : dot;
+		// words stand beside the spots that were sent and have room for one above and below
+		const there = cycle.token.map((_, i) => (plan.hidden.has(i) ? null : this.at(cycle, i, stage)));
+		const boxed = (i) => !small || (ahead && plan.branching && cycle.path.includes(i));
+		const centre = cycle.token.map((_, i) => middle(plan.row[i], plan.weight(i)));
+		const roomy = new Set();
+		if (small) {
+			const levels = [];
+			for (let i = 0; i < cycle.n; i++) if (there[i] && !ghost(cycle, i)) (levels[cycle.depth[i]] ??= []).push(i);
+			for (const level of levels) {
+				level?.sort((i, j) => centre[i] - centre[j]);
+				level?.forEach((i, k) => { if (Math.min(centre[i] - (centre[level[k - 1]] ?? -1e9), (centre[level[k + 1]] ?? 1e9) - centre[i]) > 0.86 * em) roomy.add(i); });
+			}
+		}
+		this.spots = [];
+		// the root: the last token before this cycle
+		const [rootTitle, rootBox, rootWord] = this.root.children;
+		const before = cycle.o0 > record.a.out_at[this.first] ? record.text(record.a.out_token[cycle.o0 - 1]) : null;
+		rootTitle.textContent = before === null ? "the prompt stands before this" : `the last token before this cycle: ${quote(before)}`;
+		const rootY = top + (small ? (style.first - Math.min(tall, style.first)) / 2 : 0), rootTall = small ? Math.min(tall, Math.max(style.first, 1.3 * em)) : tall;
+		set(rootBox, { x: x(0), y: rootY, width: rootBoxed, height: rootTall });
+		label(rootWord, before === null ? "prompt" : shownToken(before), x(0) + rootBoxed / 2, rootY + rootTall / 2, Math.max(2, Math.floor((rootBoxed - 0.5 * em) / (0.62 * em))));
+		// where a node's edges leave it
+		const leaves = new Array(cycle.n).fill(0);
+		const total = cycle.n + (plan.extra && phase > 0 ? 1 : 0);
+		for (let i = 0; i < Math.max(total, this.used ?? 0); i++) {
+			const part = this.group(i), extra = i === cycle.n;
+			const kind = i >= total ? null : extra ? `extra ${cycle.kind.name}` : there[i];
+			set(part.g, { display: kind ? "inline" : "none" });
+			if (!kind) { label(part.mark, "", 0, 0, 9); continue; }
+			const parent = extra ? plan.extra.parent : cycle.parent[i];
+			const asBox = extra ? boxed(i) || !small || plan.extra.row < 1 : boxed(i);
+			const nx = x(extra ? plan.extra.depth : cycle.depth[i]), cy = extra ? middle(plan.extra.row, 1) : centre[i];
+			const px = parent < 0 ? x(0) + rootBoxed : leaves[parent], py = parent < 0 ? rootY + rootTall / 2 : centre[parent];
+			const guess = guesses?.has(i) ? " guess" : "";
+			const edgeEnd = asBox ? nx : nx + 0.1 * em, bend = (edgeEnd - px) / 2;
+			add("edge", kind, `M${px} ${py.toFixed(1)}C${px + bend} ${py.toFixed(1)} ${edgeEnd - bend} ${cy.toFixed(1)} ${edgeEnd} ${cy.toFixed(1)}`);
+			const lost = phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]);
+			const belief = extra ? NaN : cycle.value("q", i) ?? cycle.value("confidence", i) ?? details?.value("score", i);
+			const p = extra ? record.a.out_p?.[cycle.extra] : phase > 0 ? cycle.value("p", i) : NaN;
+			const text = record.text(extra ? record.a.out_token[cycle.extra] : cycle.token[i]), word = text === "" ? "∅" : shownToken(text);
+			const source = extra ? undefined : this.source(cycle, i), draw = shape0 ?? shape(source);
+			const mark = extra ? cycle.kind.mark || "▸" : guess && phase === 0 ? "✓" : kind === "open" ? "" : STATUS_MARKS[kind];
+			if (asBox) {
+				const ny = cy - tall / 2;
+				set(part.box, { x: nx, y: ny, width: box, height: tall, "fill-opacity": extra ? 1 : known(belief) ? (0.08 + 0.52 * belief).toFixed(2) : 0 });
+				label(part.word, word, nx + box / 2, ny + (dense ? tall / 2 - 1 : tall * 0.42), letters);
+				if (source && this.sources.length) add("origin", "own", draw(nx, cy, 0.3 * em)); // where its edge comes in
+				const bar = box - 10, low = ny + tall - (dense ? 5 : 10);
+				if (known(belief)) add("bar", "q", `M${nx + 5} ${low + 1}h${Math.max(1, bar * belief).toFixed(1)}`);
+				if (known(p)) add("bar", "p", `M${nx + 5} ${low + (dense ? 3 : 5)}h${Math.max(1, bar * p).toFixed(1)}`);
+				if (mark) add("disc", kind, dot(nx + box, ny, 0.55 * em));
+				label(part.mark, mark, nx + box, ny, 9);
+				set(part.mark, { class: `mark ${kind}` });
+				leaves[i] = nx + box;
+			} else {
+				const r = extra ? radius : radius * (GHOSTS.includes(kind) ? 0.62 : 1), cx = nx + 0.5 * em;
+				const shade = known(belief) ? Math.min(SHADES - 1, Math.floor(belief * SHADES)) : 0;
+				add("spot", `${kind} b${shade}${guess}`, draw(cx, cy, r));
+				if (kind === "rejected") add("cross", kind, cross(cx, cy, Math.max(0.2 * em, 0.75 * r)));
+				const tight = Math.max(0.5 * em, style.pitch * (extra ? 1 : plan.weight(i)));
+				set(part.box, { x: nx - 0.15 * em, y: cy - tight / 2, width: box + 0.3 * em, height: tight, "fill-opacity": 0 });
+				const worded = roomy.has(i) || extra, wide = worded ? label(part.word, word, cx + 0.6 * em, cy, beside) : label(part.word, "", 0, 0, 9);
+				label(part.mark, "", 0, 0, 9);
+				leaves[i] = worded ? Math.min(nx + box + 0.4 * em, cx + (0.8 + 0.5 * wide) * em) : cx + r;
+				this.spots[i] = { cx, cy, r, word, worded };
+			}
+			const { shown } = part.word, cutOff = shown && shown !== word ? `${shown} ` : ""; // what is seen is said
+			const fate = extra ? cycle.kind.word : kind === "open" ? "not judged yet" : cycle.status[i];
+			set(part.g, {
+				class: `node ${kind}${asBox ? (dense ? " dense" : "") : " spotted"}${guess}${lost ? " dropped" : ""}`, "aria-pressed": guesses && !extra ? String(guesses.has(i)) : null,
+				"aria-label": `${cutOff}${quote(text)}, ${extra ? fate : `level ${cycle.depth[i]}, ${source && source !== "model" ? `from the ${sourceWord(source)}, ` : ""}drafter ${prob(belief)}, ${fate}`}${known(p) ? `, target ${prob(p)}` : ""}`,
+			});
+		}
+		this.used = total;
+		for (const name in found) this.paint(name, found[name]);
+		set(this.groups.bar, { "stroke-width": dense ? 2 : 3 });
+		set(this.svg, { class: phase > 0 ? "judged" : "" });
+		this.levels(cycle, there);
+		const plotted = this.signals(height, lanes, there);
+		const whole = Math.ceil(height + plotted);
+		set(this.svg, { width: Math.ceil(x(plan.columns - 1) + box + 0.9 * em), height: whole });
+		// what stands below does not jump from cycle to cycle
+		this.tallest = Math.max(this.tallest, this.fit ? whole : 0);
+		if (this.scroll.style.minHeight !== `${this.tallest}px`) this.scroll.style.minHeight = `${this.tallest}px`;
+		const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "", more = plan.hidden.size ? ` · ${plan.hidden.size} of those that were cut are not drawn` : "";
+		this.said.textContent = cycle.prefill ? "the prompt is read; nothing is drafted"
+			: cycle.n ? `${count(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${cycle.stop}` : ""}${more}` : "nothing was drafted in this cycle";
+		this.words(there);
+		this.tell(cycle, stage);
+	}
+	// Over each level its number and how many nodes it has.
+	levels(cycle, there) {
+		const { x, box, em, plan } = this, sizes = [];
+		for (let i = 0; i < cycle.n; i++) if (there[i]) sizes[cycle.depth[i]] = (sizes[cycle.depth[i]] ?? 0) + 1;
+		const short = this.small || box < 6 * em;
+		for (let d = 0; d < Math.max(sizes.length, this.heads.children.length); d++) {
+			const head = this.heads.children[d] ?? this.heads.appendChild(s("text"));
+			const said = sizes.length < 2 || (d && !sizes[d]) ? "" : d ? `${short ? "" : "level "}${d}${plan.branching ? ` · ${sizes[d]}` : ""}` : short ? "level" : "";
+			label(head, said, x(d) + (this.small || !d ? 0.1 * em : box / 2), 0.75 * em, 99);
+			set(head, { "text-anchor": this.small || !d ? "start" : "middle" });
+		}
+	}
+	// The control of the growth, in words.
+	tell(cycle, stage) {
+		const stages = growthOf(cycle);
+		this.tools.hidden = stages.length < 2;
+		const k = stage ? stages.findIndex((one) => one.level === stage.level && one.cut === stage.cut) : stages.length - 1;
+		set(this.growing, { max: Math.max(0, stages.length - 1) });
+		this.growing.value = k;
+		const said = !stage ? "whole draft" : stage.level ? `level ${stage.level} of ${stage.of}` : `${stage.cut === "pruned" ? "threshold" : "budget"} cut`;
+		if (this.grown.textContent !== said) this.grown.textContent = said;
+		this.growing.setAttribute("aria-valuetext", said);
+		this.zoom.hidden = !this.small && this.fit;
+	}
+	// The legend: only what occurs in this cycle.
+	words(there) {
+		const { cycle, record, phase, small } = this;
+		const fates = [...new Set(there)].filter((name) => name && name !== "open");
+		const boxes = new Set(fates.filter((name) => !small || ["accepted", "cut", "unreviewed"].includes(name)));
+		const sources = [...new Set(cycle.token.map((_, i) => this.source(cycle, i)))].filter((word) => word && this.sources.length);
+		const key = [fates, sources, small, cycle.n > 0, phase > 0, cycle.extra >= 0 ? cycle.kind.name : ""].join();
+		if (key === this.key) return;
+		this.key = key;
+		const sign = (kind, draw, crossed) => s("svg", { viewBox: "-8 -8 16 16", class: "sign", "aria-hidden": "true" }, s("path", { class: kind, d: draw(0, 0, 5) }), crossed ? s("path", { class: "cross rejected", d: cross(0, 0, 4) }) : "");
+		const marks = fates.map((name) => [boxes.has(name) ? h("b", { class: `m ${name}` }, STATUS_MARKS[name]) : sign(`spot ${name} b2`, dot, name === "rejected"), name === "unsent" && this.plan.branching ? "over the budget" : record.header.short[name], record.header.fates[name]]);
+		if (phase > 0 && cycle.extra >= 0) marks.push([h("b", { class: `m extra ${cycle.kind.name}` }, cycle.kind.mark || "▸"), cycle.kind.word, cycle.kind.meaning]);
+		const bars = cycle.n && (!small || boxes.size) ? [h("span", {}, h("i", { class: "bar-q" }), `drafter's ${record.a.node_q ? "probability" : record.a.node_confidence ? "confidence" : "score"}`), ...(phase > 0 ? [h("span", {}, h("i", { class: "bar-p" }), "target's")] : [])] : [];
+		const from = sources.length ? [h("span", { class: "from" }, "from the ", ...sources.map((word) => h("span", {}, sign("origin own", shape(word)), sourceWord(word))))] : [];
+		this.legend.replaceChildren(...bars, ...marks.map(([mark, what, title]) => h("span", { title }, mark, ` ${what}`)), ...from);
+	}
+	// The drafter's signals that there are: [[signal, values], ...].
+	lanes(cycle) {
+		const details = this.record.details(cycle);
+		return cycle.n ? this.record.header.signals.map((row) => [row, cycle.token.map((_, i) => cycle.value(row[0], i) ?? details?.value(row[0], i))]).filter(([, values]) => values.some(known)) : [];
+	}
+	// They stand under the nodes' columns.
+	signals(top, rows, there) {
+		const { cycle, em, x, box, record, plan } = this, { tall, gap } = this.lane;
+		const params = record.header.run.parameters ?? {};
+		const across = [], seen = [];
+		const order = cycle.token.map((_, i) => i).filter((i) => there[i]).sort((i, j) => plan.row[i] - plan.row[j]);
+		for (const i of order) across[i] = seen[cycle.depth[i]] = (seen[cycle.depth[i]] ?? 0) + 1;
+		let used = 0;
+		rows.forEach(([[name, title, meaning], values], r) => {
+			const row = this.row(r), base = top + gap + r * (tall + gap) + tall;
+			const most = ["confidence", "margin"].includes(name) ? 1 : Math.max(1, record.most?.[name] ?? 0, ...values.filter(known));
+			record.most = { ...record.most, [name]: most };
+			const right = x(plan.columns - 1) + box;
+			set(row.g, { display: "inline" });
+			row.title.textContent = meaning;
+			row.base = base;
+			label(row.name, title, x(0), base - tall / 2, 99);
+			set(row.top, { x: x(1) - 4, y: base - tall + 0.25 * em });
+			row.top.textContent = most === 1 ? "1" : most.toFixed(1);
+			set(row.axis, { x1: x(1), x2: right, y1: base, y2: base });
+			const limit = name === "confidence" ? params.fallback ?? params.stop : name === "score" ? params.threshold : undefined;
+			set(row.limit, { display: known(limit) && limit > 0 ? "inline" : "none" });
+			if (known(limit)) set(row.limit, { x1: x(1), x2: right, y1: base - tall * Math.min(1, limit / most), y2: base - tall * Math.min(1, limit / most) });
+			row.limitTitle.textContent = `threshold ${limit}`;
+			// one path for all nodes of a fate: a stem and a dot each
+			const paths = {}, radius = (this.small ? 0.14 : 0.26) * em;
+			row.at = [];
+			for (const i of order) {
+				if (!known(values[i])) continue;
+				const cx = +(x(cycle.depth[i]) + (box * across[i]) / (seen[cycle.depth[i]] + 1)).toFixed(1), cy = +(base - (tall * values[i]) / most).toFixed(1);
+				row.at[i] = [cx, cy, base];
+				paths[there[i]] = `${paths[there[i]] ?? ""}M${cx} ${base}V${cy}${dot(cx, cy, radius)}`;
+			}
+			for (const fate of Object.keys(paths)) if (!row.fates[fate]) row.g.insertBefore(row.fates[fate] = s("path", { class: `stem ${fate}` }), row.lit);
+			for (const [fate, path] of Object.entries(row.fates)) set(path, { d: paths[fate] ?? "" });
+			set(row.g, { class: `signal${this.small ? " fine" : ""}` });
+			used = gap + (r + 1) * (tall + gap);
+		});
+		for (let r = rows.length; r < (this.plotRows?.length ?? 0); r++) set(this.plotRows[r].g, { display: "none" });
+		return used;
+	}
+	row(r) {
+		this.plotRows = this.plotRows ?? [];
+		if (!this.plotRows[r]) {
+			const limitTitle = s("title");
+			const g = s("g", { class: "signal" }, s("title"), s("text", { class: "name" }), s("text", { class: "top" }), s("line", { class: "axis" }), s("line", { class: "limit" }, limitTitle));
+			this.plot.append(g);
+			const lit = s("path", { class: "stem lit" });
+			g.append(lit);
+			this.plotRows[r] = { g, title: g.children[0], name: g.children[1], top: g.children[2], axis: g.children[3], limit: g.children[4], limitTitle, lit, fates: {}, at: [], base: 0 };
+		}
+		return this.plotRows[r];
+	}
+	// `room`: the height that the lane may take, in pixels.
+	size(room) {
+		this.em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
+		this.width = this.scroll.clientWidth || 640;
+		this.room = room;
+		this.tallest = 0;
+		this.scroll.style.maxHeight = `${Math.ceil(room) + 2}px`;
+	}
+	// The node that is spoken of; `asked`: whether the reader points at it or has the focus there.
+	light(i, asked) {
+		this.lit?.classList.remove("lit");
+		if (this.lit) this.lit.had.class = null;
+		this.lit = i === null ? null : this.pool[i]?.g ?? null;
+		this.lit?.classList.add("lit");
+		for (const row of this.plotRows ?? []) {
+			const at = i === null ? null : row.at[i];
+			set(row.lit, { d: at ? `M${at[0]} ${at[2]}V${at[1]}${dot(at[0], at[1], 0.32 * this.em)}` : "" });
+		}
+		this.around(i, asked);
+	}
+	// Among spots: words for the node that is looked at, its ancestors, siblings and children.
+	around(i, asked) {
+		const { cycle, em } = this, levels = new Map();
+		const spot = i === null ? undefined : this.spots?.[i];
+		set(this.ring, { d: spot ? dot(spot.cx, spot.cy, Math.max(spot.r + 0.2 * em, 0.45 * em)) : "" });
+		if (this.small && asked && i < cycle.n) {
+			for (let j = cycle.parent[i]; j >= 0; j = cycle.parent[j]) if (this.spots[j]) levels.set(cycle.depth[j], [j]);
+			levels.set(cycle.depth[i], cycle.children[cycle.parent[i] + 1].filter((j) => this.spots[j]));
+			levels.set(cycle.depth[i] + 1, cycle.children[i + 1].filter((j) => this.spots[j]));
+		}
+		let used = 0, back = "", leads = "";
+		const step = 1.02 * em, reach = Math.max(3, Math.floor((this.wide - 1.7 * em) / (0.5 * em)));
+		for (const level of levels.values()) {
+			if (!level.length || level.every((j) => this.spots[j].worded)) continue;
+			// those nearest to the one that is looked at, at a line's distance
+			const near = level.includes(i) && level.length > 12 ? [...level].sort((j, k) => Math.abs(this.spots[j].cy - spot.cy) - Math.abs(this.spots[k].cy - spot.cy)).slice(0, 12) : level.slice(0, 12);
+			near.sort((j, k) => this.spots[j].cy - this.spots[k].cy);
+			const x = this.spots[near[0]].cx + 1.1 * em, at = [];
+			near.forEach((j, k) => at.push(Math.max(this.under + 0.7 * em, this.spots[j].cy, k ? at[k - 1] + step : 0)));
+			for (let k = near.length - 1, most = this.lowest; k >= 0; k--, most -= step) at[k] = most = Math.min(at[k], most);
+			near.forEach((j, k) => {
+				const text = this.tips.children[used] ?? this.tips.appendChild(s("text"));
+				used++;
+				const across = (0.56 * label(text, this.spots[j].word, x, at[k], reach) + 0.6) * em;
+				set(text, { class: j === i ? "lit" : "", display: "inline" });
+				leads += `M${this.spots[j].cx + this.spots[j].r} ${this.spots[j].cy}L${x - 0.2 * em} ${at[k]}`;
+				back += `M${x - 0.3 * em} ${at[k] - 0.55 * em}h${across}v${1.1 * em}h${-across}Z`;
+			});
+		}
+		for (let k = used; k < this.tips.children.length; k++) set(this.tips.children[k], { display: "none" });
+		set(this.back, { d: back });
+		set(this.leads, { d: leads });
+	}
+	// The node whose stem is nearest to a place in the signals, or null.
+	nearest(event) {
+		const frame = this.svg.getBoundingClientRect(), px = event.clientX - frame.left, py = event.clientY - frame.top;
+		const row = (this.plotRows ?? []).find((one) => one.had !== null && one.g.had?.display === "inline" && py <= one.base + 0.3 * this.em && py >= one.base - this.lane.tall - 0.4 * this.em);
+		let best = null, far = 1.4 * this.em;
+		row?.at.forEach((at, i) => { if (at && Math.abs(at[0] - px) < far) { far = Math.abs(at[0] - px); best = i; } });
+		return best;
+	}
+	roving(i) {
+		if (this.rover === i && i !== null) return;
+		this.rover = i;
+		this.pool.forEach((part, j) => set(part.g, { tabindex: j === i ? "0" : "-1" }));
+	}
+	// Nodes as they are read: level by level from the top; the target's token where it stands.
+	get order() {
+		const { cycle, plan } = this, shown = (i) => this.pool[i]?.g.had?.display === "inline";
+		const key = (i) => (i === cycle.n ? [plan.extra.depth, plan.extra.row] : [cycle.depth[i], plan.row[i]]);
+		const found = [...Array(cycle.n + 1).keys()].filter(shown);
+		return found.sort((i, j) => key(i)[0] - key(j)[0] || key(i)[1] - key(j)[1] || i - j);
+	}
+}
+
+const SOURCE_WORDS = { ngram: "n-gram pool", model: "draft model" };
+const sourceWord = (source) => SOURCE_WORDS[source] ?? source;

@@ -1,0 +1,280 @@
+"""Large trees in the player: they fit their lane, grow level by level, and say where each node comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traces import build, cycles, metadata
+
+from specviz.trace import Recorder
+
+expect: Any = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)").expect
+pytest.importorskip("anywidget", reason="needs the lab extra")
+
+SIZES = {64: 0, 128: 2}  # nodes of a tree: seed
+SMALL, LARGE = {"width": 1280, "height": 800}, {"width": 1920, "height": 1080}
+SHOWN = "g.node[data-i]:not([display=none])"
+# Of each node that is drawn: its number, its class, and the middle of its box.
+PLACES = """(svg) => [...svg.querySelectorAll("g.node[data-i]:not([display=none])")].map((g) => {
+  const box = g.querySelector(".box").getBBox();
+  return [+g.dataset.i, g.getAttribute("class"), Math.round(box.x), Math.round(2 * box.y + box.height) / 2];
+})"""
+MIDDLE = "(n) => Math.round(2 * n.getBBox().y + n.getBBox().height) / 2"
+BOTTOM = "(n) => n.getBoundingClientRect().bottom"
+OVERFLOW = "(n) => [n.scrollHeight - n.clientHeight, n.scrollWidth - n.clientWidth]"
+
+
+@pytest.fixture(scope="module")
+def traces() -> dict[int, Any]:
+    return {n: build("unispec", nodes=n, seed=seed, tokens=60, hostile=False) for n, seed in SIZES.items()}
+
+
+@pytest.fixture
+def opened(open_page: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """``opened(trace, **context)``: the trace's page at its third cycle."""
+
+    def show(trace: Any, **context: Any) -> Any:
+        page = open_page(offline=True, **context)
+        page.goto(trace.to_html(tmp_path / "page.html", force=True).as_uri())
+        expect(page.locator(".sv.player .tree")).to_be_visible()
+        page.locator(".sv.player").focus()
+        press(page, "ArrowRight", "ArrowRight")
+        return page
+
+    return show
+
+
+def press(page: Any, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def drawn(page: Any) -> dict[int, tuple[str, int, float]]:
+    return {i: (name, x, y) for i, name, x, y in page.locator(".tree > .scroll > svg").evaluate(PLACES)}
+
+
+@pytest.mark.parametrize("nodes", [4, *SIZES])
+def test_all_lanes_stand_on_one_screen(nodes, traces, opened, shoot):
+    trace = traces.get(nodes) or build("speculative", tokens=40, hostile=False)
+    for viewport, projector in ((SMALL, False), (LARGE, True)):
+        page = opened(trace, viewport=viewport, dark=projector)
+        if projector:
+            press(page, "p")
+        shoot(page, f"tree-{nodes}-{'projector-dark' if projector else 'light'}")
+        for _ in range(3):
+            press(page, "ArrowRight")
+            for lane in (".tree", ".time", ".cache"):
+                assert page.locator(lane).evaluate(BOTTOM) <= viewport["height"], lane
+            assert page.locator(".signal[display=inline]").count() >= 2
+            assert max(page.locator(".tree .scroll").evaluate(OVERFLOW)) <= 1
+            assert page.locator(".tree .scroll").evaluate(BOTTOM) >= max(
+                line.evaluate(BOTTOM) for line in page.locator(".signal[display=inline] .axis").all()
+            )
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_the_text_goes_on_along_the_top(nodes, traces, opened):
+    trace = traces[nodes]
+    page = opened(trace)
+    for cycle in (3, 4, 5, 6):
+        own = trace.nodes[trace.nodes["cycle"] == cycle].reset_index(drop=True)
+        found = drawn(page)
+        assert set(found) == set(range(len(own) + 1)), "every node, and the target's token"
+        path = [*own.index[own["status"] == "accepted"], len(own)]
+        assert len({found[i][2] for i in path}) == 1, "in one line"
+        assert found[path[0]][2] == page.locator(".node.root rect").evaluate(MIDDLE), "behind the root"
+        assert all(found[i][2] > found[path[0]][2] for i in found if i not in path), "above all others"
+        # one column a level, and no two nodes in one place
+        levels = own.groupby("position").groups
+        for level in levels.values():
+            beside = [i for i in level if i not in path]
+            assert len({found[i][1] for i in beside}) <= 1
+            assert len({found[i][2] for i in beside}) == len(beside)
+        # what is refused is said of the place where the text went on, not of siblings of what was accepted
+        last = path[-2] if len(path) > 1 else -1
+        refused = ((own["parent"] == last) & (own["status"] == "rejected")).any()
+        assert (" and rejects " in page.locator(".said").inner_text()) == refused
+        heads = page.locator(".heads text").all_text_contents()
+        assert heads[1 : len(levels) + 1] == [f"{number} · {len(level)}" for number, level in levels.items()]
+        press(page, "ArrowRight")
+
+
+def test_a_small_tree_is_drawn_in_boxes(opened):
+    page = opened(build("tree", tokens=40, hostile=False))
+    assert page.locator(".spotted:visible").count() == 0
+    assert page.locator(f"{SHOWN} .word").count() >= 12
+    press(page, "z")  # fitted or not, it is the same
+    assert page.locator(".spotted:visible").count() == 0
+
+
+def test_a_draft_grows_level_by_level(traces, opened, shoot):
+    trace = traces[64]
+    page = opened(trace)
+    own = trace.nodes[trace.nodes["cycle"] == 4]
+    said, shown = page.locator(".said"), page.locator(SHOWN)
+    press(page, "g", "End", "ArrowLeft", "Home")
+    for _ in range(3):  # prefill and three whole cycles
+        page.locator(".overview input").evaluate(
+            "(n) => { n.value = 4; n.dispatchEvent(new Event('input')); }"
+        )
+    levels = own.groupby("position").size()
+    for level, size in levels.items():
+        expect(said).to_contain_text(f"level {level} of {len(levels)}: {size} token")
+        assert shown.count() == levels[:level].sum()
+        assert page.locator(".spot.pruned[d^=M], .spot.unsent[d^=M]").count() == 0
+        sources = own[own["position"] == level]["source"].value_counts()
+        if sources.get("store"):
+            expect(said).to_contain_text(f"{sources['store']} from the store")
+        if level == 5:
+            shoot(page, "tree-growth-level-5")
+        press(page, "ArrowRight")
+    cut = own["status"].value_counts()
+    expect(said).to_contain_text(f"threshold cut: {cut['pruned']} tokens")
+    assert (
+        page.locator(f"{SHOWN}.pruned").count() == cut["pruned"]
+        and page.locator(f"{SHOWN}.unsent").count() == 0
+    )
+    press(page, "ArrowRight")
+    expect(said).to_contain_text(f"budget cut: the target reads 64 of {64 + cut['unsent']}")
+    assert page.locator(f"{SHOWN}.unsent").count() == cut["unsent"]
+    assert page.locator(f"{SHOWN}.accepted, {SHOWN}.rejected").count() == 0
+    shoot(page, "tree-growth-cut")
+    press(page, "ArrowRight")
+    expect(said).to_contain_text("verify")
+    assert page.locator(f"{SHOWN}.accepted").count() == cut["accepted"]
+    press(page, "ArrowLeft", "ArrowLeft")  # back over the cuts
+    expect(said).to_contain_text("threshold cut")
+    # the same by the slider, without growth mode
+    press(page, "g")
+    page.locator(".growth input").focus()
+    press(page, "Home")
+    expect(said).to_contain_text("level 1 of")
+    press(page, "ArrowRight")
+    expect(said).to_contain_text("level 2 of")
+    assert shown.count() == levels[:2].sum()
+
+
+def test_a_node_says_where_it_comes_from(traces, opened):
+    trace = traces[64]
+    page = opened(trace)
+    own = trace.nodes[trace.nodes["cycle"] == 3].reset_index(drop=True)
+    why = page.locator(".why")
+    names = {"ngram": "n-gram pool"}
+    for status in ("accepted", "rejected", "unjudged", "pruned", "unsent"):
+        row = own[own["status"] == status].iloc[0]
+        page.locator(f"g.node[data-i='{row.name}']").dispatch_event("pointermove")
+        expect(why).to_have_text(
+            re.compile(
+                rf"^From the {names.get(row.source, row.source)}, score [\d.]+, level {row.position}\. "
+            )
+        )
+    text = why.inner_text()
+    least, own_score = re.search(r"least of them has score (0\.\d+); this one has (0\.\d+)", text).groups()
+    sent = own[~own["status"].isin(["pruned", "unsent"])]
+    assert float(least) == pytest.approx(sent["score"].min(), rel=0.05) and float(own_score) <= float(least)
+    row = own[own["status"] == "pruned"].iloc[0]
+    page.locator(f"g.node[data-i='{row.name}']").dispatch_event("pointermove")
+    expect(why).to_have_text(re.compile(r"Cut by the threshold: its score 0\.0\d+ is below 0\.05"))
+    legend = page.locator(".tree .legend")
+    for word in ("over the budget", "below the threshold", "n-gram pool", "store"):
+        expect(legend).to_contain_text(word)
+
+
+def test_words_come_where_one_looks(traces, opened, shoot):
+    trace = traces[128]
+    page = opened(trace)
+    own = trace.nodes[trace.nodes["cycle"] == 3].reset_index(drop=True)
+    tips = page.locator(".tips text[display=inline]")
+    assert tips.count() == 0
+    unjudged = own[(own["status"] == "unjudged") & (own["position"] == 4)]
+    family = own[own["parent"] == unjudged.iloc[0]["parent"]]
+    page.locator(f"g.node[data-i='{unjudged.index[0]}']").hover(force=True)
+    shoot(page.locator(".tree"), "tree-128-hover")
+    expect(page.locator(".tips text.lit[display=inline]")).to_have_count(1)
+    assert tips.count() >= len(family)
+    assert page.locator(".ring").get_attribute("d")
+    page.mouse.move(2, 2)
+    expect(tips).to_have_count(0)
+    # by key: level by level, from the top
+    page.locator(".sv.player").focus()
+    press(page, "ArrowDown")
+    assert "accepted" in page.evaluate("document.activeElement.getAttribute('class')")
+
+
+def test_predict_mode_gives_no_verdict_away(traces, opened):
+    page = opened(traces[64])
+    straight = drawn(page)
+    press(page, "m")
+    expect(page.locator(".said")).to_contain_text("Which survive?")
+    own = traces[64].nodes
+    row = int(re.search(r"\d+", page.locator(".where").inner_text())[0])
+    own = own[own["cycle"] == row].reset_index(drop=True)
+    found = drawn(page)
+    assert straight and set(found) == set(own.index), "the target's token is not there yet"
+    for _, level in own[~own["status"].isin(["pruned", "unsent"])].groupby(["parent"]):
+        rows = [found[i][2] for i in level.index]
+        assert rows == sorted(rows), "siblings stand in the draft's own order"
+    assert page.locator(f"{SHOWN}.accepted, {SHOWN}.rejected, {SHOWN}.extra").count() == 0
+
+
+def test_more_nodes_than_can_be_drawn(opened):
+    recorder = Recorder(metadata("tree"), piece=lambda token: b" t%d" % token)
+    made = cycles("tree", tokens=40, hostile=False)
+    n = 900
+    for cycle in made[:6]:
+        if cycle["cycle"] == 3:
+            lists = {k: list(v)[:1] * n for k, v in cycle.items() if k.startswith("node_") and v is not None}
+            cycle |= lists | {"node_parent": [-1] * n, "node_token": list(range(2, n + 2))}
+            cycle["node_status"] = ["rejected"] * 12 + ["pruned"] * (n - 12)
+            cycle["node_top_token"] = cycle["node_top_p"] = None
+            cycle["out_token"], cycle["out_origin"] = cycle["out_token"][-1:], ["correction"]
+            for name in ("out_position", "out_p"):
+                cycle[name] = list(cycle[name])[:1]
+            cycle["pred_node"], cycle["pred_entropy"] = [-1], [1.0]
+            cycle["pred_top_token"], cycle["pred_top_p"] = [2, 3, 4], [0.5, 0.3, 0.1]
+        recorder.add(cycle)
+    page = opened(recorder.close())
+    expect(page.locator(".tree header")).to_contain_text("500 of those that were cut are not drawn")
+    assert page.locator(SHOWN).count() == 401  # and the target's token
+
+
+VSCODE = {
+    "vscode-light": ("#ffffff", "#3b3b3b", "rgb(255, 255, 255)"),
+    "vscode-dark": ("#1f1f1f", "#cccccc", "rgb(31, 31, 31)"),
+    "vscode-high-contrast": ("#000000", "#ffffff", "rgb(0, 0, 0)"),
+    "vscode-high-contrast-light vscode-high-contrast": ("#ffffff", "#292929", "rgb(255, 255, 255)"),
+}
+
+
+def test_vscode_themes(traces, opened, shoot):
+    page = opened(traces[64], viewport={"width": 1100, "height": 900})
+    player = page.locator(".sv.player")
+    for name, (back, fore, wanted) in VSCODE.items():
+        # ipywidgets brings JupyterLab's light variables along
+        page.add_style_tag(
+            content=f":root{{--jp-layout-color0:white;--jp-content-font-color1:#000;"
+            f"--vscode-editor-background:{back};--vscode-editor-foreground:{fore};"
+            f"--vscode-contrastBorder:#6fc3df}}"
+        )
+        page.evaluate("(name) => { document.body.className = name; }", name)
+        expect(player).to_have_css("background-color", wanted)
+        expect(player).to_have_class(re.compile("dark")) if "#f" not in back else None
+        line = page.locator(".tree").evaluate("(n) => getComputedStyle(n).borderTopColor")
+        assert (line == "rgb(111, 195, 223)") == ("contrast" in name)
+        shoot(page, f"tree-{name.split()[0]}")
+
+
+def test_right_to_left_tokens_keep_the_sentence_in_order(opened, shoot):
+    words = ["", "", " שלום", " עולם", "ים", " hello", " السلام", " كتاب", "؟", " 3.5", " (GPU)", " ספר"]
+    recorder = Recorder(metadata("speculative"), piece=lambda t: words[t % len(words)].encode())
+    for cycle in cycles("speculative", tokens=40, seed=4, hostile=False):
+        recorder.add(cycle)
+    page = opened(recorder.close())
+    said = page.locator(".said").inner_text()
+    assert said.count("‘\u2068") == said.count("\u2069’") > 0
+    assert said.count("‘") == said.count("‘\u2068")
+    shoot(page, "player-right-to-left")
