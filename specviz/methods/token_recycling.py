@@ -36,7 +36,8 @@ class TokenRecycling(Remembering):
         ),
         Parameter("candidates", 8, 1, 64, "tokens", "Successors kept of a token: the matrix's columns.", "k"),
         Parameter(
-            "template", "", meaning="A JSON file of rank paths such as [[0], [1], [0, 0]]; empty: the bundled one."
+            "template", "",
+            meaning="A JSON file of rank paths such as [[0], [1], [0, 0]]; empty: the bundled one.",
         ),
         KEEP,
     )  # fmt: skip

@@ -130,7 +130,8 @@ def test_sampling_has_the_targets_law():
 def test_sampled_decisions_are_repeated_from_the_record():
     model = llama(seed=6, vocabulary=16, eos=())
     trace = specviz.generate(
-        model, [[3, 4, 5], [1, 2]], "token_recycling", max_new_tokens=60, temperature=0.8, seed=4, draft_size=12,
+        model, [[3, 4, 5], [1, 2]], "token_recycling", max_new_tokens=60, temperature=0.8, seed=4,
+        draft_size=12,
     )  # fmt: skip
     again = trace.recheck()
     assert len(again) > 50
@@ -160,7 +161,7 @@ def test_memory_is_kept_saved_and_loaded(tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), n=st.integers(1, 5))
 def test_greedy_growth_is_the_best_tree(data, n):
-    """Against every tree of n nodes over two levels of three ranks and a third of one."""
+    """Against every tree of n nodes over levels of three, two and one ranks."""
     rate = st.floats(0.01, 1)
     rates = [[data.draw(rate) for _ in range(width)] for width in (3, 2, 1)]
     every = [path for depth in (1, 2, 3) for path in product(*(range(len(r)) for r in rates[:depth]))]
