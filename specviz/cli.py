@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -361,6 +362,12 @@ def bench(
         int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: the bench's.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Repetitions; default: the bench's.")] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size", help="Draft nodes of every method; or METHOD=NODES, for one besides. May be repeated."
+        ),
+    ] = None,
     threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -379,15 +386,18 @@ def bench(
         find(name)
     if json is not None:
         _writable(json, force)
-    asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds}
-    given = {k: v for k, v in asked.items() if v is not None}
+    asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds, **_sizes(size or [])}
+    given = {option: value for option, value in asked.items() if value is not None}
+    with _loading():
+        measure = find(name)
+    for option in given.keys() - signature(measure).parameters.keys():
+        raise ParameterError(f"bench {name} takes no --{'size' if option == 'own' else option}")
     if name == "player":
         with _progress() as tick:
-            report = find(name)(tick=tick, **given)
+            report = measure(tick=tick, **given)
     else:
         entries = suite(prompts or "town") if name != "passes" else []
         with _loading():
-            measure = find(name)
             from specviz.bench.runner import threads as using
 
             target, drafts = _models(model, draft, device, dtype, None)
@@ -397,6 +407,20 @@ def bench(
     if json is not None:
         report.write(json, force)
     raise typer.Exit(0 if report.held else 1)
+
+
+def _sizes(given: list[str]) -> dict[str, Any]:
+    """``--size``: a number for all, and METHOD=NUMBER for one."""
+    found: dict[str, Any] = {}
+    for text in given:
+        method, _, number = text.rpartition("=")
+        if not number.isdecimal():
+            raise ParameterError(f"--size takes a number, or METHOD=NUMBER, not {text!r}")
+        if method:
+            found.setdefault("own", {})[method] = int(number)
+        else:
+            found["size"] = int(number)
+    return found
 
 
 @app.command()

@@ -10,7 +10,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def folder(name: str) -> Path:
-    """The data folder called `name` (``models``, ``traces``, ``suites``, ``published``).
+    """The data folder called `name` (``models``, ``traces``, ``suites``, ``templates``, ``published``).
 
     Raises
     ------

@@ -62,13 +62,18 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, chosen.gather(1, at // width) * width + at % width
 
 
-def successors(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The `k` likeliest tokens of each row [n, vocabulary] and their probabilities, both [n, k], best first.
+def ranked(logits: Tensor, k: int) -> Tensor:
+    """The `k` likeliest tokens of each row [n, vocabulary], best first: [n, k].
 
-    Of equal first ones the first id, as argmax has it. Source: UniSpec, Algorithm 1, lines 39-40.
+    Of equal first ones the first id, as argmax has it.
     """
     best, tokens = top(logits, k)
     # A top-k may order equals as it likes.
     first = torch.where(best == best[:, :1], tokens, logits.shape[-1]).amin(-1, keepdim=True)
-    tokens = torch.cat([first, torch.where(tokens == first, tokens[:, :1], tokens)[:, 1:]], 1)
+    return torch.cat([first, torch.where(tokens == first, tokens[:, :1], tokens)[:, 1:]], 1)
+
+
+def successors(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As `ranked`, and their probabilities [n, k]. Source: UniSpec, Algorithm 1, lines 39-40."""
+    tokens = ranked(logits, k)
     return tokens, logits.softmax(-1).gather(1, tokens)  # the very numbers that a record holds

@@ -21,6 +21,8 @@ BENCHES: dict[str, str] = {
     "peers": "this package against transformers: same models, prompts and threads, in one run",
     "whatif": "what-ifs against reruns, cycle for cycle (bars: exact ones equal, bounded ones contain)",
     "player": "what the player sends, and its time to open and to step, in Chromium (no model is loaded)",
+    "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
+    "stores": "building a tree and updating its store (bars: 10 % of a cycle, 1 ms at 150 k words)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
 }
 

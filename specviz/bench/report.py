@@ -71,6 +71,33 @@ class Bar:
         return f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: missed by {by:.1%}"
 
 
+@dataclass(frozen=True)
+class Part:
+    """A further table of the same measurement; what its fields hold is as in `Report`."""
+
+    title: str
+    columns: list[tuple[str, str, str]]
+    rows: list[dict[str, Any]]
+    spare: tuple[str, ...] = ()
+
+    def cells(self) -> list[list[str]]:
+        """The table's cells as text; what is missing is a dash."""
+        return [[_cell(row.get(key), form) for key, _, form in self.columns] for row in self.rows]
+
+    def print(self, console: Any) -> None:
+        """The table on a rich console."""
+        columns = [
+            Column(
+                heading,
+                right=bool(form) or any(isinstance(row.get(key), Estimate) for row in self.rows),
+                folds=14 if key in FOLD else None,
+                spare=self.spare.index(key) if key in self.spare else None,
+            )
+            for key, heading, form in self.columns
+        ]
+        print_table(console, columns, self.cells())
+
+
 @dataclass
 class Report:
     """A bench's result.
@@ -90,6 +117,8 @@ class Report:
         Sentences below the table.
     spare : tuple of str
         Keys of columns that a narrow terminal does without, the first one first.
+    parts : list of Part
+        Tables below the first one.
     """
 
     name: str
@@ -100,6 +129,12 @@ class Report:
     bars: list[Bar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     spare: tuple[str, ...] = ()
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def table(self) -> Part:
+        """The first table."""
+        return Part(self.title, self.columns, self.rows, self.spare)
 
     @property
     def held(self) -> bool:
@@ -125,8 +160,8 @@ class Report:
         return f"{self.name}: {len(missed)} of {len(self.bars)} bars missed ({self.where}): {names}"
 
     def cells(self) -> list[list[str]]:
-        """The table's cells as text; what is missing is a dash."""
-        return [[_cell(row.get(key), form) for key, _, form in self.columns] for row in self.rows]
+        """The first table's cells as text; what is missing is a dash."""
+        return self.table.cells()
 
     def frame(self) -> pd.DataFrame:
         """The table as it is printed."""
@@ -141,9 +176,8 @@ class Report:
             "bench": self.name,
             "title": self.title,
             "setting": self.setting,
-            "rows": [
-                {k: asdict(v) if isinstance(v, Estimate) else v for k, v in row.items()} for row in self.rows
-            ],
+            "rows": _rows(self.rows),
+            "parts": [{"title": part.title, "rows": _rows(part.rows)} for part in self.parts],
             "bars": [asdict(bar) | {"held": bool(bar.held)} for bar in self.bars],
             "notes": self.notes,
             "held": bool(self.held),
@@ -167,19 +201,14 @@ class Report:
         """Print the table, notes, bars and the summary line on a rich console."""
         from rich.text import Text
 
-        columns = [
-            Column(
-                heading,
-                right=bool(form) or any(isinstance(row.get(key), Estimate) for row in self.rows),
-                folds=14 if key in FOLD else None,
-                spare=self.spare.index(key) if key in self.spare else None,
-            )
-            for key, heading, form in self.columns
-        ]
         whole = not console.is_terminal  # a line of a file is not broken
         for line in (self.title, self.where, ""):
             console.print(Text(line), soft_wrap=whole)
-        print_table(console, columns, self.cells())
+        self.table.print(console)
+        for part in self.parts:
+            console.print()
+            console.print(Text(part.title), soft_wrap=whole)
+            part.print(console)
         for line in ("", *self.notes, *map(str, self.bars), self.summary):
             console.print(Text(line), soft_wrap=whole)
 
@@ -266,6 +295,10 @@ def _cell(value: Any, form: str) -> str:
         known = value.low == value.low
         return f"{value.median:.2f}" + (f" [{value.low:.2f}, {value.high:.2f}]" if known else "")
     return form.format(value) if form else str(value)
+
+
+def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: asdict(v) if isinstance(v, Estimate) else v for k, v in row.items()} for row in rows]
 
 
 def _plain(value: Any) -> Any:

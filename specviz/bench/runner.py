@@ -13,6 +13,7 @@ import torch
 
 from specviz import methods
 from specviz.bench.report import Estimate
+from specviz.corpus import tasks
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.loop.run import machine, versions
@@ -215,6 +216,18 @@ def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
         model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"])
         for e in entries
     ]
+
+
+def practice(model: Any, n: int) -> list[list[int]]:
+    """Token ids of `n` prompts that a method may learn from before a suite: the corpus' dev split.
+
+    It shares no clause with the bundled suites, which are of the test split. What the model has no room for
+    is left out.
+    """
+    chats: list[Any] = tasks.prompts(n, split="dev")
+    if not getattr(model.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
+        chats = [chat[-1]["content"] for chat in chats]
+    return [ids for ids in map(model.encode, chats) if len(ids) < model.max_length]
 
 
 @contextmanager

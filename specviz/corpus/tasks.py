@@ -534,8 +534,8 @@ def stream(seed: int | str, split: Split) -> Iterator[Sample]:
         yield sample(rng, split)
 
 
-def prompts(n: int, seed: int = 0) -> list[list[dict[str, str]]]:
-    """`n` prompts of the test split, evenly over kinds and languages, as chats that end with the user's turn."""
+def prompts(n: int, seed: int = 0, split: Split = "test") -> list[list[dict[str, str]]]:
+    """`n` prompts of a split, evenly over kinds and languages, as chats that end with the user's turn."""
     rng = random.Random(f"{seed}:prompts")
     chosen = [(KINDS[i % len(KINDS)], CODES[(i // len(KINDS) + i) % len(CODES)]) for i in range(n)]
-    return [sample(rng, "test", kind, code).messages for kind, code in chosen]
+    return [sample(rng, split, kind, code).messages for kind, code in chosen]

@@ -165,7 +165,18 @@ def test_the_line_up(pair):
 def check(found, bars):
     """The schema of every result."""
     data = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    assert set(data) == {"schema", "bench", "title", "setting", "rows", "bars", "notes", "held", "summary"}
+    assert set(data) == {
+        "schema",
+        "bench",
+        "title",
+        "setting",
+        "rows",
+        "parts",
+        "bars",
+        "notes",
+        "held",
+        "summary",
+    }
     assert {"model", "drafts", "dtype", "threads", "device", "processor", "versions"} <= set(data["setting"])
     assert data["setting"]["threads"] == torch.get_num_threads()
     assert len(data["bars"]) == bars

@@ -1,0 +1,150 @@
+"""A static tree as rank paths: [0, 2] is the third likeliest successor of the likeliest one.
+
+Token Recycling (Luo et al. 2025) fills such a template anew in each cycle. `grow` finds the best one for
+given acceptance rates; `python -m specviz.bench.template` measures them and writes the bundled one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..draft import ROOT, depths
+from ..errors import ParameterError
+from ..paths import folder
+
+Path_ = tuple[int, ...]
+MOST = 512  # nodes
+FORM = "a list of rank paths such as [[0], [1], [0, 0]] is wanted"
+
+
+def bundled() -> Path:
+    """The file of the default template."""
+    return folder("templates") / "token_recycling.json"
+
+
+def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
+    """The tree of at most `n` nodes from which most tokens are expected to be accepted, best node first.
+
+    A node is reached with the product of the rates on its path, and the expectation is the sum of these over
+    the tree. No node's product exceeds its parent's, so the `n` largest of all form a tree: taking the best
+    node that hangs on what was taken finds them, and the first g nodes are the best tree of g.
+
+    Parameters
+    ----------
+    rates : list of lists
+        ``rates[level][rank]``: how often the successor of that rank is right, where all above it was. What is
+        missing counts as 0, and no node of rate 0 is taken.
+    n : int
+
+    Returns
+    -------
+    list of rank paths
+    """
+    found: list[Path_] = []
+    # Of equal ones the shallower, then the likelier.
+    front: list[tuple[float, int, Path_]] = [(-1.0, 0, ())]
+    while front and len(found) <= n:
+        value, depth, path = heapq.heappop(front)
+        found.append(path)
+        for rank, rate in enumerate(rates[depth] if depth < len(rates) else ()):
+            if rate > 0:
+                heapq.heappush(front, (value * rate, depth + 1, (*path, rank)))
+    return found[1:]
+
+
+def expected(rates: Sequence[Sequence[float]], paths: Iterable[Path_]) -> float:
+    """How many nodes of a template are accepted a cycle, on the average, if rates multiply."""
+    return float(sum(np.prod([rates[level][rank] for level, rank in enumerate(path)]) for path in paths))
+
+
+def read(path: Path, candidates: int) -> list[Path_]:
+    """The rank paths of a JSON file, parents first: a list, or an object that has one as ``paths``.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be read or is no tree, if it asks for a rank that `candidates` successors do not have, or
+        for too many nodes.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf8"))
+    except OSError as error:
+        raise ParameterError(f"template {path}: it cannot be read ({error.strerror or error})") from None
+    except (ValueError, RecursionError):
+        raise ParameterError(f"template {path} is no JSON: {FORM}") from None
+    return ordered(found.get("paths") if isinstance(found, dict) else found, f"template {path}", candidates)
+
+
+def ordered(given: Any, name: str, candidates: int) -> list[Path_]:
+    """Rank paths, checked; in the order given, but for parents, which come before their children.
+
+    Raises
+    ------
+    ParameterError
+        As `read`; `name` says what is wrong.
+    """
+    if not isinstance(given, list) or not given:
+        raise ParameterError(f"{name}: {FORM}")
+    if len(given) > MOST:
+        raise ParameterError(f"{name} has {len(given):,} nodes, and at most {MOST} can be sent")
+    paths: dict[Path_, None] = {}
+    for path in given:
+        if not isinstance(path, list) or not path or not all(type(rank) is int for rank in path):
+            raise ParameterError(f"{name} holds {_short(path)}: {FORM}")
+        if not 0 <= min(path) <= max(path) < candidates:
+            raise ParameterError(
+                f"{name} holds {_short(path)}: with candidates={candidates} ranks go from 0 to "
+                f"{candidates - 1}"
+            )
+        if tuple(path) in paths:
+            raise ParameterError(f"{name} holds {_short(path)} twice")
+        paths[tuple(path)] = None
+    for path in paths:
+        if len(path) > 1 and path[:-1] not in paths:
+            raise ParameterError(
+                f"{name} holds {_short(list(path))} without its parent {_short(list(path[:-1]))}"
+            )
+    return list(dict.fromkeys(path[: i + 1] for path in paths for i in range(len(path))))
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+@dataclass(frozen=True)
+class Level:
+    """The nodes of a level: where each one's word stands, its parent's (the root's is 0), and its rank."""
+
+    at: np.ndarray
+    above: np.ndarray
+    rank: np.ndarray
+
+
+class Template:
+    """Rank paths as arrays.
+
+    Attributes
+    ----------
+    parents : array of int, shape [n]
+        As in `Draft`.
+    levels : list of Level
+        From the first one down.
+    """
+
+    def __init__(self, paths: Sequence[Path_]) -> None:
+        number = {path: i for i, path in enumerate(paths)} | {(): ROOT}
+        self.parents = np.array([number[path[:-1]] for path in paths], np.int64)
+        rank, depth = np.array([path[-1] for path in paths], np.int64), depths(self.parents)
+        nodes = [np.flatnonzero(depth == level) for level in range(1, int(depth.max(initial=0)) + 1)]
+        self.levels = [Level(each + 1, self.parents[each] + 1, rank[each]) for each in nodes]
+
+    def __len__(self) -> int:
+        return len(self.parents)

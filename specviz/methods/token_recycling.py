@@ -1,0 +1,117 @@
+"""Token Recycling: a static tree, filled from the successors that the target named when it last met a word.
+
+Luo et al. 2025 ("Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token
+Recycling"). The matrix starts empty and learns from the passes; the prompt itself is not fed to it, for a
+prefill keeps no logits. It holds no probabilities, so nodes have no score.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..draft import ROOT, Draft
+from ..sampling import Sampling
+from ..signals import ranked
+from ..store import EMPTY, Adjacency
+from .base import Parameter, Session, Verdict
+from .memory import KEEP, Remembering
+from .template import MOST, Template, bundled, read
+from .tree import judge
+
+
+class TokenRecycling(Remembering):
+    """What the target thought of and did not write is kept, and tried when the same word comes again."""
+
+    name = "token_recycling"
+    title = "Token Recycling"
+    paper = "Luo et al. 2025"
+    parameters = (
+        Parameter(
+            "draft_size", 80, 1, MOST, "tokens",
+            "Nodes of the template that are used, its first ones, without the root; a smaller one whole.",
+        ),
+        Parameter("candidates", 8, 1, 64, "tokens", "Successors kept of a token: the matrix's columns.", "k"),
+        Parameter(
+            "template", "",
+            meaning="A JSON file of rank paths such as [[0], [1], [0, 0]]; empty: the bundled one.",
+        ),
+        KEEP,
+    )  # fmt: skip
+    size = "draft_size"
+    shape = ("candidates",)
+    pseudocode = (
+        ("", "repeat until the text ends:"),
+        ("draft", "    T = the template, x_t at its root"),
+        ("draft", "    for level = 1 .. its depth:"),
+        ("draft", "        for each node of the level, of rank r under parent u:"),
+        ("draft", "            its token = M[u, r]"),
+        ("draft:store", "            if there is none: drop it and all below"),
+        ("forward", "    p = target(text + T)   # one pass over the tree"),
+        ("verify", "    from the root down, as long as a child survives:"),
+        ("verify:accepted", "        go to the child that the target writes itself"),
+        ("verify:rejected", "        its siblings are rejected"),
+        ("commit", "    text = text + path + [the target's next token]"),
+        ("commit", "    M[u] = top-k of p(· | u), for every node u, the rejected too"),
+    )
+    draft_size: int
+    candidates: int
+    template: str
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        if self.template:
+            paths = read(Path(self.template), self.candidates)
+        else:  # the best node first: what k cannot reach is left out, and the rest is still in order
+            paths = read(bundled(), MOST)
+            paths = [path for path in paths if max(path) < self.candidates]
+        self.paths = paths[: self.draft_size]
+        self.spare = len(self.paths)
+        self.taught = self.candidates
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "exact up to ties" if sampling.greedy else "exact"
+
+    def fresh(self, vocabulary: int) -> Adjacency:
+        return Adjacency(vocabulary, min(self.candidates, vocabulary))
+
+    def start(self, session: Session) -> None:
+        super().start(session)
+        self.root = session.prompt[-1]
+        width = self.store.tokens.shape[1]
+        self.tree = Template([path for path in self.paths if max(path) < width])
+
+    def draft(self, left: int) -> Draft:
+        """Fill the template, a level at a time and no deeper than what may be emitted beside the bonus."""
+        if left < 2:
+            return Draft.empty("room")
+        known, tree = self.store.tokens, self.tree
+        word = np.full(len(tree) + 1, EMPTY, np.int64)  # the root's, then every node's
+        word[0] = self.root
+        for level in tree.levels[: left - 1]:
+            above = word[level.above]
+            word[level.at] = np.where(above != EMPTY, known[above, level.rank], EMPTY)
+        sent = np.flatnonzero(word[1:] != EMPTY)
+        if not len(sent):
+            return Draft.empty("none")
+        self.session.control |= {"empty": len(tree) - len(sent)}
+        place = np.empty(len(tree) + 1, np.int64)
+        place[sent] = np.arange(len(sent))
+        place[ROOT] = ROOT
+        stop = "room" if left <= len(tree.levels) else "budget" if len(sent) == len(tree) else "store"
+        return Draft(word[sent + 1], place[tree.parents[sent]], source="store", stop=stop)
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        assert scores is not None
+        # What the pass teaches comes over with the verdict: one synchronisation.
+        tokens = ranked(scores, self.store.tokens.shape[1])
+        verdict, (self.lesson,) = judge(draft, scores, self.session, tokens, best=tokens[:, 0])
+        return verdict
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        self.store.learn(np.append(self.root, draft.tokens), self.lesson)  # rejected nodes too, in order
+        assert verdict.token is not None
+        self.root = verdict.token
