@@ -6,11 +6,11 @@ judged (`window.py`), and the verification branch, the n-grams of the pool that 
 merged where they begin alike. Guesses follow from the past alone, so they are judged as any tree is
 (`tree.py`).
 
-The size. The authors send up to (W + G)(N - 1) tokens a pass, 120 for their W = G = 15 and N = 5: the "120" of
-UniSpec's Table 17. Here ``draft_size`` caps the nodes of both branches, so that calibration can turn it as it
-does any method's: the window gets the columns that fit into half of it, as with the authors' W = G, and the
-n-grams, the last met first, what the window leaves. W and G are upper bounds; 120 with their defaults is the
-authors' own setting.
+The size. The authors send up to (W + G)(N - 1) tokens a pass, 120 for their W = G = 15 and N = 5: the "120"
+of UniSpec's Table 17. Here ``draft_size`` caps the nodes of both branches, so that calibration can turn it as
+it does any method's: the window gets the columns that fit into half of it, as with the authors' W = G, and
+the n-grams, the last met first, what the window leaves. W and G are upper bounds; 120 with their defaults is
+the authors' own setting. The default is 24, as in `unispec`: on a CPU every node has its price.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .window import Window, widest
 GHOSTS = 24  # guesses that were not sent and are recorded all the same, at most
 
 DRAFT_SIZE = Parameter(
-    "draft_size", 40, 1, 512, "tokens", "Nodes of a pass, window and guesses together, without the root.", "g"
+    "draft_size", 24, 1, 512, "tokens", "Nodes of a pass, window and guesses together, without the root.", "g"
 )
 WINDOW = Parameter(
     "window", 15, 1, 128, "tokens",

@@ -5,8 +5,8 @@ Speculation"); the two stores are described in UniSpec's Appendix B (Do et al.).
 much is a reading:
 
 - Internal: Lookahead's window makes n-grams, and so does the text as it is written. They are kept twice, by
-  first token (one-to-many, Lookahead's pool) and by the tokens before the last (many-to-one, followed into one
-  chain).
+  first token (one-to-many, Lookahead's pool) and by the tokens before the last (many-to-one, followed into
+  one chain).
 - External: a datastore of tokens, searched for the text's last ones as REST does (He et al. 2024). What text
   it is built from is left to whoever builds it.
 - The draft size is shared so: the window gets at most half, as in Lookahead. Of the rest the chain comes
