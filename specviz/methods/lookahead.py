@@ -9,8 +9,9 @@ merged where they begin alike. Guesses follow from the past alone, so they are j
 The size. The authors send up to (W + G)(N - 1) tokens a pass, 120 for their W = G = 15 and N = 5: the "120"
 of UniSpec's Table 17. Here ``draft_size`` caps the nodes of both branches, so that calibration can turn it as
 it does any method's: the window gets the columns that fit into half of it, as with the authors' W = G, and
-the n-grams, the last met first, what the window leaves. W and G are upper bounds; 120 with their defaults is
-the authors' own setting. The default is 24, as in `unispec`: on a CPU every node has its price.
+the n-grams, the last met first, what the window leaves. W and G are upper bounds: ``draft_size=120, ngram=5``
+is the authors' own setting. The defaults are for a small target on a CPU, where every node has its price: 24
+nodes, as in `unispec`, and N = 3, which leaves so small a window six columns, where N = 5 leaves three.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ DRAFT_SIZE = Parameter(
     "draft_size", 24, 1, 512, "tokens", "Nodes of a pass, window and guesses together, without the root.", "g"
 )
 WINDOW = Parameter(
-    "window", 15, 1, 128, "tokens",
-    "Columns of the window; fewer where they take more than half of the draft size.", "W",
+    "window", 15, 1, 128, "columns",
+    "Of the lookahead branch; fewer where they would take more than half of the draft size.", "W",
 )  # fmt: skip
-NGRAM = Parameter("ngram", 5, 3, 16, "tokens", "Length of an n-gram; the window has one row less.", "N")
-GUESSES = Parameter("guesses", 15, 1, 128, "", "N-grams kept of each first token, the last met.", "G")
+NGRAM = Parameter("ngram", 3, 3, 16, "tokens", "Length of an n-gram; the window has one row less.", "N")
+GUESSES = Parameter("guesses", 15, 1, 128, "n-grams", "Kept of each first token: those met last.", "G")
 
 
 class Lookahead(Remembering):

@@ -222,7 +222,7 @@ class TestMemory:
     def test_it_stays_or_goes(self):
         model = llama(seed=5, vocabulary=24, eos=())
         for keep in ("run", "prompt"):
-            method = Lookahead(keep=keep, draft_size=60)
+            method = Lookahead(keep=keep, draft_size=60, ngram=5)
             trace = specviz.generate(model, [[3, 4], [3, 4]], method, max_new_tokens=40)
             assert trace.run["memory"]["start"]["state"] == "cold"
             assert trace.run["memory"]["end"]["known"] > 0
@@ -243,7 +243,7 @@ class TestMemory:
         emitted = trace.cycles.groupby("prompt")["emitted"].apply(list)
         assert emitted[0] == emitted[1]
         assert max(emitted[0]) > 1
-        with pytest.raises(ParameterError, match="made with ngram=5, and the method has 4"):
+        with pytest.raises(ParameterError, match="made with ngram=3, and the method has 4"):
             Lookahead(ngram=4).load(path, model)
 
 

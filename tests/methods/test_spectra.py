@@ -134,10 +134,10 @@ def test_sampled_decisions_are_repeated_from_the_record():
 
 def test_it_is_saved_and_loaded(tmp_path):
     model = llama(seed=5, vocabulary=24, eos=())
-    method = Spectra()
+    method = Spectra(ngram=4)
     specviz.generate(model, [[3, 4]], method, max_new_tokens=20)
     path = method.save(tmp_path / "x.store", model)
-    again = Spectra(keep="prompt")
+    again = Spectra(ngram=4, keep="prompt")
     again.load(path, model)
     trace = specviz.generate(model, [[3, 4], [3, 4]], again, max_new_tokens=20)
     assert trace.run["memory"]["start"]["state"] == "warm"
@@ -145,14 +145,14 @@ def test_it_is_saved_and_loaded(tmp_path):
     assert emitted[0] == emitted[1]
     assert max(emitted[0]) > 1
     with pytest.raises(ParameterError, match="made with run=2, and the method has 3"):
-        Spectra(run=3).load(path, model)
+        Spectra(ngram=4, run=3).load(path, model)
     with pytest.raises(ParameterError, match="the memory of spectra, not of lookahead"):
         find("lookahead")().load(path, model)
 
 
 def test_bad_values(tmp_path):
     for values, words in (
-        ({"run": 5}, "run must be less than ngram, got 5 and 5"),
+        ({"run": 3}, "run must be less than ngram, got 3 and 3"),
         ({"chain": -1}, "chain"),
         ({"datastore": str(tmp_path / "none")}, "no such file; build one with"),
         ({"datastore": str(tmp_path)}, "no such file"),
