@@ -459,6 +459,25 @@ def models() -> None:
 
 
 @app.command()
+def datastore(
+    text: Annotated[Path, typer.Argument(help="A text file in UTF-8.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    model: Model = "town",
+    force: Force = False,
+) -> None:
+    """Build a datastore for spectra from a text, in a model's tokens; use it with --set datastore=FILE."""
+    _writable(out, force)
+    with _loading():
+        from specviz.methods.datastore import Datastore
+        from specviz.models import load
+
+    target = load(model)
+    built = Datastore.build(text, target)
+    print(f"datastore: {built.save(out, target)} ({len(built):,} tokens of {target.name})")
+    print(_command("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
+
+
+@app.command()
 def lab(
     folder: Annotated[Path, typer.Argument(help="Where the copy goes; your edits in it stay.")] = Path(
         "specviz-notebooks"

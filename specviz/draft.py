@@ -40,6 +40,8 @@ class Draft:
         Why drafting stopped (``length``, ``fallback``, ``eos``, ``room`` ...).
     logits : tensor [n, vocabulary] or list of n rows
         The drafter's raw predictions where it chose each node; the record is reduced from them later.
+    read : bool
+        Whether the target reads it. False asks for no pass: the method decides without one.
 
     Raises
     ------
@@ -56,6 +58,7 @@ class Draft:
     source: str | Sequence[str] = "model"
     stop: str = "length"
     logits: Any = None
+    read: bool = True
 
     def __post_init__(self) -> None:
         parents = np.asarray(self.parents, np.int64).reshape(-1)
@@ -154,7 +157,7 @@ class Draft:
         logits = [self.logits[i] for i in keep] if isinstance(self.logits, list) else pick(self.logits)
         return Draft(
             self.tokens[keep], parents, pick(self.positions), pick(self.judge), pick(self.q), signals, source,
-            self.stop, logits,
+            self.stop, logits, self.read,
         )  # fmt: skip
 
     def best(self, scores: np.ndarray, n: int) -> Draft:

@@ -57,7 +57,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("node_parent", "list<int32>", "Parent of each node; -1 is the root."),
     Column("node_position", "list<int32>", "Offset from the root's position (1 is the next token)."),
     Column("node_source", "list<string>", "Where the node came from: model, store, prompt, layer ..."),
-    Column("node_status", "list<string>", "pruned, unsent, unjudged (behind a rejection, or not tried for a sibling was taken), accepted, rejected, cut, unreviewed (emitted, never sent to the target)."),
+    Column("node_status", "list<string>", "pruned, unsent, unjudged (behind a rejection, not tried for a sibling was taken, or only read: a window), accepted, rejected, cut, unreviewed (emitted, never sent to the target)."),
     Column("node_q", "list<float>", "The drafter's probability of the token, as it was sampled and tested; of siblings that are tried one after another, what the rejected ones left."),
     Column("node_p", "list<float>", "The target's probability of the token, as it was tested."),
     Column("node_rank", "list<int32>", "Rank of the token in the target's distribution; 0 is the top. Ties share the better rank."),

@@ -138,7 +138,7 @@ def decode(
             begin = mark()
             draft = method.draft(left)
             drafted = mark()
-            result = context.forward(draft, method.hidden) if wants_pass(draft) else None
+            result = context.forward(draft, method.hidden) if draft.read else None
             scores = None if result is None else result.logits[0]
             passed = mark()
             verdict = method.verify(draft, scores)
@@ -168,11 +168,6 @@ def decode(
 def origin_of(status: str) -> str:
     """Origin of an emitted node: ``draft``, or ``unreviewed`` where the target never saw it."""
     return status if status == "unreviewed" else "draft"
-
-
-def wants_pass(draft: Draft) -> bool:
-    """Whether the target has something to read: an empty draft reads the root, no candidates need nothing."""
-    return not len(draft) or draft.judge is None or any(draft.judge)
 
 
 def ending(emitted: list[int], eos: frozenset[int], left: int, full: str) -> tuple[int, str | None]:

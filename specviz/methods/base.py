@@ -263,7 +263,7 @@ class Method:
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.
 
-        `scores` is None where the draft asked for no pass (no node of it is to be judged).
+        `scores` is None where the draft asked for no pass (its ``read`` is False).
         """
         raise NotImplementedError
 

@@ -113,7 +113,7 @@ class BiLD(Method):
         signals = {"met": np.ones(sent, bool)} | ({"q": torch.stack(drawn[:sent])} if drawn[:sent] else {})
         return Draft.chain(
             torch.tensor(tokens[:sent], dtype=torch.long, device=tail.device),
-            judge=None if self.review_end or not ended else [False] * sent,
+            read=self.review_end or not ended,
             logits=scores[:sent],
             signals=signals,
             stop=stop,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from ..errors import ModelError, ParameterError
 from .base import Method, Parameter, Session
+from .files import read, write
 
 KEEP = Parameter(
     "keep",
@@ -87,14 +85,9 @@ class Remembering(Method):
         """
         if self.store is None:
             raise ParameterError(f"{self.name} remembers nothing yet: decode something before saving")
-        path = Path(path)
         about = {"specviz": "memory", "method": self.name, "vocabulary": fingerprint(model)}
         about |= {name: str(getattr(self, name)) for name in self.shape}
-        part = path.with_name(path.name + ".part")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: np.ascontiguousarray(a) for name, a in self.store.arrays().items()}, part, about)
-        os.replace(part, path)
-        return path
+        return write(path, self.store.arrays(), about)
 
     def load(self, path: str | Path, model: Any) -> None:
         """Start from what was saved.
@@ -104,14 +97,7 @@ class Remembering(Method):
         ParameterError
             If the file is missing, no memory of this method, of other parameters, or of another vocabulary.
         """
-        path = Path(path)
-        try:
-            with safe_open(path, "np") as file:
-                about = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            why = "there is no such file" if not path.exists() else f"it cannot be read ({error})"
-            raise ParameterError(f"{path}: {why}; save one with --save-store or Method.save") from None
+        arrays, about = read(path, "save one with --save-store or Method.save")
         if about.get("specviz") != "memory":
             raise ParameterError(f"{path} is not the memory of a specviz method")
         if about.get("method") != self.name:

@@ -141,6 +141,7 @@ def _verdict(
     status = np.where(kept, "accepted", np.where(rejected, "rejected", "unjudged")).tolist()
     last = path[-1] if path else ROOT
     refused = bool((rejected & (draft.parents == last)).any())
-    origin = "plain" if not len(draft) else otherwise if refused else "bonus"
+    tried = len(draft) if draft.judge is None else np.any(draft.judge)
+    origin = "plain" if not tried else otherwise if refused else "bonus"
     tokens: Any = np.asarray(draft.tokens).tolist()
     return Verdict(path, tokens, token, origin, status)

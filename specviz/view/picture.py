@@ -57,7 +57,7 @@ KINDS = {
 FATES = {
     "accepted": "accepted",
     "rejected": "rejected",
-    "unjudged": "sent, not judged: behind a rejection",
+    "unjudged": "sent, not judged: behind a rejection, or only read",
     "unreviewed": "written, not sent",
     "cut": "cut by the end of the text or a limit",
     "unsent": "drafted, not sent",

@@ -67,7 +67,7 @@ def test_greedy_is_the_walk(draft, data):
             assert status == "unjudged"
     last = verdict.path[-1] if verdict.path else ROOT
     refused = any(s == "rejected" and draft.parents[i] == last for i, s in enumerate(verdict.status))
-    assert verdict.origin == ("plain" if not len(draft) else "correction" if refused else "bonus")
+    assert verdict.origin == ("plain" if not any(draft.judge) else "correction" if refused else "bonus")
 
 
 def session(sampling, u, last):

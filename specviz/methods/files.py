@@ -1,0 +1,40 @@
+"""Arrays in a file: what a method remembers or looks up. Written whole or not at all, nothing pickled."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from ..errors import ParameterError
+
+
+def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict[str, str]) -> Path:
+    """Write arrays by name, and words about them, as a safetensors file."""
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, about)
+    os.replace(part, path)
+    return path
+
+
+def read(path: str | Path, remedy: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays of such a file, and the words about them.
+
+    Raises
+    ------
+    ParameterError
+        If it is missing or cannot be read; the line ends with the `remedy`.
+    """
+    path = Path(path)
+    try:
+        with safe_open(path, "np") as file:
+            about = file.metadata() or {}
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        why = "there is no such file" if not path.exists() else f"it cannot be read ({error})"
+        raise ParameterError(f"{path}: {why}; {remedy}") from None

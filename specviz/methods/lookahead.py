@@ -1,0 +1,155 @@
+"""Lookahead decoding: the target makes n-grams of its own guesses and tries the ones that fit.
+
+Fu et al. 2024 ("Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"), section 3. One
+pass holds two branches below the last token: the lookahead branch, a window whose nodes are read and not
+judged (`window.py`), and the verification branch, the n-grams of the pool that begin with the last token,
+merged where they begin alike. Guesses follow from the past alone, so they are judged as any tree is
+(`tree.py`).
+
+The size. The authors send up to (W + G)(N - 1) tokens a pass, 120 for their W = G = 15 and N = 5: the "120"
+of UniSpec's Table 17. Here ``draft_size`` caps the nodes of both branches, so that calibration can turn it as
+it does any method's: the window gets the columns that fit into half of it, as with the authors' W = G, and
+the n-grams, the last met first, what the window leaves. W and G are upper bounds: ``draft_size=120, ngram=5``
+is the authors' own setting. The defaults are for a small target on a CPU, where every node has its price: 24
+nodes, as in `unispec`, and N = 3, which leaves so small a window six columns, where N = 5 leaves three.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from ..draft import ROOT, Draft
+from ..sampling import Sampling
+from .base import Parameter, Session, Unsent, Verdict
+from .memory import KEEP, Remembering
+from .pool import Pool
+from .prefix_tree import merge, until
+from .tree import judge
+from .window import Window, widest
+
+GHOSTS = 24  # guesses that were not sent and are recorded all the same, at most
+
+DRAFT_SIZE = Parameter(
+    "draft_size", 24, 1, 512, "tokens", "Nodes of a pass, window and guesses together, without the root.", "g"
+)
+WINDOW = Parameter(
+    "window", 15, 1, 128, "columns",
+    "Of the lookahead branch; fewer where they would take more than half of the draft size.", "W",
+)  # fmt: skip
+NGRAM = Parameter("ngram", 3, 3, 16, "tokens", "Length of an n-gram; the window has one row less.", "N")
+GUESSES = Parameter("guesses", 15, 1, 128, "n-grams", "Kept of each first token: those met last.", "G")
+
+
+class Lookahead(Remembering):
+    """The target guesses far ahead while it writes, and tries later what it guessed."""
+
+    name = "lookahead"
+    title = "Lookahead"
+    paper = "Fu et al. 2024"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        DRAFT_SIZE, WINDOW, NGRAM, GUESSES,
+        Parameter(
+            "from_text", False,
+            meaning="Whether prompt and output give n-grams too, not the window alone.",
+        ),
+        KEEP,
+    )  # fmt: skip
+    size = "draft_size"
+    shape: ClassVar[tuple[str, ...]] = ("ngram", "guesses")
+    pseudocode: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("", "repeat until the text ends:"),
+        ("draft", "    T = n-grams of the pool that begin with x_t, as one tree"),
+        ("draft", "    W = the window: rows of guesses of the tokens to come"),
+        ("forward", "    p = target(text + W + T)   # one pass over both branches"),
+        ("verify", "    from the root down T, as long as a child survives:"),
+        ("verify:accepted", "        go to the child that the target writes itself"),
+        ("verify:rejected", "        its siblings are rejected"),
+        ("commit", "    text = text + path + [the target's next token]"),
+        ("commit", "    below each column of W: argmax p where it ends"),
+        ("commit", "    pool += the columns; the oldest n-gram of a token goes"),
+        ("commit", "    W moves on: its first row goes, the new one is its last"),
+    )
+    draft_size: int
+    window: int
+    ngram: int
+    guesses: int
+    from_text: bool
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.spare = self.draft_size
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "exact up to ties" if sampling.greedy else "exact"
+
+    def fresh(self, vocabulary: int) -> Any:
+        return Pool(vocabulary, self.guesses, self.ngram - 1)
+
+    def start(self, session: Session) -> None:
+        super().start(session)
+        self.length = len(session.prompt)
+        self.text = np.empty(self.length + session.limit, np.int64)
+        self.text[: self.length] = session.prompt
+        self.ends = np.array(sorted(session.eos), np.int64)
+        self.ahead = Window(widest(self.window, self.ngram, self.draft_size // 2), self.ngram, session.prompt)
+        if self.from_text:
+            self.store.learn(self._written(self.length))
+
+    def draft(self, left: int) -> Draft:
+        if left < 2:
+            return Draft.empty("room")
+        # No node may stand deeper than what can still be emitted beside the target's token.
+        cells, above = self.ahead.comb(left - 1)
+        self.cells = len(cells)
+        rows, source = self.guess(left - 1)
+        tree = merge(until(rows, self.ends))
+        sent = min(len(tree), self.draft_size - len(cells))
+        self.session.control |= {"columns": self.ahead.columns, "guesses": len(rows)}
+        below = np.where(tree.parents == ROOT, ROOT, tree.parents + len(cells))
+        origin = source[tree.row].tolist()
+        few = slice(sent, sent + GHOSTS)
+        self.unsent = Unsent(
+            tree.tokens[few].tolist(), below[few].tolist(), signals={}, source=origin[few]
+        )  # fmt: skip
+        if not len(cells) + sent:
+            return Draft.empty("none")
+        return Draft(
+            np.concatenate([cells, tree.tokens[:sent]]),
+            np.concatenate([above, below[:sent]]),
+            judge=np.arange(len(cells) + sent) >= len(cells),
+            source=["window"] * len(cells) + origin[:sent],
+            stop="budget" if sent < len(tree) else "store" if sent else "none",
+        )
+
+    def guess(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """What to try, the best first: token sequences [m, longest] and the source of each."""
+        grams = self.store.get(self.text[self.length - 1])[:, :depth]
+        return grams, np.full(len(grams), "ngram")
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        assert scores is not None
+        # The window moves greedily in sampling too: what is guessed must follow from the past alone.
+        best = scores.argmax(-1)
+        verdict, (after,) = judge(draft, scores, self.session, best, best=best)
+        self.after = after[1:].astype(np.int64)
+        verdict.unsent = self.unsent if len(draft) and self.unsent.tokens else None
+        return verdict
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        grams = self.ahead.move(int(self.text[self.length - 1]), self.after[: self.cells])
+        assert verdict.token is not None
+        new = [*(verdict.tokens[node] for node in verdict.path), verdict.token]
+        self.text[self.length : self.length + len(new)] = new
+        self.length += len(new)
+        if self.from_text:  # what was really written is met last
+            grams = np.concatenate([grams, self._written(len(new))])
+        self.store.learn(grams)
+
+    def _written(self, new: int) -> np.ndarray:
+        """The text's n-grams that end in its last `new` tokens, [m, N]."""
+        last = self.length - self.ngram
+        first = np.arange(max(last - new + 1, 0), last + 1)
+        return self.text[first[:, None] + np.arange(self.ngram)]

@@ -1,0 +1,143 @@
+"""SPECTRA: n-grams that the target made itself, followed in two ways, and a datastore beside them.
+
+Le et al. 2025 ("SPECTRA: Faster Large Language Model Inference with Optimized Internal and External
+Speculation"); the two stores are described in UniSpec's Appendix B (Do et al.). We found no public code, so
+much is a reading:
+
+- Internal: Lookahead's window makes n-grams, and so does the text as it is written. They are kept twice, by
+  first token (one-to-many, Lookahead's pool) and by the tokens before the last (many-to-one, followed into
+  one chain).
+- External: a datastore of tokens, searched for the text's last ones as REST does (He et al. 2024). What text
+  it is built from is left to whoever builds it.
+- The draft size is shared so: the window gets at most half, as in Lookahead. Of the rest the chain comes
+  first, for the longest context speaks for it; then n-grams, the last met first, and the datastore's
+  continuations, the most frequent first, take turns. What several of them begin with is sent once and
+  belongs to the first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ParameterError
+from .base import Parameter, Session
+from .chain import Chain
+from .datastore import REMEDY, Datastore
+from .lookahead import DRAFT_SIZE, GUESSES, NGRAM, WINDOW, Lookahead
+from .memory import KEEP
+from .pool import Pool
+from .prefix_tree import END
+
+
+class Spectra(Lookahead):
+    """What the target guessed, what it has written, and what stands in a text beside it."""
+
+    name = "spectra"
+    title = "SPECTRA"
+    paper = "Le et al. 2025"
+    parameters = (
+        DRAFT_SIZE, WINDOW, NGRAM, GUESSES,
+        Parameter("run", 2, 1, 8, "tokens", "Last tokens by which the chain finds the next one.", "n - 1"),
+        Parameter("chain", 10, 0, 64, "tokens", "Longest chain; 0: none.", "G"),
+        Parameter(
+            "datastore", "",
+            meaning="File of a datastore or of a text in UTF-8 (specviz datastore builds one); empty: none.",
+        ),
+        Parameter("longest", 8, 1, 64, "tokens", "Most last tokens that are looked for in the datastore."),
+        Parameter("reach", 10, 1, 64, "tokens", "Most tokens taken from behind a place in the datastore."),
+        KEEP,
+    )  # fmt: skip
+    shape = ("ngram", "guesses", "run")
+    pseudocode = (
+        ("", "repeat until the text ends:"),
+        ("draft", "    from the last n − 1 tokens: the one that followed, again and again"),
+        ("draft", "    n-grams that begin with x_t"),
+        ("draft", "    what follows the longest run of last tokens in the datastore"),
+        ("draft", "    T = these in turn, as one tree;  W = the window"),
+        ("forward", "    p = target(text + W + T)   # one pass over both branches"),
+        ("verify", "    from the root down T, as long as a child survives:"),
+        ("verify:accepted", "        go to the child that the target writes itself"),
+        ("verify:rejected", "        its siblings are rejected"),
+        ("commit", "    text = text + path + [the target's next token]"),
+        ("commit", "    both stores += the columns of W, with argmax p where each ends"),
+        ("commit", "    both stores += the n-grams of the text"),
+        ("commit", "    W moves on: its first row goes, the new one is its last"),
+    )
+    run: int
+    chain: int
+    datastore: str
+    longest: int
+    reach: int
+    from_text = True
+    external: Datastore | None = None
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        if self.run >= self.ngram:
+            raise ParameterError(f"run must be less than ngram, got {self.run} and {self.ngram}")
+        if self.datastore and not Path(self.datastore).is_file():
+            raise ParameterError(f"{self.datastore}: there is no such file; {REMEDY}")
+
+    def fresh(self, vocabulary: int) -> Internal:
+        return Internal(vocabulary, self.guesses, self.ngram, self.run)
+
+    def start(self, session: Session) -> None:
+        if self.datastore and self.external is None:
+            self.external = Datastore.open(self.datastore, session.target)
+        super().start(session)
+
+    def guess(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        text = self.text[: self.length]
+        most = self.draft_size - self.cells
+        found = []
+        if self.length >= self.run:
+            chain = self.store.chain.follow(text[-self.run :].tolist(), min(self.chain, depth))
+            found.append((np.array([chain], np.int64), "chain", 0.0))
+        grams, _ = super().guess(depth)
+        found.append((grams, "ngram", 1.0))
+        if self.external is not None:
+            reach = min(self.reach, depth)
+            found.append((self.external.continuations(text, self.longest, reach, most), "datastore", 1.5))
+        every = np.full((sum(len(rows) for rows, *_ in found), max(rows.shape[1] for rows, *_ in found)), END)
+        end = 0
+        for rows, *_ in found:
+            every[end : end + len(rows), : rows.shape[1]] = rows
+            end += len(rows)
+        turn = np.concatenate([np.arange(len(rows)) + first for rows, _, first in found])
+        order = np.argsort(turn, kind="stable")
+        source = np.repeat([name for _, name, _ in found], [len(rows) for rows, *_ in found])
+        return every[order], source[order]
+
+
+class Internal:
+    """Both stores of n-grams, fed with the same."""
+
+    def __init__(self, vocabulary: int, guesses: int, ngram: int, run: int) -> None:
+        self.pool, self.chain = Pool(vocabulary, guesses, ngram - 1), Chain(run)
+        self.get = self.pool.get
+
+    @property
+    def known(self) -> int:
+        """N-grams that they hold."""
+        return self.pool.known + self.chain.known
+
+    @property
+    def bytes(self) -> int:
+        """Memory of both, see there."""
+        return self.pool.bytes + self.chain.bytes
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is saved."""
+        return self.pool.arrays() | self.chain.arrays()
+
+    def learn(self, grams: np.ndarray) -> None:
+        """Meet n-grams [m, N]; the chain takes all runs in them, the last one last."""
+        if not len(grams):
+            return
+        self.pool.learn(grams)
+        length = self.chain.runs.shape[1] + 1
+        first = np.arange(grams.shape[1] - length + 1)
+        self.chain.learn(grams[:, first[:, None] + np.arange(length)].reshape(-1, length))
