@@ -22,14 +22,20 @@ class Waits(TorchFunctionMode):
     A read waits until the device has done all that it was given. So does ``torch.tensor(..., device=...)``,
     and a ``to`` a device that says nothing of ``non_blocking``.
 
+    Parameters
+    ----------
+    device : str
+        Reads of its tensors count.
+
     Attributes
     ----------
     reads, sends : Counter
         How often, by the line of the package (``file.py:line``) that asked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         super().__init__()
+        self.device = device
         self.reads: Counter[str] = Counter()
         self.sends: Counter[str] = Counter()
         self.inside = _Inside(self)
@@ -46,7 +52,7 @@ class Waits(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
-        if name in WHOLE and args[0].ndim:
+        if name in WHOLE and args[0].ndim and args[0].device.type == self.device:
             self.reads[asked()] += 1
         elif name in MADE:
             if kwargs.get("device") is not None and not torch.is_tensor(args[0]):

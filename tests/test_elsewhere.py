@@ -1,4 +1,4 @@
-"""Every method on a device of its own: nothing is left on the CPU, nothing is read without being brought over."""
+"""Every method on a device of its own: nothing is left on the CPU, nothing read before it is brought over."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_run_on_a_device(name: str, temperature: float, plain: bool | None) ->
         target, draft = (Model(net, name=str(i), plain=plain) for i, net in enumerate(nets))
         given = {"draft": draft} if methods.find(name).needs_draft else {}
         return specviz.generate(
-            target, PROMPTS, name, max_new_tokens=12, temperature=temperature, top_p=0.9,
+            target, PROMPTS, name, max_new_tokens=8, temperature=temperature, top_p=0.9,
             record="dense" if temperature == 0 else "all", **given,
         )  # fmt: skip
 
@@ -57,8 +57,8 @@ def test_what_a_device_refuses_is_refused() -> None:
     row, other = there(torch.arange(4.0)), torch.ones(4)
     with Elsewhere():
         for wrong in (
-            lambda: row + other, lambda: torch.cat([other, row]), lambda: row.numpy(), lambda: np.asarray(row),
-            lambda: other[row.long()],
+            lambda: row + other, lambda: torch.cat([other, row]), lambda: other[row.long()],
+            lambda: row.numpy(), lambda: np.asarray(row),
         ):  # fmt: skip
             with pytest.raises((RuntimeError, TypeError), match="cuda:0"):
                 wrong()

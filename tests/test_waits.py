@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from elsewhere import Elsewhere, move
 from reads import Waits
 from tiny import llama
 
 from specviz import methods
 from specviz.loop.cycle import decode
+from specviz.models import Model
 from specviz.sampling import Sampling
 
 GREEDY, WARM = Sampling(), Sampling(temperature=0.9, top_p=0.95)
@@ -24,6 +26,7 @@ PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
         ("speculative", {"stop": 0.3}),
         ("prompt_lookup", {}),
         ("bild", {"fallback": 0.3}),
+        ("unispec", {}),
     ],
 )
 def test_the_host_waits_once_a_cycle(name: str, given: dict[str, float], sampling: Sampling) -> None:
@@ -31,13 +34,16 @@ def test_the_host_waits_once_a_cycle(name: str, given: dict[str, float], samplin
     draft = llama(seed=3, eos=(), like=target, noise=0.3)
     method = methods.find(name)(**given)
     looks = 0  # at drafted tokens, by methods that stop where the draft model is unsure
-    run = decode(
-        target, PROMPT, method, drafter=draft if method.needs_draft else None, sampling=sampling,
-        max_new_tokens=40,
-    )  # fmt: skip
-    next(run)  # the prefill
-    with Waits() as waits, torch.inference_mode():
-        cycles = list(run)
+    nets = [move(model.net) for model in (target, draft)]
+    with Elsewhere():
+        target, draft = (Model(net) for net in nets)
+        run = decode(
+            target, PROMPT, method, drafter=draft if method.needs_draft else None, sampling=sampling,
+            max_new_tokens=40,
+        )  # fmt: skip
+        next(run)  # the prefill
+        with Waits("cuda") as waits, torch.inference_mode():
+            cycles = list(run)
     drafted = sum(len(cycle.draft) for cycle in cycles)
     if given:
         looks = sum(name == "draft" for cycle in cycles for name, *_ in cycle.passes)

@@ -408,8 +408,8 @@ class Context:
         self.store.aim(start, width, end)
         model, device = self.model, self.ids.device
         mask = torch.zeros(model.group, width, end, dtype=model.dtype, device=device)
-        mask[..., start:] = torch.from_numpy(near).to(device)
-        return self.ids[:, start:end], torch.from_numpy(positions[None]).to(device), mask.view(1, 1, -1, end)
+        mask[..., start:] = send(near, device)
+        return self.ids[:, start:end], send(positions[None], device), mask.view(1, 1, -1, end)
 
     def _ragged(
         self,
