@@ -27,6 +27,9 @@ PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
         ("prompt_lookup", {}),
         ("bild", {"fallback": 0.3}),
         ("unispec", {}),
+        ("token_recycling", {}),
+        ("lookahead", {}),
+        ("spectra", {}),
     ],
 )
 def test_the_host_waits_once_a_cycle(name: str, given: dict[str, float], sampling: Sampling) -> None:
