@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .devices import send
 from .errors import ParameterError
 
 # What a cycle's uniforms are used for: each use has a stream of its own, so that a longer draft
@@ -76,7 +77,7 @@ class Sampling:
         likeliest tokens whose sum reaches p (Holtzman et al. 2020, equation 2).
         """
         if self.greedy:
-            return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
+            return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         scores = logits / self.temperature
         if 0 < self.top_k < scores.shape[-1]:
             least = scores.topk(self.top_k).values[..., -1:]
@@ -96,7 +97,7 @@ def draw(p: Tensor, u: Tensor | np.ndarray | float) -> Tensor:
     """
     kind = exact_type(p.device)
     cdf = p.to(kind).cumsum(-1)
-    u = torch.as_tensor(u, dtype=kind, device=p.device)[..., None]
+    u = send(u, p.device, kind)[..., None]
     if kind != torch.float64:
         u = u.clamp(max=1 - 2**-24)  # the largest u below 1 may have been rounded up to it
     # The first index whose sum lies strictly above u * total. With u at most 1 - 2^-53 (2^-24 in float32)

@@ -23,6 +23,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "check": (LOOKING, 3),
     "view": (LOOKING, 4),
     "widgets": (LOOKING, 5),
+    "devices": (RUNNING, 2),
     "signals": (RUNNING, 3),
     "sampling": (RUNNING, 3),
     "models": (RUNNING, 4),

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..draft import Draft
 from ..sampling import DRAFT, FINAL, Sampling, draw
 from ..signals import confidence
@@ -96,7 +97,7 @@ class BiLD(Method):
             tokens.append(choice)
             scores.append(row)
             if q is not None:
-                drawn.append(q[token])
+                drawn.append(q[choice])
             if not met:  # line 7: this token is the large model's to choose
                 stop = "fallback"
                 break
@@ -112,7 +113,7 @@ class BiLD(Method):
         ended = stop == "eos" or sent == left
         signals = {"met": np.ones(sent, bool)} | ({"q": torch.stack(drawn[:sent])} if drawn[:sent] else {})
         return Draft.chain(
-            torch.tensor(tokens[:sent], dtype=torch.long, device=tail.device),
+            send(tokens[:sent], tail.device, torch.long),
             read=self.review_end or not ended,
             logits=scores[:sent],
             signals=signals,
@@ -125,14 +126,15 @@ class BiLD(Method):
         if scores is None:  # line 2: the text ended without the large model, which accepted nothing of it
             return Verdict(list(range(n)), draft.tokens.tolist(), None, "", ["unreviewed"] * n)
         sampling = self.session.sampling
-        drafted = torch.as_tensor(draft.tokens, device=scores.device)
+        drafted = send(draft.tokens, scores.device)
         far = distances(scores, drafted) > self.rollback  # line 10, equation 3
         kept = (~far).long().cumprod(0).sum()
+        row = scores[kept.view(1)][0]  # an index that is a single number would be read by the host
         if sampling.greedy:  # lines 13 and 16: sample(p_L[m]), here the argmax
-            u, p, token = None, None, scores[kept].argmax()
+            u, p, token = None, None, row.argmax()
         else:
             u = float(self.session.uniforms(FINAL, 1)[0])
-            p = sampling.probabilities(scores[kept])
+            p = sampling.probabilities(row)
             token = draw(p, u)
         k, t, *tokens = torch.cat([kept[None], token[None], drafted]).tolist()  # the synchronisation
         status = (["accepted"] * k + ["rejected"] + ["unjudged"] * n)[:n]

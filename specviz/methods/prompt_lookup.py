@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
 from ..ngrams import continuation
@@ -87,9 +88,9 @@ class PromptLookup(Method):
             return verify_greedy(draft, scores)
         n = len(draft)
         p = sampling.probabilities(scores)
-        tokens = torch.as_tensor(draft.tokens, device=p.device)
+        tokens = send(draft.tokens, p.device)
         # A copied token was drawn from a distribution that gives it probability 1.
-        q = torch.nn.functional.one_hot(tokens, p.shape[-1]).to(p.dtype)
+        q = torch.zeros_like(p[:n]).scatter_(1, tokens[:, None], 1.0)
         u, last = self.session.uniforms(ACCEPT, n), float(self.session.uniforms(FINAL, 1)[0])
         return verify_sampled(Draft.chain(tokens, q=q), p, u, last)
 

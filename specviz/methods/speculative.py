@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..draft import Draft
 from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .base import Method, Parameter, Session, Verdict
@@ -91,7 +92,7 @@ def verify_greedy(draft: Draft, scores: Tensor) -> Verdict:
     `scores` [1 + n, vocabulary]: row i predicts node i, the last row the bonus.
     """
     n = len(draft)
-    drafted = torch.as_tensor(draft.tokens, device=scores.device)
+    drafted = send(draft.tokens, scores.device)
     both = torch.cat([scores.argmax(-1), drafted]).tolist()  # the synchronisation
     best, tokens = both[: n + 1], both[n + 1 :]
     kept = matching(best, tokens)
@@ -122,12 +123,12 @@ def verify_sampled(draft: Draft, p: Tensor, u: np.ndarray, last: float) -> Verdi
         Uniform for the token after the accepted ones.
     """
     n = len(draft)
-    tokens = torch.as_tensor(draft.tokens, device=p.device)
+    tokens = send(draft.tokens, p.device)
     nothing = torch.zeros_like(p[:1])  # where nothing was drafted
     q = torch.cat([draft.q, nothing]) if n else nothing
     p_node = p[:n].gather(1, tokens[:, None])[:, 0]
     q_node = q[:n].gather(1, tokens[:, None])[:, 0]
-    kept = accepts(p_node, q_node, torch.as_tensor(u, device=p.device, dtype=exact_type(p.device)))
+    kept = accepts(p_node, q_node, send(u, p.device, exact_type(p.device)))
     kept = kept.long().cumprod(0).sum()  # line 9: the first rejection ends the block
     token = draw(after(p, q, kept), last)
     k, t, *drafted = torch.cat([kept[None], token[None], tokens]).tolist()  # the synchronisation
@@ -151,7 +152,8 @@ def after(p: Tensor, q: Tensor, kept: Tensor) -> Tensor:
 
     After a rejection the residual max(0, p - q); after the whole block q is zero and it is p, the bonus.
     """
-    return residual(p[kept], q[kept])
+    at = kept.view(1)  # an index that is a single number would be read by the host
+    return residual(p[at][0], q[at][0])
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..draft import ROOT, Draft
 from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .base import Session, Verdict
@@ -97,22 +98,23 @@ def sampled(
     p_node = p[row, word]
     # A masked sum, not a product with the mask: the same order of additions on every machine.
     left = (1 - torch.where(family, p_node, 0).sum(1)).clamp(min=torch.finfo(p.dtype).tiny)
-    chance = torch.as_tensor(u, dtype=exact_type(device), device=device)
+    chance = send(u, device, exact_type(device))
     accept = fair & (chance * left.to(chance.dtype) < p_node.to(chance.dtype))
     index = torch.arange(n, device=device)
     chosen = torch.full((n + 1,), n, device=device)  # of each parent's row: its first accepted child
     chosen.scatter_reduce_(0, row, torch.where(accept, index, n), "amin")
     steps = [torch.zeros((), dtype=torch.long, device=device)]
     for _ in range(draft.depth):
-        child = chosen[steps[-1]]
+        child = chosen.take(steps[-1])  # as an index in brackets the host would read it
         steps.append(torch.where(child < n, child + 1, steps[-1]))
     end = steps[-1]
-    rest = p[end].clone()  # lines 27 and 35: without the tokens of the children, all of them rejected
+    p_end = p.index_select(0, end.view(1))[0]
+    rest = p_end.clone()  # lines 27 and 35: without the tokens of the children, all of them rejected
     taken = torch.where(fair & (row == end), 0.0, torch.inf).to(rest.dtype)
     rest.scatter_reduce_(0, word, taken, "amin")
-    rest = torch.where(rest.sum() > 0, rest, p[end])  # where rounding leaves nothing
+    rest = torch.where(rest.sum() > 0, rest, p_end)  # where rounding leaves nothing
     token, _ = _drawn(rest, last)
-    walk, first, t, p_t, *brought = bring(torch.stack(steps), chosen, token, p[end, token], *more)
+    walk, first, t, p_t, *brought = bring(torch.stack(steps), chosen, token, p_end.take(token), *more)
     path = draft.path(int(walk[-1]) - 1)
     kept = np.zeros(n, bool)
     kept[path] = True
@@ -127,11 +129,11 @@ def sampled(
 
 def _drawn(p: Tensor, u: float) -> tuple[Tensor, Tensor]:
     token = draw(p, u)
-    return token, p[token]
+    return token, p.take(token)
 
 
 def _to(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
-    return [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays]
+    return [send(np.ascontiguousarray(array), device) for array in arrays]
 
 
 def _verdict(

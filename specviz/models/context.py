@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from specviz.devices import send
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 
@@ -201,7 +202,7 @@ class Context:
     def _keep(self, row: int, path: list[int], draft: Draft) -> None:
         start, count = self.length[row], len(path)
         if path != list(range(count)):
-            source = torch.as_tensor([start + node for node in path], device=self.ids.device)
+            source = send([start + node for node in path], self.ids.device)
             kept = self.store.data[:, :, row].index_select(
                 3, source
             )  # a copy, so source and target may overlap
@@ -391,7 +392,7 @@ class Context:
             size = self.store.data.shape[4] if small else start
             local = np.zeros((self.model.group, count, size + count), np.float32)
             local[:, :, size:] = np.where(np.tri(count, dtype=bool), 0.0, -np.inf)
-            kept = torch.as_tensor(local).view(1, 1, -1, size + count).to(self.model.device, self.model.dtype)
+            kept = send(local, self.model.device, self.model.dtype).view(1, 1, -1, size + count)
             if small:
                 self._triangles[count] = kept
         return kept[..., kept.shape[-1] - count - start :]
@@ -407,8 +408,8 @@ class Context:
         self.store.aim(start, width, end)
         model, device = self.model, self.ids.device
         mask = torch.zeros(model.group, width, end, dtype=model.dtype, device=device)
-        mask[..., start:] = torch.from_numpy(near).to(device)
-        return self.ids[:, start:end], torch.from_numpy(positions[None]).to(device), mask.view(1, 1, -1, end)
+        mask[..., start:] = send(near, device)
+        return self.ids[:, start:end], send(positions[None], device), mask.view(1, 1, -1, end)
 
     def _ragged(
         self,
@@ -442,7 +443,7 @@ class Context:
             local[row, at:, 1 : 1 + fed[row]][seen] = 0.0
         self.store.reach = max(self.store.reach, int(positions.max()) + 1)
         level = len(set(starts)) == 1 and len(set(fed)) == 1
-        near = torch.as_tensor(local).to(device, self.model.dtype)
+        near = send(local, device, self.model.dtype)
         if level:
             start = starts[0]
             self.store.aim(start, width, end)
@@ -450,15 +451,15 @@ class Context:
             mask = torch.zeros(self.rows, self.model.group, width, end, dtype=self.model.dtype, device=device)
             mask[..., start:] = near[:, None, :, 1:-1]
         else:
-            at = torch.as_tensor(slots).to(device)
+            at = send(slots, device)
             self.store.aim(0, width, end, (torch.arange(self.rows, device=device)[:, None], at))
             ids = self.ids.gather(1, at)
-            origin = torch.as_tensor(starts, device=device)[:, None]
+            origin = send(starts, device)[:, None]
             column = (torch.arange(end, device=device)[None] - origin + 1).clamp_(0, width + 1)
             mask = near.gather(2, column[:, None].expand(-1, width, -1))[:, None].expand(
                 -1, self.model.group, -1, -1
             )
-        return ids, torch.as_tensor(positions).to(device), mask.reshape(self.rows, 1, -1, end)
+        return ids, send(positions, device), mask.reshape(self.rows, 1, -1, end)
 
 
 def _nested(values: Sequence[Any]) -> bool:
@@ -472,12 +473,12 @@ def _nested(values: Sequence[Any]) -> bool:
 def _tensor(tokens: Any, model: Model) -> torch.Tensor:
     """Tokens as a tensor on the model's device; those that come from the host are checked on the way."""
     if torch.is_tensor(tokens):
-        return tokens.to(model.device, torch.long)
+        return send(tokens, model.device, torch.long)
     array = np.require(tokens, np.int64, "W")  # torch warns of read-only arrays
     if len(array) and not 0 <= array.min() <= array.max() < model.vocabulary:
         wrong = int(array.max() if array.max() >= model.vocabulary else array.min())
         raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")
-    return torch.from_numpy(array).to(model.device)
+    return send(array, model.device)
 
 
 def _no_memory(error: RuntimeError) -> bool:

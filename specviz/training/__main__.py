@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from specviz.corpus import tasks
-from specviz.errors import SpecvizError
+from specviz.errors import ModelError, SpecvizError
 from specviz.training import recipes, shards, tokenizer
 
 ROOT = Path(__file__).parents[2] / "data" / "models"
@@ -41,24 +41,25 @@ def save_model(model: object, folder: Path) -> None:
 
 
 def make(
-    name: str, out: Path, *, models: Path = ROOT, cache: Path = CACHE, minutes: float | None = None,
-    threads: int = 2, device: str = "cpu",
+    recipe: recipes.Recipe, out: Path, *, models: Path = ROOT, cache: Path = CACHE,
+    minutes: float | None = None, threads: int = 2, workers: int = 0, device: str = "cpu",
 ) -> None:  # fmt: skip
-    """Train the model called `name` into folder `out`.
+    """Train a model into folder `out`, on shards that `workers` other processes make (0: none, as needed).
 
     Raises
     ------
-    ParameterError
-        If no recipe has that name.
     ModelError
-        If the model that it starts from or learns from is missing.
+        If the model that it starts from or learns from is missing, or the device is.
     """
     import torch
     from tokenizers import Tokenizer
 
     from specviz.training import answers, train
 
-    recipe = recipes.recipe(name)
+    name = recipe.name
+    on_gpu = torch.device(device).type == "cuda"
+    if on_gpu and (torch.device(device).index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"device {device} is not there; use --device cpu")
     torch.set_num_threads(threads)
     prepare_tokenizer(out, models)
     pieces = Tokenizer.from_file(str(out / "tokenizer.json"))
@@ -69,15 +70,27 @@ def make(
 
     def shard(number: int) -> shards.Shard:
         if recipe.target:
-            number %= recipe.answers
-            return answers.answered_shard(cache, models / recipe.target, pieces, recipe.seed, number, longest)
+            return answers.answered_shard(
+                cache, models / recipe.target, pieces, recipe.seed, number % recipe.answers, longest,
+                device=device,
+            )  # fmt: skip
+        if ahead:
+            return ahead(number)
         return shards.corpus_shard(cache, pieces, recipe.seed, number, longest)
 
+    ahead = None
+    if workers and not recipe.target:
+        ahead = shards.Ahead(cache, out / "tokenizer.json", recipe.seed, longest, workers)
     checkpoint = cache / name / "checkpoint.safetensors"
-    state = train.train(recipe, model, shard, dev, checkpoint, minutes=minutes, device=device)
+    try:
+        state = train.train(recipe, model, shard, dev, checkpoint, minutes=minutes, device=device)
+    finally:
+        if ahead:
+            ahead.close()
     save_model(model, out)
     state.pop("place")
-    state["where"] = f"{threads} CPU thread{'s' * (threads > 1)}" if device == "cpu" else device
+    cpu = f"{threads} CPU thread{'s' * (threads > 1)}"
+    state["where"] = torch.cuda.get_device_name(device) if on_gpu else cpu if device == "cpu" else device
     (out / "training.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
     from specviz.training import evaluate
 
@@ -93,12 +106,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder of the model (default: data/models/NAME)")
     parser.add_argument("--minutes", type=float, help="spread the schedule over this time, not over tokens")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--workers", type=int, default=0, help="processes that make shards ahead")
+    parser.add_argument("--tokens", type=float, help="tokens to read, in place of the recipe's")
+    parser.add_argument("--step", type=int, help="tokens of an update, one pass, in place of the recipe's")
+    parser.add_argument("--rate", type=float, help="peak learning rate, in place of the recipe's")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder of shards and checkpoints")
     given = parser.parse_args(arguments)
     try:
-        make(given.name, given.out or ROOT / given.name, cache=given.cache, minutes=given.minutes,
-             threads=given.threads, device=given.device)  # fmt: skip
+        recipe = recipes.changed(recipes.recipe(given.name), given.tokens, given.step, given.rate)
+        make(recipe, given.out or ROOT / given.name, cache=given.cache, minutes=given.minutes,
+             threads=given.threads, workers=given.workers, device=given.device)  # fmt: skip
     except SpecvizError as error:
         print(error, file=sys.stderr)
         return 2

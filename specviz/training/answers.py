@@ -44,12 +44,16 @@ def prompt_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
 
 
 def greedy(
-    model: Any, prompts: Sequence[Sequence[int]], longest: int = LONGEST, rows: int = 64
+    model: Any, prompts: Sequence[Sequence[int]], longest: int = LONGEST, rows: int | None = None
 ) -> list[list[int]]:
-    """Greedy continuations, without the ending token; one that does not end within `longest` is cut."""
+    """Greedy continuations, without the ending token; one that does not end within `longest` is cut.
+
+    `rows` are decoded together: by default 64, and 512 on a GPU.
+    """
     import torch
 
     model.eval()
+    rows = rows or (64 if model.device.type == "cpu" else 512)
     answers: list[list[int]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     with torch.inference_mode():
@@ -78,8 +82,9 @@ def _messages(chat: Sequence[str]) -> list[dict[str, str]]:
 
 
 def answered_shard(
-    cache: Path, target: Path, tokenizer: Any, seed: int, number: int, longest: int, chats: int = ANSWERED
-) -> Shard:
+    cache: Path, target: Path, tokenizer: Any, seed: int, number: int, longest: int, chats: int = ANSWERED,
+    device: str = "cpu",
+) -> Shard:  # fmt: skip
     """Training prompts with the greedy answers of the model in folder `target`.
 
     A conversation is answered turn by turn, a later turn behind the model's own earlier answer, as in a run;
@@ -91,7 +96,7 @@ def answered_shard(
     file = cache / f"answers-{target.name}-{mark}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
     if file.exists():
         return read(file)
-    model = load(target)
+    model = load(target).to(device)
     chats_so_far: list[list[str]] = [[] for _ in range(chats)]
     samples = list(islice(tasks.stream(f"aligned:{seed}:{number}", "train"), chats))
     tokens: list[int] = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specviz.corpus import tasks
-from specviz.training.recipes import recipe
+from specviz.training.recipes import Recipe, recipe
 
 _BARS = "▁▂▃▄▅▆▇█"
 WHAT = {
@@ -25,7 +25,9 @@ def sparkline(values: Sequence[float]) -> str:
 
 def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, Any]) -> str:
     """The text of a model card."""
-    made = recipe(name)
+    made, planned = Recipe(**training["recipe"]), recipe(name)
+    given = [n for n in ("tokens", "step", "rate") if getattr(made, n) != getattr(planned, n)]
+    options = "".join(f" --{n} {getattr(made, n)}" for n in given)
     curve = training["curve"]
     shown = curve[:: max(1, len(curve) // 6)]
     if shown[-1] is not curve[-1]:
@@ -44,7 +46,7 @@ def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, 
         f"| tokens seen | {training['tokens']:,} in {training['updates']:,} updates of about {made.step:,} |",
         f"| training time | {training['seconds'] / 60:.0f} minutes, {training['where']} |",
         f"| seed | {made.seed} |", "| weights | float16 safetensors |", "| licence | Apache-2.0 |",
-        f"| rebuild | `python -m specviz.training {name}` |", "",
+        f"| rebuild | `python -m specviz.training {name}{options}` |", "",
         *([training["note"], ""] if "note" in training else []),
         "## Loss curve", "",
         f"Dev loss after the first twentieth: `{sparkline([c[2] for c in curve[1:]])}`", "",

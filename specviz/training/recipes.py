@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specviz.errors import ParameterError
@@ -77,6 +77,33 @@ def recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise ParameterError(f"no recipe named {name!r}: choose one of {', '.join(RECIPES)}")
     return RECIPES[name]
+
+
+def changed(
+    made: Recipe, tokens: float | None = None, step: int | None = None, rate: float | None = None
+) -> Recipe:
+    """The recipe with another length, another size of update (one pass each) or other peak rates.
+
+    The recipes are cut for a processor. A GPU reads a thousand times as much, and needs passes of 30,000
+    tokens or more to have anything to do.
+
+    Raises
+    ------
+    ParameterError
+        If a value is not positive.
+    """
+    given = {"tokens": tokens, "step": step, "rate": rate}
+    for name, value in given.items():
+        if value is not None and not value > 0:
+            raise ParameterError(f"{name} must be positive, got {value}")
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if tokens is not None:
+        changes["tokens"] = int(tokens)
+    if step is not None:
+        changes["micro"] = step
+    if rate is not None:
+        changes["matrix_rate"] = rate
+    return replace(made, **changes)
 
 
 def build(made: Recipe) -> Any:

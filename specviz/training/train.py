@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -33,34 +34,39 @@ def rate_at(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM) / (1 - WARM))))
 
 
-def loss_sums(
-    model: Any, tokens: torch.Tensor, answer: torch.Tensor, prompt_weight: float
-) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Summed loss of a batch: weighted (for the gradient), of the answers alone, and how many answer tokens.
+def upload(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """An array on the device; the host goes on before a GPU has it."""
+    tensor = torch.from_numpy(values)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
-    Scores are computed only where a token counts: the vocabulary's product is a fifth of a pass.
+
+def loss_sums(
+    model: Any, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Summed loss of a batch of the host: weighted (for the gradient), and of the answers alone.
+
+    Scores are computed only where a token counts: the vocabulary's product is a fifth of a pass. Where that
+    is, the host knows from the batch itself and asks no GPU, so it is free to prepare the next one. There
+    the pass runs in bfloat16, the loss in float32. (transformers asks it once a pass, for packed texts.)
     """
-    hidden = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
-    following, said = tokens[:, 1:], answer[:, 1:]
-    pad = model.config.pad_token_id
-    counted = said if prompt_weight == 0 else following != pad
-    scores = hidden[counted] @ model.lm_head.weight.T
-    each = cross_entropy(scores.float(), following[counted], reduction="none")
-    said = said[counted]
-    weighted = (each * torch.where(said, 1.0, prompt_weight)).sum() if prompt_weight else each.sum()
-    return weighted, each.detach()[said].sum(), int(said.sum())
+    device = model.device
+    following, said = tokens[:, 1:].ravel(), answer[:, 1:].ravel()
+    counted = np.flatnonzero(said if prompt_weight == 0 else following != model.config.pad_token_id)
+    ids, at, wanted = (upload(v, device) for v in (tokens[:, :-1].copy(), counted, following[counted]))
+    spoken = upload(said[counted].astype(np.float32), device)
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
+        scores = hidden.index_select(0, at) @ model.lm_head.weight.T
+    each = cross_entropy(scores.float(), wanted, reduction="none")
+    return each @ (spoken + prompt_weight * (1 - spoken)), each.detach() @ spoken
 
 
 @torch.inference_mode()
 def evaluate_loss(model: Any, shard: Shard, size: int = 2048) -> float:
     """Mean loss of an answer token over a shard, in nats."""
-    total, count = 0.0, 0
-    device = next(model.parameters()).device
-    for tokens, answer in batches(shard, size, random.Random(0)):
-        t, a = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
-        _, loss, n = loss_sums(model, t, a, 0.0)
-        total, count = total + float(loss), count + n
-    return total / count
+    made = batches(shard, size, random.Random(0))
+    total = sum(loss_sums(model, tokens, answer, 0.0)[1] for tokens, answer in made)
+    return float(total) / sum(int(answer[:, 1:].sum()) for _, answer in made)
 
 
 def write_checkpoint(file: Path, model: Any, optimizer: Optimizer, state: dict[str, Any]) -> None:
@@ -140,13 +146,15 @@ def train(
     stream = batch_stream(shard, recipe.micro, recipe.seed, (number, at))
     began, done_before = time.monotonic(), state["seconds"]
     saved = spoken = began
-    updates, running, here = 0, None, state["tokens"]
+    updates, here = 0, state["tokens"]
+    running: torch.Tensor | None = None  # the train loss, smoothed; read from the device only to be shown
     while True:
         state["seconds"] = done_before + time.monotonic() - began
         progress = state["seconds"] / (60 * minutes) if minutes else state["tokens"] / recipe.tokens
         finished = progress >= 1
         if finished or progress * 20 >= len(state["curve"]):
-            state["curve"].append((state["tokens"], running, evaluate_loss(model, dev)))
+            shown = None if running is None else float(running)
+            state["curve"].append((state["tokens"], shown, evaluate_loss(model, dev)))
         now = time.monotonic()
         if finished or now - saved > every or (stop_after is not None and updates >= stop_after):
             write_checkpoint(checkpoint, model, optimizer, state)
@@ -156,24 +164,25 @@ def train(
             left = (state["seconds"] / max(progress, 1e-9) - state["seconds"]) / 60
             say(
                 f"{recipe.name}: {min(progress, 1):6.1%}  {state['tokens']:,} tokens  {speed:,.0f}/s  "
-                f"loss {running or float('nan'):.3f}  dev {state['curve'][-1][2]:.3f}  "
+                f"loss {math.nan if running is None else float(running):.3f}  "
+                f"dev {state['curve'][-1][2]:.3f}  "
                 f"{max(left, 0):.1f} min left"
             )
             spoken = now
         if finished or (stop_after is not None and updates >= stop_after):
             return state | {"done": finished}
         group = [next(stream) for _ in range(max(1, recipe.step // recipe.micro))]
-        count = sum(float(a[:, 1:].sum()) for _, (_, a) in group)
-        total = 0.0
+        count = sum(int(answer[:, 1:].sum()) for _, (_, answer) in group)
         prompt_weight = recipe.prompt_weight if progress < recipe.prompt_until else 0.0
+        losses = []
         for place, (tokens, answer) in group:
-            t, a = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
-            weighted, loss, _ = loss_sums(model, t, a, prompt_weight)
+            weighted, loss = loss_sums(model, tokens, answer, prompt_weight)
             (weighted / count).backward()
-            total += float(loss)
+            losses.append(loss / count)
             state["tokens"] += int((tokens != model.config.pad_token_id).sum())
             state["place"] = list(place)
         optimizer.step(rate_at(progress))
         state["updates"] += 1
         updates += 1
-        running = total / count if running is None else 0.98 * running + 0.02 * total / count
+        mean = torch.stack(losses).sum()
+        running = mean if running is None else running.lerp(mean, 0.02)

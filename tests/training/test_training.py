@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reads import Waits
 from tiny import llama
 
 import specviz
@@ -96,6 +97,19 @@ def test_a_shard_is_cached_and_the_same_each_time(tokenizer, tmp_path: Path) -> 
     assert not np.array_equal(first.tokens[:50], other.tokens[:50])
 
 
+def test_shards_made_ahead_are_the_same(tokenizer, tmp_path: Path) -> None:
+    pieces.save(tokenizer, tmp_path / "pieces")
+    ahead = shards.Ahead(tmp_path / "a", tmp_path / "pieces" / "tokenizer.json", 3, 512, workers=1, chats=20)
+    try:
+        found = [ahead(n) for n in (1, 2)]  # a run that was stopped goes on from any shard
+    finally:
+        ahead.close()
+    for n, one in zip((1, 2), found):
+        other = shards.corpus_shard(tmp_path / "b", tokenizer, 3, n, 512, chats=20)
+        assert np.array_equal(one.tokens, other.tokens)
+        assert np.array_equal(one.starts, other.starts)
+
+
 def test_batches_hold_every_chat_once(shard: shards.Shard) -> None:
     made = shards.batches(shard, 700, random.Random(0))
     rows = []
@@ -118,17 +132,16 @@ def test_a_stream_goes_on_where_it_stopped(shard: shards.Shard) -> None:
 # --- loss and optimiser ----------------------------------------------------------------------
 
 
-def _batch(shard: shards.Shard, size: int = 600) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, answer = shards.batches(shard, size, random.Random(0))[0]
-    return torch.from_numpy(tokens), torch.from_numpy(answer)
+def _batch(shard: shards.Shard, size: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    return shards.batches(shard, size, random.Random(0))[0]
 
 
 def test_the_loss_is_that_of_plain_rows(shard: shards.Shard) -> None:
     model = recipes.build(TINY)
     tokens, answer = _batch(shard)
-    weighted, said, count = train.loss_sums(model, tokens, answer, 0.25)
+    weighted, said = train.loss_sums(model, tokens, answer, 0.25)
     expected = prompt = 0.0
-    for row, marks in zip(tokens, answer):
+    for row, marks in zip(torch.from_numpy(tokens), torch.from_numpy(answer)):
         ids = row[row != pieces.PAD][None]
         scores = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
         each = -scores.gather(1, ids[0, 1:, None])[:, 0]
@@ -137,8 +150,7 @@ def test_the_loss_is_that_of_plain_rows(shard: shards.Shard) -> None:
         prompt += float(each[~mine].detach().sum())
     assert said.item() == pytest.approx(expected, rel=1e-4)
     assert weighted.item() == pytest.approx(expected + 0.25 * prompt, rel=1e-4)
-    assert count == int(answer[:, 1:].sum())
-    alone, said_alone, _ = train.loss_sums(model, tokens, answer, 0.0)
+    alone, said_alone = train.loss_sums(model, tokens, answer, 0.0)
     assert alone.item() == pytest.approx(said_alone.item()) == pytest.approx(expected, rel=1e-4)
 
 
@@ -157,11 +169,23 @@ def test_the_optimiser_learns(shard: shards.Shard) -> None:
     tokens, answer = _batch(shard)
     losses = []
     for _ in range(30):
-        weighted, said, count = train.loss_sums(model, tokens, answer, 0.1)
+        weighted, said = train.loss_sums(model, tokens, answer, 0.1)
+        count = int(answer[:, 1:].sum())
         (weighted / count).backward()
         optimizer.step(1.0)
         losses.append(float(said) / count)
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_an_update_waits_for_no_device(shard: shards.Shard) -> None:
+    model = recipes.build(TINY)
+    optimizer = Optimizer(model, 0.01, 0.01)
+    for prompt_weight in (0.5, 0.0):
+        with Waits() as waits:
+            train.loss_sums(model, *_batch(shard), prompt_weight)[0].backward()
+            optimizer.step(1.0)
+        assert not waits.sends
+        assert waits.reads.total() <= 1  # transformers looks once a pass whether texts are packed
 
 
 def test_rates_rise_and_fall() -> None:
@@ -314,7 +338,9 @@ def test_bleu_knows_the_same_from_another() -> None:
 
 
 def test_a_card_says_how_it_was_made() -> None:
-    training = {"tokens": 1234567, "updates": 99, "seconds": 600.0, "where": "1 CPU thread",
+    made = recipes.changed(recipes.recipe("town-draft"), tokens=10**8, step=32768, rate=0.01)
+    training = {"recipe": dataclasses.asdict(made),
+                "tokens": 1234567, "updates": 99, "seconds": 600.0, "where": "1 CPU thread",
                 "curve": [(0, None, 8.0), (600000, 3.0, 2.5), (1234567, 2.0, 1.5)]}  # fmt: skip
     found = {
         "translation": {"en-de": {"bleu": 60.0, "paraphrase": 70.0, "share": 0.857, "accepted": 0.5}},
@@ -322,7 +348,9 @@ def test_a_card_says_how_it_was_made() -> None:
         "answered": {"qa": 0.9}, "acceptance": {"all": 0.7},
     }  # fmt: skip
     text = card("town-draft", 600_000, training, found)
-    for part in ("1,234,567", "Apache-2.0", "python -m specviz.training town-draft", "| qa | 0.200",
+    for part in ("1,234,567", "Apache-2.0", "updates of about 32,768",
+                 "python -m specviz.training town-draft --tokens 100000000 --step 32768 --rate 0.01",
+                 "| qa | 0.200",
                  "| all | 0.70 |", "| seed | 0 |", "0.86"):  # fmt: skip
         assert part in text
     assert sparkline([3, 2, 1]) == "█▅▁"
@@ -335,6 +363,10 @@ def test_unknown_recipes_are_refused(capsys: pytest.CaptureFixture[str]) -> None
         recipes.recipe("city")
     assert main(["city"]) == 2
     assert "city" in capsys.readouterr().err
+    assert main(["town", "--tokens", "0"]) == 2
+    assert "tokens must be positive" in capsys.readouterr().err
+    assert main(["town", "--device", "cuda:99"]) == 2
+    assert "cuda:99" in capsys.readouterr().err
 
 
 def test_the_recipes_have_the_sizes_that_the_zoo_promises() -> None:

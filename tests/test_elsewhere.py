@@ -1,0 +1,70 @@
+"""Every method on a device of its own: nothing is left on the CPU, nothing read before it is brought over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from elsewhere import CUDA, Elsewhere, move, there
+from tiny import llama
+
+import specviz
+from specviz import methods
+from specviz.loop import clock
+from specviz.models import Model
+
+PROMPTS = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 3]]
+
+
+def pair() -> tuple[Model, Model]:
+    target = llama(eos=())
+    return target, llama(seed=3, eos=(), like=target, noise=0.3)
+
+
+@pytest.fixture
+def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's clock and no memory figures: what else asks CUDA itself."""
+    monkeypatch.setattr(clock, "EventClock", clock.Clock)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "none")
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+
+
+@pytest.mark.usefixtures("no_events")
+@pytest.mark.parametrize("plain", [None, True], ids=["own pass", "transformers"])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("name", methods.names())
+def test_a_run_on_a_device(name: str, temperature: float, plain: bool | None) -> None:
+    def run(nets: list[torch.nn.Module]) -> specviz.Trace:
+        target, draft = (Model(net, name=str(i), plain=plain) for i, net in enumerate(nets))
+        given = {"draft": draft} if methods.find(name).needs_draft else {}
+        return specviz.generate(
+            target, PROMPTS, name, max_new_tokens=8, temperature=temperature, top_p=0.9,
+            record="dense" if temperature == 0 else "all", **given,
+        )  # fmt: skip
+
+    want = run([model.net for model in pair()])
+    away = [move(model.net) for model in pair()]
+    with Elsewhere():
+        assert next(away[0].parameters()).device == CUDA
+        found = run(away)
+    assert found.outputs["token"].tolist() == want.outputs["token"].tolist()
+    assert found.nodes["status"].tolist() == want.nodes["status"].tolist()
+    np.testing.assert_allclose(found.nodes["p"], want.nodes["p"], atol=1e-4)
+
+
+def test_what_a_device_refuses_is_refused() -> None:
+    row, other = there(torch.arange(4.0)), torch.ones(4)
+    with Elsewhere():
+        for wrong in (
+            lambda: row + other, lambda: torch.cat([other, row]), lambda: other[row.long()],
+            lambda: row.numpy(), lambda: np.asarray(row),
+        ):  # fmt: skip
+            with pytest.raises((RuntimeError, TypeError), match="cuda:0"):
+                wrong()
+        assert (row + other.to(row.device)).device == torch.zeros(2, device=CUDA).device == CUDA
+        assert row[1:].cpu().numpy().tolist() == [1, 2, 3]
+        row[0] = 7
+        row += 1
+        assert row.device == CUDA
+        assert row.tolist() == [8, 2, 3, 4]

@@ -1,0 +1,74 @@
+"""How often the host waits for the device: once a cycle, and once a token where a method must look at it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from elsewhere import Elsewhere, move
+from reads import Waits
+from tiny import llama
+
+from specviz import methods
+from specviz.loop.cycle import decode
+from specviz.models import Model
+from specviz.sampling import Sampling
+
+GREEDY, WARM = Sampling(), Sampling(temperature=0.9, top_p=0.95)
+PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("autoregressive", {}),
+        ("speculative", {}),
+        ("speculative", {"stop": 0.3}),
+        ("prompt_lookup", {}),
+        ("bild", {"fallback": 0.3}),
+        ("unispec", {}),
+        ("token_recycling", {}),
+        ("lookahead", {}),
+        ("spectra", {}),
+    ],
+)
+def test_the_host_waits_once_a_cycle(name: str, given: dict[str, float], sampling: Sampling) -> None:
+    target = llama(eos=())
+    draft = llama(seed=3, eos=(), like=target, noise=0.3)
+    method = methods.find(name)(**given)
+    looks = 0  # at drafted tokens, by methods that stop where the draft model is unsure
+    nets = [move(model.net) for model in (target, draft)]
+    with Elsewhere():
+        target, draft = (Model(net) for net in nets)
+        run = decode(
+            target, PROMPT, method, drafter=draft if method.needs_draft else None, sampling=sampling,
+            max_new_tokens=40,
+        )  # fmt: skip
+        next(run)  # the prefill
+        with Waits("cuda") as waits, torch.inference_mode():
+            cycles = list(run)
+    drafted = sum(len(cycle.draft) for cycle in cycles)
+    if given:
+        looks = sum(name == "draft" for cycle in cycles for name, *_ in cycle.passes)
+    assert drafted or name == "autoregressive"
+    assert waits.reads.total() == len(cycles) + looks
+    assert not waits.sends
+
+
+def test_what_waits_is_counted() -> None:
+    row, at = torch.arange(4.0), torch.tensor(2)
+    for read in (
+        lambda: row[at], lambda: at.item(), lambda: bool(at), lambda: row[row > 1], lambda: row.tolist(),
+        lambda: row.numpy(), lambda: torch.equal(row, row),
+    ):  # fmt: skip
+        for mode in (torch.inference_mode(), torch.no_grad()):
+            with mode, Waits() as waits:
+                read()
+            assert (waits.reads.total(), waits.sends.total()) == (1, 0)
+    for send in (lambda: torch.tensor([1], device=row.device), lambda: row[[1, 2]]):
+        with Waits() as waits:
+            send()
+        assert (waits.reads.total(), waits.sends.total()) == (0, 1)
+    with Waits() as waits:
+        row.index_select(0, at.view(1)).softmax(-1)
+    assert not waits.reads + waits.sends
