@@ -96,6 +96,7 @@ def test_the_wheel_holds_its_data(wheel):
         "data/models/town/model.safetensors",
         "data/traces/bild.parquet",
         "data/suites/town.jsonl",
+        "data/templates/token_recycling.json",
     ):
         assert f"specviz/{wanted}" in names
     assert any(n.startswith("specviz/notebooks/") and n.endswith(".ipynb") for n in names)

@@ -15,7 +15,17 @@ import numpy as np
 from specviz import methods, metrics
 from specviz.bench.prompts import spread
 from specviz.bench.report import Bar, Part, Report
-from specviz.bench.runner import BASELINE, Texts, Timed, closing, first_turns, paired, practice, setting
+from specviz.bench.runner import (
+    BASELINE,
+    Texts,
+    Timed,
+    closing,
+    first_turns,
+    paired,
+    practice,
+    quiet_clock,
+    setting,
+)
 from specviz.errors import ParameterError
 from specviz.loop import Run
 
@@ -166,7 +176,8 @@ def bench(
             runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
             told(side)
         decoders = {side: Texts(run) for side, run in runs.items()}
-        times = paired(decoders, len(texts), model.device, told)
+        clock, name_of_clock = quiet_clock(model.device)
+        times = paired(decoders, len(texts), model.device, told, clock)
         traces = {side: decoder.finish() for side, decoder in decoders.items()}
     rows = {side: _row(side, times, traces[side]) for side in lineup}
     report = Report(
@@ -176,6 +187,10 @@ def bench(
                 warm=f"{WARM} prompts of the corpus' dev split"),
         COLUMNS, list(rows.values()), _bars(rows, times, size), list(NOTES), SPARE,
     )  # fmt: skip
+    report.setting["clock"] = name_of_clock
+    report.notes.append(
+        f"Tokens a second are of the {name_of_clock}, milliseconds a cycle of the wall clock."
+    )
     for name, heading in (("kind", "By kind of work"), ("language", "By language")):
         report.parts.append(Part(heading, GROUPED, _grouped(lineup, times, traces, texts, name)))
     report.parts.append(

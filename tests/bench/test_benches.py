@@ -24,6 +24,10 @@ ENTRIES = [
 ]
 
 
+METHODS = specviz.list_methods()
+ALONE = [name for name in METHODS if not runner.methods.find(name).needs_draft]
+
+
 @pytest.fixture(scope="module")
 def pair(folders):
     return load(folders.target), load(folders.draft)
@@ -159,9 +163,8 @@ def test_the_line_up(pair):
     files = [e.file for e in runner.lineup([draft, other])]
     assert len(set(files)) == len(files)
     assert not any("/" in name for name in files)
-    alone = [e.label for e in runner.lineup([])]  # those that need no draft model
-    assert {"autoregressive", "prompt_lookup", "unispec"} <= set(alone)
-    assert not {"speculative", "bild"} & set(alone)
+    assert [e.label for e in runner.lineup([])] == ALONE
+    assert {"prompt_lookup", "token_recycling", "unispec"} <= set(ALONE)
 
 
 def check(found, bars):
@@ -200,12 +203,12 @@ def test_overhead(pair):
     found = overhead.bench(
         target, [draft], ENTRIES, prompts=2, max_new_tokens=6, rounds=3, tick=lambda *a: ticks.append(a)
     )
-    data = check(found, bars=4)
-    assert [bar["limit"] for bar in data["bars"]] == [1.03] * 4
+    data = check(found, bars=len(METHODS))
+    assert [bar["limit"] for bar in data["bars"]] == [1.03] * len(METHODS)
     assert all(bar["kind"] == "at most" for bar in data["bars"])
     assert {row["method"] for row in data["rows"]} == set(specviz.list_methods())
     assert all(row["ratio"]["pairs"] == 3 and row["tokens"] > 0 for row in data["rows"])
-    assert ticks[-1][:2] == (16, 16)
+    assert ticks[-1][:2] == (4 * len(METHODS),) * 2
 
 
 def test_overhead_compares_a_record_with_none(pair, monkeypatch):
@@ -218,7 +221,7 @@ def test_overhead_compares_a_record_with_none(pair, monkeypatch):
 
     monkeypatch.setattr(overhead, "Run", Watched)
     overhead.bench(pair[0], [], ENTRIES, prompts=1, max_new_tokens=2, rounds=2)
-    assert sorted(records, key=str) == [None] * 6 + ["judged"] * 6  # two methods need no draft
+    assert sorted(records, key=str) == [None] * 3 * len(ALONE) + ["judged"] * 3 * len(ALONE)
     assert records[:4] in ([None, "judged", "judged", None], ["judged", None, None, "judged"])
 
 
@@ -297,21 +300,19 @@ def test_demo(pair, tmp_path):
     assert [row["method"] for row in data["rows"]] == sorted(specviz.list_methods())
     assert data["rows"][0]["tau"] == 1
     assert {row["same"] for row in data["rows"] if row["method"] != "bild"} == {"5/5"}
-    assert ticks[-1][:2] == (20, 20)
+    assert ticks[-1][:2] == (5 * len(METHODS),) * 2
     files = sorted(
         p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()
     )
-    assert files == [
-        "demo.html", "traces/autoregressive.parquet", "traces/bild-draft.parquet",
-        "traces/prompt_lookup.parquet", "traces/speculative-draft.parquet",
-    ]  # fmt: skip
+    assert files == ["demo.html", *sorted(f"traces/{entrant.file}" for entrant in runner.lineup([draft]))]
+    assert {"traces/bild-draft.parquet", "traces/unispec.parquet"} <= set(files)
     trace = specviz.open(tmp_path / "out" / "traces")
-    assert len(trace.texts) == 20
+    assert len(trace.texts) == 5 * len(METHODS)
     offline(page.read_text(encoding="utf8"))
     text = page.read_text(encoding="utf8")
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
     assert "&lt;b&gt;hostile" in text
-    assert text.count("<section") == 4 * 4
+    assert text.count("<section") == 4 * len(METHODS)
     with pytest.raises(TraceError, match="exists"):
         demo.run(target, [draft], entries, tmp_path / "out")
 
@@ -339,7 +340,7 @@ def test_an_interrupted_demo_keeps_every_trace(pair, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         demo.run(target, [draft], ENTRIES, tmp_path, each=1, max_new_tokens=8)
     runs = specviz.open(tmp_path / "traces").runs
-    assert len(runs) == 4
+    assert len(runs) == len(METHODS)
     assert not runs["complete"].any()
     assert set(runs["stopped"]) == {"interrupted"}
     assert not list(tmp_path.rglob("*.partial"))
