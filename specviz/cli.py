@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -362,6 +363,9 @@ def bench(
         int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: the bench's.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Repetitions; default: the bench's.")] = None,
+    draft_size: Annotated[
+        int | None, typer.Option("--draft-size", "-g", min=1, help="UniSpec's g, in its experiments.")
+    ] = None,
     threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -374,23 +378,24 @@ def bench(
 
     if name is None:
         for known, meaning in BENCHES.items():
-            print(f"{known:10} {meaning}")
+            print(f"{known:12} {meaning}")
         return
     if name not in BENCHES:
         find(name)
     if json is not None:
         _writable(json, force)
     entries = suite(prompts or "town") if name != "passes" else []
+    given = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds, "draft_size": draft_size}
+    given = {option: value for option, value in given.items() if value is not None}
     with _loading():
         measure = find(name)
+        for option in given.keys() - signature(measure).parameters:
+            raise ParameterError(f"the bench {name} has no --{option.replace('_', '-')}")
         from specviz.bench.runner import threads as using
 
         target, drafts = _models(model, draft, device, dtype, None)
-    given = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds}
     with using(threads), _progress() as tick:
-        report = measure(
-            target, drafts, entries, tick=tick, **{k: v for k, v in given.items() if v is not None}
-        )
+        report = measure(target, drafts, entries, tick=tick, **given)
     report.show(_console())
     if json is not None:
         report.write(json, force)
