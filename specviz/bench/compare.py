@@ -121,12 +121,11 @@ def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
     return Estimate(float(above.sum() / below.sum()), low, high, n)
 
 
-def halves(entries: list[dict[str, Any]], prompts: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The prompts that are measured, and as many others, if there are any, that warm the stores up."""
-    chosen = spread(entries, prompts)
+def others(entries: list[dict[str, Any]], chosen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many prompts again as are measured, if there are any: what methods remember warms up with them."""
     taken = {id(entry) for entry in chosen}
     rest = [entry for entry in entries if id(entry) not in taken]
-    return chosen, spread(rest, prompts) if rest else []
+    return spread(rest, len(chosen)) if rest else []
 
 
 def compare(

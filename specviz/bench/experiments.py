@@ -15,7 +15,7 @@ import torch
 
 from specviz import methods
 from specviz.bench import passes
-from specviz.bench.compare import Contender, against, compare, halves, tabulate
+from specviz.bench.compare import Contender, against, compare, others, tabulate
 from specviz.bench.prompts import spread
 from specviz.bench.quality import NAMES as ROUGE
 from specviz.bench.quality import Rouge
@@ -71,7 +71,8 @@ def side_by_side(plan: Callable[[int, str], Plan]) -> Callable[..., Report]:
     ) -> Report:
         g, origin = best_size(draft_size)
         made = plan(g, origin)
-        chosen, warm = halves(entries, prompts)
+        chosen = spread(entries, prompts)
+        warm = others(entries, chosen)
         texts = count_texts(chosen)
         told = counter(tick, texts * len(made.contenders) * rounds)
         found = compare(
@@ -214,7 +215,8 @@ def precision(
             "no prompt has a reference: ROUGE needs prompts with 'reference' or 'references'"
         )
     g, origin = best_size(draft_size)
-    chosen, warm = halves(known, prompts)
+    chosen = spread(known, prompts)
+    warm = others(entries, chosen)
     contenders = []
     for name in DTYPES:
         other = in_dtype(model, name)
@@ -302,7 +304,8 @@ def context(
         long = Model(long.net.to(model.device), name=long.name)
     own = [n for n in (128, 256, 512, 1024, 2048, 4096) if n + max_new_tokens + g < model.max_length]
     alone = [entry for entry in entries if question(entry)]
-    chosen, warm = halves(alone, prompts) if alone else ([], [])
+    chosen = spread(alone, prompts) if alone else []
+    warm = others(alone, chosen)
     if not getattr(model.tokenizer, "chat_template", None):
         own = []
     told = counter(tick, len(lengths) + 2 * (1 + len(own)) * len(chosen))
