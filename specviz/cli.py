@@ -365,7 +365,7 @@ def bench(
     size: Annotated[
         list[str] | None,
         typer.Option(
-            "--size", help="Draft nodes of every method; or METHOD=NODES, for one besides. May be repeated."
+            "--size", help="Draft nodes; in bench trees METHOD=NODES for one method besides. May be repeated."
         ),
     ] = None,
     threads: OneThread = 1,
@@ -380,7 +380,7 @@ def bench(
 
     if name is None:
         for known, meaning in BENCHES.items():
-            print(f"{known:10} {meaning}")
+            print(f"{known:12} {meaning}")
         return
     if name not in BENCHES:
         find(name)

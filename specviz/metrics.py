@@ -14,7 +14,7 @@ emitted = accepted + steps, tau = emitted / steps, and A/O = 1 - 1/tau.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,8 +69,21 @@ def output(trace: Trace) -> int:
 
 
 def drafted(trace: Trace) -> float:
-    """Nodes of all drafts (the root is none), whether or not they were sent to the target."""
+    """Nodes of all drafts (the root is none), whether or not they were sent to the target.
+
+    Recorded ones: of a tree that was cut to a size the record keeps the best of what was left out, not all
+    (`UniSpec`: at most 24 a cycle; ``control_candidates`` in `Trace.cycles` counts every one).
+    """
     return float("nan") if _silent(trace) else int(trace.cycles["drafted"].sum())
+
+
+def sent(trace: Trace) -> float:
+    """Nodes that the target read: those of all drafts but the pruned, unsent and unreviewed ones.
+
+    The root is none, so a pass reads one token more. Divided by `steps` it is the mean draft size, at most
+    the g of a tree that is cut to g nodes.
+    """
+    return float("nan") if _silent(trace) else int(trace.cycles["sent"].sum())
 
 
 def accepted(trace: Trace) -> int:
@@ -93,8 +106,11 @@ def acceptance_rate(trace: Trace) -> float:
 
     Nodes behind the first rejection were sent and count; nodes that the drafter pruned or did not send,
     nodes emitted unreviewed, and nodes cut by the end of the text or a limit (no one knows what they
-    would have been), do not. For a tree every node sent counts, though only one path can be accepted.
-    NaN without drafts.
+    would have been), do not. NaN without drafts.
+
+    For a tree every node sent counts, though only one path can be accepted: of siblings at most one. A/D
+    then says how much of what was read came to nothing, not how good the drafter is, and falls as the tree
+    grows while tau rises; compare it only between drafts of one size.
     """
     cycles = trace.cycles
     return _ratio(cycles["accepted"].sum(), (cycles["sent"] - cycles["cut"]).sum())
@@ -110,7 +126,10 @@ def accepted_share(trace: Trace) -> float:
 
 
 def mean_accepted(trace: Trace) -> float:
-    """Mean number of draft tokens accepted in a step, without the bonus: tau - 1 if nothing is cut."""
+    """Mean number of draft tokens accepted in a step, without the bonus: tau - 1 if nothing is cut.
+
+    For a tree it is the mean length of the accepted path.
+    """
     return _ratio(accepted(trace), steps(trace))
 
 
@@ -204,13 +223,17 @@ def _rejections(trace: Trace) -> pd.DataFrame:
 def by_depth(trace: Trace) -> pd.DataFrame:
     """Acceptance by depth in the draft; the first level is depth 1.
 
+    In a chain one node stands at each depth, in a tree several, of which at most one is accepted: shares of
+    nodes and shares of cycles are then different things.
+
     Returns
     -------
     DataFrame
-        ``depth``; ``sent`` nodes there (neither cut nor unreviewed), ``judged`` (accepted or rejected),
-        ``accepted``; ``given`` = accepted / positions reached, where a position is reached if some node
-        there was judged (the chance of going one deeper); ``overall`` = accepted / steps with a draft, as
-        vLLM's acceptance per position.
+        Counts of nodes: ``depth``; ``sent`` there (neither cut nor unreviewed), ``judged`` (accepted or
+        rejected: in a tree the children of the path's nodes), ``accepted``.
+        Shares: ``rate`` = accepted / judged, of a node that was judged; ``given`` = accepted / cycles that
+        got there, those in which some node there was judged (the chance of going one deeper; in a chain the
+        same as ``rate``); ``overall`` = accepted / steps with a draft, as vLLM's acceptance per position.
     """
     import pandas as pd
 
@@ -226,9 +249,217 @@ def by_depth(trace: Trace) -> pd.DataFrame:
     drafts = int((_steps(trace)["sent"] > 0).sum())
     table = nodes.groupby("depth")[["sent", "judged", "accepted"]].sum().reset_index()
     reached = nodes[nodes["judged"]].drop_duplicates([*KEYS, "depth"]).groupby("depth").size()
+    table["rate"] = table["accepted"] / table["judged"].where(table["judged"] > 0)
     table["given"] = table["accepted"] / table["depth"].map(reached)
     table["overall"] = table["accepted"] / drafts if drafts else float("nan")
     return pd.DataFrame(table)
+
+
+def on_text(trace: Trace) -> np.ndarray:
+    """Whether each drafted node stands in the final text, and all above it do.
+
+    Also for nodes that were never judged or sent: what a smaller budget or a threshold left out can be rated,
+    too. In a greedy run these are the nodes that the target would have accepted; a sampled text is one of
+    many. Siblings that repeat a token are right together, though only one of them can be accepted.
+
+    Returns
+    -------
+    array of float, one entry for each row of ``trace.nodes``
+        1, 0, or NaN where the text ended before the node's place.
+    """
+    from specviz.trace import KEYS
+
+    nodes, outputs, keys = trace.nodes, trace.outputs, [*KEYS]
+    kept = outputs.loc[outputs["kept"], ["run", "prompt", "position", "token"]]
+    begin = nodes[keys].merge(trace.cycles[[*keys, "keep"]], how="left", on=keys)["keep"]
+    depth = nodes["depth"].to_numpy()
+    place = nodes[["run", "prompt"]].assign(position=begin.to_numpy() + depth - 1)
+    found = place.merge(kept, how="left", on=["run", "prompt", "position"])["token"].to_numpy(np.float64)
+    right = np.where(np.isnan(found), np.nan, found == nodes["token"].to_numpy())
+    first = np.arange(len(nodes)) - nodes["node"].to_numpy()
+    above = first + nodes["parent"].to_numpy()
+    for level in range(2, int(depth.max(initial=0)) + 1):
+        at = np.flatnonzero(depth == level)
+        # Below a wrong node all are wrong, wherever the text ends.
+        right[at] = np.where(right[above[at]] == 0, 0.0, right[at])
+    return right
+
+
+READINGS = ("judged", "text")
+
+
+def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFrame:
+    """Acceptance by the score that the method gave a node, as in UniSpec's Figure 3.
+
+    Of nodes sent to the target, in `bins` equal intervals of the score from 0 to 1. The paper does not say
+    which nodes its rate is a share of; there are two readings. ``judged``: accepted nodes over judged ones
+    (accepted or rejected); nodes off the path, whose siblings or parents decided, do not count, which
+    flatters low scores. ``text``: nodes that stand in the final text (`on_text`) over all that were sent,
+    those off the path being misses.
+
+    Parameters
+    ----------
+    trace : Trace
+    bins : int
+    reading : {"judged", "text"}
+
+    Returns
+    -------
+    DataFrame
+        For each source and bin that has nodes: ``source`` (also ``all``), ``low``, ``high``; ``sent`` nodes;
+        ``share`` of the source's nodes that they are (Figure 3's sample density); ``counted`` of them;
+        ``right``; ``rate`` = right / counted with its 95 % Wilson interval ``rate_lo``, ``rate_hi``.
+
+    Raises
+    ------
+    TraceError
+        If `reading` or `bins` is none.
+    """
+    import pandas as pd
+
+    if reading not in READINGS or bins < 1:
+        raise TraceError(f"reading is one of {', '.join(READINGS)} and bins at least 1")
+    nodes = _rated(trace, reading)
+    nodes = nodes[nodes["score"].notna()]
+    nodes = nodes.assign(bin=np.clip((nodes["score"] * bins).astype(int), 0, bins - 1))
+    table = _rates(pd.concat([nodes, nodes.assign(source="all")]), ["source", "bin"])
+    whole = table.groupby("source", observed=True)["sent"].transform("sum")
+    table.insert(1, "low", table["bin"] / bins)
+    table.insert(2, "high", (table.pop("bin") + 1) / bins)
+    table.insert(4, "share", table["sent"] / whole)
+    return table
+
+
+def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "text") -> pd.DataFrame:
+    """How often drafted nodes are right, by where they came from, by level or by rank.
+
+    Parameters
+    ----------
+    trace : Trace
+    by : sequence of {"source", "depth", "rank", "status"}
+        What is told apart. ``rank`` is a node's place among its siblings by score, 0 the best (without
+        scores: in their order).
+    reading : {"judged", "text"}
+        As in `by_score`.
+
+    Returns
+    -------
+    DataFrame
+        `by`'s columns; ``sent`` nodes, ``counted``, ``right``, ``rate``, ``rate_lo``, ``rate_hi`` as in
+        `by_score`. With ``status`` also nodes that were not sent are there: under ``text``, how often a node
+        that the budget or the threshold cut would have been right.
+    """
+    nodes = _rated(trace, reading, all_of_them="status" in by)
+    keys = [*_cycle_keys(), "parent"]
+    score = nodes["score"].where(nodes["score"].notna(), -nodes["node"])
+    rank = score.groupby([nodes[key] for key in keys], observed=True).rank("first", ascending=False)
+    return _rates(nodes.assign(rank=rank.astype(int) - 1), list(by))
+
+
+def _cycle_keys() -> list[str]:
+    from specviz.trace import KEYS
+
+    return list(KEYS)
+
+
+def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFrame:
+    """Nodes, with whether each is right: NaN where it does not count."""
+    if reading not in READINGS:
+        raise TraceError(f"reading is one of {', '.join(READINGS)}, not {reading!r}")
+    nodes = trace.nodes
+    status = nodes["status"]
+    if reading == "judged":
+        right = np.where(status == "accepted", 1.0, np.where(status == "rejected", 0.0, np.nan))
+    else:
+        right = on_text(trace)
+    nodes = nodes.assign(right=right)
+    return nodes if all_of_them else nodes[~status.isin(["pruned", "unsent", "cut", "unreviewed"])]
+
+
+def _rates(nodes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Counts and shares of `right` in groups, with Wilson's interval."""
+    groups = nodes.groupby(by, observed=True)["right"]
+    table = groups.agg(sent="size", counted="count", right="sum").reset_index()
+    table["right"] = table["right"].astype(int)
+    n, z = table["counted"].where(table["counted"] > 0).astype(float), 1.959964
+    rate = table["right"] / n
+    middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * np.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
+    table["rate"] = rate
+    table["rate_lo"], table["rate_hi"] = (middle - half).clip(0, 1), (middle + half).clip(0, 1)
+    return table
+
+
+def by_prompt(trace: Trace) -> pd.DataFrame:
+    """Steps, tokens and tau of every text, in the order they were decoded.
+
+    What a method remembers grows from text to text, so this is also how it warms up.
+
+    Returns
+    -------
+    DataFrame
+        ``run``, ``prompt``, ``kind``, ``language``, ``steps``, ``emitted``, ``sent``, ``tau``.
+    """
+    keys = ["run", "prompt"]
+    groups = _steps(trace).groupby(keys, observed=True, sort=False)
+    table = groups.agg(steps=("cycle", "size"), emitted=("emitted", "sum"), sent=("sent", "sum"))
+    table = trace.prompts[[*keys, "kind", "language"]].merge(table.reset_index(), on=keys, how="inner")
+    return table.assign(tau=table["emitted"] / table["steps"])
+
+
+def learnt(trace: Trace) -> pd.DataFrame:
+    """How full a store of successors is, cycle by cycle.
+
+    For methods that set the successors of every token that the target reads (UniSpec, Algorithm 1, lines
+    41-44; Token Recycling): the root's and each sent node's, but not in the cycle in which a text ends.
+    Counted from the record, which holds what was read.
+
+    Returns
+    -------
+    DataFrame
+        One row a cycle after the prefill: ``run``, ``prompt``, ``cycle``; ``tokens`` whose successors were
+        learnt in this run so far (all that is known if the run began cold; with ``keep="prompt"`` since the
+        prompt began); ``new`` of them in this cycle; ``root_known``, whether the root's were known before.
+
+    Raises
+    ------
+    TraceError
+        If a run's method remembers nothing, or its prompts are not in the trace.
+    """
+    import pandas as pd
+
+    tables = []
+    for part in trace.split():
+        run, keys = part.run, _cycle_keys()
+        about = (run["memory"] or {}).get("start")
+        if about is None or _silent(part):
+            raise TraceError(f"{run['method']} remembers nothing, or only the text was recorded")
+        cycles = _steps(part).reset_index(drop=True)
+        prompts = [(prompt.get("tokens") or [None])[-1] for prompt in run["prompts"]]
+        if None in prompts:
+            raise TraceError("the trace holds no prompts (it was redacted), so their last tokens are unknown")
+        # A cycle's root is the last token before it: the prompt's, or the last one emitted.
+        last = part.outputs.groupby(keys, observed=True)["token"].last()
+        last = cycles[keys].merge(last.reset_index(), how="left", on=keys)["token"]
+        first = ~cycles["prompt"].duplicated()
+        roots = np.where(first, [prompts[number] for number in cycles["prompt"]], last.shift())
+        nodes = part.nodes
+        nodes = nodes[~nodes["status"].isin(["pruned", "unsent", "unreviewed"])]
+        number = nodes[keys].merge(cycles[keys].assign(index=np.arange(len(cycles))), how="left", on=keys)
+        words = np.concatenate([roots.astype(np.int64), nodes["token"].to_numpy(np.int64)])
+        when = np.concatenate([np.arange(len(cycles)), number["index"].to_numpy(np.int64)])
+        era = cycles["prompt"].to_numpy() if about.get("keep") == "prompt" else np.zeros(len(cycles), int)
+        seen = pd.DataFrame({"era": era[when], "word": words, "when": when})
+        told = seen[cycles["end"].isna().to_numpy()[when]].sort_values("when", kind="stable")
+        fresh = told.drop_duplicates(["era", "word"])
+        new = np.bincount(fresh["when"], minlength=len(cycles))
+        table = cycles[["run", "prompt", "cycle"]].assign(new=new)
+        table["tokens"] = table.groupby(era)["new"].cumsum()
+        since = fresh.set_index(["era", "word"])["when"]
+        known = since.reindex(pd.MultiIndex.from_arrays([era, roots.astype(np.int64)])).to_numpy()
+        table["root_known"] = known < np.arange(len(cycles))
+        tables.append(table[["run", "prompt", "cycle", "tokens", "new", "root_known"]])
+    return pd.concat(tables, ignore_index=True)
 
 
 def peak_memory(trace: Trace) -> float:
@@ -254,6 +485,7 @@ def _measure(trace: Trace) -> dict[str, Any]:
         "steps": steps(trace),
         "emitted": emitted(trace),
         "drafted": drafted(trace),
+        "sent": sent(trace),
         "accepted": accepted(trace),
         "tau": tau(trace),
         "A/D": acceptance_rate(trace),

@@ -283,3 +283,139 @@ def test_tables_are_plain_frames():
     for table in (trace.summary(), metrics.by_depth(trace), metrics.recheck(trace)):
         assert type(table) is pd.DataFrame
         assert not any(name.startswith("_") for name in table)
+
+
+# A tree of six nodes: 0 and 1 behind the root, 2 and 3 behind 0, 4 behind 1, 5 behind 2.
+TREE = [-1, -1, 0, 0, 1, 2]
+
+
+def tree(status: list[str], tokens: list[int], out: list[int], **more) -> dict:
+    """A cycle with that tree; what is beyond its six nodes is unsent, behind the root."""
+    n = len(status)
+    parents = TREE + [-1] * (n - len(TREE))
+    accepted = status.count("accepted")
+    own = ["correction"] * (len(out) - accepted)
+    return {
+        "node_token": tokens, "node_parent": parents, "node_status": status,
+        "node_source": ["store"] * 4 + ["neighbour"] * (n - 4),
+        "node_score": [0.5, 0.05, 0.45, 0.02, 0.01, 0.25] + [0.001] * (n - len(TREE)),
+        "out_token": out, "out_position": np.arange(len(out)) + more.get("keep", 0),
+        "out_origin": ["draft"] * accepted + own,
+        "context": 3 + more.get("keep", 0), **more,
+    }  # fmt: skip
+
+
+def grown(**run) -> Trace:
+    """Two cycles: the path 0, 2 and a correction; then, the text ending, node 1 alone."""
+    prompts = [{"tokens": [7, 8, 9], "kind": "k"}]
+    first = tree([A, R, A, R, U, R, "unsent"], [10, 11, 12, 13, 12, 15, 77], [10, 12, 99], keep=0)
+    second = tree([R, A, U, U, C, U], [20, 21, 22, 23, 24, 25], [21], keep=3, end="eos")
+    return record(
+        PREFILL, first, second, prompts=prompts, memory={"start": {"state": "cold", "keep": "run"}}, **run
+    )
+
+
+def test_a_tree_counted_by_hand():
+    trace = grown()
+    assert metrics.tau(trace) == 4 / 2
+    assert metrics.drafted(trace) == 13
+    assert metrics.sent(trace) == 12  # neither the root nor what was left out
+    assert metrics.acceptance_rate(trace) == 3 / 11  # every node sent but the cut one
+    assert metrics.mean_accepted(trace) == 3 / 2
+    assert metrics.rollback_share(trace) == 1 / 4  # only in the first cycle was every child refused
+    depth = metrics.by_depth(trace).set_index("depth")
+    assert depth["sent"].tolist() == [4, 5, 2]
+    assert depth["judged"].tolist() == [4, 2, 1]
+    assert depth["accepted"].tolist() == [2, 1, 0]
+    assert depth["rate"].tolist() == [2 / 4, 1 / 2, 0]  # of the nodes that were judged
+    assert depth["given"].tolist() == [1, 1, 0]  # of the cycles that got there
+    assert depth["overall"].tolist() == [1, 1 / 2, 0]
+
+
+def test_in_a_chain_a_node_and_a_cycle_are_the_same():
+    depth = metrics.by_depth(traces.build("speculative", prompts=4, tokens=60))
+    pd.testing.assert_series_equal(depth["rate"], depth["given"], check_names=False)
+
+
+def test_on_text_rates_what_was_never_judged():
+    trace = grown()
+    # The text is 10 12 99 21. It ended behind the second cycle's path; a wrong node's child is wrong there.
+    first = [1, 0, 1, 0, 0, 0, 0]  # node 4 has the right token, but not the right parent
+    second = [0, 1, 0, 0, np.nan, 0]
+    np.testing.assert_array_equal(metrics.on_text(trace), [*first, *second])
+
+
+@pytest.mark.parametrize("method", ["speculative", "tree"])
+def test_in_a_greedy_run_what_is_accepted_stands_in_the_text(method):
+    trace = traces.build(method, prompts=4, tokens=60, seed=3)
+    right, status = metrics.on_text(trace), trace.nodes["status"]
+    assert (right[status == "accepted"] == 1).all()
+    assert (right[status == "rejected"] != 1).all()
+    assert np.isnan(right[status == "cut"]).any() or not (status == "cut").any()
+
+
+def test_acceptance_by_score_in_both_readings():
+    trace = grown()
+    judged = metrics.by_score(trace, bins=2).set_index(["source", "low"])
+    assert judged.loc[("all", 0.0), ["sent", "counted", "right"]].tolist() == [9, 5, 2]
+    assert judged.loc[("all", 0.5), ["sent", "counted", "right"]].tolist() == [2, 2, 1]
+    assert judged.loc[("all", 0.0), "share"] == 9 / 11  # the density: of the nodes sent
+    assert judged.loc[("store", 0.5), "rate"] == 1 / 2
+    assert ("neighbour", 0.5) not in judged.index
+    text = metrics.by_score(trace, bins=2, reading="text").set_index(["source", "low"])
+    assert text.loc[("all", 0.0), ["sent", "counted", "right"]].tolist() == [9, 9, 2]
+    low, rate, high = judged.loc[("all", 0.0), ["rate_lo", "rate", "rate_hi"]]
+    assert (round(low, 3), rate, round(high, 3)) == (0.118, 0.4, 0.769)  # Wilson's interval of 2 in 5
+    with pytest.raises(TraceError, match="judged, text"):
+        metrics.by_score(trace, reading="x")
+
+
+def test_rightness_by_source_level_rank_and_fate():
+    trace = grown()
+    source = metrics.by_source(trace).set_index("source")
+    assert source.loc["store", ["sent", "right"]].tolist() == [8, 3]
+    assert source.loc["neighbour", ["sent", "right"]].tolist() == [3, 0]
+    level = metrics.by_source(trace, ["depth"]).set_index("depth")
+    assert level["right"].tolist() == [2, 1, 0]
+    rank = metrics.by_source(trace, ["rank"]).set_index("rank")
+    assert rank["sent"].tolist() == [7, 4]
+    assert rank["right"].tolist() == [2, 1]
+    fate = metrics.by_source(trace, ["status"]).set_index("status")
+    assert fate.loc["unsent", ["sent", "counted", "right"]].tolist() == [1, 1, 0]
+    assert fate.loc["cut", "counted"] == 0
+
+
+def test_by_prompt():
+    trace = traces.build("tree", prompts=3, tokens=40)
+    table = metrics.by_prompt(trace)
+    assert table["prompt"].tolist() == [0, 1, 2]
+    for number, tau in enumerate(table["tau"]):
+        assert tau == metrics.tau(trace.select(prompt=number))
+    assert table["sent"].sum() == metrics.sent(trace)
+
+
+def test_what_a_store_has_learnt():
+    table = metrics.learnt(grown())
+    # Root 9 and the nodes' six tokens, of which 12 stands there twice; nothing where the text ends.
+    assert table["new"].tolist() == [6, 0]
+    assert table["tokens"].tolist() == [6, 6]
+    assert table["root_known"].tolist() == [False, False]
+    with pytest.raises(TraceError, match="remembers nothing"):
+        metrics.learnt(traces.build("speculative"))
+    with pytest.raises(TraceError, match="redacted"):
+        metrics.learnt(grown().redact())
+
+
+@pytest.mark.parametrize("keep", ["run", "prompt"])
+def test_what_was_counted_is_what_the_store_holds(keep):
+    from tiny import llama
+
+    import specviz
+
+    model = llama(seed=5, vocabulary=40, eos=(3,))
+    trace = specviz.generate(
+        model, [[3, 4, 5], [6, 7], [4, 9]], "unispec", max_new_tokens=20, draft_size=4, keep=keep
+    )
+    table = metrics.learnt(trace)
+    assert table["tokens"].iloc[-1] == trace.run["memory"]["end"]["known"] > 4
+    assert table["root_known"].any() and not table["root_known"].all()

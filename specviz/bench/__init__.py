@@ -15,7 +15,7 @@ from specviz.errors import ParameterError
 if TYPE_CHECKING:
     from specviz.bench.report import Report
 
-# Name: what it measures, in one line. Each is the module of that name, and its function `bench`.
+# Name: what it measures, in one line.
 BENCHES: dict[str, str] = {
     "overhead": "what recording costs: paired runs with and without, every method (bar: at most 3 %)",
     "peers": "this package against transformers: same models, prompts and threads, in one run",
@@ -24,6 +24,17 @@ BENCHES: dict[str, str] = {
     "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
     "stores": "building a tree and updating its store (bars: 10 % of a cycle, 1 ms at 150 k words)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
+    "ablation": "UniSpec without each of its three parts (Table 2)",
+    "temperature": "methods without a draft model, greedy and at temperature 1 (Table 6)",
+    "precision": "UniSpec in float32, float16 and bfloat16, with ROUGE (Table 10)",
+    "context": "UniSpec as the context grows: a pass's time, and τ (Table 11)",
+    "threshold": "UniSpec's threshold r (Table 12)",
+    "deviation": "UniSpec's draft size around the best one (Table 13)",
+}
+# Where a bench lives, if not in the module of its name as the function `bench`.
+PLACES = {
+    name: f"experiments:{name}"
+    for name in ("ablation", "temperature", "precision", "context", "threshold", "deviation")
 }
 
 
@@ -39,4 +50,5 @@ def find(name: str) -> Callable[..., Report]:
         from specviz.methods import near
 
         raise ParameterError(f"no bench {name!r}" + near(name, BENCHES, ""))
-    return import_module(f"specviz.bench.{name}").bench
+    module, _, function = PLACES.get(name, f"{name}:bench").partition(":")
+    return getattr(import_module(f"specviz.bench.{module}"), function)

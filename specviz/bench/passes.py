@@ -25,7 +25,7 @@ COLUMNS = [
 
 
 def measure(
-    model: Any, sizes: Sequence[int] = SIZES, context: int = 128, rounds: int = 31
+    model: Any, sizes: Sequence[int] = SIZES, context: int = 128, rounds: int = 31, branches: int = 1
 ) -> list[dict[str, Any]]:
     """Time passes of each size behind the same context, in turns.
 
@@ -38,6 +38,8 @@ def measure(
         Tokens committed before the pass.
     rounds : int
         Passes of each size.
+    branches : int
+        Children of a node in what is read behind the root: 1 is a chain, more a tree.
 
     Returns
     -------
@@ -59,7 +61,10 @@ def measure(
             f"{model.max_length}"
         )
     ids = np.random.default_rng(0).integers(0, model.vocabulary, context + sizes[-1]).tolist()
-    drafts = {g: Draft.chain(np.array(ids[context : context + g - 1], np.int64)) for g in sizes}
+    drafts = {
+        g: Draft(np.array(ids[context : context + g - 1], np.int64), np.arange(g - 1) // branches - 1)
+        for g in sizes
+    }
     wait, (clock, _) = synchroniser(model.device), quiet_clock(model.device)
     spent: dict[int, list[float]] = {g: [] for g in sizes}
     opened = model.open([ids[:context]], sizes[-1])

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from specviz.view.heat import heat_map
 from specviz.view.plots import confidence, phases, reliability, timeline, token_strip
+from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
 __all__ = [
-    "confidence", "heat_map", "html", "page", "phases", "png", "reliability", "text", "timeline",
-    "token_strip",
+    "acceptance_by_score", "confidence", "heat_map", "html", "page", "phases", "png", "reliability",
+    "right_by", "store", "store_growth", "text", "timeline", "token_strip", "warm_up",
 ]  # fmt: skip
 
 

@@ -57,11 +57,19 @@ KINDS = {
 FATES = {
     "accepted": "accepted",
     "rejected": "rejected",
-    "unjudged": "sent, not judged: behind a rejection, or only read",
+    "unjudged": "sent, not judged: behind a rejection, off the path, or only read",
     "unreviewed": "written, not sent",
     "cut": "cut by the end of the text or a limit",
     "unsent": "drafted, not sent",
     "pruned": "drafted, not sent: pruned from the tree",
+}
+
+MOST_TRIED = 4  # of a tree's rejected tokens that are written out
+# What a drafter says of the tokens it drafts, the first that it gives being shown: what that is, and the
+# method's parameter that is a threshold of it.
+BELIEFS = {
+    "confidence": ("The drafter's confidence in each draft token", "fallback"),
+    "score": ("The score of each drafted node", "threshold"),
 }
 
 # Characters that would vanish, command a terminal, or reorder what stands beside them: controls, format
@@ -130,10 +138,10 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Belief:
-    """A draft token: where it stood, how sure the drafter was, what became of it."""
+    """A draft token: where it stood, how sure the drafter was (see `Picture.belief`), what became of it."""
 
     position: int
-    confidence: float
+    value: float
     status: str
 
 
@@ -154,6 +162,7 @@ class Picture:
     prefill: Cycle | None
     cycles: tuple[Cycle, ...]
     beliefs: tuple[Belief, ...]
+    belief: str  # what their values are: confidence, or the score of a tree's node
     threshold: float | None
     numbers: Numbers  # this text's
     silent: bool  # only the text was recorded
@@ -178,11 +187,22 @@ class Picture:
     @property
     def why_no_beliefs(self) -> str:
         """What to say where the drafter's confidence would stand; empty if there is some to show."""
-        if any(np.isfinite(b.confidence) for b in self.beliefs):
+        if any(np.isfinite(b.value) for b in self.beliefs):
             return ""
         if self.silent:
             return "Only the text was recorded."
         return "The drafter gave no confidence." if self.drafts else "Nothing was drafted."
+
+    @property
+    def said(self) -> str:
+        """What the beliefs are, in words."""
+        return BELIEFS[self.belief][0]
+
+    @property
+    def said_threshold(self) -> str:
+        """What the threshold is, in words."""
+        name = BELIEFS[self.belief][1]
+        return f"{name} threshold" if name != "threshold" else name
 
 
 def _number(value: object) -> float:
@@ -192,6 +212,12 @@ def _number(value: object) -> float:
 def name_of(model: object) -> str:
     """The name in a run's `model` or `draft`; empty where there is none."""
     return str(model.get("name", "")) if isinstance(model, dict) else str(model or "")
+
+
+def _nodes(trace: Trace) -> float:
+    from specviz import metrics
+
+    return metrics.sent(trace) / max(1, metrics.steps(trace))
 
 
 def headline(trace: Trace) -> Numbers:
@@ -209,6 +235,10 @@ def headline(trace: Trace) -> Numbers:
             ("A/D", metrics.acceptance_rate, "{:.2f}", "draft tokens accepted over sent, those cut left out"),
             ("A/O", metrics.accepted_share, "{:.2f}", "share of the text that is accepted draft tokens"),
         ]
+    if (trace.cycles["width"] > 1).any():
+        shown.insert(
+            2, ("nodes/cycle", _nodes, "{:.1f}", "nodes of a tree that were sent, the root not counted")
+        )
     if metrics.draft_passes(trace):
         why = "forward passes of the drafter after the prefill"
         shown.append(("draft passes", metrics.draft_passes, "{:,.0f}", why))
@@ -235,14 +265,29 @@ def _written(text: str, tokens: list[int], pieces: dict[int, bytes]) -> str:
 
 
 def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
-    """By cycle, the draft tokens that were sent and dropped; a tree's stand apart, a chain's are text."""
+    """By cycle, the draft tokens that were sent and dropped.
+
+    A chain's are text. Of a tree, most of which was bound to be dropped, only those that were tried where the
+    target left it, the best few, apart; the rest is a number.
+    """
     found = {}
     gone = nodes[nodes["status"].isin(["rejected", "unjudged"])]
     for number, dropped in gone.groupby("cycle", observed=True):
-        tokens = dropped["token"].tolist()
-        parts = whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in tokens)
         chain = dropped["parent"].is_unique
-        found[int(str(number))] = ("" if chain else "│").join(_written(t, i, pieces) for t, i in parts)
+        shown = dropped
+        if not chain:
+            tried = dropped[dropped["status"] == "rejected"]
+            shown = tried[tried["depth"] == tried["depth"].max()].head(MOST_TRIED)
+        tokens = shown["token"].tolist()
+        parts = [
+            _written(text, ids, pieces)
+            for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in tokens)
+        ]
+        if chain:
+            found[int(str(number))] = "".join(parts)
+        else:
+            rest = [f"… {len(dropped) - len(shown)} more"] if len(dropped) > len(shown) else []
+            found[int(str(number))] = "│".join([*(part.replace("\n", "⏎") for part in parts), *rest])
     return found
 
 
@@ -323,16 +368,17 @@ def picture(trace: Trace, prompt: int) -> Picture:
     found = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) else {})
 
     beliefs: tuple[Belief, ...] = ()
+    belief = next((name for name in BELIEFS if nodes[name].notna().any()), "confidence")
     if len(nodes):
         context = dict(zip(cycles["cycle"].tolist(), cycles["context"].tolist()))
         start = min((at for number, at in context.items() if number > 0), default=0)
         where = nodes["cycle"].map(context) - start + nodes["position"] - 1
         beliefs = tuple(
-            Belief(int(w), float(c), str(s)) for w, c, s in zip(where, nodes["confidence"], nodes["status"])
+            Belief(int(w), float(c), str(s)) for w, c, s in zip(where, nodes[belief], nodes["status"])
         )
 
     asked = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
-    threshold = (run.get("parameters") or {}).get("fallback")
+    threshold = (run.get("parameters") or {}).get(BELIEFS[belief][1])
     note = (
         ""
         if run.get("complete", True)
@@ -351,6 +397,7 @@ def picture(trace: Trace, prompt: int) -> Picture:
         prefill=next((c for c in found if c.number == 0), None),
         cycles=tuple(c for c in found if c.number > 0),
         beliefs=beliefs,
+        belief=belief,
         threshold=float(threshold) if isinstance(threshold, int | float) else None,
         numbers=headline(one),
         silent=run.get("record") is None,

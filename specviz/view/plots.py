@@ -303,6 +303,8 @@ def _timeline(shown: Picture, ax: Axes) -> Axes:
 def confidence(trace: Trace, prompt: int | None = None, ax: Axes | None = None) -> Axes:
     """The drafter's confidence in each draft token, by output position, and what became of it.
 
+    Of a drafter that gives scores to the nodes of a tree (UniSpec), those.
+
     Parameters
     ----------
     trace : Trace
@@ -312,7 +314,8 @@ def confidence(trace: Trace, prompt: int | None = None, ax: Axes | None = None) 
     Returns
     -------
     Axes
-        Position in the output (0 is the first token written) against the drafter's largest probability.
+        Position in the output (0 is the first token written) against the drafter's largest probability, or
+        the node's score.
     """
     return _confidence(_one(trace, prompt), _axes(ax, (10, 1.8)))
 
@@ -330,7 +333,7 @@ def _confidence(shown: Picture, ax: Axes) -> Axes:
         "pruned": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 16},
     }
     for status in FATES:
-        dots = [(b.position, b.confidence) for b in shown.beliefs if b.status == status]
+        dots = [(b.position, b.value) for b in shown.beliefs if b.status == status]
         if dots:
             ax.scatter(*zip(*dots), label=status, clip_on=False, **looks[status])
     if shown.threshold is not None:
@@ -342,7 +345,7 @@ def _confidence(shown: Picture, ax: Axes) -> Axes:
     ax.set(ylim=(-0.04, 1.04), yticks=(0, 0.5, 1))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("position in the output")
-    ax.set_title("Drafter's confidence in each draft token", size=9, loc="left")
+    ax.set_title(shown.said.removeprefix("The ").capitalize(), size=9, loc="left")
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 

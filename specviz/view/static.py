@@ -181,13 +181,13 @@ def confidence_lane(shown: Picture) -> str:
     """What the drafter believed of each draft token, by output position, and what became of it."""
     if shown.why_no_beliefs:
         return f'<p class="note">{shown.why_no_beliefs}</p>'
-    beliefs = [b for b in shown.beliefs if isfinite(b.confidence)]
+    beliefs = [b for b in shown.beliefs if isfinite(b.value)]
     drawn = beliefs[: 4 * MOST_CYCLES]
     last = max(b.position for b in drawn) + 1
     top, low = 6, 70
     dots = []
     for b in drawn:
-        x, y = f"{(b.position + 0.5) * 100 / last:.2f}%", low - b.confidence * (low - top)
+        x, y = f"{(b.position + 0.5) * 100 / last:.2f}%", low - b.value * (low - top)
         if b.status == "accepted":
             shape = f'<circle cx="{x}" cy="{y:.1f}" r="3.5" class="ok"/>'
         elif b.status == "rejected":
@@ -201,12 +201,12 @@ def confidence_lane(shown: Picture) -> str:
                 f'<circle cx="{x}" cy="{y:.1f}" r="{3 if b.status == "unsent" else 2}" class="{b.status}"/>'
             )
         dots.append(
-            f"<g><title>position {b.position}: confidence {b.confidence:.3f}, {b.status}</title>{shape}</g>"
+            f"<g><title>position {b.position}: {shown.belief} {b.value:.3f}, {b.status}</title>{shape}</g>"
         )
     line = ""
     if shown.threshold is not None:
         y = low - min(shown.threshold, 1.0) * (low - top)
-        title = f"fallback threshold {shown.threshold:g}"
+        title = f"{shown.said_threshold} {shown.threshold:g}"
         line = f'<line x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}" class="th"><title>{title}</title></line>'
     axis = (
         f'<line x1="0" x2="100%" y1="{low}" y2="{low}" class="ax"/>'
@@ -217,8 +217,8 @@ def confidence_lane(shown: Picture) -> str:
     used = {b.status for b in drawn}
     keys = "".join(f"<span>{DOTS[n]} {what}</span>" for n, what in FATES.items() if n in used)
     if line:
-        keys += f"<span>╌ fallback threshold {shown.threshold:g}</span>"
-    said = "The drafter's confidence in each draft token, from 0 to 1, by position in the output."
+        keys += f"<span>╌ {shown.said_threshold} {shown.threshold:g}</span>"
+    said = f"{shown.said}, from 0 to 1, by position in the output."
     if len(beliefs) > len(drawn):
         said += f" The first {len(drawn)} of {len(beliefs)}."
     return _figure(said, keys, 85, f"{axis}{line}{''.join(dots)}")

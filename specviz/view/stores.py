@@ -1,0 +1,302 @@
+"""matplotlib views of what a drafter remembers: is it right, how full is it, how does it warm up.
+
+Each takes ``ax=``, draws only on it, and returns it. The numbers are those of `specviz.metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz import metrics
+from specviz.errors import TraceError
+from specviz.view.plots import _axes, _legend
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+# Okabe and Ito's, with a marker each: what stands apart must do so without colour, too.
+LOOKS = (
+    ("#0072b2", "o"),
+    ("#d55e00", "s"),
+    ("#009e73", "^"),
+    ("#cc79a7", "D"),
+    ("#e69f00", "v"),
+    ("#56b4e9", "P"),
+)
+GREY = "#888888"  # on white and on black
+READINGS = {
+    "judged": "accepted of those judged",
+    "text": "in the final text, of those sent",
+}
+
+
+def acceptance_by_score(
+    trace: Trace, ax: Axes | None = None, bins: int = 10, reading: str = "judged"
+) -> Axes:
+    """How often nodes of a score are right, and how many have it: UniSpec's Figure 3.
+
+    Points are the share that is right in each interval of the score, one line a source, with 95 %
+    intervals; grey bars the share of the sent nodes that lie there (the paper's sample density).
+
+    Parameters
+    ----------
+    trace : Trace
+    ax : Axes, optional
+    bins : int
+    reading : {"judged", "text"}
+        Of which nodes it is a share; see `specviz.metrics.by_score`.
+
+    Returns
+    -------
+    Axes
+    """
+    table = metrics.by_score(trace, bins, reading)
+    ax = _axes(ax, (6.4, 3.6))
+    ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="score", ylabel="share")
+    _open(ax)
+    sources = [name for name in table["source"].unique() if name != "all"]
+    if not sources:
+        ax.text(0.5, 0.5, "no node that was sent has a score", ha="center", transform=ax.transAxes)
+        return ax
+    whole = table[table["source"] == "all"]
+    middle = (whole["low"] + whole["high"]) / 2
+    ax.bar(middle, whole["share"], width=0.94 / bins, color=GREY, alpha=0.4, label="share of the nodes")
+    shift = 0.12 / bins
+    for number, name in enumerate(sources):
+        rows = table[(table["source"] == name) & (table["counted"] > 0)]
+        middle = (rows["low"] + rows["high"]) / 2 + shift * (number - (len(sources) - 1) / 2)
+        _points(ax, middle, rows, number, f"right: {name}")
+    ax.set_title(f"Right by score: {READINGS[reading]}", size=9, loc="left", pad=18)
+    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    return ax
+
+
+def right_by(
+    trace: Trace, by: str = "depth", ax: Axes | None = None, reading: str = "text", most: int = 10
+) -> Axes:
+    """How often nodes are right by level of the tree, or by rank among their siblings; a line a source.
+
+    Parameters
+    ----------
+    trace : Trace
+    by : {"depth", "rank"}
+    ax : Axes, optional
+    reading : {"judged", "text"}
+        See `specviz.metrics.by_score`.
+    most : int
+        Levels or ranks that are drawn.
+
+    Returns
+    -------
+    Axes
+        Its share axis is logarithmic: of a tree's deep nodes few can be right.
+
+    Raises
+    ------
+    TraceError
+        If `by` is neither.
+    """
+    if by not in ("depth", "rank"):
+        raise TraceError(f"by is 'depth' or 'rank', not {by!r}")
+    table = metrics.by_source(trace, ("source", by), reading)
+    table = table[table["counted"] > 0]
+    first = 1 if by == "depth" else 0
+    table = table[table[by] < first + most]
+    ax = _axes(ax, (6.4, 3.2))
+    names = {"depth": "level of the tree (1: behind the root)", "rank": "rank among siblings (0: the best)"}
+    ax.set(xlabel=names[by], ylabel="share that is right")
+    _open(ax)
+    if not len(table):
+        ax.text(0.5, 0.5, "no node was rated", ha="center", transform=ax.transAxes)
+        return ax
+    ax.set_yscale("log")
+    sources = list(table["source"].unique())
+    for number, name in enumerate(sources):
+        rows = table[(table["source"] == name) & (table["right"] > 0)]
+        shift = 0.08 * (number - (len(sources) - 1) / 2)
+        _points(
+            ax,
+            rows[by] + shift,
+            rows,
+            number,
+            f"{name} ({int(table.loc[table['source'] == name, 'sent'].sum()):,} nodes)",
+        )
+    ax.set_xlim(first - 0.5, max(table[by].max(), first + 1) + 0.5)
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    ax.set_title(f"Right by {by}: {READINGS[reading]}", size=9, loc="left", pad=18)
+    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    return ax
+
+
+def store_growth(trace: Trace, ax: Axes | None = None) -> Axes:
+    """Of how many tokens a store knows the successors, cycle by cycle: a line a run, marks where texts begin.
+
+    Parameters
+    ----------
+    trace : Trace
+        See `specviz.metrics.learnt` for whose runs can be counted.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+    """
+    table = metrics.learnt(trace)
+    ax = _axes(ax, (6.4, 3.0))
+    _open(ax)
+    for number, part in enumerate(trace.split()):
+        rows = table[table["run"] == part.run["run"]].reset_index(drop=True)
+        colour, _ = LOOKS[number % len(LOOKS)]
+        about = part.run["memory"]["start"]
+        state = "cold" if about["state"] == "cold" else f"warm: {about['known']:,} known before"
+        share = rows["root_known"].mean()
+        name = f"{part.run['method']} ({state}; root known in {share:.0%} of the cycles)"
+        ax.plot(rows.index + 1, rows["tokens"], color=colour, lw=1.6, label=name)
+        begins = rows.index[~rows["prompt"].duplicated()]
+        ax.plot(begins + 1, rows["tokens"][begins], ls="", marker="|", color=colour, ms=7)
+    ax.set(xlabel="cycles", ylabel="tokens learnt", xlim=(0, None), ylim=(0, None))
+    ax.set_title("How full the store is", size=9, loc="left")
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
+    return ax
+
+
+def warm_up(trace: Trace, ax: Axes | None = None, window: int = 7) -> Axes:
+    """τ by the number of the text: what remembering earns as a run goes on. One colour a run.
+
+    Parameters
+    ----------
+    trace : Trace
+        Runs over the same prompts; one that began warm beside one that began cold shows the most.
+    ax : Axes, optional
+    window : int
+        Texts that the line pools, those around each.
+
+    Returns
+    -------
+    Axes
+    """
+    table = metrics.by_prompt(trace)
+    ax = _axes(ax, (6.4, 3.2))
+    _open(ax)
+    ax.axhline(1, color=GREY, lw=1, ls="--")
+    for number, part in enumerate(trace.split()):
+        rows = table[table["run"] == part.run["run"]]
+        colour, marker = LOOKS[number % len(LOOKS)]
+        place = np.arange(1, len(rows) + 1)
+        state = ((part.run["memory"] or {}).get("start") or {}).get("state")
+        name = part.run["method"] + (f" ({state})" if state else "")
+        ax.plot(place, rows["tau"], ls="", marker=marker, ms=3.5, color=colour, alpha=0.45)
+        sums = rows[["emitted", "steps"]].rolling(window, center=True, min_periods=1).sum()
+        ax.plot(place, sums["emitted"] / sums["steps"], color=colour, lw=1.8, label=name)
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(xlabel="number of the text", ylabel="τ, tokens a cycle")
+    ax.set_title(f"τ of each text, and of the {window} around it", size=9, loc="left", pad=18)
+    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    return ax
+
+
+def store(memory: str | Path | Mapping[str, Any], ax: Axes | None = None) -> Axes:
+    """What a store holds: the target's probability of each token's successors, by their rank.
+
+    Parameters
+    ----------
+    memory : path or mapping of name to array
+        A file that ``Method.save`` wrote, or its arrays: ``tokens`` [vocabulary, k], -1 where nothing is
+        known, and where the method keeps them ``p`` [vocabulary, k].
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Boxes are the quartiles over known tokens, whiskers the 5th and 95th percentile; the line is the share
+        of all tokens that have a successor of the rank.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read or holds no store of successors.
+    """
+    arrays = _arrays(memory)
+    known = arrays["tokens"] >= 0
+    size, k = known.shape
+    ranks = np.arange(k)
+    ax = _axes(ax, (6.4, 3.2))
+    _open(ax)
+    p = arrays.get("p")
+    if p is not None and known.any():
+        stats: list[dict[str, Any]] = []
+        for rank in ranks:
+            of_rank = p[known[:, rank], rank]
+            low, q1, middle, q3, high = (
+                np.quantile(of_rank, (0.05, 0.25, 0.5, 0.75, 0.95)) if len(of_rank) else [np.nan] * 5
+            )
+            stats.append({"whislo": low, "q1": q1, "med": middle, "q3": q3, "whishi": high, "fliers": []})
+        blue = LOOKS[0][0]
+        line = {"color": blue}
+        ax.bxp(
+            stats, positions=ranks, widths=0.6, showfliers=False, patch_artist=True,
+            boxprops={"facecolor": blue, "alpha": 0.35, "edgecolor": blue}, medianprops=line | {"lw": 2},
+            whiskerprops=line, capprops=line,
+        )  # fmt: skip
+    share = known.mean(0)
+    ax.plot(ranks, share, color=LOOKS[1][0], marker="s", ms=4, lw=1.4, label="share of the tokens with one")
+    ax.set(xlabel="rank of the successor (0: the likeliest)", ylabel="probability; share", ylim=(0, 1.02))
+    ax.set_xticks(ranks, [str(rank) for rank in ranks])
+    ax.set_xlim(-0.6, k - 0.4)
+    ax.set_title(
+        f"{int(known[:, 0].sum()):,} of {size:,} tokens have successors ({known[:, 0].mean():.0%})",
+        size=9,
+        loc="left",
+        pad=18,
+    )
+    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    return ax
+
+
+def _arrays(memory: str | Path | Mapping[str, Any]) -> dict[str, np.ndarray]:
+    if isinstance(memory, str | Path):
+        path = Path(memory)
+        if not path.is_file():
+            raise TraceError(f"{path} is not there")
+        try:
+            from safetensors import SafetensorError
+            from safetensors.numpy import load_file
+        except ImportError:
+            raise TraceError(
+                "reading a store file needs the package safetensors: pip install safetensors"
+            ) from None
+        try:
+            arrays = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise TraceError(f"{path} cannot be read as a store: {error}") from None
+    else:
+        arrays = {name: np.asarray(array) for name, array in memory.items()}
+    tokens, p = arrays.get("tokens"), arrays.get("p")
+    if tokens is None or tokens.ndim != 2 or not tokens.size or (p is not None and p.shape != tokens.shape):
+        has = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items()) or "nothing"
+        raise TraceError(f"a store of successors has tokens [vocabulary, k]; this has {has}")
+    return arrays
+
+
+def _points(ax: Axes, x: Any, rows: Any, number: int, label: str) -> None:
+    colour, marker = LOOKS[number % len(LOOKS)]
+    rate = rows["rate"]
+    spread = np.array([rate - rows["rate_lo"], rows["rate_hi"] - rate]).clip(min=0)
+    ax.errorbar(
+        x, rate, spread, color=colour, marker=marker, ms=4.5, lw=1.3, elinewidth=1, capsize=2, label=label
+    )
+
+
+def _open(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
