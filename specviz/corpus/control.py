@@ -27,9 +27,7 @@ def _entity(entity: Entity, slot: str, pick: Pick, case: str) -> list[Piece]:
     return [*found, Piece(text, f"{slot}.relative")]
 
 
-def _clause(
-    clause: Clause, name: str, pick: Pick, main: bool = False, gap: Entity | None = None
-) -> list[Piece]:
+def _clause(clause: Clause, name: str, pick: Pick, main: bool = False, gap: Entity | None = None) -> list[Piece]:
     subject = clause.subject if isinstance(clause.subject, Entity) else gap
     person = de._person(subject) if clause.asks != "who" else "s"
     about = asked(clause)

@@ -135,21 +135,7 @@ LINKS: dict[str, tuple[str, ...]] = {
     "but": ("aber",),
 }  # fmt: skip
 DATIVE = frozenset(("help",))  # verbs whose object is in the dative
-_NUMBERS = (
-    "keine",
-    "ein",
-    "zwei",
-    "drei",
-    "vier",
-    "fünf",
-    "sechs",
-    "sieben",
-    "acht",
-    "neun",
-    "zehn",
-    "elf",
-    "zwölf",
-)
+_NUMBERS = ("keine", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf")
 _CASES = ("nom", "acc", "dat", "gen")
 _DEFINITE = {"m": "der den dem des", "f": "die die der der", "n": "das das dem des", "p": "die die den der"}
 _EIN = {"m": ("", "en", "em", "es"), "f": ("e", "e", "er", "er"), "n": ("", "", "em", "es"),
@@ -184,9 +170,7 @@ class _Noun(NamedTuple):
         if self.weak and case != "nom":
             return self.singular + ("n" if self.singular[-1] in "er" else "en")
         if case == "gen" and self.gender != "f":
-            one = (
-                len(re.findall("[aeiouäöüy]+", self.singular.lower())) < 2 and self.singular[-1] not in "eikp"
-            )
+            one = len(re.findall("[aeiouäöüy]+", self.singular.lower())) < 2 and self.singular[-1] not in "eikp"
             return self.singular + ("es" if one or self.singular[-1] in "sßxz" else "s")
         return self.singular
 
@@ -219,11 +203,7 @@ _VERB_FORMS = {concept: tuple(map(_parse_verb, variants)) for concept, variants 
 _SEIN = {"i": "bin", "s": "ist", "p": "sind"}
 _HABEN = {"i": "habe", "s": "hat", "p": "haben"}
 _WERDEN = {"i": "werde", "s": "wird", "p": "werden"}
-_MODAL = {
-    "want": ("will", "wollen", "wollte"),
-    "can": ("kann", "können", "konnte"),
-    "must": ("muss", "müssen", "musste"),
-}
+_MODAL = {"want": ("will", "wollen", "wollte"), "can": ("kann", "können", "konnte"), "must": ("muss", "müssen", "musste")}
 
 
 def _choose(pick: Pick, key: str, options: Sequence[T]) -> T:
@@ -256,9 +236,7 @@ def _adjectives(names: Sequence[str], endings: Mapping[str, tuple[str, ...]], ge
                 pick: Pick) -> list[str]:  # fmt: skip
     words = []
     for name in sorted(names, key=_ADJECTIVE_ORDER.index):
-        forms = (
-            ADJECTIVES[name][:1] if name == "happy" else ADJECTIVES[name]
-        )  # "froh" stands after the verb only
+        forms = ADJECTIVES[name][:1] if name == "happy" else ADJECTIVES[name]  # "froh" stands after the verb only
         form = _choose(pick, f"{slot}.{name}", forms)
         words.append(form.split("/")[-1] + endings[gender][_CASES.index(case)])
     return words
@@ -335,11 +313,7 @@ def _entity(entity: Entity, slot: str, pick: Pick, case: str, negated: bool = Fa
         none, _, rest = head.partition(" ")
         found = [Piece(none, slot.rpartition(".")[0] + ".verb"), Piece(rest, slot)]
     if entity.relative:
-        found += [
-            Piece(",", "mark"),
-            Piece(_relative(entity, slot, pick), f"{slot}.relative"),
-            Piece(",", "mark"),
-        ]
+        found += [Piece(",", "mark"), Piece(_relative(entity, slot, pick), f"{slot}.relative"), Piece(",", "mark")]
     return found
 
 
@@ -351,9 +325,7 @@ def _relative(head: Entity, slot: str, pick: Pick) -> str:
     subject = isinstance(clause.subject, Gap)
     case = "nom" if subject else "dat" if clause.verb in DATIVE else "acc"
     word = _RELATIVES[gender].split()[_CASES.index(case)]
-    inner = _clause(
-        clause, f"{slot}.relative", pick, "last", gap=Entity(head.concept, head.number) if subject else None
-    )
+    inner = _clause(clause, f"{slot}.relative", pick, "last", gap=Entity(head.concept, head.number) if subject else None)
     return join([Piece(word, slot), *inner], capital=False)
 
 
@@ -376,10 +348,7 @@ def _place(place: Place, slot: str, pick: Pick) -> str:
     if place.relation == "near" and pick(f"{slot}.near", (True, False), (2, 1)):
         preposition, case, index = "in der Nähe", "gen", 3
     if place.definite:
-        words = [
-            _DEFINITE[noun.gender].split()[index],
-            *_adjectives(names, _WEAK, noun.gender, case, slot, pick),
-        ]
+        words = [_DEFINITE[noun.gender].split()[index], *_adjectives(names, _WEAK, noun.gender, case, slot, pick)]
     else:
         words = ["ein" + _EIN[noun.gender][index], *_adjectives(names, _MIXED, noun.gender, case, slot, pick)]
     phrase = " ".join((*words, noun.form(case, False)))
@@ -430,10 +399,8 @@ def _complex(clause: Clause, name: str, pick: Pick, person: str, last: bool) -> 
             finite, bracket = _present(verb, person), verb.particle
         else:
             finite, bracket = _WERDEN[person], whole
-    elif (
-        clause.tense == "past"
-        and verb.infinitive not in ("sein", "haben")
-        and pick("text.perfect", (False, True), (1, 1))
+    elif clause.tense == "past" and verb.infinitive not in ("sein", "haben") and pick(
+        "text.perfect", (False, True), (1, 1)
     ):
         finite, bracket = (_SEIN if verb.sein else _HABEN)[person], verb.participle
     else:
@@ -497,12 +464,8 @@ def _clause(
     middle = _middle(clause, name, pick, slots, none)
     end = [Piece(bracket, f"{name}.verb")] if bracket else []
     # A relative clause before a short right bracket may follow it instead.
-    if (
-        end
-        and len(middle) > 2
-        and middle[-1].text == ","
-        and middle[-2].slot.endswith(".relative")
-        and pick(f"{name}.after", (True, False), (3, 2))
+    if end and len(middle) > 2 and middle[-1].text == "," and middle[-2].slot.endswith(".relative") and pick(
+        f"{name}.after", (True, False), (3, 2)
     ):
         middle, end = middle[:-3], [*end, *middle[-3:]]
     doing = [Piece(finite, f"{name}.verb")] if finite else []
@@ -537,7 +500,9 @@ def _is_pronoun(entity: Entity | Gap | None) -> bool:
     return isinstance(entity, Entity) and (entity.pronoun or entity.concept in SPEAKERS)
 
 
-def _middle(clause: Clause, name: str, pick: Pick, slots: dict[str, list[Piece]], none: bool) -> list[Piece]:
+def _middle(
+    clause: Clause, name: str, pick: Pick, slots: dict[str, list[Piece]], none: bool
+) -> list[Piece]:
     """The middle field: what stands between the two parts of the verb; `none`: "kein" negates already."""
     order: list[str] = ["subject"]
     item, to = clause.object, clause.recipient
@@ -604,13 +569,7 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     last = link not in ("and", "but") and joint[0].text != "denn"
     rest = _clause(second, "second", pick, "last" if last else "second")
     body = _clause(main, "main", pick, first)
-    if (
-        link in ("when", "if")
-        and body
-        and rest
-        and not main.asks
-        and pick("link.first", (False, True), (2, 1))
-    ):
+    if link in ("when", "if") and body and rest and not main.asks and pick("link.first", (False, True), (2, 1)):
         body = _clause(main, "main", pick, "first")  # the clause before it is its first constituent
         return [*joint, *rest, comma, *body, mark]
     return [*body, *([comma] if link != "and" and body else []), *joint, *rest, mark]

@@ -256,9 +256,7 @@ def _place(place: Place, slot: str, pick: Pick, verb: str | None) -> str:
             word = "in" if place.concept in _ARRIVE_IN else "at"
     else:
         word = _choose(pick, f"{slot}.relation", RELATIONS[place.relation])
-    words = (
-        [_choose(pick, f"{slot}.{place.adjective}", ADJECTIVES[place.adjective])] if place.adjective else []
-    )
+    words = [_choose(pick, f"{slot}.{place.adjective}", ADJECTIVES[place.adjective])] if place.adjective else []
     noun = _noun(place, slot, pick, False)
     words.append(noun)
     if place.definite or noun == "woods":
@@ -327,11 +325,7 @@ def _complex(
 
 def _ongoing(clause: Clause, pick: Pick) -> bool:
     """Whether a present tense is said with -ing."""
-    if (
-        clause.verb in _STATIVE
-        or clause.time in ("every_day", "at_night")
-        or clause.adverb in ("often", "always")
-    ):
+    if clause.verb in _STATIVE or clause.time in ("every_day", "at_night") or clause.adverb in ("often", "always"):
         return False
     if clause.time in ("now", "today"):
         return True
@@ -381,11 +375,7 @@ def _clause(
     # Time and place before the subject.
     front = clause.front if mode == "main" and not clause.asks else None
     if mode == "main" and clause.time and not clause.asks and clause.front != "place":
-        front = (
-            "time"
-            if pick(f"{name}.front", (clause.front == "time", clause.front != "time"), (5, 1))
-            else None
-        )
+        front = "time" if pick(f"{name}.front", (clause.front == "time", clause.front != "time"), (5, 1)) else None
     if clause.time and about != "time":
         late["time"] = [Piece(_choose(pick, f"{name}.time", TIMES[clause.time]), f"{name}.time")]
     if clause.place and about != "place":
@@ -401,11 +391,7 @@ def _clause(
 
     # The verb, with the adverb where it stands before the last part.
     particle = preposition = ""
-    adverb = (
-        [Piece(_choose(pick, f"{name}.adverb", ADVERBS[clause.adverb]), f"{name}.adverb")]
-        if clause.adverb
-        else []
-    )
+    adverb = [Piece(_choose(pick, f"{name}.adverb", ADVERBS[clause.adverb]), f"{name}.adverb")] if clause.adverb else []
     object_said = isinstance(clause.object, Entity) and about != "object"
     before = clause.adverb in ("often", "always")
     if clause.adverb in ("quickly", "slowly", "carefully") and clause.verb and not clause.negated:
@@ -450,9 +436,7 @@ def _clause(
         person_said = _entity(clause.recipient, f"{name}.recipient", pick)
     if person_said and item:
         # An indefinite thing comes last: "gave the teacher a book"; a pronoun always first: "gave it to the teacher".
-        short = clause.recipient is not None and (
-            clause.recipient.pronoun or clause.recipient.concept in SPEAKERS
-        )
+        short = clause.recipient is not None and (clause.recipient.pronoun or clause.recipient.concept in SPEAKERS)
         to_first = not pronoun and pick(f"{name}.dative", (True, False), (5, 1) if short else (2, 1))
         if to_first:
             after = [*person_said, *item]
@@ -513,13 +497,7 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
         joint = [Piece(word, "link")] if word else []
         if link == "but" or (link == "and" and pick("link.comma", (True, False), (1, 1))):
             joint = [Piece(",", "mark"), *joint]
-        if (
-            dependent
-            and body
-            and rest
-            and not sentence.main.asks
-            and pick("link.first", (False, True), (2, 1))
-        ):
+        if dependent and body and rest and not sentence.main.asks and pick("link.first", (False, True), (2, 1)):
             return [*joint, *rest, Piece(",", "mark"), *body, Piece(mark, "mark")]
         rest = [*joint, *rest]
     elif body and rest:

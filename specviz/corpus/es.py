@@ -33,12 +33,7 @@ from specviz.corpus.meaning import (
 
 CODE = "es"
 LANGUAGES = {
-    "en": "inglés",
-    "de": "alemán",
-    "fr": "francés",
-    "es": "español",
-    "zh": "chino",
-    "ja": "japonés",
+    "en": "inglés", "de": "alemán", "fr": "francés", "es": "español", "zh": "chino", "ja": "japonés",
     "vi": "vietnamita",
 }
 
@@ -61,87 +56,34 @@ DEFAULT = Agr(EL, False, False)
 
 # gender and words; all words of a concept share the gender, so that a pronoun fits any of them
 NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "child": ("m", ("niño",)),
-    "woman": ("f", ("mujer", "señora")),
-    "man": ("m", ("hombre", "señor")),
-    "girl": ("f", ("chica", "muchacha")),
-    "boy": ("m", ("chico", "muchacho")),
-    "friend": ("m", ("amigo",)),
-    "neighbor": ("f", ("vecina",)),
-    "doctor": ("f", ("doctora", "médica")),
-    "teacher": ("m", ("profesor", "maestro")),
-    "student": ("f", ("estudiante", "alumna")),
-    "farmer": ("m", ("agricultor", "granjero")),
-    "driver": ("m", ("conductor", "chófer")),
-    "cook": ("m", ("cocinero",)),
-    "painter": ("f", ("pintora",)),
-    "guest": ("m", ("invitado", "huésped")),
-    "mother": ("f", ("madre", "mamá")),
-    "father": ("m", ("padre", "papá")),
-    "sister": ("f", ("hermana",)),
+    "child": ("m", ("niño",)), "woman": ("f", ("mujer", "señora")), "man": ("m", ("hombre", "señor")),
+    "girl": ("f", ("chica", "muchacha")), "boy": ("m", ("chico", "muchacho")), "friend": ("m", ("amigo",)),
+    "neighbor": ("f", ("vecina",)), "doctor": ("f", ("doctora", "médica")),
+    "teacher": ("m", ("profesor", "maestro")), "student": ("f", ("estudiante", "alumna")),
+    "farmer": ("m", ("agricultor", "granjero")), "driver": ("m", ("conductor", "chófer")),
+    "cook": ("m", ("cocinero",)), "painter": ("f", ("pintora",)), "guest": ("m", ("invitado", "huésped")),
+    "mother": ("f", ("madre", "mamá")), "father": ("m", ("padre", "papá")), "sister": ("f", ("hermana",)),
     "brother": ("m", ("hermano",)),
-    "dog": ("m", ("perro",)),
-    "cat": ("m", ("gato",)),
-    "horse": ("m", ("caballo",)),
-    "bird": ("m", ("pájaro",)),
-    "bread": ("m", ("pan",)),
-    "apple": ("f", ("manzana",)),
-    "cheese": ("m", ("queso",)),
-    "soup": ("f", ("sopa",)),
-    "cake": ("m", ("pastel",)),
-    "fish": ("m", ("pescado",)),
-    "rice": ("m", ("arroz",)),
-    "egg": ("m", ("huevo",)),
-    "water": ("f", ("agua",)),
-    "tea": ("m", ("té",)),
-    "coffee": ("m", ("café",)),
-    "milk": ("f", ("leche",)),
-    "book": ("m", ("libro",)),
-    "letter": ("f", ("carta",)),
-    "newspaper": ("m", ("periódico", "diario")),
+    "dog": ("m", ("perro",)), "cat": ("m", ("gato",)), "horse": ("m", ("caballo",)), "bird": ("m", ("pájaro",)),
+    "bread": ("m", ("pan",)), "apple": ("f", ("manzana",)), "cheese": ("m", ("queso",)), "soup": ("f", ("sopa",)),
+    "cake": ("m", ("pastel",)), "fish": ("m", ("pescado",)), "rice": ("m", ("arroz",)), "egg": ("m", ("huevo",)),
+    "water": ("f", ("agua",)), "tea": ("m", ("té",)), "coffee": ("m", ("café",)), "milk": ("f", ("leche",)),
+    "book": ("m", ("libro",)), "letter": ("f", ("carta",)), "newspaper": ("m", ("periódico", "diario")),
     "map": ("m", ("mapa", "plano")),
-    "car": ("m", ("coche", "auto")),
-    "bicycle": ("f", ("bicicleta", "bici")),
-    "key": ("f", ("llave",)),
-    "bag": ("f", ("bolsa",)),
-    "chair": ("f", ("silla",)),
-    "table": ("f", ("mesa",)),
-    "lamp": ("f", ("lámpara",)),
-    "clock": ("m", ("reloj",)),
-    "ticket": ("m", ("billete", "boleto")),
-    "picture": ("m", ("cuadro",)),
-    "phone": ("m", ("teléfono", "móvil")),
-    "umbrella": ("m", ("paraguas",)),
-    "coat": ("m", ("abrigo",)),
-    "shoe": ("m", ("zapato",)),
-    "gift": ("m", ("regalo", "obsequio")),
-    "flower": ("f", ("flor",)),
-    "window": ("f", ("ventana",)),
-    "door": ("f", ("puerta",)),
-    "machine": ("f", ("máquina",)),
-    "boat": ("m", ("barco",)),
-    "cup": ("f", ("taza",)),
-    "ball": ("f", ("pelota",)),
-    "box": ("f", ("caja",)),
+    "car": ("m", ("coche", "auto")), "bicycle": ("f", ("bicicleta", "bici")), "key": ("f", ("llave",)),
+    "bag": ("f", ("bolsa",)), "chair": ("f", ("silla",)), "table": ("f", ("mesa",)), "lamp": ("f", ("lámpara",)),
+    "clock": ("m", ("reloj",)), "ticket": ("m", ("billete", "boleto")), "picture": ("m", ("cuadro",)),
+    "phone": ("m", ("teléfono", "móvil")), "umbrella": ("m", ("paraguas",)), "coat": ("m", ("abrigo",)),
+    "shoe": ("m", ("zapato",)), "gift": ("m", ("regalo", "obsequio")), "flower": ("f", ("flor",)),
+    "window": ("f", ("ventana",)), "door": ("f", ("puerta",)), "machine": ("f", ("máquina",)),
+    "boat": ("m", ("barco",)), "cup": ("f", ("taza",)), "ball": ("f", ("pelota",)), "box": ("f", ("caja",)),
     "camera": ("f", ("cámara",)),
-    "house": ("f", ("casa",)),
-    "school": ("f", ("escuela",)),
-    "market": ("m", ("mercado",)),
-    "station": ("f", ("estación",)),
-    "garden": ("m", ("jardín",)),
-    "kitchen": ("f", ("cocina",)),
-    "park": ("m", ("parque",)),
-    "city": ("f", ("ciudad",)),
-    "village": ("m", ("pueblo",)),
-    "hospital": ("m", ("hospital",)),
-    "library": ("f", ("biblioteca",)),
-    "office": ("f", ("oficina",)),
-    "river": ("m", ("río",)),
-    "bridge": ("m", ("puente",)),
-    "shop": ("f", ("tienda",)),
-    "museum": ("m", ("museo",)),
-    "hotel": ("m", ("hotel",)),
-    "street": ("f", ("calle",)),
+    "house": ("f", ("casa",)), "school": ("f", ("escuela",)), "market": ("m", ("mercado",)),
+    "station": ("f", ("estación",)), "garden": ("m", ("jardín",)), "kitchen": ("f", ("cocina",)),
+    "park": ("m", ("parque",)), "city": ("f", ("ciudad",)), "village": ("m", ("pueblo",)),
+    "hospital": ("m", ("hospital",)), "library": ("f", ("biblioteca",)), "office": ("f", ("oficina",)),
+    "river": ("m", ("río",)), "bridge": ("m", ("puente",)), "shop": ("f", ("tienda",)),
+    "museum": ("m", ("museo",)), "hotel": ("m", ("hotel",)), "street": ("f", ("calle",)),
     "forest": ("m", ("bosque",)),
 }
 _PLAIN = {"á": "a", "é": "e", "í": "i", "ó": "o", "ú": "u"}
@@ -158,21 +100,7 @@ def _plural(word: str) -> str:
 
 
 PLURALS = {w: _plural(w) for _, words in NOUNS.values() for w in words}
-NUMBERS = (
-    "cero",
-    "un",
-    "dos",
-    "tres",
-    "cuatro",
-    "cinco",
-    "seis",
-    "siete",
-    "ocho",
-    "nueve",
-    "diez",
-    "once",
-    "doce",
-)
+NUMBERS = ("cero", "un", "dos", "tres", "cuatro", "cinco", "seis", "siete", "ocho", "nueve", "diez", "once", "doce")
 
 # --- adjectives -------------------------------------------------------------------------
 
@@ -198,28 +126,17 @@ def _adjective(ms: str, estar: bool = False, before: str = "", short: str = "") 
 
 
 ADJECTIVES: dict[str, tuple[Adjective, ...]] = {
-    "old": (_adjective("viejo", before="may"),),
-    "new": (_adjective("nuevo", before="may"),),
-    "big": (_adjective("grande"),),
-    "small": (_adjective("pequeño", before="may"),),
-    "red": (_adjective("rojo"),),
-    "blue": (_adjective("azul"),),
-    "green": (_adjective("verde"),),
-    "white": (_adjective("blanco"),),
-    "black": (_adjective("negro"),),
-    "heavy": (_adjective("pesado"),),
-    "expensive": (_adjective("caro"), _adjective("costoso")),
-    "cheap": (_adjective("barato"),),
+    "old": (_adjective("viejo", before="may"),), "new": (_adjective("nuevo", before="may"),),
+    "big": (_adjective("grande"),), "small": (_adjective("pequeño", before="may"),),
+    "red": (_adjective("rojo"),), "blue": (_adjective("azul"),), "green": (_adjective("verde"),),
+    "white": (_adjective("blanco"),), "black": (_adjective("negro"),), "heavy": (_adjective("pesado"),),
+    "expensive": (_adjective("caro"), _adjective("costoso")), "cheap": (_adjective("barato"),),
     "beautiful": (_adjective("hermoso", before="may"), _adjective("bonito")),
-    "young": (_adjective("joven"),),
-    "tired": (_adjective("cansado", estar=True),),
+    "young": (_adjective("joven"),), "tired": (_adjective("cansado", estar=True),),
     "happy": (_adjective("feliz", estar=True), _adjective("contento", estar=True)),
-    "clean": (_adjective("limpio", estar=True),),
-    "empty": (_adjective("vacío", estar=True),),
-    "warm": (_adjective("caliente", estar=True),),
-    "cold": (_adjective("frío", estar=True),),
-    "good": (_adjective("bueno", before="must", short="buen"),),
-    "long": (_adjective("largo"),),
+    "clean": (_adjective("limpio", estar=True),), "empty": (_adjective("vacío", estar=True),),
+    "warm": (_adjective("caliente", estar=True),), "cold": (_adjective("frío", estar=True),),
+    "good": (_adjective("bueno", before="must", short="buen"),), "long": (_adjective("largo"),),
 }
 WARM_TO_THE_TOUCH = ("caliente",)
 COSY = (_adjective("cálido"),)  # a warm coat, a warm kitchen
@@ -247,33 +164,18 @@ _ACCENT = {"a": "á", "e": "é", "i": "í", "o": "ó", "u": "ú"}
 
 
 def _verb(
-    infinitive: str,
-    *,
-    stem: str = "",
-    yo: str = "",
-    present: str = "",
-    preterite: str = "",
-    imperfect: str = "",
-    future: str = "",
-    subjunctive: str = "",
-    participle: str = "",
-    reflexive: bool = False,
+    infinitive: str, *, stem: str = "", yo: str = "", present: str = "", preterite: str = "", imperfect: str = "",
+    future: str = "", subjunctive: str = "", participle: str = "", reflexive: bool = False,
 ) -> Verb:
     """A verb from its infinitive; `stem` is the stressed stem (cerrar, cierr-), the rest exceptions."""
     root, kind = infinitive[:-2], infinitive[-2].replace("í", "i")
     strong = stem or root
     first = yo or strong + "o"
     vowel = {"a": "a", "e": "e", "i": "e"}[kind]
-    now = tuple(present.split()) or (
-        first,
-        strong + vowel,
-        root + {"a": "a"}.get(kind, kind) + "mos",
-        strong + vowel + "n",
-    )
+    now = tuple(present.split()) or (first, strong + vowel, root + {"a": "a"}.get(kind, kind) + "mos", strong + vowel + "n")
     soft = root[:-1] + _SPELL[root[-1]] if kind == "a" and root[-1] in _SPELL else root
     past = tuple(preterite.split()) or (
-        (soft + "é", root + "ó", root + "amos", root + "aron")
-        if kind == "a"
+        (soft + "é", root + "ó", root + "amos", root + "aron") if kind == "a"
         else (root + "í", root + "ió", root + "imos", root + "ieron")
     )
     was = tuple(imperfect.split()) or tuple(
@@ -290,149 +192,49 @@ def _verb(
         wish = (own + "a", own + "a", (own if yo else root) + "amos", own + "an")
     base = past[ELLOS][:-3]
     return Verb(
-        infinitive,
-        now,
-        past,
-        was,
-        tuple(will + e for e in ("é", "á", "emos", "án")),
-        tuple(will + e for e in ("ía", "ía", "íamos", "ían")),
-        wish,
+        infinitive, now, past, was, tuple(will + e for e in ("é", "á", "emos", "án")),
+        tuple(will + e for e in ("ía", "ía", "íamos", "ían")), wish,
         (base + "ra", base + "ra", base[:-1] + _ACCENT[base[-1]] + "ramos", base + "ran"),
-        participle or root + ("ado" if kind == "a" else "ido"),
-        reflexive,
+        participle or root + ("ado" if kind == "a" else "ido"), reflexive,
     )
 
 
-VERBS: dict[str, Verb] = {
-    v.infinitive: v
-    for v in (
-        _verb(
-            "haber",
-            present="he ha hemos han",
-            preterite="hube hubo hubimos hubieron",
-            future="habr",
-            subjunctive="haya haya hayamos hayan",
-        ),
-        _verb(
-            "ser",
-            present="soy es somos son",
-            preterite="fui fue fuimos fueron",
-            imperfect="era era éramos eran",
-            subjunctive="sea sea seamos sean",
-        ),
-        _verb(
-            "estar",
-            present="estoy está estamos están",
-            preterite="estuve estuvo estuvimos estuvieron",
-            subjunctive="esté esté estemos estén",
-        ),
-        _verb("tener", stem="tien", yo="tengo", preterite="tuve tuvo tuvimos tuvieron", future="tendr"),
-        _verb("querer", stem="quier", preterite="quise quiso quisimos quisieron", future="querr"),
-        _verb("poder", stem="pued", preterite="pude pudo pudimos pudieron", future="podr"),
-        _verb(
-            "ir",
-            present="voy va vamos van",
-            preterite="fui fue fuimos fueron",
-            imperfect="iba iba íbamos iban",
-            subjunctive="vaya vaya vayamos vayan",
-        ),
-        _verb(
-            "dar", present="doy da damos dan", preterite="di dio dimos dieron", subjunctive="dé dé demos den"
-        ),
-        _verb(
-            "decir",
-            stem="dic",
-            yo="digo",
-            preterite="dije dijo dijimos dijeron",
-            future="dir",
-            participle="dicho",
-        ),
-        _verb("traer", yo="traigo", preterite="traje trajo trajimos trajeron", participle="traído"),
-        _verb(
-            "ver",
-            yo="veo",
-            preterite="vi vio vimos vieron",
-            imperfect="veía veía veíamos veían",
-            participle="visto",
-        ),
-        _verb("leer", preterite="leí leyó leímos leyeron", participle="leído"),
-        _verb("conocer", yo="conozco"),
-        _verb("recoger", yo="recojo"),
-        _verb(
-            "dormir",
-            stem="duerm",
-            preterite="dormí durmió dormimos durmieron",
-            subjunctive="duerma duerma durmamos duerman",
-        ),
-        _verb(
-            "reír",
-            present="río ríe reímos ríen",
-            preterite="reí rio reímos rieron",
-            subjunctive="ría ría riamos rían",
-            participle="reído",
-            reflexive=True,
-        ),
-        _verb("reunir", stem="reún", reflexive=True),
-        _verb("encontrar", stem="encuentr"),
-        _verb("enviar", stem="enví"),
-        _verb("extraviar", stem="extraví"),
-        _verb("mostrar", stem="muestr"),
-        _verb("cerrar", stem="cierr"),
-        _verb("perder", stem="pierd"),
-        _verb("pensar", stem="piens"),
-        _verb("volver", stem="vuelv", participle="vuelto"),
-        _verb("escribir", participle="escrito"),
-        _verb("abrir", participle="abierto"),
-        _verb("creer", preterite="creí creyó creímos creyeron", participle="creído"),
-        _verb("levantar", reflexive=True),
-        *(
-            _verb(v)
-            for v in (
-                "comprar",
-                "vender",
-                "hallar",
-                "entregar",
-                "redactar",
-                "lavar",
-                "declarar",
-                "comer",
-                "beber",
-                "tomar",
-                "limpiar",
-                "reparar",
-                "arreglar",
-                "llevar",
-                "transportar",
-                "necesitar",
-                "amar",
-                "adorar",
-                "ayudar",
-                "visitar",
-                "llamar",
-                "invitar",
-                "pintar",
-                "cocinar",
-                "preparar",
-                "buscar",
-                "olvidar",
-                "enseñar",
-                "mandar",
-                "trabajar",
-                "esperar",
-                "aguardar",
-                "cantar",
-                "bailar",
-                "vivir",
-                "viajar",
-                "llegar",
-                "regresar",
-                "correr",
-                "deber",
-                "desear",
-            )
-        ),
-    )
-}
+VERBS: dict[str, Verb] = {v.infinitive: v for v in (
+    _verb("haber", present="he ha hemos han", preterite="hube hubo hubimos hubieron", future="habr",
+          subjunctive="haya haya hayamos hayan"),
+    _verb("ser", present="soy es somos son", preterite="fui fue fuimos fueron", imperfect="era era éramos eran",
+          subjunctive="sea sea seamos sean"),
+    _verb("estar", present="estoy está estamos están", preterite="estuve estuvo estuvimos estuvieron",
+          subjunctive="esté esté estemos estén"),
+    _verb("tener", stem="tien", yo="tengo", preterite="tuve tuvo tuvimos tuvieron", future="tendr"),
+    _verb("querer", stem="quier", preterite="quise quiso quisimos quisieron", future="querr"),
+    _verb("poder", stem="pued", preterite="pude pudo pudimos pudieron", future="podr"),
+    _verb("ir", present="voy va vamos van", preterite="fui fue fuimos fueron", imperfect="iba iba íbamos iban",
+          subjunctive="vaya vaya vayamos vayan"),
+    _verb("dar", present="doy da damos dan", preterite="di dio dimos dieron", subjunctive="dé dé demos den"),
+    _verb("decir", stem="dic", yo="digo", preterite="dije dijo dijimos dijeron", future="dir", participle="dicho"),
+    _verb("traer", yo="traigo", preterite="traje trajo trajimos trajeron", participle="traído"),
+    _verb("ver", yo="veo", preterite="vi vio vimos vieron", imperfect="veía veía veíamos veían",
+          participle="visto"),
+    _verb("leer", preterite="leí leyó leímos leyeron", participle="leído"),
+    _verb("conocer", yo="conozco"), _verb("recoger", yo="recojo"),
+    _verb("dormir", stem="duerm", preterite="dormí durmió dormimos durmieron",
+          subjunctive="duerma duerma durmamos duerman"),
+    _verb("reír", present="río ríe reímos ríen", preterite="reí rio reímos rieron",
+          subjunctive="ría ría riamos rían", participle="reído", reflexive=True),
+    _verb("reunir", stem="reún", reflexive=True), _verb("encontrar", stem="encuentr"),
+    _verb("enviar", stem="enví"), _verb("extraviar", stem="extraví"), _verb("mostrar", stem="muestr"), _verb("cerrar", stem="cierr"),
+    _verb("perder", stem="pierd"), _verb("pensar", stem="piens"), _verb("volver", stem="vuelv", participle="vuelto"),
+    _verb("escribir", participle="escrito"), _verb("abrir", participle="abierto"),
+    _verb("creer", preterite="creí creyó creímos creyeron", participle="creído"),
+    _verb("levantar", reflexive=True),
+    *(_verb(v) for v in (
+        "comprar", "vender", "hallar", "entregar", "redactar", "lavar", "declarar", "comer", "beber", "tomar", "limpiar", "reparar", "arreglar", "llevar",
+        "transportar", "necesitar", "amar", "adorar", "ayudar", "visitar", "llamar", "invitar", "pintar", "cocinar",
+        "preparar", "buscar", "olvidar", "enseñar", "mandar", "trabajar", "esperar", "aguardar", "cantar", "bailar",
+        "vivir", "viajar", "llegar", "regresar", "correr", "deber", "desear",
+    )),
+)}
 VERBS["encontrarse"] = VERBS["encontrar"]._replace(reflexive=True)
 
 
@@ -444,119 +246,49 @@ class Frame(NamedTuple):
 
 
 WORDS: dict[str, tuple[Frame, ...]] = {
-    "have": (Frame("tener"),),
-    "buy": (Frame("comprar"),),
-    "sell": (Frame("vender"),),
-    "see": (Frame("ver"),),
-    "find": (Frame("encontrar"), Frame("hallar")),
-    "eat": (Frame("comer"),),
-    "drink": (Frame("beber"), Frame("tomar")),
-    "read": (Frame("leer"),),
-    "write": (
-        Frame("escribir"),
-        Frame("redactar"),
-    ),
-    "open": (Frame("abrir"),),
-    "close": (Frame("cerrar"),),
-    "clean": (
-        Frame("limpiar"),
-        Frame("lavar"),
-    ),
-    "repair": (Frame("reparar"), Frame("arreglar")),
-    "carry": (Frame("llevar"), Frame("transportar")),
-    "lose": (
-        Frame("perder"),
-        Frame("extraviar"),
-    ),
-    "need": (Frame("necesitar"),),
-    "love": (Frame("querer"), Frame("amar")),
-    "know": (Frame("conocer"),),
-    "meet": (Frame("encontrarse", "con"), Frame("reunir", "con")),
-    "help": (Frame("ayudar"),),
-    "visit": (Frame("visitar"),),
-    "call": (Frame("llamar"),),
-    "pick_up": (Frame("recoger"),),
-    "invite": (Frame("invitar"),),
-    "paint": (Frame("pintar"),),
-    "cook": (Frame("cocinar"), Frame("preparar")),
-    "look_for": (Frame("buscar"),),
-    "forget": (Frame("olvidar"),),
-    "give": (
-        Frame("dar"),
-        Frame("entregar"),
-    ),
-    "show": (Frame("mostrar"), Frame("enseñar")),
-    "bring": (Frame("traer"),),
+    "have": (Frame("tener"),), "buy": (Frame("comprar"),), "sell": (Frame("vender"),), "see": (Frame("ver"),),
+    "find": (Frame("encontrar"), Frame("hallar")), "eat": (Frame("comer"),),
+    "drink": (Frame("beber"), Frame("tomar")), "read": (Frame("leer"),), "write": (Frame("escribir"), Frame("redactar"),),
+    "open": (Frame("abrir"),), "close": (Frame("cerrar"),), "clean": (Frame("limpiar"), Frame("lavar"),),
+    "repair": (Frame("reparar"), Frame("arreglar")), "carry": (Frame("llevar"), Frame("transportar")),
+    "lose": (Frame("perder"), Frame("extraviar"),), "need": (Frame("necesitar"),), "love": (Frame("querer"), Frame("amar")),
+    "know": (Frame("conocer"),), "meet": (Frame("encontrarse", "con"), Frame("reunir", "con")),
+    "help": (Frame("ayudar"),), "visit": (Frame("visitar"),), "call": (Frame("llamar"),),
+    "pick_up": (Frame("recoger"),), "invite": (Frame("invitar"),), "paint": (Frame("pintar"),),
+    "cook": (Frame("cocinar"), Frame("preparar")), "look_for": (Frame("buscar"),), "forget": (Frame("olvidar"),),
+    "give": (Frame("dar"), Frame("entregar"),), "show": (Frame("mostrar"), Frame("enseñar")), "bring": (Frame("traer"),),
     "send": (Frame("enviar"), Frame("mandar")),
-    "sleep": (Frame("dormir"),),
-    "work": (Frame("trabajar"),),
-    "wait": (Frame("esperar"), Frame("aguardar")),
-    "sing": (Frame("cantar"),),
-    "laugh": (Frame("reír"),),
-    "dance": (Frame("bailar"),),
-    "live": (Frame("vivir"),),
+    "sleep": (Frame("dormir"),), "work": (Frame("trabajar"),), "wait": (Frame("esperar"), Frame("aguardar")),
+    "sing": (Frame("cantar"),), "laugh": (Frame("reír"),), "dance": (Frame("bailar"),), "live": (Frame("vivir"),),
     "get_up": (Frame("levantar"),),
-    "go": (Frame("ir"),),
-    "travel": (Frame("viajar"),),
-    "arrive": (Frame("llegar"),),
-    "come_back": (Frame("volver"), Frame("regresar")),
-    "run": (Frame("correr"),),
-    "be": (Frame("estar"),),
-    "be_at": (Frame("estar"),),
-    "say": (
-        Frame("decir"),
-        Frame("declarar"),
-    ),
-    "think": (Frame("pensar"),),
-    "believe": (Frame("creer"),),
-    "hope": (Frame("esperar"),),
+    "go": (Frame("ir"),), "travel": (Frame("viajar"),), "arrive": (Frame("llegar"),),
+    "come_back": (Frame("volver"), Frame("regresar")), "run": (Frame("correr"),),
+    "be": (Frame("estar"),), "be_at": (Frame("estar"),),
+    "say": (Frame("decir"), Frame("declarar"),), "think": (Frame("pensar"),), "believe": (Frame("creer"),), "hope": (Frame("esperar"),),
 }
 LOVE_A_THING = (Frame("adorar"), Frame("amar"))
-MODALS = {
-    "want": (("querer", ""), ("desear", "")),
-    "can": (("poder", ""),),
-    "must": (("tener", "que"), ("deber", "")),
-}
+MODALS = {"want": (("querer", ""), ("desear", "")), "can": (("poder", ""),), "must": (("tener", "que"), ("deber", ""))}
 STATES = frozenset(("have", "need", "love", "know", "live", "be", "be_at", "think", "believe", "hope"))
 GOING_ON = ("work", "look_for", "sleep", "wait")  # imperfect when they give the reason for something
 
 # --- adverbs, times, places ---------------------------------------------------------------
 
 ADVERBS = {
-    "quickly": ("rápidamente", "rápido"),
-    "slowly": ("lentamente", "despacio"),
-    "carefully": ("con cuidado", "cuidadosamente"),
-    "often": ("a menudo", "con frecuencia"),
-    "always": ("siempre",),
-    "alone": ("solo",),
+    "quickly": ("rápidamente", "rápido"), "slowly": ("lentamente", "despacio"),
+    "carefully": ("con cuidado", "cuidadosamente"), "often": ("a menudo", "con frecuencia"),
+    "always": ("siempre",), "alone": ("solo",),
 }
 FREQUENCY = ("often", "always")
 TIMES = {
-    "yesterday": ("ayer",),
-    "today": ("hoy",),
-    "tomorrow": ("mañana",),
-    "now": ("ahora", "en este momento"),
-    "this_morning": ("esta mañana",),
-    "this_evening": ("esta noche",),
-    "last_week": ("la semana pasada",),
-    "next_week": ("la próxima semana", "la semana que viene"),
-    "every_day": ("todos los días", "cada día"),
-    "at_night": ("por la noche", "de noche"),
-    "on_monday": ("el lunes",),
-    "on_tuesday": ("el martes",),
-    "on_wednesday": ("el miércoles",),
-    "on_thursday": ("el jueves",),
-    "on_friday": ("el viernes",),
-    "on_saturday": ("el sábado",),
-    "on_sunday": ("el domingo",),
+    "yesterday": ("ayer",), "today": ("hoy",), "tomorrow": ("mañana",), "now": ("ahora", "en este momento"),
+    "this_morning": ("esta mañana",), "this_evening": ("esta noche",), "last_week": ("la semana pasada",),
+    "next_week": ("la próxima semana", "la semana que viene"), "every_day": ("todos los días", "cada día"),
+    "at_night": ("por la noche", "de noche"), "on_monday": ("el lunes",), "on_tuesday": ("el martes",),
+    "on_wednesday": ("el miércoles",), "on_thursday": ("el jueves",), "on_friday": ("el viernes",),
+    "on_saturday": ("el sábado",), "on_sunday": ("el domingo",),
 }
 HABITS = ("every_day", "at_night")  # times that ask for the imperfect
-RELATIONS = {
-    "near": ("cerca de",),
-    "behind": ("detrás de",),
-    "in_front_of": ("delante de", "frente a"),
-    "from": ("de",),
-}
+RELATIONS = {"near": ("cerca de",), "behind": ("detrás de",), "in_front_of": ("delante de", "frente a"), "from": ("de",)}
 
 LINKS = {"that": "que", "because": "porque", "when": "cuando", "if": "si", "and": "y", "but": "pero"}
 SUBJECTS = ("yo", "él", "nosotros", "ellos")
@@ -567,48 +299,25 @@ REFLEXIVES = ("me", "se", "nos", "se")
 # --- fixed phrases ------------------------------------------------------------------------
 
 PHRASES: dict[str, tuple[str, ...]] = {
-    "translate": (
-        "Traduzca al {language}: {text}",
-        "Traduzca este texto al {language}: {text}",
-        "Traducción al {language}: {text}",
-        "¿Cómo se dice en {language}? {text}",
-    ),
-    "summarize": (
-        "Resuma este texto: {text}",
-        "Resuma este texto en una frase: {text}",
-        "Haga un resumen de este texto: {text}",
-    ),
+    "translate": ("Traduzca al {language}: {text}", "Traduzca este texto al {language}: {text}",
+                  "Traducción al {language}: {text}", "¿Cómo se dice en {language}? {text}"),
+    "summarize": ("Resuma este texto: {text}", "Resuma este texto en una frase: {text}",
+                  "Haga un resumen de este texto: {text}"),
     "summary_opening": ("", "En resumen:", "En pocas palabras:"),
-    "answer_question": (
-        "Lea el texto: {text} Pregunta: {question}",
-        "Texto: {text} Responda a la pregunta: {question}",
-        "{text} {question}",
-    ),
+    "answer_question": ("Lea el texto: {text} Pregunta: {question}",
+                        "Texto: {text} Responda a la pregunta: {question}", "{text} {question}"),
     "passage": ("[{number}] {text}", "[{number}]: {text}"),
-    "use_passages": (
-        "Responda con ayuda de los pasajes. {passages} Pregunta: {question}",
-        "Estos son los pasajes. {passages} Responda a la pregunta: {question}",
-        "Use los pasajes para responder. {passages} {question}",
-    ),
-    "from_passage": (
-        "Según el pasaje {number}: {answer}",
-        "El pasaje {number} dice: {answer}",
-        "En el pasaje {number} se lee: {answer}",
-    ),
-    "solve": (
-        "Resuelva paso a paso: {problem}",
-        "Resuelva este problema paso a paso: {problem}",
-        "{problem}",
-    ),
+    "use_passages": ("Responda con ayuda de los pasajes. {passages} Pregunta: {question}",
+                     "Estos son los pasajes. {passages} Responda a la pregunta: {question}",
+                     "Use los pasajes para responder. {passages} {question}"),
+    "from_passage": ("Según el pasaje {number}: {answer}", "El pasaje {number} dice: {answer}",
+                     "En el pasaje {number} se lee: {answer}"),
+    "solve": ("Resuelva paso a paso: {problem}", "Resuelva este problema paso a paso: {problem}", "{problem}"),
     "step_first": ("Primero, {equation}.", "Primero calculamos: {equation}.", "Para empezar, {equation}."),
     "step_next": ("Después, {equation}.", "Luego, {equation}.", "A continuación, {equation}."),
     "conclusion": ("Por lo tanto: {sentence}", "Conclusión: {sentence}", "Respuesta: {sentence}"),
-    "tell_about": (
-        "Hábleme {who}.",
-        "Cuénteme algo {who}.",
-        "¿Qué sabe usted acerca {who}?",
-        "¿Puede hablarme {who}?",
-    ),
+    "tell_about": ("Hábleme {who}.", "Cuénteme algo {who}.", "¿Qué sabe usted acerca {who}?",
+                   "¿Puede hablarme {who}?"),
     "tell_opening": ("", "Con mucho gusto.", "Claro.", "Por supuesto."),
     "ask_more": ("Gracias. {question}", "Gracias. Una pregunta más: {question}", "Y otra cosa: {question}"),
     "write_code": ("{task}", "{task} Gracias.", "¿Puede ayudarme? {task}", "Por favor, ayúdeme. {task}"),
@@ -622,45 +331,24 @@ def _task(*rest: str) -> tuple[str, ...]:
 
 
 CODE_TASKS: dict[str, tuple[str, ...]] = {
-    "sum": _task(
-        "devuelva la suma de los números de la lista {a}.", "calcule la suma de los números de la lista {a}."
-    ),
-    "product": _task(
-        "devuelva el producto de los números de la lista {a}.",
-        "calcule el producto de los números de la lista {a}.",
-    ),
-    "maximum": _task(
-        "devuelva el número más grande de la lista {a}.", "encuentre el número mayor de la lista {a}."
-    ),
-    "minimum": _task(
-        "devuelva el número más pequeño de la lista {a}.", "encuentre el número menor de la lista {a}."
-    ),
-    "average": _task(
-        "devuelva la media de los números de la lista {a}.",
-        "calcule el promedio de los números de la lista {a}.",
-    ),
-    "count_above": _task(
-        "cuente cuántos números de la lista {a} son mayores que {k}.",
-        "devuelva cuántos números de la lista {a} son mayores que {k}.",
-    ),
-    "keep_even": _task(
-        "devuelva los números pares de la lista {a}.", "deje solo los números pares de la lista {a}."
-    ),
-    "keep_below": _task(
-        "devuelva los números de la lista {a} que son menores que {k}.",
-        "deje solo los números de la lista {a} menores que {k}.",
-    ),
-    "scale": _task(
-        "devuelva la lista {a} con cada número multiplicado por {k}.",
-        "multiplique por {k} cada número de la lista {a}.",
-    ),
-    "shift": _task(
-        "devuelva la lista {a} con {k} sumado a cada número.", "sume {k} a cada número de la lista {a}."
-    ),
+    "sum": _task("devuelva la suma de los números de la lista {a}.", "calcule la suma de los números de la lista {a}."),
+    "product": _task("devuelva el producto de los números de la lista {a}.",
+                     "calcule el producto de los números de la lista {a}."),
+    "maximum": _task("devuelva el número más grande de la lista {a}.", "encuentre el número mayor de la lista {a}."),
+    "minimum": _task("devuelva el número más pequeño de la lista {a}.", "encuentre el número menor de la lista {a}."),
+    "average": _task("devuelva la media de los números de la lista {a}.",
+                     "calcule el promedio de los números de la lista {a}."),
+    "count_above": _task("cuente cuántos números de la lista {a} son mayores que {k}.",
+                         "devuelva cuántos números de la lista {a} son mayores que {k}."),
+    "keep_even": _task("devuelva los números pares de la lista {a}.", "deje solo los números pares de la lista {a}."),
+    "keep_below": _task("devuelva los números de la lista {a} que son menores que {k}.",
+                        "deje solo los números de la lista {a} menores que {k}."),
+    "scale": _task("devuelva la lista {a} con cada número multiplicado por {k}.",
+                   "multiplique por {k} cada número de la lista {a}."),
+    "shift": _task("devuelva la lista {a} con {k} sumado a cada número.", "sume {k} a cada número de la lista {a}."),
     "reverse": _task("devuelva la lista {a} en orden inverso.", "devuelva la lista {a} al revés."),
-    "contains": _task(
-        "indique si la lista {a} contiene el número {k}.", "compruebe si el número {k} está en la lista {a}."
-    ),
+    "contains": _task("indique si la lista {a} contiene el número {k}.",
+                      "compruebe si el número {k} está en la lista {a}."),
 }
 
 # --- choosing and small parts -------------------------------------------------------------
@@ -725,9 +413,7 @@ def _options(concept: str, noun: str) -> tuple[Adjective, ...]:
     return ADJECTIVES[concept]
 
 
-def _adjectives(
-    concepts: Sequence[str], noun: str, key: str, pick: Pick, agr: Agr
-) -> tuple[list[str], list[str]]:
+def _adjectives(concepts: Sequence[str], noun: str, key: str, pick: Pick, agr: Agr) -> tuple[list[str], list[str]]:
     """The adjectives before and after the noun of the concept `noun`."""
     before: list[str] = []
     after: list[str] = []
@@ -803,11 +489,7 @@ def _noun(
     out = [Piece(_group(entity, name, pick, case, use), slot)]
     if entity.relative is not None:
         inner = _clause(
-            entity.relative,
-            f"{name}.relative",
-            pick,
-            flat=slot if flat else f"{slot}.relative",
-            head=entity,
+            entity.relative, f"{name}.relative", pick, flat=slot if flat else f"{slot}.relative", head=entity,
             order=False,
         )
         # a name needs no telling which one is meant: its clause stands between commas
@@ -819,14 +501,9 @@ def _noun(
 def _place(place: Place, verb: str | None, key: str, pick: Pick) -> str:
     fem = NOUNS[place.concept][0] == "f"
     noun = _choose(pick, f"noun.{place.concept}", NOUNS[place.concept][1])
-    before, after = _adjectives(
-        (place.adjective,) if place.adjective else (), place.concept, key, pick, Agr(EL, False, fem)
-    )
+    before, after = _adjectives((place.adjective,) if place.adjective else (), place.concept, key, pick, Agr(EL, False, fem))
     article = ("la" if fem else "el") if place.definite else "una" if fem else "un"
-    if place.relation in RELATIONS and (place.relation, verb) != (
-        "from",
-        "pick_up",
-    ):  # recoger en la estación
+    if place.relation in RELATIONS and (place.relation, verb) != ("from", "pick_up"):  # recoger en la estación
         word = _choose(pick, f"{key}.relation", RELATIONS[place.relation])
     elif place.relation == "to":
         word = "hasta" if verb == "run" else "a"
@@ -850,37 +527,26 @@ def _tense(clause: Clause, mode: str, path: str, pick: Pick) -> str:
     if mode == "subjunctive":
         return "perfect subjunctive" if tense == "past" else "subjunctive"
     if mode == "past wish":
-        return (
-            "pluperfect subjunctive" if tense == "past" and clause.verb not in STATES else "past_subjunctive"
-        )
+        return "pluperfect subjunctive" if tense == "past" and clause.verb not in STATES else "past_subjunctive"
     if mode == "if" and tense == "future":
         tense = "present"
     lasting = (
-        clause.verb in STATES
-        or clause.modal is not None
-        or clause.time in HABITS
-        or (clause.adverb in FREQUENCY and clause.time is None)
-        or (mode == "because" and clause.verb in GOING_ON)
+        clause.verb in STATES or clause.modal is not None or clause.time in HABITS
+        or (clause.adverb in FREQUENCY and clause.time is None) or (mode == "because" and clause.verb in GOING_ON)
     )
     if mode in ("shifted", "said"):
         if tense != "past":
             return "imperfect" if tense == "present" else "conditional"
         if lasting:
             return "imperfect"
-        return (
-            pick(f"{path}.verb.tense", ("pluperfect", "preterite"), (2, 1))
-            if mode == "said"
-            else "pluperfect"
-        )
+        return pick(f"{path}.verb.tense", ("pluperfect", "preterite"), (2, 1)) if mode == "said" else "pluperfect"
     if tense == "past":
         return "imperfect" if lasting else "preterite"
     return tense
 
 
 COMPOUND = {
-    "pluperfect": "imperfect",
-    "perfect subjunctive": "subjunctive",
-    "pluperfect subjunctive": "past_subjunctive",
+    "pluperfect": "imperfect", "perfect subjunctive": "subjunctive", "pluperfect subjunctive": "past_subjunctive",
 }
 
 
@@ -895,14 +561,8 @@ def _personal_a(entity: Entity, verb: str | None) -> str:
 
 
 def _clause(
-    clause: Clause,
-    path: str,
-    pick: Pick,
-    mode: str = "",
-    flat: str = "",
-    head: Entity | None = None,
-    order: bool = True,
-    same: bool = False,
+    clause: Clause, path: str, pick: Pick, mode: str = "", flat: str = "", head: Entity | None = None,
+    order: bool = True, same: bool = False,
 ) -> list[Piece]:
     """The pieces of one clause, without marks around it.
 
@@ -949,12 +609,7 @@ def _clause(
     frame = Frame("")
     if clause.verb is not None:
         frames = WORDS[clause.verb]
-        if (
-            clause.verb == "love"
-            and isinstance(obj, Entity)
-            and not _is_person(obj)
-            and obj.concept not in ANIMALS
-        ):
+        if clause.verb == "love" and isinstance(obj, Entity) and not _is_person(obj) and obj.concept not in ANIMALS:
             frames = LOVE_A_THING
         frame = _choose(pick, f"{path}.verb.word", frames)
         if clause.verb == "be" and be:
@@ -969,9 +624,7 @@ def _clause(
             if obj.concept == "you":
                 after.append(([Piece("a usted", at("object"))], False))
         else:
-            if clause.verb == "love" and not (
-                obj.definite or obj.counted or _is_person(obj) or obj.concept in ANIMALS
-            ):
+            if clause.verb == "love" and not (obj.definite or obj.counted or _is_person(obj) or obj.concept in ANIMALS):
                 obj = replace(obj, definite=True)  # in general: adorar el queso, adorar las flores
             case = frame.case or _personal_a(obj, clause.verb)
             use = "" if case else "negated" if clause.negated else "object"
@@ -1004,9 +657,7 @@ def _clause(
             word = ("sola" if agr.fem else "solo") + ("s" if agr.plural else "")
         piece = [Piece(word, at("adverb"))]
         if clause.adverb == "always":
-            early = (
-                not clause.negated and asks is None and pick(f"{path}.adverb.position", (True, False), (2, 1))
-            )
+            early = not clause.negated and asks is None and pick(f"{path}.adverb.position", (True, False), (2, 1))
             ahead, middle = (piece, []) if early else ([], piece)
         elif clause.adverb == "alone" or not (isinstance(obj, Entity) and obj.definite):
             late = piece
@@ -1045,11 +696,8 @@ def _clause(
             word, particle = _choose(pick, f"{path}.verb.modal", MODALS[clause.modal])
             verb = VERBS[word]
         tense = _tense(clause, mode, path, pick)
-        if (
-            clause.modal in ("can", "must")
-            and tense == "imperfect"
-            and mode in ("", "because")
-            and not (clause.time in HABITS or clause.adverb in FREQUENCY or clause.verb in STATES)
+        if clause.modal in ("can", "must") and tense == "imperfect" and mode in ("", "because") and not (
+            clause.time in HABITS or clause.adverb in FREQUENCY or clause.verb in STATES
         ):
             tense = pick(f"{path}.verb.aspect", ("imperfect", "preterite"), (2, 1))
         if tense in COMPOUND:
@@ -1079,12 +727,7 @@ def _clause(
             subject_pieces = [Piece(_strong(subject), at("subject"))]
         elif _is_person(subject):
             # the pronoun is dropped where the verb tells the person
-            clear = (
-                subject.concept == "we"
-                or (subject.concept == "i" and _tells(verb, tense))
-                or subject.pronoun
-                or same
-            )
+            clear = subject.concept == "we" or (subject.concept == "i" and _tells(verb, tense)) or subject.pronoun or same
             said_it = subject.concept == "you" and not same  # usted is told from ella by its pronoun alone
             if said_it or pick(f"{path}.subject.said", (not clear, clear), (6, 1)):
                 subject_pieces = [Piece(_strong(subject), at("subject"))]
@@ -1095,9 +738,7 @@ def _clause(
         if bare and pick(f"{path}.subject.position", (False, True), (2, 1)):  # el libro que compró Anna
             return [*lead, *relative, *ahead, *group, *subject_pieces]
         return [*lead, *relative, *subject_pieces, *ahead, *group, *tail]
-    straight = asks == "yes_no" and (
-        not group or not subject_pieces or pick(f"{path}.question", (False, True), (2, 1))
-    )
+    straight = asks == "yes_no" and (not group or not subject_pieces or pick(f"{path}.question", (False, True), (2, 1)))
     if straight:
         return [*lead, *subject_pieces, *ahead, *group, *tail]
     asking = _question_word(clause, frame, path, pick, at)
@@ -1121,22 +762,16 @@ def _relative(
     if not isinstance(clause.object, Gap):
         return []
     agr = _agreement(head)
-    which = ("las que" if agr.fem else "los que") if agr.plural else "la que" if agr.fem else "el que"
+    which = (("las que" if agr.fem else "los que") if agr.plural else "la que" if agr.fem else "el que")
     whom = "quienes" if agr.plural else "quien"
     if frame.case:
-        return [
-            Piece(
-                _choose(pick, f"{path}.who", (f"{frame.case} {which}", f"{frame.case} {whom}")), at("object")
-            )
-        ]
+        return [Piece(_choose(pick, f"{path}.who", (f"{frame.case} {which}", f"{frame.case} {whom}")), at("object"))]
     if head is not None and _is_person(head):
         return [Piece(_choose(pick, f"{path}.who", (f"a {which}", f"a {whom}", "que")), at("object"))]
     return [Piece("que", at("object"))]
 
 
-def _question_word(
-    clause: Clause, frame: Frame, path: str, pick: Pick, at: Callable[[str], str]
-) -> list[Piece]:
+def _question_word(clause: Clause, frame: Frame, path: str, pick: Pick, at: Callable[[str], str]) -> list[Piece]:
     asks = clause.asks
     if asks == "who":
         return [Piece("quién", at("subject"))]
@@ -1162,12 +797,7 @@ def _question_word(
             return [Piece("cuántos", at("object"))]
         mass = clause.object.concept in MASS
         many = replace(
-            clause.object,
-            counted=False,
-            definite=False,
-            owner=None,
-            pronoun=False,
-            relative=None,
+            clause.object, counted=False, definite=False, owner=None, pronoun=False, relative=None,
             number=1 if mass else 2,
         )
         agr = _agreement(many)
@@ -1206,13 +836,8 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     main, link, second = sentence.main, sentence.link, sentence.second
     empty = main == Clause(None, None, tense=main.tense)
     early = (
-        link in ("when", "if")
-        and second is not None
-        and main.asks is None
-        and main.front is None
-        and main.subject is not None
-        and not _points_back(second)
-        and pick("link.position", (False, True), (3, 1))
+        link in ("when", "if") and second is not None and main.asks is None and main.front is None
+        and main.subject is not None and not _points_back(second) and pick("link.position", (False, True), (3, 1))
     )
     out = [] if empty else _clause(main, "main", pick, order=not early and link != "that")
     if link is not None or second is not None:
@@ -1253,7 +878,7 @@ def join(pieces: Sequence[Piece]) -> str:
     text = _CONTRACTION.sub(r"\1l", text)
     text = _AND.sub("e ", text)
     start = 1 if text[:1] == "¿" else 0
-    return text[:start] + text[start : start + 1].upper() + text[start + 1 :]
+    return text[:start] + text[start:start + 1].upper() + text[start + 1:]
 
 
 def noun_phrase(entity: Entity, pick: Pick, use: str = "about") -> str:

@@ -33,13 +33,8 @@ from specviz.corpus.meaning import (
 
 CODE = "fr"
 LANGUAGES = {
-    "en": "anglais",
-    "de": "allemand",
-    "fr": "français",
-    "es": "espagnol",
-    "zh": "chinois",
-    "ja": "japonais",
-    "vi": "vietnamien",
+    "en": "anglais", "de": "allemand", "fr": "français", "es": "espagnol", "zh": "chinois",
+    "ja": "japonais", "vi": "vietnamien",
 }
 
 # --- agreement --------------------------------------------------------------------------
@@ -61,87 +56,37 @@ DEFAULT = Agr(IL, False, False)
 
 # gender and words; all words of a concept share the gender, so that a pronoun fits any of them
 NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "child": ("m", ("enfant",)),
-    "woman": ("f", ("femme", "dame")),
-    "man": ("m", ("homme",)),
-    "girl": ("f", ("fille", "fillette")),
-    "boy": ("m", ("garçon",)),
-    "friend": ("m", ("ami", "copain")),
-    "neighbor": ("f", ("voisine",)),
-    "doctor": ("f", ("médecin", "docteure")),
-    "teacher": ("m", ("professeur", "enseignant")),
-    "student": ("f", ("étudiante", "élève")),
-    "farmer": ("m", ("agriculteur", "fermier")),
-    "driver": ("m", ("chauffeur", "conducteur")),
-    "cook": ("m", ("cuisinier",)),
-    "painter": ("f", ("peintre", "artiste")),
-    "guest": ("m", ("invité", "convive")),
-    "mother": ("f", ("mère", "maman")),
-    "father": ("m", ("père", "papa")),
-    "sister": ("f", ("sœur",)),
+    "child": ("m", ("enfant",)), "woman": ("f", ("femme", "dame")), "man": ("m", ("homme",)),
+    "girl": ("f", ("fille", "fillette")), "boy": ("m", ("garçon",)), "friend": ("m", ("ami", "copain")),
+    "neighbor": ("f", ("voisine",)), "doctor": ("f", ("médecin", "docteure")),
+    "teacher": ("m", ("professeur", "enseignant")), "student": ("f", ("étudiante", "élève")),
+    "farmer": ("m", ("agriculteur", "fermier")), "driver": ("m", ("chauffeur", "conducteur")),
+    "cook": ("m", ("cuisinier",)), "painter": ("f", ("peintre", "artiste")), "guest": ("m", ("invité", "convive")),
+    "mother": ("f", ("mère", "maman")), "father": ("m", ("père", "papa")), "sister": ("f", ("sœur",)),
     "brother": ("m", ("frère",)),
-    "dog": ("m", ("chien",)),
-    "cat": ("m", ("chat",)),
-    "horse": ("m", ("cheval",)),
+    "dog": ("m", ("chien",)), "cat": ("m", ("chat",)), "horse": ("m", ("cheval",)),
     "bird": ("m", ("oiseau",)),
-    "bread": ("m", ("pain",)),
-    "apple": ("f", ("pomme",)),
-    "cheese": ("m", ("fromage",)),
-    "soup": ("f", ("soupe",)),
-    "cake": ("m", ("gâteau",)),
-    "fish": ("m", ("poisson",)),
-    "rice": ("m", ("riz",)),
-    "egg": ("m", ("œuf",)),
-    "water": ("f", ("eau",)),
-    "tea": ("m", ("thé",)),
-    "coffee": ("m", ("café",)),
-    "milk": ("m", ("lait",)),
-    "book": ("m", ("livre", "bouquin")),
-    "letter": ("f", ("lettre",)),
-    "newspaper": ("m", ("journal", "quotidien")),
+    "bread": ("m", ("pain",)), "apple": ("f", ("pomme",)), "cheese": ("m", ("fromage",)),
+    "soup": ("f", ("soupe",)), "cake": ("m", ("gâteau",)), "fish": ("m", ("poisson",)),
+    "rice": ("m", ("riz",)), "egg": ("m", ("œuf",)),
+    "water": ("f", ("eau",)), "tea": ("m", ("thé",)), "coffee": ("m", ("café",)), "milk": ("m", ("lait",)),
+    "book": ("m", ("livre", "bouquin")), "letter": ("f", ("lettre",)), "newspaper": ("m", ("journal", "quotidien")),
     "map": ("f", ("carte",)),
-    "car": ("f", ("voiture", "auto")),
-    "bicycle": ("m", ("vélo",)),
-    "key": ("f", ("clé", "clef")),
-    "bag": ("m", ("sac",)),
-    "chair": ("f", ("chaise",)),
-    "table": ("f", ("table",)),
-    "lamp": ("f", ("lampe",)),
-    "clock": ("f", ("horloge", "pendule")),
-    "ticket": ("m", ("billet", "ticket")),
-    "picture": ("m", ("tableau",)),
-    "phone": ("m", ("téléphone", "portable")),
-    "umbrella": ("m", ("parapluie",)),
-    "coat": ("m", ("manteau", "pardessus")),
-    "shoe": ("f", ("chaussure",)),
-    "gift": ("m", ("cadeau", "présent")),
-    "flower": ("f", ("fleur",)),
-    "window": ("f", ("fenêtre",)),
-    "door": ("f", ("porte",)),
-    "machine": ("f", ("machine",)),
-    "boat": ("m", ("bateau",)),
-    "cup": ("f", ("tasse",)),
-    "ball": ("f", ("balle",)),
-    "box": ("f", ("boîte",)),
+    "car": ("f", ("voiture", "auto")), "bicycle": ("m", ("vélo",)), "key": ("f", ("clé", "clef")),
+    "bag": ("m", ("sac",)), "chair": ("f", ("chaise",)), "table": ("f", ("table",)),
+    "lamp": ("f", ("lampe",)), "clock": ("f", ("horloge", "pendule")), "ticket": ("m", ("billet", "ticket")),
+    "picture": ("m", ("tableau",)), "phone": ("m", ("téléphone", "portable")),
+    "umbrella": ("m", ("parapluie",)), "coat": ("m", ("manteau", "pardessus")), "shoe": ("f", ("chaussure",)),
+    "gift": ("m", ("cadeau", "présent")), "flower": ("f", ("fleur",)), "window": ("f", ("fenêtre",)),
+    "door": ("f", ("porte",)), "machine": ("f", ("machine",)), "boat": ("m", ("bateau",)),
+    "cup": ("f", ("tasse",)), "ball": ("f", ("balle",)), "box": ("f", ("boîte",)),
     "camera": ("m", ("appareil photo",)),
-    "house": ("f", ("maison",)),
-    "school": ("f", ("école",)),
-    "market": ("m", ("marché",)),
-    "station": ("f", ("gare",)),
-    "garden": ("m", ("jardin",)),
-    "kitchen": ("f", ("cuisine",)),
-    "park": ("m", ("parc",)),
-    "city": ("f", ("ville",)),
-    "village": ("m", ("village",)),
-    "hospital": ("m", ("hôpital",)),
-    "library": ("f", ("bibliothèque",)),
-    "office": ("m", ("bureau",)),
-    "river": ("f", ("rivière",)),
-    "bridge": ("m", ("pont",)),
-    "shop": ("m", ("magasin",)),
-    "museum": ("m", ("musée",)),
-    "hotel": ("m", ("hôtel",)),
-    "street": ("f", ("rue",)),
+    "house": ("f", ("maison",)), "school": ("f", ("école",)), "market": ("m", ("marché",)),
+    "station": ("f", ("gare",)), "garden": ("m", ("jardin",)), "kitchen": ("f", ("cuisine",)),
+    "park": ("m", ("parc",)), "city": ("f", ("ville",)), "village": ("m", ("village",)),
+    "hospital": ("m", ("hôpital",)), "library": ("f", ("bibliothèque",)), "office": ("m", ("bureau",)),
+    "river": ("f", ("rivière",)), "bridge": ("m", ("pont",)), "shop": ("m", ("magasin",)),
+    "museum": ("m", ("musée",)), "hotel": ("m", ("hôtel",)), "street": ("f", ("rue",)),
     "forest": ("f", ("forêt",)),
 }
 
@@ -157,21 +102,7 @@ def _plural(noun: str) -> str:
 
 
 PLURALS = {w: _plural(w) for _, words in NOUNS.values() for w in words}
-NUMBERS = (
-    "zéro",
-    "un",
-    "deux",
-    "trois",
-    "quatre",
-    "cinq",
-    "six",
-    "sept",
-    "huit",
-    "neuf",
-    "dix",
-    "onze",
-    "douze",
-)
+NUMBERS = ("zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf", "dix", "onze", "douze")
 VOWELS = "aâeéèêhiîoôuyœAEÉIOU"  # every h of the lexicon is mute
 
 # --- adjectives -------------------------------------------------------------------------
@@ -200,26 +131,17 @@ def _adjective(ms: str, fs: str = "", rank: int = 0, vowel: str = "") -> Adjecti
 ADJECTIVES: dict[str, tuple[Adjective, ...]] = {
     "old": (_adjective("vieux", "vieille", 4, "vieil"),),
     "new": (_adjective("nouveau", "nouvelle", 1, "nouvel"),),
-    "big": (_adjective("grand", rank=3),),
-    "small": (_adjective("petit", rank=3),),
-    "red": (_adjective("rouge"),),
-    "blue": (_adjective("bleu"),),
-    "green": (_adjective("vert"),),
-    "white": (_adjective("blanc", "blanche"),),
-    "black": (_adjective("noir"),),
+    "big": (_adjective("grand", rank=3),), "small": (_adjective("petit", rank=3),),
+    "red": (_adjective("rouge"),), "blue": (_adjective("bleu"),), "green": (_adjective("vert"),),
+    "white": (_adjective("blanc", "blanche"),), "black": (_adjective("noir"),),
     "heavy": (_adjective("lourd"),),
     "expensive": (_adjective("cher", "chère"), _adjective("coûteux", "coûteuse")),
     "cheap": (Adjective("bon marché", "bon marché", "bon marché", "bon marché"),),
     "beautiful": (_adjective("beau", "belle", 2, "bel"), _adjective("joli", rank=2)),
-    "young": (_adjective("jeune", rank=4),),
-    "tired": (_adjective("fatigué"),),
-    "happy": (_adjective("heureux", "heureuse"), _adjective("content")),
-    "clean": (_adjective("propre"),),
-    "empty": (_adjective("vide"),),
-    "warm": (_adjective("chaud"),),
-    "cold": (_adjective("froid"),),
-    "good": (_adjective("bon", "bonne", 2),),
-    "long": (_adjective("long", "longue", 3),),
+    "young": (_adjective("jeune", rank=4),), "tired": (_adjective("fatigué"),),
+    "happy": (_adjective("heureux", "heureuse"), _adjective("content")), "clean": (_adjective("propre"),),
+    "empty": (_adjective("vide"),), "warm": (_adjective("chaud"),), "cold": (_adjective("froid"),),
+    "good": (_adjective("bon", "bonne", 2),), "long": (_adjective("long", "longue", 3),),
 }
 
 AGED = (ADJECTIVES["old"][0], _adjective("âgé"))  # of people
@@ -246,15 +168,8 @@ IMPERFECT = ("ais", "ait", "ions", "iez", "aient")
 
 
 def _verb(
-    infinitive: str,
-    present: str,
-    future: str,
-    participle: str,
-    *,
-    subjunctive: str = "",
-    imperfect: str = "",
-    etre: bool = False,
-    reflexive: bool = False,
+    infinitive: str, present: str, future: str, participle: str, *, subjunctive: str = "", imperfect: str = "",
+    etre: bool = False, reflexive: bool = False,
 ) -> Verb:
     now = tuple(present.split())
     stem = imperfect or now[NOUS].removesuffix("ons")
@@ -263,134 +178,64 @@ def _verb(
     strong = now[ILS].removesuffix("ent")
     wish = subjunctive or f"{strong}e {strong}e {soft}ions {soft}iez {strong}ent"
     return Verb(
-        infinitive,
-        now,
-        past,
-        tuple(future + e for e in ("ai", "a", "ons", "ez", "ont")),
-        tuple(future + e for e in IMPERFECT),
-        tuple(wish.split()),
-        participle,
-        etre,
-        reflexive,
+        infinitive, now, past, tuple(future + e for e in ("ai", "a", "ons", "ez", "ont")),
+        tuple(future + e for e in IMPERFECT), tuple(wish.split()), participle, etre, reflexive,
     )
 
 
-def _er(
-    infinitive: str, strong: str = "", future: str = "", etre: bool = False, reflexive: bool = False
-) -> Verb:
+def _er(infinitive: str, strong: str = "", future: str = "", etre: bool = False, reflexive: bool = False) -> Verb:
     """A verb in -er; `strong` is the stem of je, il, ils where it differs (achet-, achèt-)."""
     stem = infinitive[:-2]
     strong = strong or stem
     weak = stem + "e" if stem.endswith("g") else stem
     present = f"{strong}e {strong}e {weak}ons {stem}ez {strong}ent"
-    return _verb(infinitive, present, future or strong + "er", stem + "é", etre=etre, reflexive=reflexive)
-
-
-VERBS: dict[str, Verb] = {
-    v.infinitive: v
-    for v in (
-        _verb("avoir", "ai a avons avez ont", "aur", "eu", subjunctive="aie ait ayons ayez aient"),
-        _verb(
-            "être",
-            "suis est sommes êtes sont",
-            "ser",
-            "été",
-            imperfect="ét",
-            subjunctive="sois soit soyons soyez soient",
-        ),
-        _verb(
-            "aller",
-            "vais va allons allez vont",
-            "ir",
-            "allé",
-            etre=True,
-            subjunctive="aille aille allions alliez aillent",
-        ),
-        _verb(
-            "vouloir",
-            "veux veut voulons voulez veulent",
-            "voudr",
-            "voulu",
-            subjunctive="veuille veuille voulions vouliez veuillent",
-        ),
-        _verb(
-            "pouvoir",
-            "peux peut pouvons pouvez peuvent",
-            "pourr",
-            "pu",
-            subjunctive="puisse puisse puissions puissiez puissent",
-        ),
-        _verb("devoir", "dois doit devons devez doivent", "devr", "dû"),
-        _verb("offrir", "offre offre offrons offrez offrent", "offrir", "offert"),
-        _verb(
-            "faire",
-            "fais fait faisons faites font",
-            "fer",
-            "fait",
-            subjunctive="fasse fasse fassions fassiez fassent",
-        ),
-        _verb("apercevoir", "aperçois aperçoit apercevons apercevez aperçoivent", "apercevr", "aperçu"),
-        _verb("vendre", "vends vend vendons vendez vendent", "vendr", "vendu"),
-        _verb("voir", "vois voit voyons voyez voient", "verr", "vu"),
-        _verb("boire", "bois boit buvons buvez boivent", "boir", "bu"),
-        _verb("lire", "lis lit lisons lisez lisent", "lir", "lu"),
-        _verb("écrire", "écris écrit écrivons écrivez écrivent", "écrir", "écrit"),
-        _verb("ouvrir", "ouvre ouvre ouvrons ouvrez ouvrent", "ouvrir", "ouvert"),
-        _verb("perdre", "perds perd perdons perdez perdent", "perdr", "perdu"),
-        _verb("connaître", "connais connaît connaissons connaissez connaissent", "connaîtr", "connu"),
-        _verb("rendre", "rends rend rendons rendez rendent", "rendr", "rendu"),
-        _verb("peindre", "peins peint peignons peignez peignent", "peindr", "peint"),
-        _verb("dormir", "dors dort dormons dormez dorment", "dormir", "dormi"),
-        _verb("attendre", "attends attend attendons attendez attendent", "attendr", "attendu"),
-        _verb("rire", "ris rit rions riez rient", "rir", "ri"),
-        _verb("vivre", "vis vit vivons vivez vivent", "vivr", "vécu"),
-        _verb("revenir", "reviens revient revenons revenez reviennent", "reviendr", "revenu", etre=True),
-        _verb("courir", "cours court courons courez courent", "courr", "couru"),
-        _verb("dire", "dis dit disons dites disent", "dir", "dit"),
-        _verb("croire", "crois croit croyons croyez croient", "croir", "cru"),
-        _er("acheter", "achèt"),
-        _er("trouver"),
-        _er("rédiger"),
-        _er("laver"),
-        _er("égarer"),
-        _er("rechercher"),
-        _er("expédier"),
-        _er("déclarer"),
-        _er("manger"),
-        _er("fermer"),
-        _er("nettoyer", "nettoi"),
-        _er("réparer"),
-        _er("porter"),
-        _er("transporter"),
-        _er("aimer"),
-        _er("adorer"),
-        _er("rencontrer"),
-        _er("aider"),
-        _er("appeler", "appell"),
-        _er("téléphoner"),
-        _er("passer", etre=True),
-        _er("inviter"),
-        _er("préparer"),
-        _er("cuisiner"),
-        _er("chercher"),
-        _er("oublier"),
-        _er("donner"),
-        _er("montrer"),
-        _er("apporter"),
-        _er("envoyer", "envoi", "enverr"),
-        _er("travailler"),
-        _er("patienter"),
-        _er("chanter"),
-        _er("danser"),
-        _er("habiter"),
-        _er("lever", "lèv", etre=True, reflexive=True),
-        _er("voyager"),
-        _er("arriver", etre=True),
-        _er("rentrer", etre=True),
-        _er("penser"),
-        _er("espérer", "espèr", "espérer"),
+    return _verb(
+        infinitive, present, future or strong + "er", stem + "é", etre=etre, reflexive=reflexive
     )
-}
+
+
+VERBS: dict[str, Verb] = {v.infinitive: v for v in (
+    _verb("avoir", "ai a avons avez ont", "aur", "eu", subjunctive="aie ait ayons ayez aient"),
+    _verb("être", "suis est sommes êtes sont", "ser", "été", imperfect="ét",
+          subjunctive="sois soit soyons soyez soient"),
+    _verb("aller", "vais va allons allez vont", "ir", "allé", etre=True,
+          subjunctive="aille aille allions alliez aillent"),
+    _verb("vouloir", "veux veut voulons voulez veulent", "voudr", "voulu",
+          subjunctive="veuille veuille voulions vouliez veuillent"),
+    _verb("pouvoir", "peux peut pouvons pouvez peuvent", "pourr", "pu",
+          subjunctive="puisse puisse puissions puissiez puissent"),
+    _verb("devoir", "dois doit devons devez doivent", "devr", "dû"),
+    _verb("offrir", "offre offre offrons offrez offrent", "offrir", "offert"),
+    _verb("faire", "fais fait faisons faites font", "fer", "fait", subjunctive="fasse fasse fassions fassiez fassent"),
+    _verb("apercevoir", "aperçois aperçoit apercevons apercevez aperçoivent", "apercevr", "aperçu"),
+    _verb("vendre", "vends vend vendons vendez vendent", "vendr", "vendu"),
+    _verb("voir", "vois voit voyons voyez voient", "verr", "vu"),
+    _verb("boire", "bois boit buvons buvez boivent", "boir", "bu"),
+    _verb("lire", "lis lit lisons lisez lisent", "lir", "lu"),
+    _verb("écrire", "écris écrit écrivons écrivez écrivent", "écrir", "écrit"),
+    _verb("ouvrir", "ouvre ouvre ouvrons ouvrez ouvrent", "ouvrir", "ouvert"),
+    _verb("perdre", "perds perd perdons perdez perdent", "perdr", "perdu"),
+    _verb("connaître", "connais connaît connaissons connaissez connaissent", "connaîtr", "connu"),
+    _verb("rendre", "rends rend rendons rendez rendent", "rendr", "rendu"),
+    _verb("peindre", "peins peint peignons peignez peignent", "peindr", "peint"),
+    _verb("dormir", "dors dort dormons dormez dorment", "dormir", "dormi"),
+    _verb("attendre", "attends attend attendons attendez attendent", "attendr", "attendu"),
+    _verb("rire", "ris rit rions riez rient", "rir", "ri"),
+    _verb("vivre", "vis vit vivons vivez vivent", "vivr", "vécu"),
+    _verb("revenir", "reviens revient revenons revenez reviennent", "reviendr", "revenu", etre=True),
+    _verb("courir", "cours court courons courez courent", "courr", "couru"),
+    _verb("dire", "dis dit disons dites disent", "dir", "dit"),
+    _verb("croire", "crois croit croyons croyez croient", "croir", "cru"),
+    _er("acheter", "achèt"), _er("trouver"), _er("rédiger"), _er("laver"), _er("égarer"), _er("rechercher"),
+    _er("expédier"), _er("déclarer"), _er("manger"), _er("fermer"),
+    _er("nettoyer", "nettoi"), _er("réparer"), _er("porter"), _er("transporter"), _er("aimer"),
+    _er("adorer"), _er("rencontrer"), _er("aider"), _er("appeler", "appell"), _er("téléphoner"),
+    _er("passer", etre=True), _er("inviter"), _er("préparer"), _er("cuisiner"), _er("chercher"),
+    _er("oublier"), _er("donner"), _er("montrer"), _er("apporter"), _er("envoyer", "envoi", "enverr"),
+    _er("travailler"), _er("patienter"), _er("chanter"), _er("danser"), _er("habiter"),
+    _er("lever", "lèv", etre=True, reflexive=True), _er("voyager"), _er("arriver", etre=True),
+    _er("rentrer", etre=True), _er("penser"), _er("espérer", "espèr", "espérer"),
+)}
 
 
 VERBS["se rendre"] = VERBS["rendre"]._replace(etre=True, reflexive=True)
@@ -406,56 +251,30 @@ class Frame(NamedTuple):
 
 
 WORDS: dict[str, tuple[Frame, ...]] = {
-    "have": (Frame("avoir"),),
-    "buy": (Frame("acheter"),),
-    "sell": (Frame("vendre"),),
-    "see": (Frame("voir"), Frame("apercevoir")),
-    "find": (Frame("trouver"),),
-    "eat": (Frame("manger"),),
-    "drink": (Frame("boire"),),
-    "read": (Frame("lire"),),
-    "write": (Frame("écrire"), Frame("rédiger")),
-    "open": (Frame("ouvrir"),),
-    "close": (Frame("fermer"),),
-    "clean": (Frame("nettoyer"), Frame("laver")),
-    "repair": (Frame("réparer"),),
-    "carry": (Frame("porter"), Frame("transporter")),
-    "lose": (Frame("perdre"), Frame("égarer")),
-    "need": (Frame("avoir", tail="besoin", case="de"),),
-    "love": (Frame("aimer"), Frame("adorer")),
-    "know": (Frame("connaître"),),
-    "meet": (Frame("rencontrer"),),
-    "help": (Frame("aider"), Frame("donner", tail="un coup de main", case="à")),
+    "have": (Frame("avoir"),), "buy": (Frame("acheter"),), "sell": (Frame("vendre"),),
+    "see": (Frame("voir"), Frame("apercevoir")), "find": (Frame("trouver"),), "eat": (Frame("manger"),),
+    "drink": (Frame("boire"),), "read": (Frame("lire"),), "write": (Frame("écrire"), Frame("rédiger")),
+    "open": (Frame("ouvrir"),), "close": (Frame("fermer"),), "clean": (Frame("nettoyer"), Frame("laver")),
+    "repair": (Frame("réparer"),), "carry": (Frame("porter"), Frame("transporter")),
+    "lose": (Frame("perdre"), Frame("égarer")), "need": (Frame("avoir", tail="besoin", case="de"),),
+    "love": (Frame("aimer"), Frame("adorer")), "know": (Frame("connaître"),),
+    "meet": (Frame("rencontrer"),), "help": (Frame("aider"), Frame("donner", tail="un coup de main", case="à")),
     "visit": (Frame("rendre", tail="visite", case="à"), Frame("aller", then="voir")),
     "call": (Frame("appeler"), Frame("téléphoner", case="à")),
     "pick_up": (Frame("aller", then="chercher"), Frame("passer", then="prendre")),
-    "invite": (Frame("inviter"),),
-    "paint": (Frame("peindre"),),
-    "cook": (Frame("préparer"), Frame("cuisiner")),
-    "look_for": (Frame("chercher"), Frame("rechercher")),
+    "invite": (Frame("inviter"),), "paint": (Frame("peindre"),),
+    "cook": (Frame("préparer"), Frame("cuisiner")), "look_for": (Frame("chercher"), Frame("rechercher")),
     "forget": (Frame("oublier"),),
-    "give": (Frame("donner"), Frame("offrir")),
-    "show": (Frame("montrer"),),
-    "bring": (Frame("apporter"),),
+    "give": (Frame("donner"), Frame("offrir")), "show": (Frame("montrer"),), "bring": (Frame("apporter"),),
     "send": (Frame("envoyer"), Frame("expédier")),
-    "sleep": (Frame("dormir"),),
-    "work": (Frame("travailler"),),
-    "wait": (Frame("attendre"), Frame("patienter")),
-    "sing": (Frame("chanter"),),
-    "laugh": (Frame("rire"),),
-    "dance": (Frame("danser"),),
-    "live": (Frame("vivre"), Frame("habiter")),
+    "sleep": (Frame("dormir"),), "work": (Frame("travailler"),),
+    "wait": (Frame("attendre"), Frame("patienter")), "sing": (Frame("chanter"),),
+    "laugh": (Frame("rire"),), "dance": (Frame("danser"),), "live": (Frame("vivre"), Frame("habiter")),
     "get_up": (Frame("lever"),),
-    "go": (Frame("aller"), Frame("se rendre")),
-    "travel": (Frame("voyager"), Frame("faire", tail="un voyage")),
-    "arrive": (Frame("arriver"),),
-    "come_back": (Frame("revenir"), Frame("rentrer")),
-    "run": (Frame("courir"),),
-    "be": (Frame("être"),),
-    "be_at": (Frame("être"),),
-    "say": (Frame("dire"), Frame("déclarer")),
-    "think": (Frame("penser"),),
-    "believe": (Frame("croire"),),
+    "go": (Frame("aller"), Frame("se rendre")), "travel": (Frame("voyager"), Frame("faire", tail="un voyage")), "arrive": (Frame("arriver"),),
+    "come_back": (Frame("revenir"), Frame("rentrer")), "run": (Frame("courir"),),
+    "be": (Frame("être"),), "be_at": (Frame("être"),),
+    "say": (Frame("dire"), Frame("déclarer")), "think": (Frame("penser"),), "believe": (Frame("croire"),),
     "hope": (Frame("espérer"),),
 }
 MODALS = {"want": "vouloir", "can": "pouvoir", "must": "devoir"}
@@ -465,65 +284,29 @@ GOING_ON = ("work", "look_for", "sleep", "wait")  # imparfait when they give the
 # --- adverbs, times, places ---------------------------------------------------------------
 
 ADVERBS = {
-    "quickly": ("rapidement", "vite"),
-    "slowly": ("lentement",),
-    "carefully": ("soigneusement", "avec soin"),
-    "often": ("souvent", "fréquemment"),
-    "always": ("toujours",),
-    "alone": ("seul", "tout seul"),
+    "quickly": ("rapidement", "vite"), "slowly": ("lentement",), "carefully": ("soigneusement", "avec soin"),
+    "often": ("souvent", "fréquemment"), "always": ("toujours",), "alone": ("seul", "tout seul"),
 }
 FREQUENCY = ("often", "always")  # stand right after the conjugated verb
 TIMES = {
-    "yesterday": ("hier",),
-    "today": ("aujourd'hui",),
-    "tomorrow": ("demain",),
-    "now": ("maintenant", "en ce moment"),
-    "this_morning": ("ce matin",),
-    "this_evening": ("ce soir",),
-    "last_week": ("la semaine dernière", "la semaine passée"),
-    "next_week": ("la semaine prochaine",),
-    "every_day": ("tous les jours", "chaque jour"),
-    "at_night": ("la nuit", "pendant la nuit"),
-    "on_monday": ("lundi",),
-    "on_tuesday": ("mardi",),
-    "on_wednesday": ("mercredi",),
-    "on_thursday": ("jeudi",),
-    "on_friday": ("vendredi",),
-    "on_saturday": ("samedi",),
-    "on_sunday": ("dimanche",),
+    "yesterday": ("hier",), "today": ("aujourd'hui",), "tomorrow": ("demain",),
+    "now": ("maintenant", "en ce moment"), "this_morning": ("ce matin",), "this_evening": ("ce soir",),
+    "last_week": ("la semaine dernière", "la semaine passée"), "next_week": ("la semaine prochaine",),
+    "every_day": ("tous les jours", "chaque jour"), "at_night": ("la nuit", "pendant la nuit"), "on_monday": ("lundi",),
+    "on_tuesday": ("mardi",), "on_wednesday": ("mercredi",), "on_thursday": ("jeudi",),
+    "on_friday": ("vendredi",), "on_saturday": ("samedi",), "on_sunday": ("dimanche",),
 }
 HABITS = ("every_day", "at_night")  # times that ask for the imparfait
-RELATIONS = {
-    "near": ("près de", "à côté de"),
-    "behind": ("derrière",),
-    "in_front_of": ("devant",),
-    "from": ("de",),
-}
+RELATIONS = {"near": ("près de", "à côté de"), "behind": ("derrière",), "in_front_of": ("devant",), "from": ("de",)}
 # "at" with a definite place: à or dans unless it is named here; "en ville" and the like have no article
 AT = {
-    "house": ("dans", "à"),
-    "garden": ("dans",),
-    "kitchen": ("dans",),
-    "park": ("dans", "à"),
-    "city": ("dans", "en"),
-    "forest": ("dans", "en"),
-    "street": ("dans",),
-    "shop": ("dans", "à"),
-    "village": ("dans", "à"),
-    "bridge": ("sur",),
-    "river": ("au bord de",),
-    "market": ("à",),
+    "house": ("dans", "à"), "garden": ("dans",), "kitchen": ("dans",), "park": ("dans", "à"), "city": ("dans", "en"),
+    "forest": ("dans", "en"), "street": ("dans",), "shop": ("dans", "à"), "village": ("dans", "à"), "bridge": ("sur",),
+    "river": ("au bord de",), "market": ("à",),
 }
 # "to" with a definite place: à unless it is named here
-TO = {
-    "city": ("dans", "en"),
-    "garden": ("dans",),
-    "kitchen": ("dans",),
-    "street": ("dans",),
-    "forest": ("dans", "en"),
-    "bridge": ("sur",),
-    "river": ("au bord de",),
-}
+TO = {"city": ("dans", "en"), "garden": ("dans",), "kitchen": ("dans",), "street": ("dans",), "forest": ("dans", "en"),
+      "bridge": ("sur",), "river": ("au bord de",)}
 SOME_PLACE = {"bridge": "sur", "river": "au bord de", "market": "sur"}  # otherwise: dans un, dans une
 
 LINKS = {"that": "que", "because": "parce que", "when": "quand", "if": "si", "and": "et", "but": "mais"}
@@ -533,65 +316,34 @@ DATIVES = ("me", "lui", "nous", "vous", "leur")
 STRONG = ("moi", "lui", "nous", "vous", "eux")
 REFLEXIVES = ("me", "se", "nous", "vous", "se")
 # possessives of je, il, nous, vous, ils: masculine, feminine, plural
-POSSESSIVES = (
-    ("mon", "ma", "mes"),
-    ("son", "sa", "ses"),
-    ("notre", "notre", "nos"),
-    ("votre", "votre", "vos"),
-    ("leur", "leur", "leurs"),
-)
+POSSESSIVES = (("mon", "ma", "mes"), ("son", "sa", "ses"), ("notre", "notre", "nos"),
+               ("votre", "votre", "vos"), ("leur", "leur", "leurs"))
 
 # --- fixed phrases ------------------------------------------------------------------------
 
 PHRASES: dict[str, tuple[str, ...]] = {
-    "translate": (
-        "Traduisez en {language} : {text}",
-        "Traduisez ce texte en {language} : {text}",
-        "Traduction en {language} : {text}",
-        "Comment dit-on en {language} : {text}",
-    ),
-    "summarize": (
-        "Résumez ce texte : {text}",
-        "Résumez ce texte en une phrase : {text}",
-        "Faites un résumé de ce texte : {text}",
-    ),
+    "translate": ("Traduisez en {language} : {text}", "Traduisez ce texte en {language} : {text}",
+                  "Traduction en {language} : {text}", "Comment dit-on en {language} : {text}"),
+    "summarize": ("Résumez ce texte : {text}", "Résumez ce texte en une phrase : {text}",
+                  "Faites un résumé de ce texte : {text}"),
     "summary_opening": ("", "En bref :", "En résumé :"),
-    "answer_question": (
-        "Lisez le texte : {text} Question : {question}",
-        "Texte : {text} Répondez à la question : {question}",
-        "{text} {question}",
-    ),
+    "answer_question": ("Lisez le texte : {text} Question : {question}",
+                        "Texte : {text} Répondez à la question : {question}", "{text} {question}"),
     "passage": ("[{number}] {text}", "[{number}] : {text}"),
-    "use_passages": (
-        "Répondez à l'aide des passages. {passages} Question : {question}",
-        "Voici quelques passages. {passages} Répondez à la question : {question}",
-        "Utilisez les passages pour répondre. {passages} {question}",
-    ),
-    "from_passage": (
-        "D'après le passage {number} : {answer}",
-        "Le passage {number} dit : {answer}",
-        "On lit dans le passage {number} : {answer}",
-    ),
-    "solve": (
-        "Résolvez étape par étape : {problem}",
-        "Résolvez ce problème pas à pas : {problem}",
-        "{problem}",
-    ),
+    "use_passages": ("Répondez à l'aide des passages. {passages} Question : {question}",
+                     "Voici quelques passages. {passages} Répondez à la question : {question}",
+                     "Utilisez les passages pour répondre. {passages} {question}"),
+    "from_passage": ("D'après le passage {number} : {answer}", "Le passage {number} dit : {answer}",
+                     "On lit dans le passage {number} : {answer}"),
+    "solve": ("Résolvez étape par étape : {problem}", "Résolvez ce problème pas à pas : {problem}",
+              "{problem}"),
     "step_first": ("D'abord, {equation}.", "On calcule d'abord : {equation}.", "Pour commencer, {equation}."),
     "step_next": ("Ensuite, {equation}.", "Puis {equation}.", "On calcule ensuite : {equation}."),
     "conclusion": ("Donc : {sentence}", "Conclusion : {sentence}", "Réponse : {sentence}"),
-    "tell_about": (
-        "Parlez-moi {who}.",
-        "Dites-moi quelque chose au sujet {who}.",
-        "Que savez-vous {who} ?",
-        "Pouvez-vous me parler {who} ?",
-    ),
+    "tell_about": ("Parlez-moi {who}.", "Dites-moi quelque chose au sujet {who}.",
+                   "Que savez-vous {who} ?", "Pouvez-vous me parler {who} ?"),
     "tell_opening": ("", "Volontiers.", "Bien sûr.", "Avec plaisir."),
-    "ask_more": (
-        "Merci. {question}",
-        "Merci. Encore une question : {question}",
-        "Et encore ceci : {question}",
-    ),
+    "ask_more": ("Merci. {question}", "Merci. Encore une question : {question}", "Et encore ceci : {question}"),
     "write_code": ("{task}", "{task} Merci.", "Pouvez-vous m'aider ? {task}"),
     "code_opening": ("Voici la fonction :", "Voici le code :", "Bien sûr, voici la fonction :"),
 }
@@ -603,45 +355,25 @@ def _task(*rest: str) -> tuple[str, ...]:
 
 
 CODE_TASKS: dict[str, tuple[str, ...]] = {
-    "sum": _task(
-        "renvoie la somme des nombres de la liste {a}.", "calcule la somme des nombres de la liste {a}."
-    ),
-    "product": _task(
-        "renvoie le produit des nombres de la liste {a}.", "calcule le produit des nombres de la liste {a}."
-    ),
-    "maximum": _task(
-        "renvoie le plus grand nombre de la liste {a}.", "trouve le plus grand nombre de la liste {a}."
-    ),
-    "minimum": _task(
-        "renvoie le plus petit nombre de la liste {a}.", "trouve le plus petit nombre de la liste {a}."
-    ),
-    "average": _task(
-        "renvoie la moyenne des nombres de la liste {a}.", "calcule la moyenne des nombres de la liste {a}."
-    ),
-    "count_above": _task(
-        "compte combien de nombres de la liste {a} sont supérieurs à {k}.",
-        "renvoie combien de nombres de la liste {a} sont plus grands que {k}.",
-    ),
-    "keep_even": _task(
-        "renvoie les nombres pairs de la liste {a}.", "ne garde que les nombres pairs de la liste {a}."
-    ),
-    "keep_below": _task(
-        "renvoie les nombres de la liste {a} qui sont inférieurs à {k}.",
-        "ne garde que les nombres de la liste {a} plus petits que {k}.",
-    ),
-    "scale": _task(
-        "renvoie la liste {a} où chaque nombre est multiplié par {k}.",
-        "multiplie par {k} chaque nombre de la liste {a}.",
-    ),
-    "shift": _task(
-        "renvoie la liste {a} où {k} est ajouté à chaque nombre.",
-        "ajoute {k} à chaque nombre de la liste {a}.",
-    ),
+    "sum": _task("renvoie la somme des nombres de la liste {a}.", "calcule la somme des nombres de la liste {a}."),
+    "product": _task("renvoie le produit des nombres de la liste {a}.",
+                     "calcule le produit des nombres de la liste {a}."),
+    "maximum": _task("renvoie le plus grand nombre de la liste {a}.", "trouve le plus grand nombre de la liste {a}."),
+    "minimum": _task("renvoie le plus petit nombre de la liste {a}.", "trouve le plus petit nombre de la liste {a}."),
+    "average": _task("renvoie la moyenne des nombres de la liste {a}.",
+                     "calcule la moyenne des nombres de la liste {a}."),
+    "count_above": _task("compte combien de nombres de la liste {a} sont supérieurs à {k}.",
+                         "renvoie combien de nombres de la liste {a} sont plus grands que {k}."),
+    "keep_even": _task("renvoie les nombres pairs de la liste {a}.", "ne garde que les nombres pairs de la liste {a}."),
+    "keep_below": _task("renvoie les nombres de la liste {a} qui sont inférieurs à {k}.",
+                        "ne garde que les nombres de la liste {a} plus petits que {k}."),
+    "scale": _task("renvoie la liste {a} où chaque nombre est multiplié par {k}.",
+                   "multiplie par {k} chaque nombre de la liste {a}."),
+    "shift": _task("renvoie la liste {a} où {k} est ajouté à chaque nombre.",
+                   "ajoute {k} à chaque nombre de la liste {a}."),
     "reverse": _task("renvoie la liste {a} dans l'ordre inverse.", "renvoie la liste {a} à l'envers."),
-    "contains": _task(
-        "indique si la liste {a} contient le nombre {k}.",
-        "vérifie si le nombre {k} se trouve dans la liste {a}.",
-    ),
+    "contains": _task("indique si la liste {a} contient le nombre {k}.",
+                      "vérifie si le nombre {k} se trouve dans la liste {a}."),
 }
 
 # --- choosing and small parts -------------------------------------------------------------
@@ -769,24 +501,14 @@ def _group(entity: Entity, key: str, pick: Pick, case: str = "", negated: bool =
 
 
 def _noun(
-    entity: Entity,
-    name: str,
-    slot: str,
-    pick: Pick,
-    case: str = "",
-    negated: bool = False,
-    flat: bool = False,
+    entity: Entity, name: str, slot: str, pick: Pick, case: str = "", negated: bool = False, flat: bool = False
 ) -> list[Piece]:
     """A noun phrase with its relative clause. `name` keys the choices, `slot` is what the pieces say."""
     out = [Piece(_group(entity, name, pick, case, negated), slot)]
     if entity.relative is not None:
         inner = _clause(
-            entity.relative,
-            f"{name}.relative",
-            pick,
-            flat=slot if flat else f"{slot}.relative",
-            head=_agreement(entity),
-            order=False,
+            entity.relative, f"{name}.relative", pick, flat=slot if flat else f"{slot}.relative",
+            head=_agreement(entity), order=False,
         )
         # a name needs no telling which one is meant: its clause stands between commas
         marks = [Piece(",", "mark")] if entity.concept in NAMES else []
@@ -833,11 +555,8 @@ def _tense(clause: Clause, mode: str) -> str:
     if mode == "when" and tense == "present":
         tense = "future"
     lasting = (
-        clause.verb in STATES
-        or clause.modal is not None
-        or clause.time in HABITS
-        or (clause.adverb in FREQUENCY and clause.time is None)
-        or (mode == "because" and clause.verb in GOING_ON)
+        clause.verb in STATES or clause.modal is not None or clause.time in HABITS
+        or (clause.adverb in FREQUENCY and clause.time is None) or (mode == "because" and clause.verb in GOING_ON)
     )
     if mode == "shifted":
         if tense == "past":
@@ -852,12 +571,7 @@ COMPOUND = {"perfect": "present", "pluperfect": "imperfect", "past subjunctive":
 
 
 def _clause(
-    clause: Clause,
-    path: str,
-    pick: Pick,
-    mode: str = "",
-    flat: str = "",
-    head: Agr | None = None,
+    clause: Clause, path: str, pick: Pick, mode: str = "", flat: str = "", head: Agr | None = None,
     order: bool = True,
 ) -> list[Piece]:
     """The pieces of one clause, without a closing mark.
@@ -897,10 +611,8 @@ def _clause(
             frames = frames[:1]
         frame = _choose(pick, f"{path}.verb.word", frames)
     complement = clause.complement
-    sensation = (
-        clause.verb == "be"
-        and complement in ("warm", "cold")
-        and (agr.person in (JE, NOUS, VOUS) or _is_person(subject))
+    sensation = clause.verb == "be" and complement in ("warm", "cold") and (
+        agr.person in (JE, NOUS, VOUS) or _is_person(subject)
     )
     if sensation:
         frame = Frame("avoir")  # avoir chaud, avoir froid
@@ -926,9 +638,7 @@ def _clause(
             clitics.append((0 if oagr.person not in (IL, ILS) else 1, _gendered(OBJECTS, oagr), at("object")))
             ahead = oagr
     elif isinstance(obj, Entity):
-        if clause.verb == "love" and not (
-            obj.definite or obj.counted or _is_person(obj) or obj.concept in ANIMALS
-        ):
+        if clause.verb == "love" and not (obj.definite or obj.counted or _is_person(obj) or obj.concept in ANIMALS):
             obj = replace(obj, definite=True)  # in general: aimer le fromage, aimer les fleurs
         negated = clause.negated and not frame.case and clause.verb != "love"
         after.append(("object", noun(obj, "object", frame.case, negated), obj.relative is not None))
@@ -1008,24 +718,16 @@ def _clause(
     clitic_pieces = [Piece(word, slot) for _, word, slot in clitics]
     if clause.verb is None:
         return [
-            *lead,
-            *_question_word(clause, frame, path, pick, at),
-            *_relative(clause, frame, head, at),
-            *subject_pieces,
-            *clitic_pieces,
-            *middle,
-            *tail,
+            *lead, *_question_word(clause, frame, path, pick, at), *_relative(clause, frame, head, at),
+            *subject_pieces, *clitic_pieces, *middle, *tail,
         ]
 
     # the verb complex
     whole = VERBS[frame.verb]
     verb = VERBS[MODALS[clause.modal]] if clause.modal else whole
     tense = _tense(clause, mode)
-    if (
-        clause.modal in ("can", "must")
-        and tense == "imperfect"
-        and mode in ("", "because")
-        and not (clause.time in HABITS or clause.adverb in FREQUENCY or clause.verb in STATES)
+    if clause.modal in ("can", "must") and tense == "imperfect" and mode in ("", "because") and not (
+        clause.time in HABITS or clause.adverb in FREQUENCY or clause.verb in STATES
     ):
         tense = pick(f"{path}.verb.aspect", ("imperfect", "perfect"), (2, 1))
     slot = at("verb")
@@ -1081,7 +783,7 @@ def _clause(
     if form == "particle":
         return [*lead, *asking, particle, *straight(subject_pieces)]
     if form == "verb first":  # Qu'a acheté Anna ? Où est Anna ?
-        return [*lead, *asking, *before, finite, *middle, *rest, *subject_pieces, *end[len(rest) :]]
+        return [*lead, *asking, *before, finite, *middle, *rest, *subject_pieces, *end[len(rest):]]
     name = _gendered(SUBJECTS, agr)
     joint = "-t-" if auxiliary[-1] in "ae" and name[0] in VOWELS else "-"
     inverted = Piece(joint + name, at("subject"))
@@ -1103,9 +805,7 @@ def _how_many(entity: Entity) -> Agr:
     return agr if entity.concept in MASS else agr._replace(person=ILS, plural=True)
 
 
-def _question_word(
-    clause: Clause, frame: Frame, path: str, pick: Pick, at: Callable[[str], str]
-) -> list[Piece]:
+def _question_word(clause: Clause, frame: Frame, path: str, pick: Pick, at: Callable[[str], str]) -> list[Piece]:
     asks = clause.asks
     if asks == "who":
         return [Piece(_choose(pick, f"{path}.who", ("qui", "qui est-ce qui")), at("subject"))]
@@ -1116,24 +816,15 @@ def _question_word(
             return [Piece("à qui", at("recipient"))]
         return [Piece(f"{frame.case} qui".strip(), at("object"))]
     if asks == "where":
-        word = (
-            "d'où" if clause.place and clause.place.relation == "from" and clause.verb != "pick_up" else "où"
-        )
+        word = "d'où" if clause.place and clause.place.relation == "from" and clause.verb != "pick_up" else "où"
         return [Piece(word, at("place"))]
     if asks == "when":
         return [Piece("quand", at("time"))]
     if asks == "how_many":
         words = "combien"
         if isinstance(clause.object, Entity):
-            asked = replace(
-                clause.object,
-                counted=False,
-                definite=False,
-                owner=None,
-                pronoun=False,
-                relative=None,
-                number=1 if clause.object.concept in MASS else 2,
-            )
+            asked = replace(clause.object, counted=False, definite=False, owner=None, pronoun=False, relative=None,
+                            number=1 if clause.object.concept in MASS else 2)
             words = f"combien {_group(asked, f'{path}.object', pick, 'de')}"
         return [Piece(f"{frame.case} {words}".strip(), at("object"))]
     return []
@@ -1156,13 +847,8 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     main, link, second = sentence.main, sentence.link, sentence.second
     empty = main == Clause(None, None, tense=main.tense)
     early = (
-        link in ("when", "if")
-        and second is not None
-        and main.asks is None
-        and main.front is None
-        and main.subject is not None
-        and not _points_back(second)
-        and pick("link.position", (False, True), (3, 1))
+        link in ("when", "if") and second is not None and main.asks is None and main.front is None
+        and main.subject is not None and not _points_back(second) and pick("link.position", (False, True), (3, 1))
     )
     out = [] if empty else _clause(main, "main", pick, order=not early and link != "that")
     if link is not None or second is not None:
@@ -1197,8 +883,7 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
 
 # y never starts a word that elides here; huit and onze do not elide
 _ELISION = re.compile(
-    r"\b(l|d|j|m|n|s|qu)(?:e|a(?<=\bla)) (?=[aâeéèêhiîoôuœAEÉIOU])(?!huit|onze)|\bsi (?=ils?\b)",
-    re.IGNORECASE,
+    r"\b(l|d|j|m|n|s|qu)(?:e|a(?<=\bla)) (?=[aâeéèêhiîoôuœAEÉIOU])(?!huit|onze)|\bsi (?=ils?\b)", re.IGNORECASE
 )
 _CONTRACTION = re.compile(r"\b(de|à) (les?)\b")
 _CONTRACTED = {"de le": "du", "de les": "des", "à le": "au", "à les": "aux"}

@@ -38,162 +38,48 @@ T = TypeVar("T")
 
 CODE = "ja"
 LANGUAGES = {
-    "en": "英語",
-    "de": "ドイツ語",
-    "fr": "フランス語",
-    "es": "スペイン語",
-    "zh": "中国語",
-    "ja": "日本語",
-    "vi": "ベトナム語",
+    "en": "英語", "de": "ドイツ語", "fr": "フランス語", "es": "スペイン語",
+    "zh": "中国語", "ja": "日本語", "vi": "ベトナム語",
 }
 
 # --- words ------------------------------------------------------------------------------
 # The first variant of everything is the most usual one.
 
 NAME_WORDS = {
-    "Anna": "アンナ",
-    "Ben": "ベン",
-    "Clara": "クララ",
-    "David": "デイビッド",
-    "Emma": "エマ",
-    "Felix": "フェリックス",
-    "Julia": "ジュリア",
-    "Leo": "レオ",
-    "Maria": "マリア",
-    "Paul": "ポール",
-    "Sara": "サラ",
-    "Tom": "トム",
+    "Anna": "アンナ", "Ben": "ベン", "Clara": "クララ", "David": "デイビッド", "Emma": "エマ", "Felix": "フェリックス",
+    "Julia": "ジュリア", "Leo": "レオ", "Maria": "マリア", "Paul": "ポール", "Sara": "サラ", "Tom": "トム",
 }
 NOUNS: dict[str, tuple[str, ...]] = {
-    "child": ("子供",),
-    "woman": ("女の人", "女性"),
-    "man": ("男の人", "男性"),
-    "girl": ("女の子", "少女"),
-    "boy": ("男の子", "少年"),
-    "friend": ("友達", "友人"),
-    "neighbor": ("隣人", "近所の人"),
-    "doctor": ("医者", "医師"),
-    "teacher": ("先生", "教師"),
-    "student": ("学生",),
-    "farmer": ("農夫", "農家の人"),
-    "driver": ("運転手", "ドライバー"),
-    "cook": ("料理人", "コック"),
-    "painter": ("画家",),
-    "guest": ("お客さん", "客"),
-    "mother": ("母親",),
-    "father": ("父親",),
-    "sister": ("姉",),
-    "brother": ("弟",),
-    "i": ("私",),
-    "you": ("あなた",),
-    "we": ("私たち",),
-    "dog": ("犬",),
-    "cat": ("猫",),
-    "horse": ("馬",),
-    "bird": ("鳥",),
-    "bread": ("パン",),
-    "apple": ("りんご",),
-    "cheese": ("チーズ",),
-    "soup": ("スープ",),
-    "cake": ("ケーキ",),
-    "fish": ("魚",),
-    "rice": ("ご飯", "お米"),
-    "egg": ("卵",),
-    "water": ("水",),
-    "tea": ("お茶", "紅茶"),
-    "coffee": ("コーヒー",),
-    "milk": ("牛乳", "ミルク"),
-    "book": ("本",),
-    "letter": ("手紙",),
-    "newspaper": ("新聞",),
-    "map": ("地図",),
-    "car": ("車", "自動車"),
-    "bicycle": ("自転車",),
-    "key": ("鍵",),
-    "bag": ("かばん", "バッグ"),
-    "chair": ("椅子",),
-    "table": ("テーブル",),
-    "lamp": ("ランプ",),
-    "clock": ("時計",),
-    "ticket": ("切符", "チケット"),
-    "picture": ("絵",),
-    "phone": ("電話",),
-    "umbrella": ("傘",),
-    "coat": ("コート",),
-    "shoe": ("靴",),
-    "gift": ("プレゼント", "贈り物"),
-    "flower": ("花",),
-    "window": ("窓",),
-    "door": ("ドア", "扉"),
-    "machine": ("機械",),
-    "boat": ("船", "ボート"),
-    "cup": ("カップ",),
-    "ball": ("ボール",),
-    "box": ("箱",),
-    "camera": ("カメラ",),
-    "house": ("家",),
-    "school": ("学校",),
-    "market": ("市場",),
-    "station": ("駅",),
-    "garden": ("庭",),
-    "kitchen": ("台所", "キッチン"),
-    "park": ("公園",),
-    "city": ("町", "街"),
-    "village": ("村",),
-    "hospital": ("病院",),
-    "library": ("図書館",),
-    "office": ("会社", "オフィス"),
-    "river": ("川",),
-    "bridge": ("橋",),
-    "shop": ("店", "お店"),
-    "museum": ("博物館",),
-    "hotel": ("ホテル",),
-    "street": ("通り",),
-    "forest": ("森",),
+    "child": ("子供",), "woman": ("女の人", "女性"), "man": ("男の人", "男性"), "girl": ("女の子", "少女"),
+    "boy": ("男の子", "少年"), "friend": ("友達", "友人"), "neighbor": ("隣人", "近所の人"), "doctor": ("医者", "医師"),
+    "teacher": ("先生", "教師"), "student": ("学生",), "farmer": ("農夫", "農家の人"), "driver": ("運転手", "ドライバー"),
+    "cook": ("料理人", "コック"), "painter": ("画家",), "guest": ("お客さん", "客"), "mother": ("母親",),
+    "father": ("父親",), "sister": ("姉",), "brother": ("弟",), "i": ("私",), "you": ("あなた",), "we": ("私たち",),
+    "dog": ("犬",), "cat": ("猫",), "horse": ("馬",), "bird": ("鳥",),
+    "bread": ("パン",), "apple": ("りんご",), "cheese": ("チーズ",), "soup": ("スープ",), "cake": ("ケーキ",),
+    "fish": ("魚",), "rice": ("ご飯", "お米"), "egg": ("卵",), "water": ("水",), "tea": ("お茶", "紅茶"),
+    "coffee": ("コーヒー",), "milk": ("牛乳", "ミルク"),
+    "book": ("本",), "letter": ("手紙",), "newspaper": ("新聞",), "map": ("地図",),
+    "car": ("車", "自動車"), "bicycle": ("自転車",), "key": ("鍵",), "bag": ("かばん", "バッグ"), "chair": ("椅子",),
+    "table": ("テーブル",), "lamp": ("ランプ",), "clock": ("時計",), "ticket": ("切符", "チケット"), "picture": ("絵",),
+    "phone": ("電話",), "umbrella": ("傘",), "coat": ("コート",), "shoe": ("靴",), "gift": ("プレゼント", "贈り物"),
+    "flower": ("花",), "window": ("窓",), "door": ("ドア", "扉"), "machine": ("機械",), "boat": ("船", "ボート"),
+    "cup": ("カップ",), "ball": ("ボール",), "box": ("箱",), "camera": ("カメラ",),
+    "house": ("家",), "school": ("学校",), "market": ("市場",), "station": ("駅",), "garden": ("庭",),
+    "kitchen": ("台所", "キッチン"), "park": ("公園",), "city": ("町", "街"), "village": ("村",), "hospital": ("病院",),
+    "library": ("図書館",), "office": ("会社", "オフィス"), "river": ("川",), "bridge": ("橋",), "shop": ("店", "お店"),
+    "museum": ("博物館",), "hotel": ("ホテル",), "street": ("通り",), "forest": ("森",),
 }
 NOUNS |= {name: (word,) for name, word in NAME_WORDS.items()}
 # Somebody else's family (one's own is in NOUNS below "own").
 KIN_OWN = {"mother": "母", "father": "父", "sister": "姉", "brother": "弟"}
-KIN_OTHER = {
-    "mother": ("お母さん", "母親"),
-    "father": ("お父さん", "父親"),
-    "sister": ("お姉さん",),
-    "brother": ("弟さん",),
-}
+KIN_OTHER = {"mother": ("お母さん", "母親"), "father": ("お父さん", "父親"), "sister": ("お姉さん",), "brother": ("弟さん",)}
 COUNTERS = {
-    "horse": "頭",
-    "bird": "羽",
-    "dog": "匹",
-    "cat": "匹",
-    "fish": "匹",
-    "book": "冊",
-    "letter": "通",
-    "newspaper": "部",
-    "map": "枚",
-    "car": "台",
-    "bicycle": "台",
-    "key": "本",
-    "chair": "脚",
-    "table": "台",
-    "lamp": "台",
-    "ticket": "枚",
-    "picture": "枚",
-    "phone": "台",
-    "umbrella": "本",
-    "coat": "着",
-    "shoe": "足",
-    "flower": "本",
-    "door": "枚",
-    "window": "枚",
-    "machine": "台",
-    "boat": "隻",
-    "camera": "台",
-    "house": "軒",
-    "shop": "軒",
-    "hotel": "軒",
-    "river": "本",
-    "bridge": "本",
-    "street": "本",
+    "horse": "頭", "bird": "羽", "dog": "匹", "cat": "匹", "fish": "匹", "book": "冊", "letter": "通", "newspaper": "部",
+    "map": "枚", "car": "台", "bicycle": "台", "key": "本", "chair": "脚", "table": "台", "lamp": "台", "ticket": "枚",
+    "picture": "枚", "phone": "台", "umbrella": "本", "coat": "着", "shoe": "足", "flower": "本", "door": "枚",
+    "window": "枚", "machine": "台", "boat": "隻", "camera": "台", "house": "軒", "shop": "軒", "hotel": "軒",
+    "river": "本", "bridge": "本", "street": "本",
 } | dict.fromkeys(PEOPLE, "人")  # all else: 個, places か所
 
 
@@ -213,20 +99,12 @@ _WARM = (Adjective("暖かい", "i", "暖かい"),)
 _HOT_TO_TOUCH = (Adjective("温かい", "i", "温かい"),)
 # By concept and by what it is said of ("" for anything else).
 ADJECTIVES: dict[str, dict[str, tuple[Adjective, ...]]] = {
-    "old": {
-        "": (_i("古い"),),
-        "animate": (
-            Adjective("年を取っている", "1", "年を取った"),
-            Adjective("年老いている", "1", "年老いた"),
-        ),
-    },
+    "old": {"": (_i("古い"),), "animate": (Adjective("年を取っている", "1", "年を取った"),
+                                          Adjective("年老いている", "1", "年老いた"))},
     "new": {"": (_i("新しい"),)},
     "big": {"": (_i("大きい"), Adjective("大きい", "i", "大きな"))},
     "small": {"": (_i("小さい"), Adjective("小さい", "i", "小さな"))},
-    "red": {"": (_i("赤い"),)},
-    "blue": {"": (_i("青い"),)},
-    "white": {"": (_i("白い"),)},
-    "black": {"": (_i("黒い"),)},
+    "red": {"": (_i("赤い"),)}, "blue": {"": (_i("青い"),)}, "white": {"": (_i("白い"),)}, "black": {"": (_i("黒い"),)},
     "green": {"": (Adjective("緑色", "no", "緑色の"), Adjective("緑", "no", "緑の"))},
     "heavy": {"": (_i("重い"),)},
     "expensive": {"": (_i("高い"), Adjective("高価", "na", "高価な"))},
@@ -239,40 +117,21 @@ ADJECTIVES: dict[str, dict[str, tuple[Adjective, ...]]] = {
     "empty": {"": (Adjective("空っぽ", "no", "空っぽの"), Adjective("空", "no", "空の"))},
     "warm": {"": _HOT_TO_TOUCH, "place": _WARM, "wear": _WARM},
     "cold": {"": (_i("冷たい"),), "place": (_i("寒い"),), "animate": (_i("寒い"),)},
-    "good": {
-        "": (Adjective("いい", "ii", "いい"), Adjective("いい", "ii", "良い")),
-        "food": (_i("おいしい"),),
-    },
+    "good": {"": (Adjective("いい", "ii", "いい"), Adjective("いい", "ii", "良い")), "food": (_i("おいしい"),)},
     "long": {"": (_i("長い"),)},
 }
 COLOURS = frozenset(("red", "blue", "green", "white", "black"))
 
 ADVERBS = {
-    "quickly": ("急いで", "素早く"),
-    "slowly": ("ゆっくり", "ゆっくりと"),
-    "carefully": ("慎重に", "注意深く"),
-    "often": ("よく", "しばしば"),
-    "always": ("いつも",),
-    "alone": ("一人で",),
+    "quickly": ("急いで", "素早く"), "slowly": ("ゆっくり", "ゆっくりと"), "carefully": ("慎重に", "注意深く"),
+    "often": ("よく", "しばしば"), "always": ("いつも",), "alone": ("一人で",),
 }
 TIMES = {
-    "yesterday": ("昨日",),
-    "today": ("今日",),
-    "tomorrow": ("明日",),
-    "now": ("今",),
-    "this_morning": ("今朝",),
-    "this_evening": ("今晩", "今夜"),
-    "last_week": ("先週",),
-    "next_week": ("来週",),
-    "every_day": ("毎日",),
-    "at_night": ("夜に",),
-    "on_monday": ("月曜日に", "月曜に"),
-    "on_tuesday": ("火曜日に", "火曜に"),
-    "on_wednesday": ("水曜日に", "水曜に"),
-    "on_thursday": ("木曜日に", "木曜に"),
-    "on_friday": ("金曜日に", "金曜に"),
-    "on_saturday": ("土曜日に", "土曜に"),
-    "on_sunday": ("日曜日に", "日曜に"),
+    "yesterday": ("昨日",), "today": ("今日",), "tomorrow": ("明日",), "now": ("今",), "this_morning": ("今朝",),
+    "this_evening": ("今晩", "今夜"), "last_week": ("先週",), "next_week": ("来週",), "every_day": ("毎日",),
+    "at_night": ("夜に",), "on_monday": ("月曜日に", "月曜に"), "on_tuesday": ("火曜日に", "火曜に"),
+    "on_wednesday": ("水曜日に", "水曜に"), "on_thursday": ("木曜日に", "木曜に"), "on_friday": ("金曜日に", "金曜に"),
+    "on_saturday": ("土曜日に", "土曜に"), "on_sunday": ("日曜日に", "日曜に"),
 }
 HABIT = frozenset(("every_day", "at_night", "often", "always"))  # they rule out "is doing it right now"
 RELATIONS = {"at": "", "to": "", "from": "", "near": "の近く", "behind": "の後ろ", "in_front_of": "の前"}
@@ -326,10 +185,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "visit": (Verb("訪ねる", "1", "act"), Verb("訪問する", "suru", "act")),
     "call": (Verb("電話をかける", "1", "act", "に"), Verb("電話する", "suru", "act", "に")),
     "pick_up": (Verb("取りに行く", "iku", "point", at="に"), Verb("受け取る", "5", "point")),
-    "pick_up animate": (
-        Verb("迎えに行く", "iku", "point", at="に"),
-        Verb("迎えに行く", "iku", "point", at="へ"),
-    ),
+    "pick_up animate": (Verb("迎えに行く", "iku", "point", at="に"), Verb("迎えに行く", "iku", "point", at="へ")),
     "invite": (Verb("招待する", "suru", "point"), Verb("招く", "5", "point")),
     "paint": (Verb("描く", "5", "run"), Verb("絵に描く", "5", "run")),
     "paint picture": (Verb("描く", "5", "run"),),
@@ -372,72 +228,37 @@ VERBS: dict[str, tuple[Verb, ...]] = {
 }
 MOTION_WITH_HE = frozenset(("go", "travel", "come_back", "run"))
 # Words of the modals and the links are built by the grammar below; these are their marks.
-MODALS = {
-    "want": ("たい", "たがっている", "たいと思っている"),
-    "can": ("ことができる", "られる"),
-    "must": ("なければならない", "ないといけない", "なくてはいけない"),
-}
-LINKS = {
-    "that": ("と", "ことを"),
-    "because": ("ので", "から"),
-    "when": ("とき", "ときに"),
-    "if": ("たら", "ば"),
-    "and": ("て", "し"),
-    "but": ("が", "けれども"),
-}
+MODALS = {"want": ("たい", "たがっている", "たいと思っている"), "can": ("ことができる", "られる"),
+          "must": ("なければならない", "ないといけない", "なくてはいけない")}
+LINKS = {"that": ("と", "ことを"), "because": ("ので", "から"), "when": ("とき", "ときに"), "if": ("たら", "ば"),
+         "and": ("て", "し"), "but": ("が", "けれども")}
 
 PHRASES: dict[str, tuple[str, ...]] = {
-    "translate": (
-        "次の文を{language}に訳してください。{text}",
-        "{language}に翻訳してください：{text}",
-        "次の文章を{language}に翻訳してください。{text}",
-    ),
-    "summarize": (
-        "次の文章を要約してください。{text}",
-        "次の文章を1文でまとめてください。{text}",
-        "要約してください：{text}",
-    ),
+    "translate": ("次の文を{language}に訳してください。{text}", "{language}に翻訳してください：{text}",
+                  "次の文章を{language}に翻訳してください。{text}"),
+    "summarize": ("次の文章を要約してください。{text}", "次の文章を1文でまとめてください。{text}", "要約してください：{text}"),
     "summary_opening": ("", "要約：", "要するに、"),
-    "answer_question": (
-        "次の文章を読んで、質問に答えてください。{text} 質問：{question}",
-        "文章：{text} 質問：{question}",
-        "{text} 上の文章を読んで答えてください。{question}",
-    ),
+    "answer_question": ("次の文章を読んで、質問に答えてください。{text} 質問：{question}",
+                        "文章：{text} 質問：{question}", "{text} 上の文章を読んで答えてください。{question}"),
     "passage": ("[{number}] {text}", "（{number}）{text}"),
-    "use_passages": (
-        "次の資料を使って質問に答えてください。{passages} 質問：{question}",
-        "資料をもとに答えてください。{passages} 質問：{question}",
-    ),
-    "from_passage": (
-        "資料{number}によると、次のとおりです。{answer}",
-        "資料{number}にはこう書いてあります。{answer}",
-    ),
+    "use_passages": ("次の資料を使って質問に答えてください。{passages} 質問：{question}",
+                     "資料をもとに答えてください。{passages} 質問：{question}"),
+    "from_passage": ("資料{number}によると、次のとおりです。{answer}", "資料{number}にはこう書いてあります。{answer}"),
     "solve": ("次の問題を順を追って解いてください。{problem}", "{problem}", "問題：{problem}"),
     "step_first": ("まず、{equation} です。", "最初に、{equation} です。", "はじめに、{equation} です。"),
     "step_next": ("次に、{equation} です。", "それから、{equation} です。", "続いて、{equation} です。"),
     "conclusion": ("したがって、{sentence}", "だから、{sentence}", "答え：{sentence}"),
-    "tell_about": (
-        "{who}について何か教えてください。",
-        "{who}のことを話してください。",
-        "{who}について話してくれますか。",
-    ),
+    "tell_about": ("{who}について何か教えてください。", "{who}のことを話してください。", "{who}について話してくれますか。"),
     "tell_opening": ("はい。", "もちろんです。", "", "喜んで。"),
-    "ask_more": (
-        "ありがとうございます。{question}",
-        "もう一つ聞きたいのですが、{question}",
-        "わかりました。では、{question}",
-    ),
+    "ask_more": ("ありがとうございます。{question}", "もう一つ聞きたいのですが、{question}", "わかりました。では、{question}"),
     "write_code": ("{task}", "お願いがあります。{task}", "次の課題をお願いします。{task}"),
     "code_opening": ("関数は次のとおりです。", "こちらがその関数です。", "はい、この関数です。"),
 }
 
 
 def _task(what: str) -> tuple[str, ...]:
-    return (
-        f"{what}を返す Python の関数 {{name}} を書いてください。",
-        f"{what}を返す関数 {{name}} を Python で書いてください。",
-        f"Python で、{what}を返す関数 {{name}} を作ってください。",
-    )
+    return (f"{what}を返す Python の関数 {{name}} を書いてください。", f"{what}を返す関数 {{name}} を Python で書いてください。",
+            f"Python で、{what}を返す関数 {{name}} を作ってください。")
 
 
 CODE_TASKS: dict[str, tuple[str, ...]] = {
@@ -459,12 +280,9 @@ CODE_TASKS: dict[str, tuple[str, ...]] = {
 
 # Last kana of a five-grade verb: before ない, before ます, before ば, て form, た form.
 _GODAN = {
-    "う": ("わ", "い", "え", "って", "った"),
-    "く": ("か", "き", "け", "いて", "いた"),
-    "す": ("さ", "し", "せ", "して", "した"),
-    "つ": ("た", "ち", "て", "って", "った"),
-    "ぶ": ("ば", "び", "べ", "んで", "んだ"),
-    "む": ("ま", "み", "め", "んで", "んだ"),
+    "う": ("わ", "い", "え", "って", "った"), "く": ("か", "き", "け", "いて", "いた"),
+    "す": ("さ", "し", "せ", "して", "した"), "つ": ("た", "ち", "て", "って", "った"),
+    "ぶ": ("ば", "び", "べ", "んで", "んだ"), "む": ("ま", "み", "め", "んで", "んだ"),
     "る": ("ら", "り", "れ", "って", "った"),
 }
 
@@ -597,31 +415,19 @@ def _first_person(entity: Entity | Gap | None) -> bool:
 
 def _mine(entity: Entity | None) -> bool:
     """Me, us, or our family: those to whom one gives with くれる."""
-    return entity is not None and (
-        _first_person(entity) or (entity.owner is not None and _first_person(entity.owner))
-    )
+    return entity is not None and (_first_person(entity) or (entity.owner is not None and _first_person(entity.owner)))
 
 
 def _same(a: Entity | Gap | None, b: Entity | Gap | None) -> bool:
-    return (
-        isinstance(a, Entity)
-        and isinstance(b, Entity)
-        and a.concept == b.concept
-        and a.number == b.number
-        and (a.pronoun or b.pronoun or a.concept in NAMES or a.concept in SPEAKERS)
-    )
+    return (isinstance(a, Entity) and isinstance(b, Entity) and a.concept == b.concept and a.number == b.number
+            and (a.pronoun or b.pronoun or a.concept in NAMES or a.concept in SPEAKERS))
 
 
 def _owns(subject: Entity | Gap | None, owner: Entity) -> bool:
     """Whether the subject is the owner: 自分の."""
     return _same(subject, owner) or (
-        isinstance(subject, Entity)
-        and subject.concept == owner.concept
-        and subject.number == owner.number
-        and subject.definite
-        and owner.definite
-        and subject.owner == owner.owner
-    )
+        isinstance(subject, Entity) and subject.concept == owner.concept and subject.number == owner.number
+        and subject.definite and owner.definite and subject.owner == owner.owner)
 
 
 def _animate(concept: str) -> bool:
@@ -635,17 +441,8 @@ def _person(concept: str) -> bool:
 def _adjective(concept: str, head: str | None) -> tuple[Adjective, ...]:
     by_kind = ADJECTIVES[concept]
     if head is not None and len(by_kind) > 1:
-        kind = (
-            "animate"
-            if _animate(head)
-            else "place"
-            if head in PLACES and head != "river"
-            else "food"
-            if head in FOOD or head in DRINKS
-            else "wear"
-            if head in ("coat", "shoe")
-            else ""
-        )
+        kind = ("animate" if _animate(head) else "place" if head in PLACES and head != "river"
+                else "food" if head in FOOD or head in DRINKS else "wear" if head in ("coat", "shoe") else "")
         return by_kind.get(kind, by_kind[""])
     return by_kind[""]
 
@@ -720,24 +517,14 @@ def _head(entity: Entity, path: str, say: _Saying, subject: Entity | Gap | None 
     return before + adjectives + noun
 
 
-def _noun(
-    entity: Entity,
-    path: str,
-    slot: str,
-    say: _Saying,
-    particle: str,
-    subject: Entity | Gap | None = None,
-    floats: bool = False,
-    many: str | None = None,
-) -> list[Piece]:
+def _noun(entity: Entity, path: str, slot: str, say: _Saying, particle: str,
+          subject: Entity | Gap | None = None, floats: bool = False, many: str | None = None) -> list[Piece]:
     """A noun phrase with its particle; `floats` lets the number follow the particle, `many` asks for it."""
     out: list[Piece] = []
     concept = entity.concept
     if entity.relative is not None:
         inner = slot if slot.endswith(".relative") else f"{slot}.relative"
-        parts = _clause(
-            entity.relative, f"{path}.relative", say, "noun", fixed=inner, head=concept, topic="が"
-        )
+        parts = _clause(entity.relative, f"{path}.relative", say, "noun", fixed=inner, head=concept, topic="が")
         out += [Piece("".join(p.text for p in parts.all()), inner)]
     text = _head(entity, path, say, subject)
     number = None
@@ -806,9 +593,8 @@ def _verbs(clause: Clause) -> tuple[Verb, ...]:
     return VERBS[verb]
 
 
-def _with_modal(
-    clause: Clause, path: str, say: _Saying, text: str, cls: str, kind: str, wish_is_mine: bool
-) -> tuple[str, str, bool]:
+def _with_modal(clause: Clause, path: str, say: _Saying, text: str, cls: str, kind: str,
+                wish_is_mine: bool) -> tuple[str, str, bool]:
     """The word with its modal, its class, and whether it is negated in form."""
     negated = clause.negated
     verbal = cls not in ("i", "ii", "na", "no")
@@ -831,22 +617,12 @@ def _with_modal(
         return inflect(text, cls, "te") + ("はいける"), "1", True
     ba = inflect(text, cls, "ba", negated=True)
     nai = inflect(text, cls, "plain", negated=True)
-    word = say.one(
-        f"{path}.modal", ((ba + "ばなる", "5"), (nai + "といける", "1"), (nai[:-1] + "くてはいける", "1"))
-    )
+    word = say.one(f"{path}.modal", ((ba + "ばなる", "5"), (nai + "といける", "1"), (nai[:-1] + "くてはいける", "1")))
     return word[0], word[1], True
 
 
-def _predicate(
-    clause: Clause,
-    path: str,
-    say: _Saying,
-    form: str,
-    verb: Verb | None,
-    complement: Adjective | None,
-    wish_is_mine: bool,
-    open_aspect: bool,
-) -> tuple[str, str]:
+def _predicate(clause: Clause, path: str, say: _Saying, form: str, verb: Verb | None, complement: Adjective | None,
+               wish_is_mine: bool, open_aspect: bool) -> tuple[str, str]:
     """Predicate text as (what the complement says, what the verb says)."""
     past = clause.tense == "past"
     if complement is not None:
@@ -868,9 +644,7 @@ def _predicate(
         if clause.tense == "present" and kind in ("run", "act") and open_aspect:
             habit = clause.time in HABIT or clause.adverb in HABIT
             if clause.verb in ("say", "think"):
-                lasting = not (
-                    _first_person(clause.subject) or (clause.asks is not None and clause.verb == "think")
-                )
+                lasting = not (_first_person(clause.subject) or (clause.asks is not None and clause.verb == "think"))
             elif clause.time == "now":
                 lasting = True
             elif kind == "run" and not habit:
@@ -891,9 +665,7 @@ def _predicate(
     return out[:cut], out[cut:]
 
 
-def _place(
-    place: Place | None, clause: Clause, path: str, say: _Saying, verb: Verb | None, unknown: bool
-) -> str:
+def _place(place: Place | None, clause: Clause, path: str, say: _Saying, verb: Verb | None, unknown: bool) -> str:
     relation = place.relation if place else ("to" if clause.verb in MOTION_WITH_HE else "at")
     if unknown and relation not in ("to", "from"):
         relation = "at"
@@ -915,19 +687,9 @@ def _place(
     return text + (verb.at if verb else "で")
 
 
-def _clause(
-    clause: Clause,
-    path: str,
-    say: _Saying,
-    form: str,
-    fixed: str | None = None,
-    head: str | None = None,
-    topic: str | None = "は",
-    wish_is_mine: bool | None = None,
-    open_aspect: bool = True,
-    main: bool = False,
-    drops: bool = False,
-) -> _Parts:
+def _clause(clause: Clause, path: str, say: _Saying, form: str, fixed: str | None = None, head: str | None = None,
+            topic: str | None = "は", wish_is_mine: bool | None = None, open_aspect: bool = True,
+            main: bool = False, drops: bool = False) -> _Parts:
     """The constituents of a clause in order.
 
     Parameters
@@ -954,21 +716,12 @@ def _clause(
     subject, thing, asks = clause.subject, clause.object, clause.asks
     before, say.silent = say.silent, topic is None
     if head is not None:  # fill the gap for the choice of words only
-        filled = (
-            replace(clause, subject=Entity(head, pronoun=True))
-            if isinstance(subject, Gap)
-            else (replace(clause, object=Entity(head, pronoun=True)) if isinstance(thing, Gap) else clause)
-        )
+        filled = replace(clause, subject=Entity(head, pronoun=True)) if isinstance(subject, Gap) else (
+            replace(clause, object=Entity(head, pronoun=True)) if isinstance(thing, Gap) else clause)
     else:
         filled = clause
-    new = (
-        isinstance(subject, Entity)
-        and not subject.definite
-        and not subject.pronoun
-        and subject.owner is None
-        and subject.concept not in NAMES
-        and subject.concept not in SPEAKERS
-    )
+    new = (isinstance(subject, Entity) and not subject.definite and not subject.pronoun and subject.owner is None
+           and subject.concept not in NAMES and subject.concept not in SPEAKERS)
     verb: Verb | None = None
     complement: Adjective | None = None
     if clause.verb == "be" or (clause.verb is None and clause.complement):
@@ -986,16 +739,11 @@ def _clause(
     predicate: list[Piece] = []
     if clause.verb is None:
         if complement is not None:
-            predicate = [
-                Piece(
-                    inflect(complement.text, complement.cls, "plain").removesuffix("だ"), slot("complement")
-                )
-            ]
+            predicate = [Piece(inflect(complement.text, complement.cls, "plain").removesuffix("だ"), slot("complement"))]
     elif verb is not None or complement is not None:
         if wish_is_mine is None:
             wish_is_mine = _first_person(subject) or (
-                asks is not None and isinstance(subject, Entity) and subject.concept == "you"
-            )
+                asks is not None and isinstance(subject, Entity) and subject.concept == "you")
         done, rest = _predicate(clause, path, say, form, verb, complement, wish_is_mine, open_aspect)
         if done:
             predicate.append(Piece(done, slot("complement")))
@@ -1013,18 +761,12 @@ def _clause(
 
     place: list[Piece] = []
     if asks == "where" or clause.place is not None:
-        place = [
-            Piece(_place(clause.place, clause, f"{path}.place", say, verb, asks == "where"), slot("place"))
-        ]
+        place = [Piece(_place(clause.place, clause, f"{path}.place", say, verb, asks == "where"), slot("place"))]
 
     adverb: list[Piece] = []
     if clause.adverb is not None:
         word = str(say.one(f"{path}.adverb", ADVERBS[clause.adverb]))
-        if (
-            clause.adverb == "alone"
-            and isinstance(subject, Entity)
-            and (subject.number > 1 or subject.concept == "we")
-        ):
+        if clause.adverb == "alone" and isinstance(subject, Entity) and (subject.number > 1 or subject.concept == "we"):
             word = "自分たちだけで"
         adverb = [Piece(word, slot("adverb"))]
 
@@ -1038,9 +780,7 @@ def _clause(
         many = None
         if asks == "how_many":
             many = "どれくらい" if thing.concept in MASS else "何" + _counter(thing.concept)
-        things = _noun(
-            thing, f"{path}.object", slot("object"), say, case, filled.subject, floats=True, many=many
-        )
+        things = _noun(thing, f"{path}.object", slot("object"), say, case, filled.subject, floats=True, many=many)
 
     recipient: list[Piece] = []
     if asked(clause) == "recipient":
@@ -1054,13 +794,8 @@ def _clause(
         about = [Piece("誰が", slot("subject"))]
     elif isinstance(subject, Entity) and topic is not None:
         particle = topic
-        if (
-            new
-            and not clause.negated
-            and asks is None
-            and clause.verb != "be"
-            and not (isinstance(thing, Entity) and thing.relative and isinstance(thing.relative.object, Gap))
-        ):
+        if new and not clause.negated and asks is None and clause.verb != "be" and not (
+                isinstance(thing, Entity) and thing.relative and isinstance(thing.relative.object, Gap)):
             particle = "が"  # but not 画家がジュリアが見たかばんを
         drop = False
         if drops and others and clause.verb and (subject.pronoun or subject.concept in SPEAKERS):
@@ -1069,9 +804,8 @@ def _clause(
             elif subject.concept != "we":
                 drop = say.one(f"{path}.subject.drop", (False, True), (3, 1))
         if not drop:
-            about = _noun(
-                subject, f"{path}.subject", slot("subject"), say, particle, floats=exists and particle == "が"
-            )
+            about = _noun(subject, f"{path}.subject", slot("subject"), say, particle,
+                          floats=exists and particle == "が")
 
     # Order: topic, time, place, adverb of frequency, recipient, object, manner, predicate.
     front: list[Piece] = []
@@ -1105,9 +839,7 @@ def _clause(
     if adverb and not frequency and not late:
         middle += adverb
     middle += pair[0] + pair[1]
-    if (
-        time and len(middle) > 1 and middle[0] is time[0] and middle[1].text[0] == "本"
-    ):  # 昨日、本を: not 日本
+    if time and len(middle) > 1 and middle[0] is time[0] and middle[1].text[0] == "本":  # 昨日、本を: not 日本
         middle[0] = Piece(time[0].text + "、", time[0].slot)
     if goal:
         middle += place
@@ -1128,16 +860,8 @@ def _predicates(concept: str, head: str | None) -> tuple[Adjective, ...]:
 
 
 def _empty(clause: Clause) -> bool:
-    return not (
-        clause.verb
-        or clause.subject
-        or clause.object
-        or clause.recipient
-        or clause.complement
-        or clause.place
-        or clause.time
-        or clause.adverb
-    )
+    return not (clause.verb or clause.subject or clause.object or clause.recipient or clause.complement
+                or clause.place or clause.time or clause.adverb)
 
 
 def _has_predicate(clause: Clause) -> bool:
@@ -1168,26 +892,13 @@ def _named(clause: Clause, before: Clause) -> Clause:
     return replace(clause, subject=subject, object=thing, recipient=recipient)  # type: ignore[arg-type]
 
 
-def _subordinate(
-    clause: Clause,
-    link: str,
-    say: _Saying,
-    tense: str,
-    topic: str | None,
-    wish_is_mine: bool | None,
-    same: bool,
-) -> list[Piece]:
+def _subordinate(clause: Clause, link: str, say: _Saying, tense: str, topic: str | None,
+                 wish_is_mine: bool | None, same: bool) -> list[Piece]:
     """The second clause with the conjunction at its end."""
     if link == "because":
         word = str(say.one("link", LINKS["because"]))
-        parts = _clause(
-            clause,
-            "second",
-            say,
-            "noun" if word == "ので" else "plain",
-            topic=topic,
-            wish_is_mine=wish_is_mine,
-        )
+        parts = _clause(clause, "second", say, "noun" if word == "ので" else "plain", topic=topic,
+                        wish_is_mine=wish_is_mine)
         if word == "ので" and parts.predicate and parts.predicate[-1].text == "の":  # 緑なので, not 緑のので
             parts.predicate[-1] = replace(parts.predicate[-1], text="な")
         return [*parts.all(), Piece(word + "、", "link")]
@@ -1195,14 +906,8 @@ def _subordinate(
         once = tense != "past" and _telic(clause)  # it comes first: 着いたとき; by habit: 着くと
         habit = once and tense == "present"
         word = say.one("link", ("と", "とき") if habit else LINKS["when"])
-        parts = _clause(
-            replace(clause, tense="past") if once and not habit else clause,
-            "second",
-            say,
-            "plain" if word == "と" else "noun",
-            topic=topic,
-            wish_is_mine=wish_is_mine,
-        )
+        parts = _clause(replace(clause, tense="past") if once and not habit else clause, "second", say,
+                        "plain" if word == "と" else "noun", topic=topic, wish_is_mine=wish_is_mine)
         return [*parts.all(), Piece(word + "、", "link")]
     # if: たら always; ば where nobody decides about what follows
     state = clause.negated or clause.modal is not None or clause.verb in ("be", "be_at")
@@ -1226,33 +931,9 @@ def _state(clause: Clause) -> bool:
 
 def _telic(clause: Clause) -> bool:
     """Whether "when it will happen" means after it (着いたとき), not during it (寝るとき)."""
-    return (
-        not clause.negated
-        and not _state(clause)
-        and clause.verb
-        in (
-            "arrive",
-            "come_back",
-            "get_up",
-            "find",
-            "lose",
-            "forget",
-            "meet",
-            "buy",
-            "sell",
-            "open",
-            "close",
-            "see",
-            "pick_up",
-            "give",
-            "bring",
-            "send",
-            "show",
-            "call",
-            "invite",
-            "visit",
-        )
-    )
+    return not clause.negated and not _state(clause) and clause.verb in (
+        "arrive", "come_back", "get_up", "find", "lose", "forget", "meet", "buy", "sell", "open", "close", "see",
+        "pick_up", "give", "bring", "send", "show", "call", "invite", "visit")
 
 
 def _close(out: list[Piece], asks: bool, say: _Saying) -> list[Piece]:
@@ -1296,9 +977,7 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
         if link in ("because", "when", "if") and _has_predicate(second):
             return _close(_subordinate(second, link, say, main.tense, "が", None, False), False, say)
         if link == "that" and _has_predicate(second):
-            return _close(
-                [*_clause(second, "second", say, "plain", topic="が").all(), Piece("と", "link")], False, say
-            )
+            return _close([*_clause(second, "second", say, "plain", topic="が").all(), Piece("と", "link")], False, say)
         out = _clause(second, "second", say, "polite", main=True, drops=True).all()
         if link in ("and", "but"):
             out.insert(0, Piece("そして、" if link == "and" else "しかし、", "link"))
@@ -1321,11 +1000,8 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     now = link != "because" and main.tense == "present"  # by habit, not at this moment
     if same or _mentions(second, main.subject):
         inner = _subordinate(second, link, say, main.tense, None if same else "が", wish, same)
-        drop = (
-            same
-            and isinstance(main.subject, Entity)
-            and (main.subject.pronoun or main.subject.concept in SPEAKERS)
-        )
+        drop = same and isinstance(main.subject, Entity) and (
+            main.subject.pronoun or main.subject.concept in SPEAKERS)
         if same and say.one("order", (False, True)):
             # 疲れていたので、アンナは寝ました; a pronoun may then go unsaid altogether.
             after = _clause(main, "main", say, "polite", drops=drop, open_aspect=not now)
@@ -1347,23 +1023,12 @@ def _reported(main: Clause, second: Clause, say: _Saying, same: bool) -> list[Pi
     if main.tense == second.tense == "past" and second.time is None and _state(second):
         # What lasted while it was said is told as it was then: 疲れていると言いました.
         second = replace(second, tense=say.one("second.verb.tense", ("present", "past")))
-    inner = _clause(
-        second,
-        "second",
-        say,
-        "noun" if hope else "plain",
-        topic=None if same else "が",
-        wish_is_mine=True if same else None,
-    )
+    inner = _clause(second, "second", say, "noun" if hope else "plain", topic=None if same else "が",
+                    wish_is_mine=True if same else None)
     if hope and inner.predicate and second.complement and inner.predicate[-1].text == "の":
         inner.predicate[-1] = replace(inner.predicate[-1], text="である")
     before_it = []
-    if (
-        same
-        and second.subject
-        and second.modal != "want"
-        and say.one("second.subject.self", (False, True), (3, 1))
-    ):
+    if same and second.subject and second.modal != "want" and say.one("second.subject.self", (False, True), (3, 1)):
         many = second.subject.number > 1 or second.subject.concept == "we"  # type: ignore[union-attr]
         before_it = [Piece("自分たちが" if many else "自分が", "second.subject")]
     quote = "ことを" if hope else "と"
@@ -1388,11 +1053,7 @@ def _coordinate(main: Clause, second: Clause, link: str | None, say: _Saying) ->
         return [*before, Piece(word + "、", "link"), *after]
     # The て form leaves tense, negation and wish to the last verb, so the clauses must agree in them.
     joins = main.tense == second.tense and (not same or not (second.modal or second.negated))
-    form = (
-        str(say.one("link", ("te", "stem") if joins and main.complement is None else ("te",)))
-        if joins
-        else "polite"
-    )
+    form = str(say.one("link", ("te", "stem") if joins and main.complement is None else ("te",))) if joins else "polite"
     before = _clause(main, "main", say, form, main=True).all()
     return [*before, Piece("、" if joins else "し、", "link"), *after]
 

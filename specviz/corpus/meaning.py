@@ -26,39 +26,13 @@ T = TypeVar("T")
 
 # Names and roles have one fixed sex each, so that "the doctor ... she" has one right translation.
 NAMES = {
-    "Anna": "f",
-    "Ben": "m",
-    "Clara": "f",
-    "David": "m",
-    "Emma": "f",
-    "Felix": "m",
-    "Julia": "f",
-    "Leo": "m",
-    "Maria": "f",
-    "Paul": "m",
-    "Sara": "f",
-    "Tom": "m",
+    "Anna": "f", "Ben": "m", "Clara": "f", "David": "m", "Emma": "f", "Felix": "m",
+    "Julia": "f", "Leo": "m", "Maria": "f", "Paul": "m", "Sara": "f", "Tom": "m",
 }
 PEOPLE = {
-    "child": "n",
-    "woman": "f",
-    "man": "m",
-    "girl": "f",
-    "boy": "m",
-    "friend": "m",
-    "neighbor": "f",
-    "doctor": "f",
-    "teacher": "m",
-    "student": "f",
-    "farmer": "m",
-    "driver": "m",
-    "cook": "m",
-    "painter": "f",
-    "guest": "m",
-    "mother": "f",
-    "father": "m",
-    "sister": "f",
-    "brother": "m",
+    "child": "n", "woman": "f", "man": "m", "girl": "f", "boy": "m", "friend": "m", "neighbor": "f",
+    "doctor": "f", "teacher": "m", "student": "f", "farmer": "m", "driver": "m", "cook": "m",
+    "painter": "f", "guest": "m", "mother": "f", "father": "m", "sister": "f", "brother": "m",
 }
 KIN = ("mother", "father", "sister", "brother", "friend", "neighbor")  # said with an owner
 SPEAKERS = ("i", "you", "we")  # always pronouns; "you" is one person, addressed politely but plainly
@@ -67,141 +41,41 @@ FOOD = ("bread", "apple", "cheese", "soup", "cake", "fish", "rice", "egg")
 DRINKS = ("water", "tea", "coffee", "milk")
 READABLE = ("book", "letter", "newspaper", "map")
 THINGS = (
-    "car",
-    "bicycle",
-    "key",
-    "bag",
-    "chair",
-    "table",
-    "lamp",
-    "clock",
-    "ticket",
-    "picture",
-    "phone",
-    "umbrella",
-    "coat",
-    "shoe",
-    "gift",
-    "flower",
-    "window",
-    "door",
-    "machine",
-    "boat",
-    "cup",
-    "ball",
-    "box",
-    "camera",
+    "car", "bicycle", "key", "bag", "chair", "table", "lamp", "clock", "ticket", "picture", "phone",
+    "umbrella", "coat", "shoe", "gift", "flower", "window", "door", "machine", "boat", "cup", "ball",
+    "box", "camera",
 )
 PLACES = (
-    "house",
-    "school",
-    "market",
-    "station",
-    "garden",
-    "kitchen",
-    "park",
-    "city",
-    "village",
-    "hospital",
-    "library",
-    "office",
-    "river",
-    "bridge",
-    "shop",
-    "museum",
-    "hotel",
-    "street",
-    "forest",
+    "house", "school", "market", "station", "garden", "kitchen", "park", "city", "village", "hospital",
+    "library", "office", "river", "bridge", "shop", "museum", "hotel", "street", "forest",
 )
 MASS = frozenset(("bread", "cheese", "soup", "rice", "water", "tea", "coffee", "milk"))  # not counted
 ADJECTIVES = (
-    "old",
-    "new",
-    "big",
-    "small",
-    "red",
-    "blue",
-    "green",
-    "white",
-    "black",
-    "heavy",
-    "expensive",
-    "cheap",
-    "beautiful",
-    "young",
-    "tired",
-    "happy",
-    "clean",
-    "empty",
-    "warm",
-    "cold",
-    "good",
-    "long",
+    "old", "new", "big", "small", "red", "blue", "green", "white", "black", "heavy", "expensive",
+    "cheap", "beautiful", "young", "tired", "happy", "clean", "empty", "warm", "cold", "good", "long",
 )
 ADVERBS = ("quickly", "slowly", "carefully", "often", "always", "alone")
 TIMES = (  # one phrase each; "past", "present", "future": the tenses it goes with
-    "yesterday",
-    "today",
-    "tomorrow",
-    "now",
-    "this_morning",
-    "this_evening",
-    "last_week",
-    "next_week",
-    "every_day",
-    "at_night",
-    "on_monday",
-    "on_tuesday",
-    "on_wednesday",
-    "on_thursday",
-    "on_friday",
-    "on_saturday",
-    "on_sunday",
+    "yesterday", "today", "tomorrow", "now", "this_morning", "this_evening", "last_week", "next_week",
+    "every_day", "at_night", "on_monday", "on_tuesday", "on_wednesday", "on_thursday", "on_friday",
+    "on_saturday", "on_sunday",
 )
 TIME_TENSES = {
-    "yesterday": ("past",),
-    "today": ("past", "present", "future"),
-    "tomorrow": ("future",),
-    "now": ("present",),
-    "this_morning": ("past",),
-    "this_evening": ("future", "past"),
-    "last_week": ("past",),
-    "next_week": ("future",),
-    "every_day": ("past", "present"),
+    "yesterday": ("past",), "today": ("past", "present", "future"), "tomorrow": ("future",),
+    "now": ("present",), "this_morning": ("past",), "this_evening": ("future", "past"),
+    "last_week": ("past",), "next_week": ("future",), "every_day": ("past", "present"),
     "at_night": ("past", "present"),
 } | {t: ("past", "future") for t in TIMES if t.startswith("on_")}
 RELATIONS = ("at", "to", "from", "near", "behind", "in_front_of")  # "at": in, at or on, as the noun wants
 
 # Verbs by frame. The object kinds are what may sensibly stand there.
 TRANSITIVE = {
-    "have": "thing",
-    "buy": "thing",
-    "sell": "thing",
-    "see": "any",
-    "find": "thing",
-    "eat": "food",
-    "drink": "drink",
-    "read": "readable",
-    "write": "letter",
-    "open": "openable",
-    "close": "openable",
-    "clean": "solid",
-    "repair": "machine",
-    "carry": "solid",
-    "lose": "solid",
-    "need": "thing",
-    "love": "any",
-    "know": "person",
-    "meet": "person",
-    "help": "person",
-    "visit": "person",
-    "call": "person",
-    "pick_up": "any",
-    "invite": "person",
-    "paint": "any",
-    "cook": "food",
-    "look_for": "any",
-    "forget": "solid",
+    "have": "thing", "buy": "thing", "sell": "thing", "see": "any", "find": "thing", "eat": "food",
+    "drink": "drink", "read": "readable", "write": "letter", "open": "openable", "close": "openable",
+    "clean": "solid", "repair": "machine", "carry": "solid", "lose": "solid", "need": "thing",
+    "love": "any", "know": "person", "meet": "person", "help": "person", "visit": "person",
+    "call": "person", "pick_up": "any", "invite": "person", "paint": "any", "cook": "food",
+    "look_for": "any", "forget": "solid",
 }
 DITRANSITIVE = ("give", "show", "bring", "send")
 INTRANSITIVE = ("sleep", "work", "wait", "sing", "laugh", "dance", "live", "get_up")
@@ -474,22 +348,22 @@ def split_of(meaning: object) -> Split:
 
 # Fixed phrases of the tasks: key -> slots. Each language gives two to four right variants of each.
 PHRASES: dict[str, tuple[str, ...]] = {
-    "translate": ("language", "text"),  # "Translate into {language}: {text}"
-    "summarize": ("text",),  # "Summarize this text: {text}" (one sentence wanted)
-    "summary_opening": (),  # "In short:" (may be the empty string)
-    "answer_question": ("text", "question"),  # "Read: {text} Question: {question}"
-    "passage": ("number", "text"),  # "[{number}] {text}"
+    "translate": ("language", "text"),     # "Translate into {language}: {text}"
+    "summarize": ("text",),                # "Summarize this text: {text}" (one sentence wanted)
+    "summary_opening": (),                 # "In short:" (may be the empty string)
+    "answer_question": ("text", "question"),   # "Read: {text} Question: {question}"
+    "passage": ("number", "text"),         # "[{number}] {text}"
     "use_passages": ("passages", "question"),  # "Use the passages to answer. {passages} {question}"
     "from_passage": ("number", "answer"),  # "Passage {number} says: {answer}" (answer: a whole sentence)
-    "solve": ("problem",),  # "Solve step by step: {problem}" (may be just "{problem}")
-    "step_first": ("equation",),  # "First, {equation}." equation: "12 + 5 = 17"
-    "step_next": ("equation",),  # "Then {equation}."
-    "conclusion": ("sentence",),  # "So: {sentence}" (sentence: "Anna has 14 apples.")
-    "tell_about": ("who",),  # "Tell me something about {who}." who: a noun phrase as this sentence needs it
-    "tell_opening": (),  # "Gladly." / "Of course." (may be empty)
-    "ask_more": ("question",),  # "Thank you. {question}" / "One more thing: {question}"
-    "write_code": ("task",),  # "{task}" with a polite or plain frame around it
-    "code_opening": (),  # "Here is the function:"
+    "solve": ("problem",),                 # "Solve step by step: {problem}" (may be just "{problem}")
+    "step_first": ("equation",),           # "First, {equation}." equation: "12 + 5 = 17"
+    "step_next": ("equation",),            # "Then {equation}."
+    "conclusion": ("sentence",),           # "So: {sentence}" (sentence: "Anna has 14 apples.")
+    "tell_about": ("who",),                # "Tell me something about {who}." who: a noun phrase as this sentence needs it
+    "tell_opening": (),                    # "Gladly." / "Of course." (may be empty)
+    "ask_more": ("question",),             # "Thank you. {question}" / "One more thing: {question}"
+    "write_code": ("task",),               # "{task}" with a polite or plain frame around it
+    "code_opening": (),                    # "Here is the function:"
 }
 # Programming tasks; {name} is the function's name, {a} its first argument, {k} a number.
 CODE_TASKS: dict[str, str] = {
@@ -545,22 +419,11 @@ class Language(Protocol):
 def concepts() -> dict[str, tuple[str, ...]]:
     """Every concept that a language must have words for, by part of speech."""
     return {
-        "name": tuple(NAMES),
-        "person": tuple(PEOPLE),
-        "speaker": SPEAKERS,
-        "animal": ANIMALS,
-        "food": FOOD,
-        "drink": DRINKS,
-        "readable": READABLE,
-        "thing": THINGS,
-        "place": PLACES,
-        "adjective": ADJECTIVES,
-        "adverb": ADVERBS,
-        "time": TIMES,
-        "relation": RELATIONS,
+        "name": tuple(NAMES), "person": tuple(PEOPLE), "speaker": SPEAKERS, "animal": ANIMALS,
+        "food": FOOD, "drink": DRINKS, "readable": READABLE, "thing": THINGS, "place": PLACES,
+        "adjective": ADJECTIVES, "adverb": ADVERBS, "time": TIMES, "relation": RELATIONS,
         "verb": (*TRANSITIVE, *DITRANSITIVE, *INTRANSITIVE, *MOTION, *COPULAS, *SPEECH),
-        "modal": MODALS,
-        "link": LINKS,
+        "modal": MODALS, "link": LINKS,
     }
 
 

@@ -184,12 +184,7 @@ def _conversation(rng: random.Random, split: Split, code: str) -> _Draft:
     first = voice.phrase("tell_about", who=voice.language.noun_phrase(who, voice.pick, "about"))
     told = voice.paragraph([voice.phrase("tell_opening"), voice.text(story)])
     second = voice.phrase("ask_more", question=voice.clause(fact[0]))
-    return _Draft(
-        second,
-        lambda r: _Voice(code, r, voice).clause(fact[1]),
-        (*_keys(story), *map(key, fact)),
-        ((first, told),),
-    )
+    return _Draft(second, lambda r: _Voice(code, r, voice).clause(fact[1]), (*_keys(story), *map(key, fact)), ((first, told),))
 
 
 def _translation(rng: random.Random, split: Split, code: str, target: str) -> _Draft:
@@ -211,11 +206,7 @@ def main_event(story: Sequence[Sentence]) -> Clause:
     """
     first = story[0].main
     needs_place = ("live", "be_at", "go", "travel", "arrive", "come_back", "run")
-    short = {
-        s: replace(v, relative=None)
-        for s in ("subject", "object")
-        if isinstance(v := getattr(first, s), Entity)
-    }
+    short = {s: replace(v, relative=None) for s in ("subject", "object") if isinstance(v := getattr(first, s), Entity)}
     place = first.place if first.verb in needs_place else None
     return replace(first, time=None, adverb=None, front=None, place=place, **short)  # type: ignore[arg-type]
 
@@ -507,9 +498,7 @@ def sample(
     if kind == "translation":
         pairs = [p for p in PAIR_WEIGHTS if p[0] == (language or p[0]) and p[1] == (target or p[1])]
         if not pairs:
-            raise ParameterError(
-                f"cannot translate from {language} into {target}: choose two different languages"
-            )
+            raise ParameterError(f"cannot translate from {language} into {target}: choose two different languages")
         language, target = rng.choices(pairs, [PAIR_WEIGHTS[p] for p in pairs])[0]
         made = _translation(rng, split, language, target)
     else:

@@ -32,13 +32,8 @@ from specviz.corpus.meaning import (
 
 CODE = "vi"
 LANGUAGES = {
-    "en": "tiếng Anh",
-    "de": "tiếng Đức",
-    "fr": "tiếng Pháp",
-    "es": "tiếng Tây Ban Nha",
-    "zh": "tiếng Trung",
-    "ja": "tiếng Nhật",
-    "vi": "tiếng Việt",
+    "en": "tiếng Anh", "de": "tiếng Đức", "fr": "tiếng Pháp", "es": "tiếng Tây Ban Nha", "zh": "tiếng Trung",
+    "ja": "tiếng Nhật", "vi": "tiếng Việt",
 }
 
 # --- words ------------------------------------------------------------------------------
@@ -46,220 +41,98 @@ LANGUAGES = {
 SPEAKER_WORDS = {"i": "tôi", "you": "bạn", "we": "chúng tôi"}
 # concept: (classifier, nouns, the most usual first). An empty classifier: the noun counts by itself.
 NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "child": ("đứa", ("trẻ", "bé")),
-    "woman": ("người", ("phụ nữ", "đàn bà")),
-    "man": ("người", ("đàn ông",)),
-    "girl": ("", ("cô bé", "bé gái")),
-    "boy": ("", ("cậu bé", "bé trai")),
-    "friend": ("người", ("bạn",)),
-    "neighbor": ("người", ("hàng xóm", "láng giềng")),
-    "doctor": ("", ("bác sĩ",)),
-    "teacher": ("", ("thầy giáo", "giáo viên")),
-    "student": ("", ("nữ sinh", "học sinh")),
-    "farmer": ("người", ("nông dân",)),
-    "driver": ("người", ("tài xế", "lái xe")),
-    "cook": ("", ("đầu bếp",)),
-    "painter": ("", ("họa sĩ",)),
-    "guest": ("vị", ("khách",)),
-    "mother": ("người", ("mẹ", "má")),
-    "father": ("người", ("bố", "cha")),
-    "sister": ("người", ("chị gái",)),
-    "brother": ("người", ("anh trai",)),
-    "dog": ("con", ("chó",)),
-    "cat": ("con", ("mèo",)),
-    "horse": ("con", ("ngựa",)),
-    "bird": ("con", ("chim",)),
-    "bread": ("", ("bánh mì",)),
-    "apple": ("quả", ("táo",)),
-    "cheese": ("", ("pho mát", "phô mai")),
-    "soup": ("", ("súp", "canh")),
-    "cake": ("cái", ("bánh ngọt",)),
-    "fish": ("con", ("cá",)),
-    "rice": ("", ("cơm",)),
+    "child": ("đứa", ("trẻ", "bé")), "woman": ("người", ("phụ nữ", "đàn bà")), "man": ("người", ("đàn ông",)),
+    "girl": ("", ("cô bé", "bé gái")), "boy": ("", ("cậu bé", "bé trai")), "friend": ("người", ("bạn",)),
+    "neighbor": ("người", ("hàng xóm", "láng giềng")), "doctor": ("", ("bác sĩ",)),
+    "teacher": ("", ("thầy giáo", "giáo viên")), "student": ("", ("nữ sinh", "học sinh")),
+    "farmer": ("người", ("nông dân",)), "driver": ("người", ("tài xế", "lái xe")), "cook": ("", ("đầu bếp",)),
+    "painter": ("", ("họa sĩ",)), "guest": ("vị", ("khách",)), "mother": ("người", ("mẹ", "má")),
+    "father": ("người", ("bố", "cha")), "sister": ("người", ("chị gái",)), "brother": ("người", ("anh trai",)),
+    "dog": ("con", ("chó",)), "cat": ("con", ("mèo",)), "horse": ("con", ("ngựa",)), "bird": ("con", ("chim",)),
+    "bread": ("", ("bánh mì",)), "apple": ("quả", ("táo",)), "cheese": ("", ("pho mát", "phô mai")),
+    "soup": ("", ("súp", "canh")), "cake": ("cái", ("bánh ngọt",)), "fish": ("con", ("cá",)), "rice": ("", ("cơm",)),
     "egg": ("quả", ("trứng",)),
-    "water": ("", ("nước",)),
-    "tea": ("", ("trà", "chè")),
-    "coffee": ("", ("cà phê",)),
-    "milk": ("", ("sữa",)),
-    "book": ("quyển", ("sách",)),
-    "letter": ("lá", ("thư",)),
-    "newspaper": ("tờ", ("báo",)),
+    "water": ("", ("nước",)), "tea": ("", ("trà", "chè")), "coffee": ("", ("cà phê",)), "milk": ("", ("sữa",)),
+    "book": ("quyển", ("sách",)), "letter": ("lá", ("thư",)), "newspaper": ("tờ", ("báo",)),
     "map": ("tấm", ("bản đồ",)),
-    "car": ("chiếc", ("ô tô", "xe hơi")),
-    "bicycle": ("chiếc", ("xe đạp",)),
-    "key": ("chiếc", ("chìa khóa",)),
-    "bag": ("chiếc", ("túi", "túi xách")),
-    "chair": ("cái", ("ghế",)),
-    "table": ("cái", ("bàn",)),
-    "lamp": ("cái", ("đèn",)),
-    "clock": ("chiếc", ("đồng hồ",)),
-    "ticket": ("tấm", ("vé",)),
-    "picture": ("bức", ("tranh",)),
-    "phone": ("chiếc", ("điện thoại",)),
-    "umbrella": ("chiếc", ("ô", "dù")),
-    "coat": ("chiếc", ("áo khoác", "áo choàng")),
-    "shoe": ("chiếc", ("giày",)),
-    "gift": ("món", ("quà",)),
-    "flower": ("bông", ("hoa",)),
-    "window": ("", ("cửa sổ",)),
-    "door": ("cánh", ("cửa",)),
-    "machine": ("cái", ("máy",)),
-    "boat": ("chiếc", ("thuyền", "tàu")),
-    "cup": ("cái", ("cốc", "tách")),
-    "ball": ("quả", ("bóng",)),
-    "box": ("cái", ("hộp", "thùng")),
-    "camera": ("chiếc", ("máy ảnh",)),
+    "car": ("chiếc", ("ô tô", "xe hơi")), "bicycle": ("chiếc", ("xe đạp",)), "key": ("chiếc", ("chìa khóa",)),
+    "bag": ("chiếc", ("túi", "túi xách")), "chair": ("cái", ("ghế",)), "table": ("cái", ("bàn",)),
+    "lamp": ("cái", ("đèn",)), "clock": ("chiếc", ("đồng hồ",)), "ticket": ("tấm", ("vé",)),
+    "picture": ("bức", ("tranh",)), "phone": ("chiếc", ("điện thoại",)), "umbrella": ("chiếc", ("ô", "dù")),
+    "coat": ("chiếc", ("áo khoác", "áo choàng")), "shoe": ("chiếc", ("giày",)), "gift": ("món", ("quà",)),
+    "flower": ("bông", ("hoa",)), "window": ("", ("cửa sổ",)), "door": ("cánh", ("cửa",)),
+    "machine": ("cái", ("máy",)), "boat": ("chiếc", ("thuyền", "tàu")), "cup": ("cái", ("cốc", "tách")),
+    "ball": ("quả", ("bóng",)), "box": ("cái", ("hộp", "thùng")), "camera": ("chiếc", ("máy ảnh",)),
 }
 # Other classifiers that are as right.
 CLASSIFIERS = {"book": ("quyển", "cuốn"), "letter": ("lá", "bức"), "car": ("chiếc", "cái"), "gift": ("món",)}
 # concept: (classifier, noun, prepositions of "at" before the bare noun, before a classifier)
 PLACE_NOUNS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
-    "house": ("ngôi", ("nhà",), ("trong",), "trong"),
-    "school": ("ngôi", ("trường", "trường học"), ("ở", "tại"), "ở"),
-    "market": ("khu", ("chợ",), ("ở", "ngoài"), "ở"),
-    "station": ("", ("nhà ga",), ("ở", "tại"), "ở"),
-    "garden": ("khu", ("vườn",), ("trong", "ngoài"), "trong"),
-    "kitchen": ("căn", ("bếp",), ("trong",), "trong"),
-    "park": ("", ("công viên",), ("trong", "ở"), "trong"),
-    "city": ("", ("thành phố",), ("trong", "ở"), "ở"),
-    "village": ("ngôi", ("làng",), ("trong", "ở"), "ở"),
-    "hospital": ("", ("bệnh viện",), ("ở", "tại"), "ở"),
+    "house": ("ngôi", ("nhà",), ("trong",), "trong"), "school": ("ngôi", ("trường", "trường học"), ("ở", "tại"), "ở"),
+    "market": ("khu", ("chợ",), ("ở", "ngoài"), "ở"), "station": ("", ("nhà ga",), ("ở", "tại"), "ở"),
+    "garden": ("khu", ("vườn",), ("trong", "ngoài"), "trong"), "kitchen": ("căn", ("bếp",), ("trong",), "trong"),
+    "park": ("", ("công viên",), ("trong", "ở"), "trong"), "city": ("", ("thành phố",), ("trong", "ở"), "ở"),
+    "village": ("ngôi", ("làng",), ("trong", "ở"), "ở"), "hospital": ("", ("bệnh viện",), ("ở", "tại"), "ở"),
     "library": ("", ("thư viện",), ("ở", "tại", "trong"), "ở"),
-    "office": ("", ("văn phòng",), ("ở", "tại", "trong"), "ở"),
-    "river": ("dòng", ("sông",), ("bên",), "bên"),
-    "bridge": ("cây", ("cầu",), ("trên",), "trên"),
-    "shop": ("", ("cửa hàng",), ("ở", "tại"), "ở"),
-    "museum": ("", ("bảo tàng",), ("ở", "tại"), "ở"),
-    "hotel": ("", ("khách sạn",), ("ở", "tại"), "ở"),
-    "street": ("con", ("phố", "đường"), ("trên", "ngoài"), "trên"),
-    "forest": ("khu", ("rừng",), ("trong",), "trong"),
+    "office": ("", ("văn phòng",), ("ở", "tại", "trong"), "ở"), "river": ("dòng", ("sông",), ("bên",), "bên"),
+    "bridge": ("cây", ("cầu",), ("trên",), "trên"), "shop": ("", ("cửa hàng",), ("ở", "tại"), "ở"),
+    "museum": ("", ("bảo tàng",), ("ở", "tại"), "ở"), "hotel": ("", ("khách sạn",), ("ở", "tại"), "ở"),
+    "street": ("con", ("phố", "đường"), ("trên", "ngoài"), "trên"), "forest": ("khu", ("rừng",), ("trong",), "trong"),
 }
 AROUND = {"near": ("gần",), "behind": ("sau", "phía sau"), "in_front_of": ("trước", "phía trước")}
 
 ADJECTIVES: dict[str, tuple[str, ...]] = {
-    "old": ("cũ",),
-    "new": ("mới",),
-    "big": ("to", "lớn"),
-    "small": ("nhỏ", "bé"),
-    "red": ("màu đỏ", "đỏ"),
-    "blue": ("màu xanh dương", "xanh dương"),
-    "green": ("màu xanh lá cây", "xanh lá cây"),
-    "white": ("màu trắng", "trắng"),
-    "black": ("màu đen", "đen"),
-    "heavy": ("nặng",),
-    "expensive": ("đắt", "đắt tiền"),
-    "cheap": ("rẻ", "rẻ tiền"),
-    "beautiful": ("đẹp", "xinh đẹp"),
-    "young": ("trẻ",),
-    "tired": ("mệt", "mệt mỏi"),
-    "happy": ("vui", "vui vẻ"),
-    "clean": ("sạch", "sạch sẽ"),
-    "empty": ("trống", "trống rỗng"),
-    "warm": ("ấm", "ấm áp"),
-    "cold": ("lạnh", "lạnh lẽo"),
-    "good": ("tốt",),
-    "long": ("dài",),
+    "old": ("cũ",), "new": ("mới",), "big": ("to", "lớn"), "small": ("nhỏ", "bé"), "red": ("màu đỏ", "đỏ"),
+    "blue": ("màu xanh dương", "xanh dương"), "green": ("màu xanh lá cây", "xanh lá cây"),
+    "white": ("màu trắng", "trắng"), "black": ("màu đen", "đen"), "heavy": ("nặng",), "expensive": ("đắt", "đắt tiền"),
+    "cheap": ("rẻ", "rẻ tiền"), "beautiful": ("đẹp", "xinh đẹp"), "young": ("trẻ",), "tired": ("mệt", "mệt mỏi"),
+    "happy": ("vui", "vui vẻ"), "clean": ("sạch", "sạch sẽ"), "empty": ("trống", "trống rỗng"), "warm": ("ấm", "ấm áp"),
+    "cold": ("lạnh", "lạnh lẽo"), "good": ("tốt",), "long": ("dài",),
 }
 COLOURS = ("red", "blue", "green", "white", "black")
 
 ADVERBS = {
-    "quickly": ("nhanh chóng", "một cách nhanh chóng"),
-    "slowly": ("chậm rãi", "một cách chậm rãi"),
-    "carefully": ("cẩn thận", "một cách cẩn thận"),
-    "often": ("thường", "hay"),
-    "always": ("luôn", "luôn luôn"),
+    "quickly": ("nhanh chóng", "một cách nhanh chóng"), "slowly": ("chậm rãi", "một cách chậm rãi"),
+    "carefully": ("cẩn thận", "một cách cẩn thận"), "often": ("thường", "hay"), "always": ("luôn", "luôn luôn"),
     "alone": ("một mình",),
 }
 FREQUENT = ("often", "always")
-DAYS = {
-    "monday": "thứ Hai",
-    "tuesday": "thứ Ba",
-    "wednesday": "thứ Tư",
-    "thursday": "thứ Năm",
-    "friday": "thứ Sáu",
-    "saturday": "thứ Bảy",
-    "sunday": "Chủ nhật",
-}
+DAYS = {"monday": "thứ Hai", "tuesday": "thứ Ba", "wednesday": "thứ Tư", "thursday": "thứ Năm",
+        "friday": "thứ Sáu", "saturday": "thứ Bảy", "sunday": "Chủ nhật"}
 TIMES = {
-    "yesterday": ("hôm qua",),
-    "today": ("hôm nay",),
-    "tomorrow": ("ngày mai",),
-    "now": ("bây giờ", "lúc này"),
-    "this_morning": ("sáng nay",),
-    "this_evening": ("tối nay",),
-    "last_week": ("tuần trước", "tuần vừa rồi"),
-    "next_week": ("tuần sau", "tuần tới"),
-    "every_day": ("mỗi ngày", "hằng ngày"),
+    "yesterday": ("hôm qua",), "today": ("hôm nay",), "tomorrow": ("ngày mai",), "now": ("bây giờ", "lúc này"),
+    "this_morning": ("sáng nay",), "this_evening": ("tối nay",), "last_week": ("tuần trước", "tuần vừa rồi"),
+    "next_week": ("tuần sau", "tuần tới"), "every_day": ("mỗi ngày", "hằng ngày"),
     "at_night": ("ban đêm", "vào ban đêm"),
 } | {f"on_{day}": (f"vào {word}", word) for day, word in DAYS.items()}
 HABITUAL = ("every_day", "at_night")
 
 # verb: (words, kind). "act" can be under way (đang đọc); "event" is over at once; "state" takes no đang.
 VERBS: dict[str, tuple[tuple[str, ...], str]] = {
-    "have": (("có",), "state"),
-    "buy": (("mua",), "act"),
-    "sell": (("bán",), "act"),
-    "see": (("nhìn thấy", "thấy"), "event"),
-    "find": (("tìm thấy", "tìm được"), "event"),
-    "eat": (("ăn",), "act"),
-    "drink": (("uống",), "act"),
-    "read": (("đọc",), "act"),
-    "write": (("viết",), "act"),
-    "open": (("mở",), "act"),
-    "close": (("đóng",), "act"),
-    "clean": (("lau", "lau chùi"), "act"),
-    "repair": (("sửa", "sửa chữa"), "act"),
-    "carry": (("mang",), "act"),
-    "lose": (("làm mất", "đánh mất"), "event"),
-    "need": (("cần",), "state"),
-    "love": (("yêu",), "state"),
-    "know": (("quen", "quen biết"), "state"),
-    "meet": (("gặp",), "event"),
-    "help": (("giúp", "giúp đỡ"), "act"),
-    "visit": (("thăm", "đến thăm"), "act"),
-    "call": (("gọi điện cho", "gọi điện thoại cho"), "act"),
-    "pick_up": (("lấy",), "act"),
-    "invite": (("mời",), "act"),
-    "paint": (("vẽ",), "act"),
-    "cook": (("nấu",), "act"),
-    "look_for": (("tìm", "tìm kiếm"), "act"),
+    "have": (("có",), "state"), "buy": (("mua",), "act"), "sell": (("bán",), "act"),
+    "see": (("nhìn thấy", "thấy"), "event"), "find": (("tìm thấy", "tìm được"), "event"), "eat": (("ăn",), "act"),
+    "drink": (("uống",), "act"), "read": (("đọc",), "act"), "write": (("viết",), "act"), "open": (("mở",), "act"),
+    "close": (("đóng",), "act"), "clean": (("lau", "lau chùi"), "act"), "repair": (("sửa", "sửa chữa"), "act"),
+    "carry": (("mang",), "act"), "lose": (("làm mất", "đánh mất"), "event"), "need": (("cần",), "state"),
+    "love": (("yêu",), "state"), "know": (("quen", "quen biết"), "state"), "meet": (("gặp",), "event"),
+    "help": (("giúp", "giúp đỡ"), "act"), "visit": (("thăm", "đến thăm"), "act"),
+    "call": (("gọi điện cho", "gọi điện thoại cho"), "act"), "pick_up": (("lấy",), "act"), "invite": (("mời",), "act"),
+    "paint": (("vẽ",), "act"), "cook": (("nấu",), "act"), "look_for": (("tìm", "tìm kiếm"), "act"),
     "forget": (("quên", "bỏ quên"), "event"),
-    "give": (("đưa", "trao"), "act"),
-    "show": (("cho",), "act"),
-    "bring": (("mang", "đem"), "act"),
-    "send": (("gửi",), "act"),
-    "sleep": (("ngủ",), "act"),
-    "work": (("làm việc",), "act"),
-    "wait": (("đợi", "chờ"), "act"),
-    "sing": (("hát", "ca hát"), "act"),
-    "laugh": (("cười",), "act"),
-    "dance": (("nhảy múa", "khiêu vũ"), "act"),
-    "live": (("sống",), "state"),
-    "get_up": (("thức dậy", "ngủ dậy"), "event"),
-    "go": (("đi",), "act"),
-    "travel": (("đi du lịch", "du lịch"), "act"),
-    "arrive": (("đến", "tới"), "event"),
-    "come_back": (("trở về", "quay về"), "event"),
-    "run": (("chạy",), "act"),
-    "be": (("là",), "state"),
-    "be_at": (("ở",), "state"),
-    "say": (("nói",), "event"),
-    "think": (("nghĩ", "cho"), "state"),
-    "believe": (("tin",), "state"),
+    "give": (("đưa", "trao"), "act"), "show": (("cho",), "act"), "bring": (("mang", "đem"), "act"), "send": (("gửi",), "act"),
+    "sleep": (("ngủ",), "act"), "work": (("làm việc",), "act"), "wait": (("đợi", "chờ"), "act"),
+    "sing": (("hát", "ca hát"), "act"), "laugh": (("cười",), "act"), "dance": (("nhảy múa", "khiêu vũ"), "act"),
+    "live": (("sống",), "state"), "get_up": (("thức dậy", "ngủ dậy"), "event"),
+    "go": (("đi",), "act"), "travel": (("đi du lịch", "du lịch"), "act"), "arrive": (("đến", "tới"), "event"),
+    "come_back": (("trở về", "quay về"), "event"), "run": (("chạy",), "act"),
+    "be": (("là",), "state"), "be_at": (("ở",), "state"),
+    "say": (("nói",), "event"), "think": (("nghĩ", "cho"), "state"), "believe": (("tin",), "state"),
     "hope": (("hy vọng", "mong"), "state"),
 }
-BY_OBJECT = {
-    ("pick_up", "person"): ("đón",),
-    ("carry", "bag"): ("xách", "mang"),
-    ("love", "thing"): ("rất thích", "yêu thích"),
-    ("clean", "cup"): ("rửa",),
-    ("clean", "car"): ("rửa", "lau"),
-    ("clean", "bicycle"): ("rửa", "lau"),
-    ("close", "book"): ("gấp",),
-    ("close", "umbrella"): ("gấp",),
-    ("open", "letter"): ("mở",),
-    ("cook", "egg"): ("nấu", "luộc"),
-}
+BY_OBJECT = {("pick_up", "person"): ("đón",), ("carry", "bag"): ("xách", "mang"), ("love", "thing"): ("rất thích", "yêu thích"),
+             ("clean", "cup"): ("rửa",), ("clean", "car"): ("rửa", "lau"),
+             ("clean", "bicycle"): ("rửa", "lau"), ("close", "book"): ("gấp",), ("close", "umbrella"): ("gấp",),
+             ("open", "letter"): ("mở",), ("cook", "egg"): ("nấu", "luộc")}
 MAIN = ("main", "then")
 MODALS = {"want": ("muốn",), "can": ("có thể",), "must": ("phải",)}
 NOT_MODALS = {"want": ("không muốn",), "can": ("không thể",), "must": ("không được",)}
@@ -318,12 +191,7 @@ def _forms(adjective: str, concept: str) -> tuple[str, ...]:
 
 
 # Feelings and age beside a person's noun, where the bare word would read as a predicate.
-BESIDE = {
-    "tired": ("mệt mỏi",),
-    "happy": ("vui vẻ", "hạnh phúc"),
-    "old": ("lớn tuổi", "già"),
-    "young": ("trẻ", "trẻ tuổi"),
-}
+BESIDE = {"tired": ("mệt mỏi",), "happy": ("vui vẻ", "hạnh phúc"), "old": ("lớn tuổi", "già"), "young": ("trẻ", "trẻ tuổi")}
 
 
 def _adjectives(adjectives: Sequence[str], concept: str, slot: str, pick: Pick) -> str:
@@ -362,13 +230,7 @@ def _owner(owner: Entity, slot: str, near: bool, pick: Pick) -> str:
 
 
 def _np(
-    entity: Entity,
-    slot: str,
-    pick: Pick,
-    path: str,
-    none: bool = False,
-    many: bool = False,
-    point: bool = False,
+    entity: Entity, slot: str, pick: Pick, path: str, none: bool = False, many: bool = False, point: bool = False,
     own: bool = False,
 ) -> list[Piece]:
     """A noun phrase. `none`: an indefinite one under negation (quyển sách nào); `many`: "how many" is
@@ -446,14 +308,8 @@ def _np(
     inner = slot if slot.endswith(".relative") else f"{slot}.relative"
     clause = entity.relative
     out = [Piece(" ".join([head, *after]), slot)]
-    said = [
-        Piece(p.text, inner) for p in _clause(clause, inner, pick, f"{path}.relative", "relative", entity)
-    ]
-    if (
-        not isinstance(clause.subject, Gap)
-        or pick(f"{path}.that", (False, True), (2, 1))
-        or clause.verb == "be"
-    ):
+    said = [Piece(p.text, inner) for p in _clause(clause, inner, pick, f"{path}.relative", "relative", entity)]
+    if not isinstance(clause.subject, Gap) or pick(f"{path}.that", (False, True), (2, 1)) or clause.verb == "be":
         out.append(Piece("mà", inner))
     return [*out, *said, *([Piece(end, slot)] if end else [])]
 
@@ -520,13 +376,7 @@ def _same(a: object, b: object) -> bool:
 
 
 def _clause(
-    clause: Clause,
-    slot: str,
-    pick: Pick,
-    path: str,
-    role: str = "main",
-    head: Entity | None = None,
-    drop: bool = False,
+    clause: Clause, slot: str, pick: Pick, path: str, role: str = "main", head: Entity | None = None, drop: bool = False
 ) -> list[Piece]:
     """A clause. `role` is "main", "then" (with a nếu clause), "sub" (after khi, nếu) or "relative"; `head` the noun that a gap stands for; `drop`
     leaves the subject unsaid."""
@@ -578,13 +428,8 @@ def _clause(
         obj = [Piece("ai", B)]
         concept = "Anna"
     elif isinstance(target, Entity):
-        own = bool(
-            target.owner
-            and asks != "who"
-            and isinstance(who, Entity)
-            and not who.pronoun
-            and _same(target.owner, who)
-        )
+        own = bool(target.owner and asks != "who" and isinstance(who, Entity) and not who.pronoun
+                   and _same(target.owner, who))
         obj = _np(target, B, pick, f"{path}.object", none=neg, many=asks == "how_many", own=own)
     to: list[Piece] = []
     if asks == "whom" and gives:
@@ -602,13 +447,8 @@ def _clause(
     relation = place.relation if place else "at"
     use = "at"
     if verb in ("go", "travel", "run", "come_back") or (verb is not None and relation == "to"):
-        use = (
-            "goal"
-            if (relation in ("to", "near", "behind", "in_front_of") and verb != "run")
-            or relation == "to"
-            or (where and verb == "go")
-            else "at"
-        )
+        use = "goal" if (relation in ("to", "near", "behind", "in_front_of") and verb != "run") or relation == "to" \
+            or (where and verb == "go") else "at"
     if verb == "arrive":
         use = "bare"
     if verb == "come_back" and relation == "to":
@@ -684,21 +524,10 @@ def _clause(
             question.insert(0, Piece(",", "mark"))
 
     if verb == "be":
-        return [
-            *before,
-            *subject,
-            *_copula(clause, path, pick, lead, V, at("complement"), head),
-            *after,
-            *question,
-        ]
+        return [*before, *subject, *_copula(clause, path, pick, lead, V, at("complement"), head), *after, *question]
     if verb == "be_at":
-        new = (
-            isinstance(who, Entity)
-            and not who.definite
-            and not who.pronoun
-            and who.owner is None
-            and who.concept not in (*NAMES, *SPEAKERS)
-        )
+        new = isinstance(who, Entity) and not who.definite and not who.pronoun and who.owner is None and \
+            who.concept not in (*NAMES, *SPEAKERS)
         if new and role in MAIN and place and asks is None and not clause.modal and subject:
             # Trong công viên có một đứa trẻ.
             there = [Piece(_place(place, f"{path}.place", pick, False, "at"), at("place"))]
@@ -737,14 +566,8 @@ def _clause(
         early, spot = spot, []
         if pick(f"{path}.comma", (True, False), (2, 1)):
             early.append(Piece(",", "mark"))
-    if (
-        manner
-        and obj
-        and clause.adverb in ("quickly", "slowly", "carefully")
-        and not manner[0].text.startswith("một cách")
-        and not gives
-        and pick(f"{path}.how", (False, True), (2, 1))
-    ):
+    if manner and obj and clause.adverb in ("quickly", "slowly", "carefully") \
+            and not manner[0].text.startswith("một cách") and not gives and pick(f"{path}.how", (False, True), (2, 1)):
         return [*before, *early, *subject, *lead, *manner, *core, *spot, *after, *question]
     return [*before, *early, *subject, *lead, *core, *manner, *spot, *after, *question]
 
@@ -764,15 +587,7 @@ def _copula(
 
 
 def _giving(
-    clause: Clause,
-    verb: str,
-    stem: str,
-    obj: list[Piece],
-    to: list[Piece],
-    pick: Pick,
-    path: str,
-    V: str,
-    R: str,
+    clause: Clause, verb: str, stem: str, obj: list[Piece], to: list[Piece], pick: Pick, path: str, V: str, R: str
 ) -> list[Piece]:
     """gửi cho David một lá thư, gửi lá thư cho David."""
     if verb == "show":
@@ -791,9 +606,7 @@ def _giving(
 def _pronouns(clause: Clause) -> bool:
     """Whether the clause refers back by a pronoun."""
     for entity in (clause.subject, clause.object, clause.recipient):
-        if isinstance(entity, Entity) and (
-            entity.pronoun or (entity.owner is not None and entity.owner.pronoun)
-        ):
+        if isinstance(entity, Entity) and (entity.pronoun or (entity.owner is not None and entity.owner.pronoun)):
             return True
     return False
 
@@ -807,14 +620,8 @@ def pieces(sentence: Sentence, pick: Pick) -> list[Piece]:
     return [*_body(main, second, link, pick), mark]
 
 
-WORDS = {
-    "that": ("rằng", "là"),
-    "because": ("vì", "bởi vì"),
-    "when": ("khi", "lúc"),
-    "if": ("nếu",),
-    "and": ("và",),
-    "but": ("nhưng", "nhưng mà"),
-}
+WORDS = {"that": ("rằng", "là"), "because": ("vì", "bởi vì"), "when": ("khi", "lúc"), "if": ("nếu",), "and": ("và",),
+         "but": ("nhưng", "nhưng mà")}
 
 
 def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> list[Piece]:
@@ -855,93 +662,50 @@ def join(pieces: Sequence[Piece]) -> str:
 # --- phrases ----------------------------------------------------------------------------
 
 PHRASES: dict[str, tuple[str, ...]] = {
-    "translate": (
-        "Hãy dịch sang {language}: {text}",
-        "Dịch câu sau sang {language}: {text}",
-        "Câu này nói thế nào bằng {language}? {text}",
-    ),
-    "summarize": (
-        "Hãy tóm tắt đoạn văn sau bằng một câu: {text}",
-        "Tóm tắt đoạn văn này: {text}",
-        "Hãy nêu ý chính của đoạn sau: {text}",
-    ),
+    "translate": ("Hãy dịch sang {language}: {text}", "Dịch câu sau sang {language}: {text}",
+                  "Câu này nói thế nào bằng {language}? {text}"),
+    "summarize": ("Hãy tóm tắt đoạn văn sau bằng một câu: {text}", "Tóm tắt đoạn văn này: {text}",
+                  "Hãy nêu ý chính của đoạn sau: {text}"),
     "summary_opening": ("", "Tóm lại:", "Nói ngắn gọn:"),
-    "answer_question": (
-        "Hãy đọc: {text} Câu hỏi: {question}",
-        "Đọc đoạn văn rồi trả lời câu hỏi. {text} Câu hỏi: {question}",
-        "Dựa vào đoạn văn, hãy trả lời: {text} {question}",
-    ),
+    "answer_question": ("Hãy đọc: {text} Câu hỏi: {question}", "Đọc đoạn văn rồi trả lời câu hỏi. {text} Câu hỏi: {question}",
+                        "Dựa vào đoạn văn, hãy trả lời: {text} {question}"),
     "passage": ("[{number}] {text}", "({number}) {text}"),
-    "use_passages": (
-        "Hãy dùng các đoạn văn để trả lời. {passages} Câu hỏi: {question}",
-        "Đọc các đoạn sau rồi trả lời câu hỏi. {passages} Câu hỏi: {question}",
-    ),
-    "from_passage": (
-        "Đoạn {number} viết: {answer}",
-        "Theo đoạn {number}: {answer}",
-        "Đoạn {number} cho biết: {answer}",
-    ),
+    "use_passages": ("Hãy dùng các đoạn văn để trả lời. {passages} Câu hỏi: {question}",
+                     "Đọc các đoạn sau rồi trả lời câu hỏi. {passages} Câu hỏi: {question}"),
+    "from_passage": ("Đoạn {number} viết: {answer}", "Theo đoạn {number}: {answer}", "Đoạn {number} cho biết: {answer}"),
     "solve": ("{problem}", "Hãy giải từng bước: {problem}", "Hãy trình bày các bước giải: {problem}"),
     "step_first": ("Trước hết, {equation}.", "Đầu tiên, ta có {equation}.", "Bước một: {equation}."),
     "step_next": ("Sau đó, {equation}.", "Tiếp theo, ta có {equation}.", "Rồi {equation}."),
     "conclusion": ("Vậy: {sentence}", "Do đó: {sentence}", "Kết luận: {sentence}"),
-    "tell_about": (
-        "Hãy kể cho tôi nghe về {who}.",
-        "Bạn có thể kể về {who} không?",
-        "Cho tôi biết đôi điều về {who}.",
-    ),
+    "tell_about": ("Hãy kể cho tôi nghe về {who}.", "Bạn có thể kể về {who} không?", "Cho tôi biết đôi điều về {who}."),
     "tell_opening": ("", "Vâng.", "Tất nhiên rồi.", "Rất sẵn lòng."),
     "ask_more": ("Cảm ơn bạn. {question}", "Cho tôi hỏi thêm: {question}", "Còn một điều nữa: {question}"),
     "write_code": ("{task}", "Nhờ bạn giúp tôi: {task}", "Chào bạn! {task} Cảm ơn!"),
     "code_opening": ("Đây là hàm cần viết:", "Hàm như sau:", "Mã như sau:"),
 }
 CODE_TASKS: dict[str, tuple[str, ...]] = {
-    "sum": (
-        "Viết hàm Python {name} trả về tổng các số trong danh sách {a}.",
-        "Hãy viết một hàm Python tên là {name} để tính tổng các số của danh sách {a}.",
-    ),
-    "product": (
-        "Viết hàm Python {name} trả về tích các số trong danh sách {a}.",
-        "Hãy viết một hàm Python tên là {name} để tính tích các số của danh sách {a}.",
-    ),
-    "maximum": (
-        "Viết hàm Python {name} trả về số lớn nhất trong danh sách {a}.",
-        "Hãy viết một hàm Python tên là {name} để tìm số lớn nhất của danh sách {a}.",
-    ),
-    "minimum": (
-        "Viết hàm Python {name} trả về số nhỏ nhất trong danh sách {a}.",
-        "Hãy viết một hàm Python tên là {name} để tìm số nhỏ nhất của danh sách {a}.",
-    ),
-    "average": (
-        "Viết hàm Python {name} trả về trung bình cộng của các số trong danh sách {a}.",
-        "Hãy viết một hàm Python tên là {name} để tính trung bình cộng của danh sách {a}.",
-    ),
-    "count_above": (
-        "Viết hàm Python {name} trả về số lượng các số lớn hơn {k} trong danh sách {a}.",
-        "Hãy viết một hàm Python tên là {name} để đếm xem danh sách {a} có bao nhiêu số lớn hơn {k}.",
-    ),
-    "keep_even": (
-        "Viết hàm Python {name} trả về các số chẵn trong danh sách {a}.",
-        "Hãy viết một hàm Python tên là {name} để lấy ra các số chẵn của danh sách {a}.",
-    ),
-    "keep_below": (
-        "Viết hàm Python {name} trả về các số nhỏ hơn {k} trong danh sách {a}.",
-        "Hãy viết một hàm Python tên là {name} để lấy ra các số của danh sách {a} nhỏ hơn {k}.",
-    ),
-    "scale": (
-        "Viết hàm Python {name} trả về danh sách {a} với mỗi số được nhân với {k}.",
-        "Hãy viết một hàm Python tên là {name} để nhân mỗi số của danh sách {a} với {k}.",
-    ),
-    "shift": (
-        "Viết hàm Python {name} trả về danh sách {a} với mỗi số được cộng thêm {k}.",
-        "Hãy viết một hàm Python tên là {name} để cộng {k} vào mỗi số của danh sách {a}.",
-    ),
-    "reverse": (
-        "Viết hàm Python {name} trả về danh sách {a} theo thứ tự ngược lại.",
-        "Hãy viết một hàm Python tên là {name} để đảo ngược danh sách {a}.",
-    ),
-    "contains": (
-        "Viết hàm Python {name} cho biết danh sách {a} có chứa số {k} hay không.",
-        "Hãy viết một hàm Python tên là {name} để kiểm tra xem số {k} có trong danh sách {a} không.",
-    ),
+    "sum": ("Viết hàm Python {name} trả về tổng các số trong danh sách {a}.",
+            "Hãy viết một hàm Python tên là {name} để tính tổng các số của danh sách {a}."),
+    "product": ("Viết hàm Python {name} trả về tích các số trong danh sách {a}.",
+                "Hãy viết một hàm Python tên là {name} để tính tích các số của danh sách {a}."),
+    "maximum": ("Viết hàm Python {name} trả về số lớn nhất trong danh sách {a}.",
+                "Hãy viết một hàm Python tên là {name} để tìm số lớn nhất của danh sách {a}."),
+    "minimum": ("Viết hàm Python {name} trả về số nhỏ nhất trong danh sách {a}.",
+                "Hãy viết một hàm Python tên là {name} để tìm số nhỏ nhất của danh sách {a}."),
+    "average": ("Viết hàm Python {name} trả về trung bình cộng của các số trong danh sách {a}.",
+                "Hãy viết một hàm Python tên là {name} để tính trung bình cộng của danh sách {a}."),
+    "count_above": ("Viết hàm Python {name} trả về số lượng các số lớn hơn {k} trong danh sách {a}.",
+                    "Hãy viết một hàm Python tên là {name} để đếm xem danh sách {a} có bao nhiêu số lớn hơn {k}."),
+    "keep_even": ("Viết hàm Python {name} trả về các số chẵn trong danh sách {a}.",
+                  "Hãy viết một hàm Python tên là {name} để lấy ra các số chẵn của danh sách {a}."),
+    "keep_below": ("Viết hàm Python {name} trả về các số nhỏ hơn {k} trong danh sách {a}.",
+                   "Hãy viết một hàm Python tên là {name} để lấy ra các số của danh sách {a} nhỏ hơn {k}."),
+    "scale": ("Viết hàm Python {name} trả về danh sách {a} với mỗi số được nhân với {k}.",
+              "Hãy viết một hàm Python tên là {name} để nhân mỗi số của danh sách {a} với {k}."),
+    "shift": ("Viết hàm Python {name} trả về danh sách {a} với mỗi số được cộng thêm {k}.",
+              "Hãy viết một hàm Python tên là {name} để cộng {k} vào mỗi số của danh sách {a}."),
+    "reverse": ("Viết hàm Python {name} trả về danh sách {a} theo thứ tự ngược lại.",
+                "Hãy viết một hàm Python tên là {name} để đảo ngược danh sách {a}."),
+    "contains": ("Viết hàm Python {name} cho biết danh sách {a} có chứa số {k} hay không.",
+                 "Hãy viết một hàm Python tên là {name} để kiểm tra xem số {k} có trong danh sách {a} không."),
 }

@@ -73,48 +73,14 @@ OBJECTS: dict[str, tuple[str, ...]] = {
     "open": ("door", "window", "box", "bag", "letter", "book", "gift", "umbrella"),
     "close": ("door", "window", "box", "bag", "book", "umbrella"),
     "clean": (
-        "car",
-        "bicycle",
-        "bag",
-        "chair",
-        "table",
-        "lamp",
-        "clock",
-        "window",
-        "door",
-        "machine",
-        "boat",
-        "cup",
-        "shoe",
-        "camera",
+        "car", "bicycle", "bag", "chair", "table", "lamp", "clock", "window", "door", "machine", "boat", "cup",
+        "shoe", "camera",
     ),
     "repair": (
-        "machine",
-        "car",
-        "bicycle",
-        "clock",
-        "phone",
-        "lamp",
-        "camera",
-        "boat",
-        "door",
-        "window",
-        "chair",
+        "machine", "car", "bicycle", "clock", "phone", "lamp", "camera", "boat", "door", "window", "chair",
         "umbrella",
     ),
-    "carry": (
-        "bag",
-        "chair",
-        "table",
-        "lamp",
-        "box",
-        "picture",
-        "gift",
-        "umbrella",
-        "book",
-        "bicycle",
-        "boat",
-    ),
+    "carry": ("bag", "chair", "table", "lamp", "box", "picture", "gift", "umbrella", "book", "bicycle", "boat"),
     "lose": _SMALL,
     "need": (*_GOODS, "key", *FOOD, "milk", "water", "coffee"),
     "love": (*NAMES, *ANIMALS, "flower", "book", "car", *KIN),
@@ -129,46 +95,10 @@ OBJECTS: dict[str, tuple[str, ...]] = {
     "cook": ("soup", "fish", "rice", "egg"),
     "look_for": (*_SMALL, "dog", "cat", "child", "doctor", "teacher", "friend", "clock", "lamp"),
     "forget": ("key", "bag", "ticket", "umbrella", "phone", "coat", "book", "map", "camera", "gift"),
-    "give": (
-        *_SMALL,
-        "flower",
-        "cup",
-        "box",
-        "picture",
-        "bicycle",
-        "clock",
-        "newspaper",
-        "lamp",
-        "key",
-        "letter",
-        "apple",
-        "cake",
-        "water",
-        "tea",
-        "egg",
-        "bread",
-    ),
+    "give": (*_SMALL, "flower", "cup", "box", "picture", "bicycle", "clock", "newspaper", "lamp", "key", "letter", "apple", "cake", "water", "tea", "egg", "bread"),
     "show": ("picture", "book", "letter", "map", "car", "camera", "clock", "boat", "gift", "ticket", "phone"),
-    "bring": (
-        "book",
-        "letter",
-        "newspaper",
-        "map",
-        "chair",
-        "flower",
-        "gift",
-        "cup",
-        "umbrella",
-        "coat",
-        "bag",
-        "bread",
-        "soup",
-        "cake",
-        "water",
-        "tea",
-        "coffee",
-        "milk",
-    ),
+    "bring": ("book", "letter", "newspaper", "map", "chair", "flower", "gift", "cup", "umbrella", "coat", "bag",
+              "bread", "soup", "cake", "water", "tea", "coffee", "milk"),
     "send": ("letter", "picture", "gift", "book", "ticket", "flower", "map", "box"),
 }
 _ALL = tuple(PLACES)
@@ -202,21 +132,8 @@ WHERE: dict[str, tuple[str, ...]] = {
     "come_back": _GOALS, "run": ("park", "forest", "street", "station", "house", "river", "bridge", "garden", "school"),
     "be_at": _ALL,
 }  # fmt: skip
-_LANDMARKS = (
-    "house",
-    "school",
-    "market",
-    "station",
-    "hospital",
-    "library",
-    "museum",
-    "hotel",
-    "bridge",
-    "shop",
-)
-_AROUND = frozenset(
-    ("wait", "meet", "see", "find", "live", "be_at", "lose", "sing", "work")
-)  # near, behind, ...
+_LANDMARKS = ("house", "school", "market", "station", "hospital", "library", "museum", "hotel", "bridge", "shop")
+_AROUND = frozenset(("wait", "meet", "see", "find", "live", "be_at", "lose", "sing", "work"))  # near, behind, ...
 
 _LOOK = ("old", "new", "big", "small", "beautiful")
 _COLOURS = ("red", "blue", "green", "white", "black")
@@ -274,11 +191,9 @@ _UNFIT = {
     "write": frozenset(("old", "new", "heavy", "expensive", "cheap")), "cook": frozenset(("warm", "cold", "old")),
     **dict.fromkeys(("buy", "sell", "find"), frozenset(("warm", "cold"))),
 }  # fmt: skip
-_ONE_BY_ONE = frozenset(
-    ("open", "close", "repair", "forget", "look_for", "love", "clean")
-)  # not twelve at once
+_ONE_BY_ONE = frozenset(("open", "close", "repair", "forget", "look_for", "love", "clean"))  # not twelve at once
 # Between two people, what comes first: nobody looks for somebody who is already there.
-_NEARER = {"look_for": 0, "call": 1, "see": 2, "meet": 3, "pick_up": 4, "visit": 4, "help": 4}
+_NEARER = {"look_for": 0, "call": 1,  "see": 2, "meet": 3, "pick_up": 4, "visit": 4, "help": 4}
 # What may be the reason for doing something: a feeling, or what the same person does.
 _REASONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sleep", "wait", "drink"), ("tired",)), "come_back": ("tired", "look_for"),
@@ -461,9 +376,7 @@ def _relative(rng: random.Random, head: Entity, tense: Tense, avoid: frozenset[s
     who = person(rng, avoid)
     who = replace(who, adjectives=(), definite=True)
     verb = draw(rng, verbs)
-    return Clause(
-        verb, who, Gap(), tense="present" if verb in ("know", "need") and when == "present" else "past"
-    )
+    return Clause(verb, who, Gap(), tense="present" if verb in ("know", "need") and when == "present" else "past")
 
 
 def _clause(
@@ -506,14 +419,7 @@ def _clause(
     taken = avoid | {subject.concept} | ({subject.owner.concept} if subject.owner else frozenset())
     negated = rng.random() < 0.1
     modal = None
-    if (
-        not plain
-        and verb not in _STATIVE
-        and when != "future"
-        and not negated
-        and verb not in _MISHAPS
-        and rng.random() < 0.12
-    ):
+    if not plain and verb not in _STATIVE and when != "future" and not negated and verb not in _MISHAPS and rng.random() < 0.12:
         modal = draw(rng, ("want", "can", "must"))
         if subject.concept in ANIMALS and modal == "must":
             modal = "want"
@@ -528,9 +434,7 @@ def _clause(
         concept = draw(rng, options or OBJECTS[verb])
         item = thing(rng, concept)
         if concept not in DRINKS:
-            item = replace(
-                item, adjectives=tuple(a for a in item.adjectives if a not in _UNFIT.get(verb, ()))
-            )
+            item = replace(item, adjectives=tuple(a for a in item.adjectives if a not in _UNFIT.get(verb, ())))
         if negated or modal or verb in _ONE_BY_ONE or (verb == "write" and concept == "book"):
             item = replace(item, counted=False, number=item.number if not item.counted else 1)
         if verb == "have":
@@ -649,9 +553,7 @@ def _refers_back(clause: Clause) -> Entity | None:
     if subject.concept in SPEAKERS:
         return Entity(subject.concept)
     sex = _sex(subject)
-    others = [
-        e for e in _mentioned(clause) if e is not subject and not (e.pronoun and e.concept == subject.concept)
-    ]
+    others = [e for e in _mentioned(clause) if e is not subject and not (e.pronoun and e.concept == subject.concept)]
     if sex is None or any(_is_person(e) and (_sex(e) in (sex, None)) for e in others):
         return None
     return Entity(subject.concept, pronoun=True)
@@ -674,19 +576,7 @@ def _joined(rng: random.Random, split: Split | None, main: Clause, link: str) ->
         verbs = ("come_back", "arrive", "sing", "call", "open", "find", "sleep", "see", "get_up", "visit", "laugh",
                  "buy", "eat", "cook", "work", "meet", "help", "dance", "bring")  # fmt: skip
         if main.tense == "past":
-            verbs = (
-                "come_back",
-                "arrive",
-                "call",
-                "open",
-                "find",
-                "see",
-                "get_up",
-                "close",
-                "meet",
-                "forget",
-                "lose",
-            )
+            verbs = ("come_back", "arrive", "call", "open", "find", "see", "get_up", "close", "meet", "forget", "lose")
     verbs = tuple(v for v in verbs if v != main.verb)
 
     def make() -> Clause | None:
@@ -700,9 +590,7 @@ def _joined(rng: random.Random, split: Split | None, main: Clause, link: str) ->
         options = verbs if link != "because" else _others_reasons(main)
         if not options:
             return None
-        clause = _clause(
-            rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=options
-        )
+        clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=options)
         if clause.verb == "be" and link in ("because", "and", "but"):
             clause = replace(clause, complement=draw(rng, _FEELINGS))
         if link in ("when", "if", "because"):
@@ -909,9 +797,7 @@ def _mention(rng: random.Random, scene: _Scene, who: Entity, pronoun_share: floa
     if who.concept not in scene.told:
         return who
     sex = _sex(who)
-    rivals = [
-        p for p in (*scene.people, *scene.extras) if p.concept != who.concept and p.concept in scene.told
-    ]
+    rivals = [p for p in (*scene.people, *scene.extras) if p.concept != who.concept and p.concept in scene.told]
     clear = sex is not None and all(_sex(p) not in (sex, None) for p in rivals)
     if clear and scene.last == who.concept and rng.random() < pronoun_share:
         return Entity(who.concept, pronoun=True)
@@ -987,9 +873,7 @@ def _event(rng: random.Random, scene: _Scene, tense: Tense, time: str | None) ->
                  if v not in recent and not (v == "find" and tense == "present"))  # fmt: skip
     clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=avoid, verbs=things)
     if isinstance(clause.object, Entity) and clause.object.owner is None:
-        clause = replace(
-            clause, object=replace(clause.object, definite=clause.object.concept in ("door", "window"))
-        )
+        clause = replace(clause, object=replace(clause.object, definite=clause.object.concept in ("door", "window")))
     got = clause.object
     if isinstance(got, Entity) and got.owner and got.owner.pronoun and not _clear(scene, clause, got.owner):
         clause = replace(clause, object=replace(got, owner=None, definite=False))
@@ -1038,9 +922,7 @@ def story(rng: random.Random, split: Split | None, n: int) -> list[Sentence]:
                 kind = rng.choice(("because", "and", "but"))
                 second = _until(split, partial(_aside, rng, back, tense, kind, clause, scene.verbs), 200)
                 if second and any(
-                    _is_person(e)
-                    and e.concept != back.concept
-                    and not (e.pronoun and _clear(scene, clause, e))
+                    _is_person(e) and e.concept != back.concept and not (e.pronoun and _clear(scene, clause, e))
                     for e in _mentioned(second)
                 ):
                     second = None  # a new person only in passing would make later pronouns unclear
@@ -1097,9 +979,7 @@ def _reason(rng: random.Random, subject: Entity, tense: Tense, main: Clause) -> 
         return None
     if main.verb == "open" and isinstance(item, Entity) and item.concept not in ("box", "bag", "door"):
         return None
-    clause = _clause(
-        rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=(kind,)
-    )
+    clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=(kind,))
     return replace(clause, negated=False, place=None)
 
 
@@ -1118,14 +998,10 @@ def _aside(
     verbs = tuple(v for v in verbs if v != main.verb and v not in recent)
     if not verbs:
         return None
-    clause = _clause(
-        rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=verbs
-    )
+    clause = _clause(rng, subject=subject, tense=tense, time=None, plain=True, avoid=_taken(main), verbs=verbs)
     if isinstance(clause.object, Entity):
         adjectives = clause.object.adjectives if link == "and" else ()
-        clause = replace(
-            clause, object=replace(clause.object, definite=False, counted=False, adjectives=adjectives)
-        )
+        clause = replace(clause, object=replace(clause.object, definite=False, counted=False, adjectives=adjectives))
     if tense == "past" and clause.adverb in ("often", "always"):
         clause = replace(clause, adverb=None)
     if clause.verb == "be":

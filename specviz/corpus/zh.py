@@ -32,286 +32,122 @@ from specviz.corpus.meaning import (
 )
 
 CODE = "zh"
-LANGUAGES = {
-    "en": "英语",
-    "de": "德语",
-    "fr": "法语",
-    "es": "西班牙语",
-    "zh": "中文",
-    "ja": "日语",
-    "vi": "越南语",
-}
+LANGUAGES = {"en": "英语", "de": "德语", "fr": "法语", "es": "西班牙语", "zh": "中文", "ja": "日语", "vi": "越南语"}
 
 # --- words ------------------------------------------------------------------------------
 
 NAME_WORDS = {
-    "Anna": "安娜",
-    "Ben": "本恩",
-    "Clara": "克拉拉",
-    "David": "大卫",
-    "Emma": "艾玛",
-    "Felix": "菲利克斯",
-    "Julia": "朱莉娅",
-    "Leo": "利奥",
-    "Maria": "玛丽亚",
-    "Paul": "保罗",
-    "Sara": "萨拉",
-    "Tom": "汤姆",
+    "Anna": "安娜", "Ben": "本恩", "Clara": "克拉拉", "David": "大卫", "Emma": "艾玛", "Felix": "菲利克斯",
+    "Julia": "朱莉娅", "Leo": "利奥", "Maria": "玛丽亚", "Paul": "保罗", "Sara": "萨拉", "Tom": "汤姆",
 }
 SPEAKER_WORDS = {"i": "我", "you": "你", "we": "我们"}
 # concept: (measure word, nouns, the most usual first)
 NOUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "child": ("个", ("孩子", "小孩")),
-    "woman": ("个", ("女人", "女子")),
-    "man": ("个", ("男人",)),
-    "girl": ("个", ("女孩", "姑娘")),
-    "boy": ("个", ("男孩",)),
-    "friend": ("个", ("朋友",)),
-    "neighbor": ("个", ("邻居",)),
-    "doctor": ("位", ("医生", "大夫")),
-    "teacher": ("位", ("老师", "教师")),
-    "student": ("个", ("学生",)),
-    "farmer": ("个", ("农民", "农夫")),
-    "driver": ("个", ("司机",)),
-    "cook": ("个", ("厨师",)),
-    "painter": ("位", ("画家",)),
-    "guest": ("位", ("客人",)),
-    "mother": ("位", ("妈妈", "母亲")),
-    "father": ("位", ("爸爸", "父亲")),
-    "sister": ("个", ("姐姐",)),
+    "child": ("个", ("孩子", "小孩")), "woman": ("个", ("女人", "女子")), "man": ("个", ("男人",)),
+    "girl": ("个", ("女孩", "姑娘")), "boy": ("个", ("男孩",)), "friend": ("个", ("朋友",)),
+    "neighbor": ("个", ("邻居",)), "doctor": ("位", ("医生", "大夫")), "teacher": ("位", ("老师", "教师")),
+    "student": ("个", ("学生",)), "farmer": ("个", ("农民", "农夫")), "driver": ("个", ("司机",)),
+    "cook": ("个", ("厨师",)), "painter": ("位", ("画家",)), "guest": ("位", ("客人",)),
+    "mother": ("位", ("妈妈", "母亲")), "father": ("位", ("爸爸", "父亲")), "sister": ("个", ("姐姐",)),
     "brother": ("个", ("哥哥",)),
-    "dog": ("只", ("狗",)),
-    "cat": ("只", ("猫",)),
-    "horse": ("匹", ("马",)),
-    "bird": ("只", ("鸟",)),
-    "bread": ("块", ("面包",)),
-    "apple": ("个", ("苹果",)),
-    "cheese": ("块", ("奶酪",)),
-    "soup": ("碗", ("汤",)),
-    "cake": ("块", ("蛋糕",)),
-    "fish": ("条", ("鱼",)),
-    "rice": ("碗", ("米饭",)),
-    "egg": ("个", ("鸡蛋",)),
-    "water": ("杯", ("水",)),
-    "tea": ("杯", ("茶",)),
-    "coffee": ("杯", ("咖啡",)),
-    "milk": ("杯", ("牛奶",)),
-    "book": ("本", ("书",)),
-    "letter": ("封", ("信",)),
-    "newspaper": ("份", ("报纸",)),
-    "map": ("张", ("地图",)),
-    "car": ("辆", ("汽车", "车")),
-    "bicycle": ("辆", ("自行车",)),
-    "key": ("把", ("钥匙",)),
-    "bag": ("个", ("包",)),
-    "chair": ("把", ("椅子",)),
-    "table": ("张", ("桌子",)),
-    "lamp": ("盏", ("灯", "台灯")),
-    "clock": ("个", ("时钟", "钟")),
-    "ticket": ("张", ("票",)),
-    "picture": ("幅", ("画",)),
-    "phone": ("部", ("手机",)),
-    "umbrella": ("把", ("雨伞", "伞")),
-    "coat": ("件", ("大衣", "外套")),
-    "shoe": ("只", ("鞋", "鞋子")),
-    "gift": ("份", ("礼物",)),
-    "flower": ("朵", ("花",)),
-    "window": ("扇", ("窗户", "窗子")),
-    "door": ("扇", ("门",)),
-    "machine": ("台", ("机器",)),
-    "boat": ("条", ("船",)),
-    "cup": ("个", ("杯子",)),
-    "ball": ("个", ("球",)),
-    "box": ("个", ("箱子", "盒子")),
+    "dog": ("只", ("狗",)), "cat": ("只", ("猫",)), "horse": ("匹", ("马",)), "bird": ("只", ("鸟",)),
+    "bread": ("块", ("面包",)), "apple": ("个", ("苹果",)), "cheese": ("块", ("奶酪",)), "soup": ("碗", ("汤",)),
+    "cake": ("块", ("蛋糕",)), "fish": ("条", ("鱼",)), "rice": ("碗", ("米饭",)), "egg": ("个", ("鸡蛋",)),
+    "water": ("杯", ("水",)), "tea": ("杯", ("茶",)), "coffee": ("杯", ("咖啡",)), "milk": ("杯", ("牛奶",)),
+    "book": ("本", ("书",)), "letter": ("封", ("信",)), "newspaper": ("份", ("报纸",)), "map": ("张", ("地图",)),
+    "car": ("辆", ("汽车", "车")), "bicycle": ("辆", ("自行车",)), "key": ("把", ("钥匙",)),
+    "bag": ("个", ("包",)), "chair": ("把", ("椅子",)), "table": ("张", ("桌子",)), "lamp": ("盏", ("灯", "台灯")),
+    "clock": ("个", ("时钟", "钟")), "ticket": ("张", ("票",)), "picture": ("幅", ("画",)),
+    "phone": ("部", ("手机",)), "umbrella": ("把", ("雨伞", "伞")), "coat": ("件", ("大衣", "外套")),
+    "shoe": ("只", ("鞋", "鞋子")), "gift": ("份", ("礼物",)), "flower": ("朵", ("花",)),
+    "window": ("扇", ("窗户", "窗子")), "door": ("扇", ("门",)), "machine": ("台", ("机器",)),
+    "boat": ("条", ("船",)), "cup": ("个", ("杯子",)), "ball": ("个", ("球",)), "box": ("个", ("箱子", "盒子")),
     "camera": ("台", ("相机", "照相机")),
 }
 # concept: (measure word, nouns, what follows the noun for "at", what follows it as a goal or source)
 PLACES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
-    "house": ("座", ("房子",), ("里",), "那里"),
-    "school": ("所", ("学校",), ("", "里"), ""),
-    "market": ("个", ("市场",), ("上", "里"), ""),
-    "station": ("个", ("车站",), ("", "里"), ""),
-    "garden": ("个", ("花园",), ("里",), ""),
-    "kitchen": ("个", ("厨房",), ("里",), ""),
-    "park": ("个", ("公园",), ("里",), ""),
-    "city": ("座", ("城市",), ("里",), ""),
-    "village": ("个", ("村子", "村庄"), ("里",), ""),
-    "hospital": ("家", ("医院",), ("", "里"), ""),
-    "library": ("个", ("图书馆",), ("", "里"), ""),
-    "office": ("间", ("办公室",), ("", "里"), ""),
-    "river": ("条", ("河",), ("边",), "边"),
-    "bridge": ("座", ("桥",), ("上",), "上"),
-    "shop": ("家", ("商店",), ("", "里"), ""),
-    "museum": ("家", ("博物馆",), ("", "里"), ""),
-    "hotel": ("家", ("酒店", "旅馆"), ("", "里"), ""),
-    "street": ("条", ("街", "街道"), ("上",), "上"),
+    "house": ("座", ("房子",), ("里",), "那里"), "school": ("所", ("学校",), ("", "里"), ""),
+    "market": ("个", ("市场",), ("上", "里"), ""), "station": ("个", ("车站",), ("", "里"), ""),
+    "garden": ("个", ("花园",), ("里",), ""), "kitchen": ("个", ("厨房",), ("里",), ""),
+    "park": ("个", ("公园",), ("里",), ""), "city": ("座", ("城市",), ("里",), ""),
+    "village": ("个", ("村子", "村庄"), ("里",), ""), "hospital": ("家", ("医院",), ("", "里"), ""),
+    "library": ("个", ("图书馆",), ("", "里"), ""), "office": ("间", ("办公室",), ("", "里"), ""),
+    "river": ("条", ("河",), ("边",), "边"), "bridge": ("座", ("桥",), ("上",), "上"),
+    "shop": ("家", ("商店",), ("", "里"), ""), "museum": ("家", ("博物馆",), ("", "里"), ""),
+    "hotel": ("家", ("酒店", "旅馆"), ("", "里"), ""), "street": ("条", ("街", "街道"), ("上",), "上"),
     "forest": ("片", ("森林", "树林"), ("里",), ""),
 }
 AROUND = {"near": ("附近", "旁边"), "behind": ("后面",), "in_front_of": ("前面",)}
 
 # adjective: (before the noun, as a predicate after 很); several forms of each
 ADJECTIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "old": (("旧",), ("旧",)),
-    "new": (("新",), ("新",)),
-    "big": (("大",), ("大",)),
-    "small": (("小",), ("小",)),
-    "red": (("红色的", "红"), ("红色", "红")),
-    "blue": (("蓝色的", "蓝"), ("蓝色", "蓝")),
-    "green": (("绿色的", "绿"), ("绿色", "绿")),
-    "white": (("白色的", "白"), ("白色", "白")),
+    "old": (("旧",), ("旧",)), "new": (("新",), ("新",)), "big": (("大",), ("大",)), "small": (("小",), ("小",)),
+    "red": (("红色的", "红"), ("红色", "红")), "blue": (("蓝色的", "蓝"), ("蓝色", "蓝")),
+    "green": (("绿色的", "绿"), ("绿色", "绿")), "white": (("白色的", "白"), ("白色", "白")),
     "black": (("黑色的", "黑"), ("黑色", "黑")),
-    "heavy": (("沉重的", "很重的"), ("重", "沉")),
-    "expensive": (("昂贵的", "很贵的"), ("贵",)),
-    "cheap": (("便宜的",), ("便宜",)),
-    "beautiful": (("漂亮的", "美丽的"), ("漂亮", "美丽")),
-    "young": (("年轻的",), ("年轻",)),
-    "tired": (("疲惫的", "很累的"), ("累", "疲惫")),
-    "happy": (("高兴的", "快乐的"), ("高兴", "开心")),
-    "clean": (("干净的",), ("干净",)),
-    "empty": (("空的", "空"), ("空",)),
-    "warm": (("温暖的", "暖和的"), ("暖和", "温暖")),
-    "cold": (("冰冷的",), ("冷",)),
-    "good": (("好",), ("好",)),
-    "long": (("长长的", "很长的"), ("长",)),
+    "heavy": (("沉重的", "很重的"), ("重", "沉")), "expensive": (("昂贵的", "很贵的"), ("贵",)),
+    "cheap": (("便宜的",), ("便宜",)), "beautiful": (("漂亮的", "美丽的"), ("漂亮", "美丽")),
+    "young": (("年轻的",), ("年轻",)), "tired": (("疲惫的", "很累的"), ("累", "疲惫")),
+    "happy": (("高兴的", "快乐的"), ("高兴", "开心")), "clean": (("干净的",), ("干净",)),
+    "empty": (("空的", "空"), ("空",)), "warm": (("温暖的", "暖和的"), ("暖和", "温暖")),
+    "cold": (("冰冷的",), ("冷",)), "good": (("好",), ("好",)), "long": (("长长的", "很长的"), ("长",)),
 }
 CLASSIFYING = ("red", "blue", "green", "white", "black", "empty")  # 是红色的, not 很红色
 # These lose 的 next to the noun when another adjective precedes.
 LOOSE = ("红色的", "蓝色的", "绿色的", "白色的", "黑色的", "年轻的", "漂亮的", "便宜的", "干净的")
 
 ADVERBS = {
-    "quickly": ("很快地", "快速地"),
-    "slowly": ("慢慢地", "缓慢地"),
-    "carefully": ("小心地", "仔细地"),
-    "often": ("经常", "常常"),
-    "always": ("总是", "老是"),
-    "alone": ("一个人", "独自"),
+    "quickly": ("很快地", "快速地"), "slowly": ("慢慢地", "缓慢地"), "carefully": ("小心地", "仔细地"),
+    "often": ("经常", "常常"), "always": ("总是", "老是"), "alone": ("一个人", "独自"),
 }
 FREQUENT = ("often", "always")
-DAYS = {
-    "monday": "一",
-    "tuesday": "二",
-    "wednesday": "三",
-    "thursday": "四",
-    "friday": "五",
-    "saturday": "六",
-    "sunday": "日",
-}
+DAYS = {"monday": "一", "tuesday": "二", "wednesday": "三", "thursday": "四", "friday": "五", "saturday": "六",
+        "sunday": "日"}
 TIMES = {
-    "yesterday": ("昨天",),
-    "today": ("今天",),
-    "tomorrow": ("明天",),
-    "now": ("现在", "此刻"),
-    "this_morning": ("今天早上", "今天上午"),
-    "this_evening": ("今天晚上", "今晚"),
-    "last_week": ("上周", "上个星期"),
-    "next_week": ("下周", "下个星期"),
-    "every_day": ("每天", "天天"),
+    "yesterday": ("昨天",), "today": ("今天",), "tomorrow": ("明天",), "now": ("现在", "此刻"),
+    "this_morning": ("今天早上", "今天上午"), "this_evening": ("今天晚上", "今晚"),
+    "last_week": ("上周", "上个星期"), "next_week": ("下周", "下个星期"), "every_day": ("每天", "天天"),
     "at_night": ("夜里", "晚上"),
 } | {f"on_{day}": (f"星期{n}", f"周{n}") for day, n in DAYS.items()}
 HABITUAL = ("every_day", "at_night")
 
 # verb: (stems, kind). "act" can be under way (在看书); "event" is over at once; "state" takes no 了.
 VERBS: dict[str, tuple[tuple[str, ...], str]] = {
-    "have": (("有",), "state"),
-    "buy": (("买",), "act"),
-    "sell": (("卖",), "act"),
-    "see": (("看见", "看到"), "event"),
-    "find": (("找到", "发现"), "event"),
-    "eat": (("吃",), "act"),
-    "drink": (("喝",), "act"),
-    "read": (("看", "读"), "act"),
-    "write": (("写",), "act"),
-    "open": (("打开",), "event"),
-    "close": (("关上",), "event"),
-    "clean": (("擦",), "act"),
-    "repair": (("修理", "修"), "act"),
-    "carry": (("拿",), "act"),
-    "lose": (("弄丢", "丢"), "event"),
-    "need": (("需要",), "state"),
-    "love": (("喜爱", "爱"), "state"),
-    "know": (("认识",), "state"),
-    "meet": (("遇见", "遇到"), "event"),
-    "help": (("帮助", "帮"), "act"),
-    "visit": (("拜访", "看望"), "act"),
-    "call": (("打",), "act"),
-    "pick_up": (("取",), "event"),
-    "invite": (("邀请",), "event"),
-    "paint": (("画",), "act"),
-    "cook": (("做",), "act"),
-    "look_for": (("找", "寻找"), "act"),
+    "have": (("有",), "state"), "buy": (("买",), "act"), "sell": (("卖",), "act"),
+    "see": (("看见", "看到"), "event"), "find": (("找到", "发现"), "event"), "eat": (("吃",), "act"),
+    "drink": (("喝",), "act"), "read": (("看", "读"), "act"), "write": (("写",), "act"),
+    "open": (("打开",), "event"), "close": (("关上",), "event"), "clean": (("擦",), "act"),
+    "repair": (("修理", "修"), "act"), "carry": (("拿",), "act"), "lose": (("弄丢", "丢"), "event"),
+    "need": (("需要",), "state"), "love": (("喜爱", "爱"), "state"), "know": (("认识",), "state"),
+    "meet": (("遇见", "遇到"), "event"), "help": (("帮助", "帮"), "act"), "visit": (("拜访", "看望"), "act"),
+    "call": (("打",), "act"), "pick_up": (("取",), "event"), "invite": (("邀请",), "event"),
+    "paint": (("画",), "act"), "cook": (("做",), "act"), "look_for": (("找", "寻找"), "act"),
     "forget": (("忘记", "忘"), "event"),
-    "give": (("给",), "event"),
-    "show": (("看",), "event"),
-    "bring": (("带",), "event"),
-    "send": (("寄",), "event"),
-    "sleep": (("睡觉",), "act"),
-    "work": (("工作", "干活"), "act"),
-    "wait": (("等",), "act"),
-    "sing": (("唱歌",), "act"),
-    "laugh": (("笑",), "act"),
-    "dance": (("跳舞",), "act"),
-    "live": (("住",), "state"),
-    "get_up": (("起床",), "event"),
-    "go": (("去",), "event"),
-    "travel": (("旅行", "旅游"), "event"),
-    "arrive": (("到", "到达"), "event"),
-    "come_back": (("回",), "event"),
-    "run": (("跑",), "act"),
-    "be": (("是",), "state"),
-    "be_at": (("在",), "state"),
-    "say": (("说",), "state"),
-    "think": (("觉得", "认为"), "state"),
-    "believe": (("相信",), "state"),
+    "give": (("给",), "event"), "show": (("看",), "event"), "bring": (("带",), "event"), "send": (("寄",), "event"),
+    "sleep": (("睡觉",), "act"), "work": (("工作", "干活"), "act"), "wait": (("等",), "act"),
+    "sing": (("唱歌",), "act"), "laugh": (("笑",), "act"), "dance": (("跳舞",), "act"),
+    "live": (("住",), "state"), "get_up": (("起床",), "event"),
+    "go": (("去",), "event"), "travel": (("旅行", "旅游"), "event"), "arrive": (("到", "到达"), "event"),
+    "come_back": (("回",), "event"), "run": (("跑",), "act"),
+    "be": (("是",), "state"), "be_at": (("在",), "state"),
+    "say": (("说",), "state"), "think": (("觉得", "认为"), "state"), "believe": (("相信",), "state"),
     "hope": (("希望",), "state"),
 }
 # Verbs whose word depends on what is done to.
-BY_OBJECT = (
-    {
-        ("eat", "soup"): ("喝",),
-        ("read", "map"): ("看",),
-        ("pick_up", "person"): ("接",),
-        ("love", "person"): ("爱",),
-        ("carry", "bag"): ("提",),
-        ("close", "book"): ("合上",),
-        ("close", "umbrella"): ("收起",),
-    }
-    | {("clean", o): ("洗",) for o in ("coat", "cup", "shoe", "bag", "car", "bicycle")}
-    | {
-        ("carry", o): ("搬",)
-        for o in (
-            "chair",
-            "table",
-            "machine",
-            "box",
-            "boat",
-            "bicycle",
-            "window",
-            "door",
-            "picture",
-            "lamp",
-            "clock",
-        )
-    }
-)
+BY_OBJECT = {
+    ("eat", "soup"): ("喝",), ("read", "map"): ("看",), ("pick_up", "person"): ("接",), ("love", "person"): ("爱",),
+    ("carry", "bag"): ("提",), ("close", "book"): ("合上",), ("close", "umbrella"): ("收起",),
+} | {("clean", o): ("洗",) for o in ("coat", "cup", "shoe", "bag", "car", "bicycle")} | {
+    ("carry", o): ("搬",)
+    for o in ("chair", "table", "machine", "box", "boat", "bicycle", "window", "door", "picture", "lamp", "clock")
+}
 # With 把 the verb needs its result: "把门打开了".
 RESULT = {
-    "open": "打开",
-    "close": "关上",
-    "clean": "擦干净",
-    "repair": "修好",
-    "sell": "卖掉",
-    "lose": "弄丢",
-    "write": "写好",
-    "eat": "吃掉",
-    "drink": "喝掉",
-    "cook": "做好",
+    "open": "打开", "close": "关上", "clean": "擦干净", "repair": "修好", "sell": "卖掉", "lose": "弄丢",
+    "write": "写好", "eat": "吃掉", "drink": "喝掉", "cook": "做好",
 }
-PAST = {
-    "sleep": ("睡觉了", "睡了一觉"),
-    "wait": ("等了一会儿", "等了等"),
-    "sing": ("唱了歌", "唱歌了"),
-    "dance": ("跳了舞", "跳舞了"),
-}
+PAST = {"sleep": ("睡觉了", "睡了一觉"), "wait": ("等了一会儿", "等了等"), "sing": ("唱了歌", "唱歌了"),
+        "dance": ("跳了舞", "跳舞了")}
 
 # Nobody plans these, so that 要 would not do for the future.
 UNWILLED = ("lose", "forget", "see", "find", "meet", "laugh")
@@ -408,13 +244,7 @@ def _owner(owner: Entity, near: bool, slot: str, pick: Pick) -> str:
 
 
 def _np(
-    entity: Entity,
-    slot: str,
-    pick: Pick,
-    path: str,
-    bare: bool = False,
-    own: bool = False,
-    many: bool = False,
+    entity: Entity, slot: str, pick: Pick, path: str, bare: bool = False, own: bool = False, many: bool = False,
     point: bool = False,
 ) -> list[Piece]:
     """A noun phrase. `bare`: an indefinite noun goes without 一; `own`: 自己的 may stand for the
@@ -455,9 +285,7 @@ def _np(
         if single:
             # 那 is one right way among others; a relative clause invites it more than a bare noun does.
             options = ("", "那" + measure)
-            count = (
-                options[1] if point else pick(f"{path}.the", options, (2, 1) if entity.relative else (5, 1))
-            )
+            count = options[1] if point else pick(f"{path}.the", options, (2, 1) if entity.relative else (5, 1))
         elif person:
             count = pick(f"{path}.the", ("们", "那些"), (2, 1))
             if count == "们":
@@ -562,14 +390,8 @@ def _parts(
             topic, time = time, []
             if clause.front == "time" and subject and pick(f"{path}.comma", (False, True), (2, 1)):
                 topic.append(Piece("，", "mark"))
-    if (
-        clause.time == "every_day"
-        and verb is not None
-        and not clause.negated
-        and asks is None
-        and clause.adverb not in FREQUENT
-        and pick(f"{path}.dou", (True, False), (2, 1))
-    ):
+    if clause.time == "every_day" and verb is not None and not clause.negated and asks is None \
+            and clause.adverb not in FREQUENT and pick(f"{path}.dou", (True, False), (2, 1)):
         time = [*time, Piece("都", at("time"))]
 
     rest, lifted = _predicate(clause, slot, pick, path, role, head, at)
@@ -607,11 +429,8 @@ def _predicate(
         concept = "person" if whom else None
     elif isinstance(target, Entity):
         own = bool(
-            target.owner is not None
-            and isinstance(clause.subject, Entity)
-            and asks != "who"
-            and not clause.subject.pronoun
-            and _same(target.owner, clause.subject)
+            target.owner is not None and isinstance(clause.subject, Entity) and asks != "who"
+            and not clause.subject.pronoun and _same(target.owner, clause.subject)
         )
         obj = _np(target, B, pick, f"{path}.object", bare=clause.negated, own=own, many=asks == "how_many")
     to: list[Piece] = []
@@ -625,32 +444,19 @@ def _predicate(
         if clause.adverb:
             out.append(Piece(_word(ADVERBS[clause.adverb], f"{path}.adverb", pick), A))
         if place or where:
-            use = (
-                "from"
-                if place and place.relation == "from"
-                else "goal"
-                if place and place.relation == "to"
-                else "at"
-            )
+            use = "from" if place and place.relation == "from" else "goal" if place and place.relation == "to" else "at"
             out.append(Piece(_place(place, f"{path}.place", pick, where, use), P))
         if to:
             out += [Piece("给" + to[0].text, R), *to[1:]]
         if clause.complement:
             concept = _head_noun(clause, head)
-            out.append(
-                Piece(
-                    "很" * (clause.complement not in CLASSIFYING) + _forms(clause.complement, concept)[1][0],
-                    at("complement"),
-                )
-            )
+            out.append(Piece("很" * (clause.complement not in CLASSIFYING) +
+                             _forms(clause.complement, concept)[1][0], at("complement")))
         return out + obj, False
 
     stems, kind = VERBS[verb]
-    thing = (
-        "person"
-        if concept is not None and (concept == "person" or _kind(concept) in ("person", "animal"))
+    thing = "person" if concept is not None and (concept == "person" or _kind(concept) in ("person", "animal")) \
         else concept
-    )
     if (verb, thing) in BY_OBJECT:
         stems = BY_OBJECT[verb, thing]  # type: ignore[index]
     stem = _word(stems, f"{path}.verb", pick)
@@ -679,9 +485,7 @@ def _predicate(
             aux = "会"
         else:
             words = ("会", "要", "将")
-            if verb in UNWILLED or (
-                isinstance(clause.subject, Entity) and _kind(clause.subject.concept) != "person"
-            ):
+            if verb in UNWILLED or (isinstance(clause.subject, Entity) and _kind(clause.subject.concept) != "person"):
                 words = ("会", "将")
             aux = _word(words if asks is None and path == "main" else ("会",), f"{path}.will", pick)
     elif neg and tense == "past" and kind != "state" and not habit:
@@ -712,18 +516,9 @@ def _predicate(
         return out + _copula(clause, path, pick, role, head, aux, V, at("complement")), False
     if verb == "be_at":
         subject = clause.subject
-        if (
-            isinstance(subject, Entity)
-            and not subject.definite
-            and not subject.pronoun
-            and subject.owner is None
-            and role in MAIN
-            and not clause.modal
-            and (place or where)
-            and asks != "who"
-            and subject.concept not in (*NAMES, *SPEAKERS)
-            and not where
-        ):
+        if isinstance(subject, Entity) and not subject.definite and not subject.pronoun and subject.owner is None \
+                and role in MAIN and not clause.modal and (place or where) and asks != "who" \
+                and subject.concept not in (*NAMES, *SPEAKERS) and not where:
             # 公园里有一个孩子
             aux = "没" if aux == "不" else aux
             spot = Piece(_place(place, f"{path}.place", pick, where, "bare"), P)
@@ -778,10 +573,7 @@ def _predicate(
     if verb == "call":
         if obj:
             return [*out, Piece("给" + obj[0].text, B), *obj[1:], Piece(f"打{le}电话", V)], False
-        return [
-            *out,
-            Piece(("给" + _pronoun(head) if isinstance(target, Gap) and head else "") + f"打{le}电话", V),
-        ], False
+        return [*out, Piece(("给" + _pronoun(head) if isinstance(target, Gap) and head else "") + f"打{le}电话", V)], False
     if verb in MOTION:
         mover = clause.subject if isinstance(clause.subject, Entity) else head
         beast = mover is not None and _kind(mover.concept) == "animal"
@@ -791,22 +583,11 @@ def _predicate(
     if verb == "have" and clause.modal == "want" and not neg:
         out[-1 if not before else 0] = Piece("想要", V)
         return out + obj, False
-    if (
-        verb == "forget"
-        and before.startswith("在")
-        and isinstance(target, Entity)
-        and clause.front != "place"
-        and asks in (None, "who", "yes_no")
-    ):
+    if verb == "forget" and before.startswith("在") and isinstance(target, Entity) \
+            and clause.front != "place" and asks in (None, "who", "yes_no"):
         # 把雨伞忘在了车站
         out.remove(Piece(before, P))
-        return [
-            *out,
-            Piece("把" + obj[0].text, B),
-            *obj[1:],
-            Piece(f"忘在{le}", V),
-            Piece(before[1:], P),
-        ], False
+        return [*out, Piece("把" + obj[0].text, B), *obj[1:], Piece(f"忘在{le}", V), Piece(before[1:], P)], False
     if verb == "forget":
         stem = ("忘了带" if perfect else stem + "带") if stem == "忘" else stem + le + "带"
         return [*out, Piece(stem, V), *obj], False
@@ -815,18 +596,9 @@ def _predicate(
         return [*out, *whole, Piece(f"{stem}到{le}", V), Piece(after, P)], False
 
     definite = isinstance(target, Entity) and (target.definite or target.owner is not None)
-    if (
-        verb in RESULT
-        and obj
-        and definite
-        and not neg
-        and asks is None
-        and role in MAIN
-        and not habit
-        and (perfect or tense == "future" or clause.modal)
-        and clause.modal != "can"
-        and pick(f"{path}.ba", (False, True), (2, 1))
-    ):
+    if verb in RESULT and obj and definite and not neg and asks is None and role in MAIN and not habit \
+            and (perfect or tense == "future" or clause.modal) and clause.modal != "can" \
+            and pick(f"{path}.ba", (False, True), (2, 1)):
         result = RESULT[verb].replace("擦", stem) if verb == "clean" else RESULT[verb]
         if verb == "close":
             result = stem
@@ -856,18 +628,8 @@ def _copula(
 
 
 def _giving(
-    clause: Clause,
-    verb: str,
-    stem: str,
-    le: str,
-    obj: list[Piece],
-    to: list[Piece],
-    aux: str,
-    pick: Pick,
-    path: str,
-    V: str,
-    B: str,
-    R: str,
+    clause: Clause, verb: str, stem: str, le: str, obj: list[Piece], to: list[Piece], aux: str, pick: Pick,
+    path: str, V: str, B: str, R: str,
 ) -> list[Piece]:
     """给大卫寄了一封信, 把信寄给了大卫."""
     target = clause.object
@@ -893,15 +655,7 @@ def _giving(
 
 
 def _moving(
-    verb: str,
-    stem: str,
-    le: str,
-    after: str,
-    relation: str | None,
-    beast: bool,
-    pick: Pick,
-    path: str,
-    V: str,
+    verb: str, stem: str, le: str, after: str, relation: str | None, beast: bool, pick: Pick, path: str, V: str,
     P: str,
 ) -> list[Piece]:
     goal = [Piece(after, P)] if after else []
@@ -922,9 +676,7 @@ def _moving(
     return [Piece(stem + le, V), *goal]
 
 
-def _clause(
-    clause: Clause, slot: str, pick: Pick, path: str, role: str, head: Entity | None = None
-) -> list[Piece]:
+def _clause(clause: Clause, slot: str, pick: Pick, path: str, role: str, head: Entity | None = None) -> list[Piece]:
     topic, subject, time, rest = _parts(clause, slot, pick, path, role, head)
     return [*topic, *subject, *time, *rest]
 
@@ -975,10 +727,8 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
             return out
         words = {"that": "", "because": "因为", "when": "当时", "if": "如果", "and": "", "but": "但是"}[link]
         return [*out, *([comma] if link != "that" else []), *([Piece(words, "link")] if words else [])]
-    if not any(
-        getattr(main, s)
-        for s in ("verb", "subject", "object", "recipient", "place", "time", "adverb", "complement")
-    ):
+    if not any(getattr(main, s) for s in ("verb", "subject", "object", "recipient", "place", "time", "adverb",
+                                          "complement")):
         start = {"because": "因为", "if": "如果", "but": "但是"}.get(link or "")
         rest = _clause(second, "second", pick, "second", "main")
         return [Piece(start, "link"), *rest] if start else rest
@@ -999,16 +749,12 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
         return [*first, *_clause(second, "second", pick, "second", "main")]
 
     # A clause that may come first in Chinese; its pronouns must not come before what they stand for.
-    shared = (
-        _same(second.subject, main.subject) and isinstance(main.subject, Entity) and not main.subject.pronoun
-    )
+    shared = _same(second.subject, main.subject) and isinstance(main.subject, Entity) and not main.subject.pronoun
     named = _refers(second, main)
     role = link if link in ("if", "when") else "main"
     topic, subject, time, rest = _parts(second, "second", pick, "second", role, None)
     clause = [*topic, *subject, *time, *rest]
-    m_topic, m_subject, m_time, m_rest = _parts(
-        main, "main", pick, "main", "then" if link == "if" else "main", None
-    )
+    m_topic, m_subject, m_time, m_rest = _parts(main, "main", pick, "main", "then" if link == "if" else "main", None)
     whole = [*m_topic, *m_subject, *m_time, *m_rest]
     if link == "because":
         word = _word(("因为", "由于") if not named else ("因为",), "link", pick)
@@ -1021,19 +767,8 @@ def _body(main: Clause, second: Clause | None, link: str | None, pick: Pick) -> 
         then = Piece("就", "link")
         tail = [Piece("的话", "link")] if pick("link.end", (False, True), (3, 1)) else []
         if shared and m_subject:
-            return [
-                *m_subject,
-                Piece(word, "link"),
-                *topic,
-                *time,
-                *rest,
-                *tail,
-                comma,
-                *m_topic[:1],
-                *m_time,
-                then,
-                *m_rest,
-            ]
+            return [*m_subject, Piece(word, "link"), *topic, *time, *rest, *tail, comma, *m_topic[:1], *m_time, then,
+                    *m_rest]
         if named:
             return [*whole, comma, Piece(word, "link"), *clause, Piece("的话", "link")]
         if main.asks is not None or not m_subject:
@@ -1057,22 +792,15 @@ def join(pieces: Sequence[Piece]) -> str:
 # --- phrases ----------------------------------------------------------------------------
 
 PHRASES: dict[str, tuple[str, ...]] = {
-    "translate": (
-        "请把下面的句子翻译成{language}：{text}",
-        "翻译成{language}：{text}",
-        "用{language}怎么说：{text}",
-    ),
+    "translate": ("请把下面的句子翻译成{language}：{text}", "翻译成{language}：{text}", "用{language}怎么说：{text}"),
     "summarize": ("请用一句话概括这段文字：{text}", "用一句话总结下面的内容：{text}", "请概括大意：{text}"),
     "summary_opening": ("", "总之，", "简单地说，"),
     "answer_question": (
-        "请阅读：{text}问题：{question}",
-        "阅读短文并回答问题。{text}问题：{question}",
-        "根据短文回答：{text}{question}",
+        "请阅读：{text}问题：{question}", "阅读短文并回答问题。{text}问题：{question}", "根据短文回答：{text}{question}",
     ),
     "passage": ("[{number}] {text}", "({number}) {text}"),
     "use_passages": (
-        "请根据下列段落回答问题。{passages}问题：{question}",
-        "阅读这些段落，然后回答。{passages}问题：{question}",
+        "请根据下列段落回答问题。{passages}问题：{question}", "阅读这些段落，然后回答。{passages}问题：{question}",
     ),
     "from_passage": ("第{number}段说：{answer}", "根据第{number}段：{answer}", "第{number}段写道：{answer}"),
     "solve": ("{problem}", "请一步一步解答：{problem}", "请写出计算步骤：{problem}"),

@@ -1,5 +1,6 @@
 """German surfaces, checked by hand."""
 
+
 import pytest
 
 from specviz.corpus import control, de
@@ -160,11 +161,7 @@ def test_paraphrases_are_exactly_these():
     (C(None, ANNA, negated=True), "Anna"), (C(None, None, time="yesterday"), "Gestern"),
 ])  # fmt: skip
 def test_fragments_stay_open(part, text):
-    pieces = [
-        p
-        for p in de.pieces(Sentence(part), lambda key, options, weights=None: options[0])
-        if p.slot != "mark"
-    ]
+    pieces = [p for p in de.pieces(Sentence(part), lambda key, options, weights=None: options[0]) if p.slot != "mark"]
     assert de.join(pieces) == text
 
 

@@ -1,5 +1,6 @@
 """English surfaces, checked by hand."""
 
+
 import pytest
 
 from specviz.corpus import en
@@ -99,10 +100,7 @@ def test_surface(meaning, text):
 
 
 def test_first_choice_is_the_usual_one():
-    assert (
-        accepted(C("buy", ANNA, E("bread", definite=False), time="yesterday"))[0]
-        == "Anna bought bread yesterday."
-    )
+    assert accepted(C("buy", ANNA, E("bread", definite=False), time="yesterday"))[0] == "Anna bought bread yesterday."
 
 
 def test_paraphrases_are_exactly_these():
@@ -120,11 +118,7 @@ def test_paraphrases_are_exactly_these():
     (C(None, None, place=Place("park")), "In the park"),
 ])  # fmt: skip
 def test_fragments_stay_open(part, text):
-    pieces = [
-        p
-        for p in en.pieces(Sentence(part), lambda key, options, weights=None: options[0])
-        if p.slot != "mark"
-    ]
+    pieces = [p for p in en.pieces(Sentence(part), lambda key, options, weights=None: options[0]) if p.slot != "mark"]
     assert en.join(pieces) == text
 
 

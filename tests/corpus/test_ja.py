@@ -46,10 +46,7 @@ CHECKED = [
     (C("work", E("farmer"), time="every_day", tense="present"), "農夫は毎日働きます。"),
     (C("sing", BEN, adverb="often", tense="present"), "ベンはよく歌います。"),
     (C("read", E("child", 2), E("newspaper"), adverb="slowly"), "子供たちは新聞をゆっくり読みました。"),
-    (
-        C("wait", WE, adverb="alone", place=Place("station", "in_front_of")),
-        "私たちは駅の前で自分たちだけで待ちました。",
-    ),
+    (C("wait", WE, adverb="alone", place=Place("station", "in_front_of")), "私たちは駅の前で自分たちだけで待ちました。"),
     # verb classes and forms
     (C("eat", E("student"), E("apple"), negated=True), "学生はりんごを食べませんでした。"),
     (C("sleep", E("cat", definite=False), **NOW), "猫が寝ています。"),
@@ -78,10 +75,7 @@ CHECKED = [
     (C("drink", ME, E("tea"), modal="want", **NOW), "私はお茶を飲みたいです。"),
     (C("drink", ME, E("tea"), modal="want", negated=True), "私はお茶を飲みたくありませんでした。"),
     (C("drink", BEN, E("tea"), modal="want", **NOW), "ベンはお茶を飲みたがっています。"),
-    (
-        C("repair", BEN, E("clock"), modal="can", negated=True, **NOW),
-        "ベンは時計を修理することができません。",
-    ),
+    (C("repair", BEN, E("clock"), modal="can", negated=True, **NOW), "ベンは時計を修理することができません。"),
     (C("go", WE, place=Place("market", "to"), modal="must"), "私たちは市場へ行かなければなりませんでした。"),
     # to be
     (C("be", E("house"), complement="big", **NOW), "家は大きいです。"),
@@ -103,14 +97,10 @@ CHECKED = [
     (C("lose", ANNA, E("bag", owner=HE)), "アンナは彼のかばんをなくしました。"),
     (C("help", E("dog", pronoun=True), E("doctor", 2, pronoun=True)), "その犬は彼女たちを手伝いました。"),
     (C("find", E("sister", owner=ME), E("key", 2, pronoun=True)), "姉はそれらを見つけました。"),
-    (
-        C("see", E("man", relative=C("buy", G, BREAD)), E("car", relative=C("sell", BEN, G))),
-        "パンを買った男の人はベンが売った車を見ました。",
-    ),
-    (
-        C("be", E("girl", relative=C("be", G, complement="happy", **NOW)), complement="young", **NOW),
-        "幸せな女の子は若いです。",
-    ),
+    (C("see", E("man", relative=C("buy", G, BREAD)), E("car", relative=C("sell", BEN, G))),
+     "パンを買った男の人はベンが売った車を見ました。"),
+    (C("be", E("girl", relative=C("be", G, complement="happy", **NOW)), complement="young", **NOW),
+     "幸せな女の子は若いです。"),
     # questions
     (C("sleep", YOU, asks="yes_no"), "寝ましたか。"),
     (C("open", ANNA, WINDOW, asks="who"), "誰が窓を開けましたか。"),
@@ -126,58 +116,27 @@ CHECKED = [
     (C("be", ANNA, complement="tired", asks="yes_no", **NOW), "アンナは疲れていますか。"),
     # two clauses
     (S(C("sleep", ANNA), "because", C("be", SHE, complement="tired")), "アンナは疲れていたので、寝ました。"),
-    (
-        S(C("wait", ANNA), "because", C("lose", SHE, E("key", owner=SHE))),
-        "アンナは自分の鍵をなくしたので、待ちました。",
-    ),
-    (
-        S(C("laugh", ANNA), "because", C("be", BEN, complement="happy", **NOW)),
-        "ベンが幸せなので、アンナは笑いました。",
-    ),
-    (
-        S(C("get_up", ANNA), "because", C("call", BEN, SHE)),
-        "アンナは、ベンが彼女に電話をかけたので、起きました。",
-    ),
-    (
-        S(C("work", BEN), "because", C("need", ANNA, E("car"))),
-        "アンナが車を必要としていたので、ベンは働きました。",
-    ),
-    (
-        S(C("help", BEN, DOCTOR), "when", C("arrive", E("doctor", pronoun=True))),
-        "医者が着いたとき、ベンは医者を手伝いました。",
-    ),
+    (S(C("wait", ANNA), "because", C("lose", SHE, E("key", owner=SHE))), "アンナは自分の鍵をなくしたので、待ちました。"),
+    (S(C("laugh", ANNA), "because", C("be", BEN, complement="happy", **NOW)), "ベンが幸せなので、アンナは笑いました。"),
+    (S(C("get_up", ANNA), "because", C("call", BEN, SHE)), "アンナは、ベンが彼女に電話をかけたので、起きました。"),
+    (S(C("work", BEN), "because", C("need", ANNA, E("car"))), "アンナが車を必要としていたので、ベンは働きました。"),
+    (S(C("help", BEN, DOCTOR), "when", C("arrive", E("doctor", pronoun=True))), "医者が着いたとき、ベンは医者を手伝いました。"),
     (S(C("sing", BEN, **NOW), "when", C("get_up", HE, **NOW)), "ベンは起きると、歌います。"),
-    (
-        S(C("sing", BEN, **LATER), "if", C("open", ANNA, WINDOW, **NOW)),
-        "アンナが窓を開けたら、ベンは歌います。",
-    ),
-    (
-        S(C("sing", BEN, **LATER), "if", C("be", HE, complement="happy", **NOW)),
-        "ベンは幸せだったら、歌います。",
-    ),
+    (S(C("sing", BEN, **LATER), "if", C("open", ANNA, WINDOW, **NOW)), "アンナが窓を開けたら、ベンは歌います。"),
+    (S(C("sing", BEN, **LATER), "if", C("be", HE, complement="happy", **NOW)), "ベンは幸せだったら、歌います。"),
     (S(C("say", ANNA), "that", C("buy", BEN, BREAD)), "アンナは、ベンがパンを買ったと言いました。"),
     (S(C("say", ANNA), "that", C("be", SHE, complement="tired")), "アンナは疲れていると言いました。"),
-    (
-        S(C("say", ANNA), "that", C("buy", SHE, BREAD, modal="want", **NOW)),
-        "アンナはパンを買いたいと言いました。",
-    ),
+    (S(C("say", ANNA), "that", C("buy", SHE, BREAD, modal="want", **NOW)), "アンナはパンを買いたいと言いました。"),
     (S(C("think", ME, **NOW), "that", C("come_back", BEN, **LATER)), "私は、ベンが戻ると思います。"),
-    (
-        S(C("believe", BEN, negated=True, **NOW), "that", C("be", ANNA, complement="young", **NOW)),
-        "ベンは、アンナが若いと信じていません。",
-    ),
-    (
-        S(C("hope", BEN, **NOW), "that", C("be", E("bag"), complement="green", **NOW)),
-        "ベンは、かばんが緑色であることを願っています。",
-    ),
+    (S(C("believe", BEN, negated=True, **NOW), "that", C("be", ANNA, complement="young", **NOW)),
+     "ベンは、アンナが若いと信じていません。"),
+    (S(C("hope", BEN, **NOW), "that", C("be", E("bag"), complement="green", **NOW)),
+     "ベンは、かばんが緑色であることを願っています。"),
     (S(C("buy", ANNA, BREAD), "and", C("come_back", SHE)), "アンナはパンを買って、戻りました。"),
     (S(C("wait", ANNA, negated=True), "and", C("sing", BEN)), "アンナは待たず、ベンは歌いました。"),
     (S(C("wait", ANNA), "and", C("sing", BEN, **LATER)), "アンナは待ちましたし、ベンは歌います。"),
     (S(C("sing", BEN, **LATER), "when", C("arrive", ANNA, **NOW)), "アンナが着いたとき、ベンは歌います。"),
-    (
-        S(C("work", ANNA), "but", C("buy", SHE, BREAD, negated=True)),
-        "アンナは働きましたが、パンを買いませんでした。",
-    ),
+    (S(C("work", ANNA), "but", C("buy", SHE, BREAD, negated=True)), "アンナは働きましたが、パンを買いませんでした。"),
 ]
 
 
@@ -198,16 +157,10 @@ def test_checked_sentences(what, text):
         (("帰る", "5"), "帰ります 帰った 帰らない 帰らなかった 帰って 帰れ 帰らず"),
         (("食べる", "1"), "食べます 食べた 食べない 食べなかった 食べて 食べれ 食べず"),
         (("掃除する", "suru"), "掃除します 掃除した 掃除しない 掃除しなかった 掃除して 掃除すれ 掃除せず"),
-        (
-            ("持ってくる", "kuru"),
-            "持ってきます 持ってきた 持ってこない 持ってこなかった 持ってきて 持ってくれ 持ってこず",
-        ),
+        (("持ってくる", "kuru"), "持ってきます 持ってきた 持ってこない 持ってこなかった 持ってきて 持ってくれ 持ってこず"),
         (("行く", "iku"), "行きます 行った 行かない 行かなかった 行って 行け 行かず"),
         (("ある", "aru"), "あります あった ない なかった あって あれ なく"),
-        (
-            ("住んでいる", "1"),
-            "住んでいます 住んでいた 住んでいない 住んでいなかった 住んでいて 住んでいれ 住んでおらず",
-        ),
+        (("住んでいる", "1"), "住んでいます 住んでいた 住んでいない 住んでいなかった 住んでいて 住んでいれ 住んでおらず"),
         (("寒い", "i"), "寒いです 寒かった 寒くない 寒くなかった 寒くて 寒けれ 寒くなくて"),
         (("いい", "ii"), "いいです よかった よくない よくなかった よくて よけれ よくなくて"),
         (("清潔", "na"), "清潔です 清潔だった 清潔ではない 清潔ではなかった 清潔で 清潔なら 清潔ではなくて"),
@@ -216,15 +169,8 @@ def test_checked_sentences(what, text):
 )
 def test_inflection(word, forms):
     f = ja.inflect
-    found = (
-        f(*word, "polite"),
-        f(*word, "plain", True),
-        f(*word, "plain", False, True),
-        f(*word, "plain", True, True),
-        f(*word, "te"),
-        f(*word, "ba"),
-        f(*word, "te", negated=True),
-    )
+    found = (f(*word, "polite"), f(*word, "plain", True), f(*word, "plain", False, True), f(*word, "plain", True, True),
+             f(*word, "te"), f(*word, "ba"), f(*word, "te", negated=True))
     assert " ".join(found) == forms
 
 
@@ -252,18 +198,12 @@ def test_paraphrases_are_distinct_and_right():
     found = ways(C("buy", ANNA, E("book", 3, True), time="yesterday"))
     assert len(found) == len(set(found))
     assert set(found) == {
-        "アンナは昨日、本を3冊買いました。",
-        "昨日、アンナは本を3冊買いました。",
-        "アンナは昨日3冊の本を買いました。",
-        "昨日、アンナは3冊の本を買いました。",
-        "アンナは昨日、本を3冊購入しました。",
-        "昨日、アンナは本を3冊購入しました。",
-        "アンナは昨日3冊の本を購入しました。",
-        "昨日、アンナは3冊の本を購入しました。",
+        "アンナは昨日、本を3冊買いました。", "昨日、アンナは本を3冊買いました。", "アンナは昨日3冊の本を買いました。",
+        "昨日、アンナは3冊の本を買いました。", "アンナは昨日、本を3冊購入しました。", "昨日、アンナは本を3冊購入しました。",
+        "アンナは昨日3冊の本を購入しました。", "昨日、アンナは3冊の本を購入しました。",
     }
-    assert "疲れていたから、アンナは眠りました。" in ways(
-        CHECKED[[t for _, t in CHECKED].index("アンナは疲れていたので、寝ました。")][0]
-    )
+    assert "疲れていたから、アンナは眠りました。" in ways(CHECKED[[t for _, t in CHECKED].index(
+        "アンナは疲れていたので、寝ました。")][0])
     rng = random.Random(1)
     counts = [len(ways(world.sentence(rng, None))) for _ in range(150)]
     assert 4 <= sum(counts) / len(counts) <= 30

@@ -131,11 +131,7 @@ def test_every_concept_has_its_own_words(code):
             assert all(texts), concept
             for text in texts:
                 other = taken.setdefault(text, concept)
-                assert other == concept or frozenset((other, concept)) in SAME.get(code, ()), (
-                    other,
-                    concept,
-                    text,
-                )
+                assert other == concept or frozenset((other, concept)) in SAME.get(code, ()), (other, concept, text)
 
 
 # Two words for one thing: a text keeps to one of them.

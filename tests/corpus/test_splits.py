@@ -58,10 +58,7 @@ def _content(sample: tasks.Sample) -> list[str]:
     if sample.kind == "translation":
         return [*_cut(_slots(code, "translate", user)["text"]), *_cut(answer)]
     if sample.kind == "summarization":
-        return [
-            *_cut(_slots(code, "summarize", user)["text"]),
-            *_cut(_without(code, "summary_opening", answer)),
-        ]
+        return [*_cut(_slots(code, "summarize", user)["text"]), *_cut(_without(code, "summary_opening", answer))]
     if sample.kind == "qa":
         found = _slots(code, "answer_question", user)
         return [*(s for part in found.values() for s in _cut(part)), *_cut(answer)]
@@ -94,10 +91,7 @@ def said() -> dict[str, dict[str, set[tuple[str, str]]]]:
     """Sentences by split and kind: some 3,000 chats of train, 450 each of dev and test."""
     counts = {"train": 65, "dev": 9, "test": 9}
     return {
-        split: {
-            kind: _said(split, kind, counts[split] // (3 if kind == "arithmetic" else 1))
-            for kind in tasks.KINDS
-        }
+        split: {kind: _said(split, kind, counts[split] // (3 if kind == "arithmetic" else 1)) for kind in tasks.KINDS}
         for split in SPLITS
     }
 

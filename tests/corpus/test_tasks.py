@@ -145,9 +145,7 @@ def test_prompts_are_even_over_kinds() -> None:
 
 def test_a_question_has_one_answer_in_the_text() -> None:
     """Anna and Ben both danced: nobody asks who."""
-    anna, ben = (
-        Sentence(Clause("dance", Entity(n), time=t)) for n, t in (("Anna", "yesterday"), ("Ben", "on_monday"))
-    )
+    anna, ben = (Sentence(Clause("dance", Entity(n), time=t)) for n, t in (("Anna", "yesterday"), ("Ben", "on_monday")))
     found = [tasks._fact(random.Random(i), [anna], [anna, ben]) for i in range(60)]
     assert {f[0].asks for f in found if f} >= {"when", "who"}
     assert all(f[0].time for f in found if f and f[0].asks == "who")  # the day tells them apart

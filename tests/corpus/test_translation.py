@@ -42,12 +42,7 @@ def test_prefix_waits_for_the_german_verb():
     assert t.prefix(1) == t.prefix(2) == "Anna"
     assert t.prefix(3) == "Anna Ben"
     assert t.prefix(4) == t.reference
-    assert t.reference in (
-        "Anna is calling Ben.",
-        "Anna calls Ben.",
-        "Anna is phoning Ben.",
-        "Anna phones Ben.",
-    )
+    assert t.reference in ("Anna is calling Ben.", "Anna calls Ben.", "Anna is phoning Ben.", "Anna phones Ben.")
 
 
 @pytest.mark.parametrize("n", [-1, 5])
@@ -78,10 +73,7 @@ def test_same_seed_same_text():
 
 def test_a_story_keeps_its_words():
     bike = Entity("bicycle", definite=False)
-    story = [
-        Sentence(Clause("buy", Entity("Anna"), bike)),
-        Sentence(Clause("sell", Entity("Anna"), Entity("bicycle"))),
-    ]
+    story = [Sentence(Clause("buy", Entity("Anna"), bike)), Sentence(Clause("sell", Entity("Anna"), Entity("bicycle")))]
     for seed in range(20):
         text = translate(story, "de", "en", seed).reference
         assert ("bike" in text) != ("bicycle" in text)

@@ -70,21 +70,12 @@ def test_sense():
                 assert not set(entity.adjectives) - set(world.FITS.get(entity.concept, ()))
                 assert entity.concept not in m.KIN or entity.owner or entity.pronoun
                 assert not (entity.counted and entity.concept in m.MASS)
-                assert entity.concept not in m.NAMES or not (
-                    entity.adjectives or entity.owner or entity.relative
-                )
+                assert entity.concept not in m.NAMES or not (entity.adjectives or entity.owner or entity.relative)
             assert not (clause.modal == "must" and clause.negated)
 
 
 def test_all_of_the_language_is_used():
-    seen = {
-        "links": set(),
-        "verbs": set(),
-        "modals": set(),
-        "times": set(),
-        "relations": set(),
-        "relative": 0,
-    }
+    seen = {"links": set(), "verbs": set(), "modals": set(), "times": set(), "relations": set(), "relative": 0}
     concepts = set()
     for s in _sentences(10, "train", 8000):
         seen["links"].add(s.link)
@@ -128,9 +119,7 @@ def test_pronouns_have_one_antecedent():
                         sex = world._sex(entity)
                         rivals = {e.concept for e in told if world._sex(e) in (sex, None)} - {entity.concept}
                         assert not rivals
-                        assert entity.concept in {
-                            e.concept for e in told + world._mentioned(clause) if not e.pronoun
-                        }
+                        assert entity.concept in {e.concept for e in told + world._mentioned(clause) if not e.pronoun}
                 told += [e for e in world._mentioned(clause) if world._is_person(e) and not e.pronoun]
     assert pronouns > 300
 
@@ -192,9 +181,7 @@ def test_a_question_that_other_clauses_answer_is_known():
 
 def test_a_question_has_one_split_whatever_its_answer():
     first = next(s.main for s in _sentences(15, "train", 200) if s.main.place)
-    other = replace(
-        first, place=m.Place("school" if first.place.concept != "school" else "park"), asks="where"
-    )
+    other = replace(first, place=m.Place("school" if first.place.concept != "school" else "park"), asks="where")
     assert m.key(replace(first, asks="where")) == m.key(other)
 
 

@@ -52,33 +52,22 @@ PAIRS = [
     (S(C("have", DAVID, E("car", definite=False), tense="present", negated=True)), "大卫没有汽车。"),
     (S(C("know", E("we"), E("teacher"), tense="present", negated=True)), "我们不认识老师。"),
     (S(C("see", E("cat"), E("bird", 2), place=P("garden"))), "猫在花园里看见了那些鸟。"),
-    (
-        S(C("open", E("driver"), E("window", adjectives=("big",)), adverb="slowly")),
-        "司机慢慢地打开了大窗户。",
-    ),
+    (S(C("open", E("driver"), E("window", adjectives=("big",)), adverb="slowly")), "司机慢慢地打开了大窗户。"),
     (S(C("call", ANNA, E("brother", owner=E("i")))), "安娜给我哥哥打了电话。"),
     (S(C("pick_up", ANNA, DAVID, place=P("station", "from"))), "安娜从车站接了大卫。"),
     (S(C("pick_up", ANNA, E("letter"), place=P("station"))), "安娜在车站取了信。"),
     (S(C("forget", DAVID, E("umbrella", owner=HE), place=P("office"))), "大卫把他的雨伞忘在了办公室。"),
     (S(C("love", SHE, E("coffee"), tense="present")), "她喜爱咖啡。"),
     (S(C("love", SHE, DAVID, tense="present")), "她爱大卫。"),
-    (
-        S(C("eat", E("child"), E("soup", adjectives=("warm",)), adverb="often", tense="present")),
-        "孩子经常喝热汤。",
-    ),
+    (S(C("eat", E("child"), E("soup", adjectives=("warm",)), adverb="often", tense="present")), "孩子经常喝热汤。"),
     (S(C("give", ANNA, A_BOOK, DAVID)), "安娜给了大卫一本书。"),
     (S(C("give", ANNA, IT, DAVID)), "安娜把它给了大卫。"),
     (S(C("show", ANNA, E("picture", owner=SHE), E("i"))), "安娜把她的画给我看了。"),
-    (
-        S(C("bring", DAVID, E("flower", 5, True, False), E("mother", owner=E("you")), tense="future")),
-        "大卫会给你妈妈带来五朵花。",
-    ),
+    (S(C("bring", DAVID, E("flower", 5, True, False), E("mother", owner=E("you")), tense="future")),
+     "大卫会给你妈妈带来五朵花。"),
     (S(C("send", DAVID, E("letter"), ANNA, negated=True)), "大卫没有把信寄给安娜。"),
     (S(C("sleep", E("child"), time="at_night", tense="present", place=P("hotel"))), "孩子夜里在酒店睡觉。"),
-    (
-        S(C("live", E("painter"), place=P("village", definite=False, adjective="old"))),
-        "画家住在一个老村子里。",
-    ),
+    (S(C("live", E("painter"), place=P("village", definite=False, adjective="old"))), "画家住在一个老村子里。"),
     (S(C("go", ANNA, place=P("school", "to"), time="on_monday", front="time")), "星期一安娜去了学校。"),
     (S(C("travel", E("we"), place=P("river", "to"), time="last_week")), "我们上周去河边旅行了。"),
     (S(C("arrive", ANNA, place=P("station"))), "安娜到了车站。"),
@@ -93,37 +82,20 @@ PAIRS = [
     (S(C("buy", ANNA, A_BOOK, modal="want", tense="present")), "安娜想买一本书。"),
     (S(C("help", E("you"), E("farmer", 2), modal="must", tense="present")), "你必须帮助农民们。"),
     (S(C("repair", DAVID, E("bicycle", owner=ANNA), modal="can", tense="past")), "大卫能修理安娜的自行车。"),
-    (
-        S(C("wait", E("man", relative=C("buy", Gap(), A_BOOK)), place=P("bridge"))),
-        "买了一本书的男人在桥上等了一会儿。",
-    ),
+    (S(C("wait", E("man", relative=C("buy", Gap(), A_BOOK)), place=P("bridge"))), "买了一本书的男人在桥上等了一会儿。"),
     (S(C("lose", DAVID, E("key", relative=C("find", ANNA, Gap())))), "大卫弄丢了安娜找到的钥匙。"),
-    (
-        S(C("be", E("girl", relative=C("call", DAVID, Gap())), complement="happy")),
-        "大卫给她打电话的女孩很高兴。",
-    ),
-    (
-        S(C("see", ANNA, E("table", definite=False, adjectives=("old", "red")))),
-        "安娜看见了一张红色的旧桌子。",
-    ),
+    (S(C("be", E("girl", relative=C("call", DAVID, Gap())), complement="happy")), "大卫给她打电话的女孩很高兴。"),
+    (S(C("see", ANNA, E("table", definite=False, adjectives=("old", "red")))), "安娜看见了一张红色的旧桌子。"),
     (S(C("say", ANNA), "that", C("sleep", DAVID, tense="present")), "安娜说大卫在睡觉。"),
     (S(C("hope", E("i"), tense="present"), "that", C("come_back", HE, tense="future")), "我希望他会回来。"),
     (S(C("sleep", ANNA), "because", C("be", SHE, complement="tired")), "安娜睡觉了，因为她很累。"),
     (S(C("sleep", ANNA), "because", C("sing", DAVID)), "因为大卫唱了歌，所以安娜睡觉了。"),
     (S(C("sing", DAVID), "when", C("arrive", ANNA, place=P("hotel"))), "安娜到酒店的时候，大卫唱了歌。"),
     (S(C("sing", ANNA), "when", C("see", SHE, DAVID)), "安娜看见大卫的时候，唱了歌。"),
-    (
-        S(C("help", DAVID, E("we"), tense="future"), "if", C("arrive", HE, tense="present")),
-        "大卫如果到达，就会帮助我们。",
-    ),
-    (
-        S(C("help", DAVID, ANNA, tense="future"), "if", C("call", SHE, DAVID, tense="present")),
-        "大卫会帮助安娜，如果她给大卫打电话的话。",
-    ),
-    (
-        S(C("buy", ANNA, A_BOOK), "and", C("drink", DAVID, E("tea", definite=False))),
-        "安娜买了一本书，大卫喝了茶。",
-    ),
+    (S(C("help", DAVID, E("we"), tense="future"), "if", C("arrive", HE, tense="present")), "大卫如果到达，就会帮助我们。"),
+    (S(C("help", DAVID, ANNA, tense="future"), "if", C("call", SHE, DAVID, tense="present")),
+     "大卫会帮助安娜，如果她给大卫打电话的话。"),
+    (S(C("buy", ANNA, A_BOOK), "and", C("drink", DAVID, E("tea", definite=False))), "安娜买了一本书，大卫喝了茶。"),
     (S(C("buy", ANNA, A_BOOK), "but", C("read", SHE, IT, negated=True)), "安娜买了一本书，但是她没有看它。"),
     (S(C("buy", ANNA, A_BOOK, asks="yes_no")), "安娜买了一本书吗？"),
     (S(C("be", ANNA, complement="happy", tense="present", asks="yes_no")), "安娜高兴吗？"),
@@ -133,10 +105,7 @@ PAIRS = [
     (S(C("meet", ANNA, DAVID, place=P("park"), asks="where")), "安娜在哪里遇见了大卫？"),
     (S(C("go", ANNA, place=P("park", "to"), asks="where")), "安娜去了哪里？"),
     (S(C("go", ANNA, place=P("park", "to"), time="yesterday", asks="when")), "安娜什么时候去了公园？"),
-    (
-        S(C("go", ANNA, place=P("park", "to"), time="tomorrow", tense="future", asks="when")),
-        "安娜什么时候会去公园？",
-    ),
+    (S(C("go", ANNA, place=P("park", "to"), time="tomorrow", tense="future", asks="when")), "安娜什么时候会去公园？"),
     (S(C("have", ANNA, E("apple", 3, True, False), tense="present", asks="how_many")), "安娜有多少个苹果？"),
     (S(C(None, DOCTOR)), "医生。"),
     (S(C(None, DOCTOR, E("book"))), "医生书。"),
@@ -153,29 +122,17 @@ def test_most_usual_words(meaning, text):
 
 # Other right ways to say it.
 OTHERS = [
-    (
-        S(C("close", ANNA, E("door"), time="yesterday")),
-        ("安娜昨天关上了门。", "昨天安娜关上了门。", "安娜昨天把门关上了。", "昨天安娜把那扇门关上了。"),
-    ),
+    (S(C("close", ANNA, E("door"), time="yesterday")),
+     ("安娜昨天关上了门。", "昨天安娜关上了门。", "安娜昨天把门关上了。", "昨天安娜把那扇门关上了。")),
     (S(C("give", ANNA, E("letter"), DAVID)), ("安娜给了大卫信。", "安娜把那封信交给了大卫。")),
-    (
-        S(C("buy", ANNA, E("car", definite=False), asks="yes_no")),
-        ("安娜买了一辆车吗？", "安娜有没有买一辆汽车？"),
-    ),
-    (
-        S(C("sleep", ANNA), "because", C("sing", DAVID)),
-        ("因为大卫唱了歌，安娜睡觉了。", "安娜睡觉了，因为大卫唱了歌。"),
-    ),
+    (S(C("buy", ANNA, E("car", definite=False), asks="yes_no")), ("安娜买了一辆车吗？", "安娜有没有买一辆汽车？")),
+    (S(C("sleep", ANNA), "because", C("sing", DAVID)),
+     ("因为大卫唱了歌，安娜睡觉了。", "安娜睡觉了，因为大卫唱了歌。")),
     (S(C("have", ANNA, E("egg", 3, True, False), asks="how_many")), ("安娜有几个鸡蛋？", "安娜有多少鸡蛋？")),
     (S(C("be", E("mother", owner=E("i")), complement="happy")), ("我妈妈很高兴。", "我的母亲很开心。")),
-    (
-        S(C("buy", ANNA, A_BOOK), "and", C("sleep", SHE)),
-        ("安娜买了一本书，她睡觉了。", "安娜买了一本书，并且睡觉了。"),
-    ),
-    (
-        S(C("sing", DAVID, tense="future"), "if", C("call", ANNA, E("i"), tense="present")),
-        ("如果安娜给我打电话，大卫就会唱歌。", "要是安娜给我打电话的话，大卫就会唱歌。"),
-    ),
+    (S(C("buy", ANNA, A_BOOK), "and", C("sleep", SHE)), ("安娜买了一本书，她睡觉了。", "安娜买了一本书，并且睡觉了。")),
+    (S(C("sing", DAVID, tense="future"), "if", C("call", ANNA, E("i"), tense="present")),
+     ("如果安娜给我打电话，大卫就会唱歌。", "要是安娜给我打电话的话，大卫就会唱歌。")),
 ]
 
 
