@@ -371,7 +371,7 @@ class WhatIf:
                 else f"{words}; {NOT_DENSE}"
             )
         if badge == MODELLED:
-            told = [sum(map(_exact, row)) for row in walks]
+            told = [sum(walk.exact for walk in row) for row in walks]
             least = int(np.argmin(told))
             return MODEL.format(told[least], sum(len(walk.steps) for walk in walks[least]))
         if badge == BOUNDED:
@@ -446,11 +446,6 @@ def _steps(cycles: pd.DataFrame) -> list[replays.Step]:
         )
         for row in cast(Any, cycles.itertuples())
     ]  # fmt: skip
-
-
-def _exact(walk: Walk) -> int:
-    """How many of a walk's cycles are no model."""
-    return len(walk.steps) if walk.modelled is None else walk.modelled.cycle - 1
 
 
 def _spell(values: list[Any]) -> str:

@@ -87,6 +87,11 @@ class Walk:
     modelled: Place | None = None
     nodes: list[dict[str, list]] = field(default_factory=list)
 
+    @property
+    def exact(self) -> int:
+        """How many of the cycles are no model."""
+        return len(self.steps) if self.modelled is None else self.modelled.cycle - 1
+
 
 class Halt(Exception):
     """Raised where the record does not say what comes next."""

@@ -48,7 +48,7 @@ def test_what_is_measured_and_what_warms_up_are_different_prompts():
 
 
 def test_a_comparison_counts_what_the_runs_wrote(model):
-    g = {"size": 6}
+    g = {"draft_size": 6}
     contenders = [Contender("autoregressive"), Contender("a", "unispec", g)]
     found = compare(model, contenders, ENTRIES[:3], [], max_new_tokens=12)
     alone = specviz.generate(model, ENTRIES[:3], "unispec", max_new_tokens=12, **g)
