@@ -42,7 +42,7 @@ from specviz.bench.prompts import spread, suite
 from specviz.draft import Draft
 
 torch.set_num_threads(1)
-pd.options.display.max_colwidth = 120
+pd.options.display.max_colwidth = 80
 model = sv.load("town")
 prompts = spread(suite("town"), 63)
 studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
@@ -85,20 +85,12 @@ for cycle, out in trace.outputs.groupby("cycle"):
     n, place, copied = lookup(text)
     ran = drafted.get(cycle, [])
     same.append(ran == copied[: len(ran)])
-    rows.append(
-        (
-            cycle,
-            words(text[-n:]) if n else "",
-            place,
-            words(ran),
-            counted.loc[cycle, "accepted"],
-            words(out["token"]),
-        )
-    )
+    found = ("", "") if place is None else (words(text[-n:]), str(place))
+    rows.append((cycle, *found, words(ran), counted.loc[cycle, "accepted"], words(out["token"])))
     text += out["token"].tolist()
 print("the run drafted what this search finds:", all(same))
 columns = ["cycle", "last tokens", "found at", "copied", "accepted", "written"]
-pd.DataFrame(rows, columns=columns).set_index("cycle").head(12).astype({"found at": "Int64"})
+pd.DataFrame(rows, columns=columns).set_index("cycle").head(12)
 
 # %% [markdown]
 # **Predict.** Seven kinds of work: conversation, translation, summarization, questions about a text, arithmetic, retrieval
@@ -247,7 +239,7 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# "Off by" is the largest difference of a logit from a pass over that path alone. With the mask only rounding is left.
+# "Off by" is the largest difference of a logit from a pass over that path alone. With the mask at most rounding is left.
 # Without it only node 0 is right: all others see a word that is no part of their path. A sibling is another world: seen,
 # it makes of *"A or B"* the text *"A B"*.
 #
@@ -272,10 +264,10 @@ def study(name, **options):
     students[name].save(folder / name, model)
 
 
-def entries(table, tokens):
-    """Memory entries as a table: one row a token."""
-    rows = [(word(t), " · ".join(map(str, table(t)))) for t in tokens]
-    return pd.DataFrame(rows, columns=["behind", "remembered"]).set_index("behind")
+def show(memory, tokens):
+    """What is remembered behind each token, a line each."""
+    for t in tokens:
+        print(f"{word(t):>10}  ", " · ".join(map(str, memory(t))))
 
 
 def taught(name, **options):
@@ -300,11 +292,11 @@ print(
     f"{len(read)} words read, {len({*read})} different ones, {len(changed)} rows changed, {len(cycle.tokens)} tokens written"
 )
 matrix = recycler.store.tokens
-entries(lambda t: [word(x) for x in matrix[t] if x >= 0], list(dict.fromkeys(read))[:8])
+show(lambda t: [word(x) for x in matrix[t] if x >= 0], list(dict.fromkeys(read))[:8])
 
 # %% [markdown]
 # Also the rejected nodes teach: the target has read them. The template is the best tree for rates that were measured
-# once; its first paths, and one cycle of the run in the player:
+# once. Its paths, and one cycle of the run in the player:
 
 # %%
 print("template:", " ".join("".join(map(str, path)) for path in recycler.paths))
@@ -327,9 +319,10 @@ rates = (matrix[pairs[:, 0]] == pairs[:, 1:]).mean(0)
 ran = sv.generate(model, sample, taught("token_recycling", draft_size=24), max_new_tokens=48)
 print("right by rank:", " ".join(f"{r:.3f}" for r in rates), f"  none of them: {1 - rates.sum():.2f}")
 template = sum(np.prod([rates[i] for i in path]) for path in recycler.paths)
-print(
-    f"1 + sum over the template of 24: {1 + template:.2f}, over a chain of 24: {1 + np.cumsum(rates[0] ** np.arange(1, 25))[-1]:.2f}, measured τ {tau(ran):.2f}"
-)
+chain = np.cumsum(rates[0] ** np.arange(1, 25))[-1]
+print(f"1 + sum over a chain of 24:      {1 + chain:.2f}")
+print(f"1 + sum over the template of 24: {1 + template:.2f}")
+print(f"measured τ of the template:      {tau(ran):.2f}")
 
 # %% [markdown]
 # The two need not agree. While it decodes, the matrix learns the words of this very text; and where one word is right the
@@ -348,14 +341,13 @@ context = model.open([start], 16)
 context.prefill()
 truth = sv.generate(model, start, method="autoregressive", max_new_tokens=12).outputs["token"].to_numpy()
 y = rng.choice(start, 12)
-rows = []
+print("passes  right from the left")
 for step in range(14):
     final = int(np.append(y[: len(truth)] != truth, True).argmax())
-    rows.append((step, final, words(y)))
+    print(f"{step:6}  {final:2}  {words(y)}")
     if final == len(truth):
         break
     y = context.forward(Draft.chain(y)).logits[0][:-1].argmax(-1).numpy()
-pd.DataFrame(rows, columns=["passes", "right from the left", "guesses"]).set_index("passes")
 
 # %% [markdown]
 # Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on: at the latest after 12 passes, no
@@ -375,7 +367,7 @@ print(
     f"window: {sent['source'].eq('window').mean():.0%} of {len(sent)} nodes sent; the pool holds {looker.store.known} n-grams"
 )
 begins = [t for t in dict.fromkeys(looked.outputs["token"].tolist()) if len(looker.store.get(t))][:6]
-entries(lambda t: [words(g) for g in looker.store.get(t)[:4]], begins)
+show(lambda t: [words(g) for g in looker.store.get(t)[:4]], begins)
 
 # %% [markdown]
 # Each row: what followed that word, the last met first. The window in one cycle is a comb; the n-grams hang beside it.
@@ -475,7 +467,7 @@ for candidates in ([1], [1, 3], [3, 1], [1, 3, 0], [1, 1, 3, 1]):
 
 # %% [markdown]
 # The sum of their probabilities, in any order; a token that was rejected has nothing left, so a second try is lost, and
-# worth nothing. That is why trees should not repeat a token among siblings, and why it does no harm if they do.
+# worth nothing. A tree that repeats a token among siblings wastes a node, and keeps the law.
 #
 # **Predict.** Which of these shortcuts keeps the law? (a) Test every sibling against $p(x_i)$, without dividing by what is
 # left. (b) After all fail draw from $p$ itself. (c) Forget to take the rejected token out, and meet it again. Here exactly,
@@ -512,7 +504,7 @@ plt.show()
 
 # %% [markdown]
 # Only the rule itself. The real decoder records each decision with its $u$, $p$ and $R$ (in the column `q`), so that all can
-# be made again:
+# be made again. Those before which the most was rejected:
 
 # %%
 drawn = sv.generate(
@@ -521,7 +513,7 @@ drawn = sv.generate(
 judged = drawn.nodes[drawn.nodes["status"].isin(["accepted", "rejected"]) & drawn.nodes["u"].notna()]
 again = np.where(judged["u"] * judged["q"] < judged["p"], "accepted", "rejected")
 print(f"{len(judged)} decisions, {(again == judged['status'].to_numpy()).sum()} come out as recorded")
-judged[judged["parent"] == -1][["cycle", "text", "p", "q", "u", "status"]].head(8).round(3)
+judged.nsmallest(8, "q")[["prompt", "cycle", "parent", "text", "p", "q", "u", "status"]].round(3)
 
 # %% [markdown]
 # `specviz audit` goes through *every* outcome of such a tree, also with repeated siblings, and compares the laws.
@@ -529,7 +521,9 @@ judged[judged["parent"] == -1][["cycle", "text", "p", "q", "u", "status"]].head(
 # ## All of them, empty and filled
 #
 # τ against the number of nodes, on 14 prompts of seven kinds. **Cold**: the memory is empty at each prompt. **Warm**: it
-# has studied 14 others. Prompt lookup has nothing to study. UniSpec, the next walkthrough, is here for comparison.
+# has studied 14 others. Prompt
+# lookup has nothing to study, and SPECTRA has its book of *their answers* in both cases. UniSpec, the next walkthrough, is
+# here for comparison.
 #
 # **Predict.** Who gains most from studying? Who is best with few nodes, and who with many?
 
@@ -594,7 +588,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # |---|---|---|---|---|
 # | prompt lookup | the text | last 1 to 3 tokens | a search | what is written |
 # | Token Recycling | $[V, k]$ successors | last token | filling a template | every node read |
-# | Lookahead | $[V, G]$ n-grams | last token | half of the pass is window | its own guesses |
+# | Lookahead | $[V, G]$ n-grams | last token | up to half of the nodes | its own guesses |
 # | SPECTRA | n-grams, a table, a book | last 1, 2, up to 8 tokens | the same, and a search | guesses, text, the book |
 # | UniSpec | $[V, k]$ successors with probabilities | last token | growing a tree | every node read |
 #

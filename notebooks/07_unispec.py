@@ -43,7 +43,6 @@ from specviz.bench.passes import measure
 from specviz.bench.prompts import spread, suite
 
 torch.set_num_threads(1)
-pd.options.display.max_colwidth = 120
 model = sv.load("town")
 prompts = spread(suite("town"), 63)
 studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
@@ -87,12 +86,9 @@ print(
     f"memory {store.bytes / 1e6:.2f} MB here; at V = 150,000 it would be {150_000 * 10 * 8 / 1e6:.0f} MB, and never more"
 )
 
-seen = list(dict.fromkeys(trace.outputs["token"].tolist()))[:8]
-rows = [
-    (word(t), " · ".join(f"{word(s)} {p:.2f}" for s, p in zip(store.tokens[t][:6], store.p[t]) if s >= 0))
-    for t in seen
-]
-pd.DataFrame(rows, columns=["behind", "the likeliest six, with p"]).set_index("behind")
+for t in list(dict.fromkeys(trace.outputs["token"].tolist()))[:8]:
+    known = zip(store.tokens[t][:6], store.p[t])
+    print(f"{word(t):>10}  ", " · ".join(f"{word(s)} {p:.2f}" for s, p in known if s >= 0))
 
 # %% [markdown]
 # A row is an opinion from *another* place. Its probability says how sure the target was there, not here.
@@ -189,9 +185,8 @@ def algorithm_1(r=R, product=True, drop_root=True):
 
 
 candidates, figures = algorithm_1()
-pd.DataFrame(figures, columns=["level", "candidates", "best score", "below r", "expanded"]).set_index(
-    "level"
-).round(3)
+columns = ["level", "candidates", "best score", "below r", "expanded"]
+pd.DataFrame(figures, columns=columns).set_index("level").round(3)
 
 # %% [markdown]
 # The package does the same with arrays, a level at a time. They must agree, path by path:
@@ -233,14 +228,14 @@ plt.show()
 # %% [markdown]
 # No probability exceeds 1, so a child's product is at most its parent's: whoever is in, its ancestors are in. (Of equal
 # scores the earlier node wins, and parents stand earlier.) And $r$ is a rule about *expanding*: a node below it grows
-# nothing, but goes to the target if there is room. A mean of the path instead of a product would not give a tree.
+# nothing, but goes to the target if there is room. A mean of the path instead of a product need not give a tree.
 #
 # ## The pass and the verdict (lines 32 to 37)
 #
 # The target reads all $g$ nodes in one pass. Greedily: from the root go to the child that is the target's own choice, as
 # long as there is one. Here is this cycle in the player, before the verdict.
 #
-# **Predict.** Which path survives? Point at the nodes for their scores, then press `→`.
+# **Predict.** Which path survives? Dotted nodes were cut. Then press `→`.
 
 # %%
 sv.player(trace, cycle=number, phase="draft", substeps=True)
@@ -310,9 +305,12 @@ for name, how in {
 }.items():
     tree, _ = algorithm_1(**how)
     chosen = sorted(tree, key=tree.get, reverse=True)[:G]
-    widths = np.bincount([len(path) for path in chosen], minlength=DEPTH + 1)[1:]
+    depth = np.array([len(path) for path in chosen])
+    widths = np.bincount(depth, minlength=DEPTH + 1)[1:]
     own = sum(path[0] == root for path in chosen)
-    print(f"{name:22s} nodes on levels 1 to {DEPTH}: {widths.tolist()}, below the root's own token {own}")
+    print(
+        f"{name:22s} nodes on levels 1 to {DEPTH}: {widths.tolist()}, on average {depth.mean():.1f}, below the root's own token {own}"
+    )
 run.close()
 
 # %% [markdown]
@@ -323,7 +321,8 @@ run.close()
 # That is one cycle. Which reading is the better *drafter* only a decode can say. Every run from here on has the same
 # texts to write and starts each prompt from the same state, `learnt` or nothing, so differences come from the setting
 # alone. The sample is small: the interval comes from drawing its prompts anew, and a difference whose interval holds zero
-# is not one.
+# is not one. It leaves out that another `learnt` would shift everything: a score that is off in its last digit can let
+# another node into a tree, that node teaches the store, and so on. Differences of a few hundredths mean nothing.
 
 
 # %%
@@ -400,12 +399,14 @@ for ax, part, column, name in (
     ax.bar((edges[:-1] + 0.05), count / count.sum(), 0.09, color="#bbbbbb", label="share of all nodes")
     ax.plot(mean, share, "o-", color="#0072b2", label="kept")
     ax.plot([0, 1], [0, 1], "--", color="#888888", lw=1)
-    ax.set(xlabel=column, title=name, xlim=(0, 1), ylim=(0, 1))
+    ax.set(title=name, xlim=(0, 1), ylim=(0, 1))
     off = (np.abs(share - mean) * count[full]).sum() / count.sum()
     side = "too sure" if (mean * count[full]).sum() > (share * count[full]).sum() else "too modest"
     print(
         f"{name}: on average {side}, {off:.3f} off the diagonal; mean score {value.mean():.3f}, kept {took.mean():.3f}"
     )
+axes[0].set_xlabel("score of the path")
+axes[1].set_xlabel("probability of the last step")
 axes[0].legend(frameon=False)
 plt.show()
 
@@ -458,9 +459,8 @@ rows = []
 for r, found in sorted(sweep_r.items()):
     change = "" if found is base else against(found, base)
     rows.append((r, tau(found), change, size(found), np.mean(table_12[r])))
-pd.DataFrame(
-    rows, columns=["r", "τ here", "against r = 0.05", "nodes sent", "τ, mean of Table 12"]
-).set_index("r").round(2)
+columns = ["r", "τ here", "against r = 0.05", "nodes sent", "τ, mean of Table 12"]
+pd.DataFrame(rows, columns=columns).set_index("r").round(2)
 
 # %% [markdown]
 # ## How large a tree?
@@ -483,42 +483,28 @@ def speed(run):
 pass_ms = {
     row["g"] - 1: row["median"] for row in measure(model, [1, *(g + 1 for g in sizes)], context=96, rounds=15)
 }
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
-axes[0].plot(
-    sizes, [tau(warm[g]) for g in sizes], "o-", color="#0072b2", label="warm: has learnt from other texts"
-)
-axes[0].plot(
-    sizes, [tau(cold[g]) for g in sizes], "s--", color="#e69f00", label="cold: empty at every prompt"
-)
+figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+for found, style, hue, name in (
+    (warm, "o-", "#0072b2", "warm: has learnt from other texts"),
+    (cold, "s--", "#e69f00", "cold: empty at every prompt"),
+):
+    axes[0].plot(sizes, [tau(found[g]) for g in sizes], style, color=hue, label=name)
 # Table 16: Llama-3-8B-Instruct.
-axes[0].plot(
-    [25, 50, 75, 100, 125],
-    [2.24, 2.56, 2.74, 2.83, 2.94],
-    "^:",
-    color="#888888",
-    label="the paper's Table 16",
-)
+table_16 = {25: 2.24, 50: 2.56, 75: 2.74, 100: 2.83, 125: 2.94}
+axes[0].plot(table_16.keys(), table_16.values(), "^:", color="#888888", label="the paper's Table 16")
 axes[0].axhline(1, color="#bbbbbb", lw=1)
 axes[0].set(xlabel="draft size g", ylabel="τ", ylim=(0.9, None))
-axes[0].legend(frameon=False)
+axes[0].legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
 axes[1].plot(pass_ms.keys(), pass_ms.values(), "o-", color="#d55e00")
 axes[1].set(xlabel="draft size g (0: autoregressive)", ylabel="ms a pass over g + 1 tokens", ylim=(0, None))
 plt.show()
 
 
-rows = [
-    (
-        g,
-        name,
-        tau(run),
-        run.summary().iloc[0]["A/D"],
-        pass_ms[g] / pass_ms[0],
-        tau(run) * pass_ms[0] / pass_ms[g],
-        speed(run),
-    )
-    for g in sizes
-    for name, run in (("warm", warm[g]), ("cold", cold[g]))
-]
+rows = []
+for g in sizes:
+    for name, run in (("warm", warm[g]), ("cold", cold[g])):
+        ratio = pass_ms[g] / pass_ms[0]
+        rows.append((g, name, tau(run), run.summary().iloc[0]["A/D"], ratio, tau(run) / ratio, speed(run)))
 columns = ["g", "store", "τ", "A/D", "s(g)", "τ/s(g), modelled", "speed, measured"]
 pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 
@@ -545,18 +531,12 @@ parts = {
     "without scores": (decode(scores=False), 2.62, 1.48),
     "without neighbours, threshold": (decode(neighbours=False, threshold=0), 2.20, 1.66),
 }
-rows = [
-    (
-        name,
-        tau(run),
-        "" if run is base else against(run, base),
-        size(run),
-        speed(run),
-        theirs,
-        fast,
-    )
-    for name, (run, theirs, fast) in parts.items()
-]
+rows = []
+for name, (run, theirs, fast) in parts.items():
+    change = "" if run is base else against(run, base)
+    rows.append((name, tau(run), change, size(run), speed(run), theirs, fast))
+same = [a == b for run, *_ in parts.values() for a, b in zip(run.texts, alone.texts)]
+print(f"{sum(same)} of {len(same)} texts are autoregressive decoding's own")
 columns = ["", "τ here", "against UniSpec", "nodes sent", "speed here", "τ in Table 2", "speed in Table 2"]
 pd.DataFrame(rows, columns=columns).set_index("").round(2)
 
