@@ -93,6 +93,13 @@ columns = ["cycle", "last tokens", "found at", "copied", "accepted", "written"]
 pd.DataFrame(rows, columns=columns).set_index("cycle").head(12)
 
 # %% [markdown]
+# A draft is a chain, and a cycle keeps a beginning of it. In the player:
+
+# %%
+best = trace.cycles.loc[trace.cycles["accepted"].idxmax(), "cycle"]
+sv.player(trace, cycle=int(best))
+
+# %% [markdown]
 # **Predict.** Seven kinds of work: conversation, translation, summarization, questions about a text, arithmetic, retrieval
 # and code. On which does copying from the text help most, on which least?
 
@@ -403,7 +410,14 @@ pd.DataFrame(
 ).round(3)
 
 # %% [markdown]
-# One look into each, at the same place of a text:
+# The cycle that kept most, as a tree: point at a node and read where it came from.
+
+# %%
+best = quoted.cycles.loc[quoted.cycles["accepted"].idxmax()]
+sv.player(quoted, prompts=[int(best["prompt"])], cycle=int(best["cycle"]))
+
+# %% [markdown]
+# One look into each memory, at the same place of a text:
 
 # %%
 run = sv.stream(model, next(p for p in sample if p["kind"] == "arithmetic"), reader, max_new_tokens=48)
