@@ -287,8 +287,8 @@ def taught(name, **options):
 study("token_recycling", draft_size=24)
 recycler = taught("token_recycling", draft_size=24)
 run = sv.stream(model, prompt, recycler, max_new_tokens=48)
-for cycle in run:  # to the middle of the answer
-    if cycle.number == 2:
+for cycle in run:  # one cycle into the answer
+    if cycle.number == 1:
         break
 before, root = recycler.store.tokens.copy(), recycler.root
 cycle = next(run)
