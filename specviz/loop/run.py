@@ -88,6 +88,7 @@ class Run:
         refuse_processors(self.model)
         if self.drafter is not None:
             self.model.check_vocabulary(self.drafter)
+        self.method.prepare(self.model)
         for entry in self.prompts:  # later turns are checked when their prompt exists
             self._ids(entry["turns"][:1] if "turns" in entry else entry["prompt"], "turns" in entry)
         self.clock = clock_for(self.model.device) if record else None

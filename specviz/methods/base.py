@@ -252,6 +252,9 @@ class Method:
         """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format."""
         raise NotImplementedError
 
+    def prepare(self, target: Any) -> None:
+        """A run with this model is about to begin: refuse here, before any work, what does not fit it."""
+
     def start(self, session: Session) -> None:
         """A prompt begins: open contexts, forget the last prompt."""
         self.session = session

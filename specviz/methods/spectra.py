@@ -73,6 +73,7 @@ class Spectra(Lookahead):
     reach: int
     from_text = True
     external: Datastore | None = None
+    opened_for: Any = None  # the model in whose tokens it is
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
@@ -84,9 +85,12 @@ class Spectra(Lookahead):
     def fresh(self, vocabulary: int) -> Internal:
         return Internal(vocabulary, self.guesses, self.ngram, self.run)
 
+    def prepare(self, target: Any) -> None:
+        if self.datastore and self.opened_for is not target:
+            self.external, self.opened_for = Datastore.open(self.datastore, target), target
+
     def start(self, session: Session) -> None:
-        if self.datastore and self.external is None:
-            self.external = Datastore.open(self.datastore, session.target)
+        self.prepare(session.target)
         super().start(session)
 
     def guess(self, depth: int) -> tuple[np.ndarray, np.ndarray]:

@@ -166,6 +166,14 @@ def test_a_datastore_of_another_vocabulary_is_refused(tmp_path):
     path = Datastore([0, 1, 2]).save(tmp_path / "x", TableModel(vocabulary=5))
     with pytest.raises(ParameterError, match="another vocabulary than target's"):
         list(decode(TARGET, [1, 2], Spectra(datastore=str(path)), max_new_tokens=4))
+    model = llama(vocabulary=24)
+    with pytest.raises(ParameterError, match="another vocabulary"):
+        specviz.generate(model, [[1, 2]], "spectra", datastore=str(path), out=tmp_path / "traces")
+    assert not (tmp_path / "traces").exists()  # refused before anything was written
+    method = Spectra(datastore=str(Datastore([3, 4, 5]).save(path, model)))
+    specviz.generate(model, [[3, 4]], method, max_new_tokens=4)
+    with pytest.raises(ParameterError, match="another vocabulary"):
+        specviz.generate(llama(vocabulary=25), [[3, 4]], method)
 
 
 def test_what_shares_a_beginning_belongs_to_the_first():
