@@ -69,7 +69,7 @@ def side_by_side(plan: Callable[[int, str], Plan]) -> Callable[..., Report]:
         size: int | None = None,
         tick: Tick = lambda done, of, name: None,
     ) -> Report:
-        g, origin = best_size(model, size)
+        g, origin = best_size(size)
         made = plan(g, origin)
         chosen = spread(entries, prompts)
         warm = others(entries, chosen)
@@ -214,7 +214,7 @@ def precision(
         raise ParameterError(
             "no prompt has a reference: ROUGE needs prompts with 'reference' or 'references'"
         )
-    g, origin = best_size(model, size)
+    g, origin = best_size(size)
     chosen = spread(known, prompts)
     warm = others(entries, chosen)
     contenders = []
@@ -298,7 +298,7 @@ def context(
     with a long context (built here, seeded) up to 32 k, and on `model` within its own. τ and the speedup are
     `model`'s: earlier turns, questions and answers of other prompts, are put in front of each text.
     """
-    g, origin = best_size(model, size)
+    g, origin = best_size(size)
     long = long_model(max(lengths) + g + 1)
     if model.device != long.device:
         long = Model(long.net.to(model.device), name=long.name)
@@ -358,7 +358,7 @@ def context(
 # ------------------------------------------------------------ what they share
 
 
-def best_size(model: Any, size: int | None) -> tuple[int, str]:
+def best_size(size: int | None) -> tuple[int, str]:
     """g* of an experiment, and where it comes from: asked for, or UniSpec's own default."""
     own = {} if size is None else {"draft_size": size}
     origin = "UniSpec's default, not calibrated" if size is None else "as asked for"

@@ -128,7 +128,7 @@ def test_settings_of_unispec_write_the_same_text(model, name):
 
 
 def test_the_draft_size_is_the_methods_own_unless_asked(model):
-    assert experiments.best_size(model, None)[0] == specviz.method("unispec").draft_size
+    assert experiments.best_size(None)[0] == specviz.method("unispec").draft_size
     with pytest.raises(ParameterError, match="draft_size"):
         find("ablation")(model, [], ENTRIES, size=10**6)
 
