@@ -81,7 +81,7 @@ def sent(trace: Trace) -> float:
     """Nodes that the target read: those of all drafts but the pruned, unsent and unreviewed ones.
 
     The root is none, so a pass reads one token more. Divided by `steps` it is the mean draft size, at most
-    the g of a tree that is cut to g nodes.
+    the g of a tree that is cut to g nodes. What is read and no candidate (Lookahead's window) was sent, too.
     """
     return float("nan") if _silent(trace) else int(trace.cycles["sent"].sum())
 

@@ -39,7 +39,8 @@ COLUMNS = [
 ]
 SPARE = ("A/O", "exactness", "A/D")
 NOTES = [
-    "τ: tokens a cycle, the bonus counted. A/D: accepted over drafted. A/O: share of the output from drafts.",
+    "τ: tokens a cycle, the bonus counted. A/D: accepted over drafted and sent; of a tree's nodes most must "
+    "fail. A/O: share of the output from drafts. What a method remembers was empty at the first text.",
     "speedup: median over texts of tokens/s over autoregressive decoding's on the same text, side by side, "
     "the prefill's time inside, with its 95 % bootstrap interval. same text: token for token that of "
     "autoregressive decoding.",

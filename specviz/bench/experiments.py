@@ -172,13 +172,13 @@ def threshold(g: int, origin: str) -> Plan:
 def deviation(g: int, origin: str) -> Plan:
     """UniSpec's draft size around g* (Table 13)."""
     sizes = sorted({max(1, round(g * factor)) for factor in DEVIATIONS})
-    contenders = [Contender(BASELINE, cells={"g": ""})]
+    contenders = [Contender(BASELINE, cells={"g": None})]
     contenders += [
         Contender(f"g = {n}", "unispec", {"draft_size": n}, cells={"g": f"{n} (g*)" if n == g else str(n)})
         for n in sizes
     ]
     notes = [
-        "The first row is autoregressive decoding. The sizes are g* times 1/2 to 2; the paper's window of 15 "
+        "–: autoregressive decoding. The sizes are g* times 1/2 to 2; the paper's window of 15 "
         "around 110 is g* times 0.86 to 1.14.",
         "The paper (Llama-3 8B, A100; average speedup for g = 95, 100, 105, 110, 115, 120, 125): 1.95, 2.04, "
         "2.08, 2.13, 2.11, 2.03, 1.95. There τ is larger at 95 than at 110, against its own equation 2.",
@@ -358,11 +358,11 @@ def context(
 # ------------------------------------------------------------ what they share
 
 
-def best_size(given: int | None) -> tuple[int, str]:
-    """g* of an experiment, and where it comes from."""
-    if given is not None:
-        return methods.find("unispec")(draft_size=given).values["draft_size"], "as asked for"
-    return methods.find("unispec")().values["draft_size"], "UniSpec's default, not calibrated"
+def best_size(size: int | None) -> tuple[int, str]:
+    """g* of an experiment, and where it comes from: asked for, or UniSpec's own default."""
+    own = {} if size is None else {"draft_size": size}
+    origin = "UniSpec's default, not calibrated" if size is None else "as asked for"
+    return methods.find("unispec")(**own).values["draft_size"], origin
 
 
 def texts_note(chosen: list[dict[str, Any]], warm: list[dict[str, Any]]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from itertools import takewhile
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import specviz
 from specviz import metrics
@@ -38,6 +41,13 @@ def plain(report):
     assert {"device", "threads", "dtype", "model", "draft_size"} <= data["setting"].keys()
     assert any("The paper" in note for note in data["notes"])
     assert len(report.cells()) == len(data["rows"])
+    for width in (80, 120):
+        console = Console(width=width, file=io.StringIO())
+        report.show(console)
+        lines = console.file.getvalue().splitlines()[3:]
+        assert max(map(len, takewhile(str.strip, lines))) <= width
+        left_out = [line for line in lines if line.startswith("left out")]
+        assert not any("[95%]" in line for line in left_out)
     return data
 
 
@@ -111,6 +121,7 @@ def test_settings_of_unispec_write_the_same_text(model, name):
         sent = [row["nodes"] for row in rest]
         assert sent == sorted(sent, reverse=True)
     if name == "deviation":
+        assert base["g"] is None
         assert [row["g"] for row in rest] == ["3", "4", "5", "6 (g*)", "7", "8", "9", "12"]
         sent = [row["nodes"] for row in rest]
         assert sent == sorted(sent)
