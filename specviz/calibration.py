@@ -97,6 +97,8 @@ class Calibration:
         Why no larger sizes were measured, if it was not the caller's wish.
     spent : float
         Seconds that the measuring took, by the wall clock.
+    worked : float
+        The processor time of it, all threads together.
     created : str
         ISO 8601, UTC.
     """
@@ -109,6 +111,7 @@ class Calibration:
     chosen: str = ""
     ended: str | None = None
     spent: float = 0.0
+    worked: float = 0.0
     created: str = ""
 
     @property

@@ -13,7 +13,7 @@ from specviz.bench import calibrate as room
 from specviz.bench import fits
 from specviz.calibration import Calibration
 from specviz.errors import ParameterError, PromptError, SpecvizError
-from specviz.methods import find
+from specviz.methods import find, names
 from specviz.methods.unispec import UniSpec
 
 EVEN = np.arange(1, 66, 4)
@@ -174,9 +174,8 @@ def test_the_range_ends_where_it_gets_slow(model, monkeypatch):
     assert [p.g for p in flat.points] == [1, 2, 3, 64]  # what was asked for is measured
 
 
-@pytest.mark.parametrize("name", ["unispec", "prompt_lookup", "speculative"])
+@pytest.mark.parametrize("name", [name for name in names() if find(name).size])
 def test_every_method_with_a_size(model, name):
-    assert find(name).size
     draft = llama(seed=5, vocabulary=24, eos=(), like=model, noise=0.1, name="small")
     found = specviz.calibrate(model, name, TEXTS, draft=draft, **SMALL | {"rounds": 1})
     assert found.complete
