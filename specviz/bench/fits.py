@@ -98,8 +98,8 @@ FITS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Fit]] = {
     "grid": grid,
     "monotone": monotone,
 }
-# By `specviz bench calibrate`, of seven calibrations of 1 to 20 prompts: the sizes that monotone and grid chose
-# were all within 3 % of the best of every size, of the paper's three; the others lay where its spline swings.
+# By `specviz bench calibrate`: in seven calibrations of 1 to 20 prompts the sizes that monotone and grid took
+# were within 3 % of the best of every size, the paper's in three; the others lay where its spline swings.
 # Beyond grid, monotone looks between the points and does not follow one lucky point.
 CHOSEN = "monotone"
 
