@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import check
+    from .bench.calibrate import calibrate
+    from .calibration import Calibration
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
     from .explorer import explore
     from .loop import densify, generate, stream
@@ -35,6 +37,8 @@ _DOORS = {
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
     "densify": ("loop", "densify"),
+    "calibrate": ("bench.calibrate", "calibrate"),
+    "Calibration": ("calibration", "Calibration"),
     "whatif": ("replay", "whatif"),
     "player": ("widgets.player", "player"),
     "race": ("widgets.race", "race"),
@@ -51,9 +55,9 @@ _DOORS = {
 }
 
 __all__ = [
-    "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError", "check", "densify",
-    "example", "explore", "generate", "list_methods", "list_models", "load", "method", "open", "player",
-    "race", "stream", "whatif",
+    "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
+    "calibrate", "check", "densify", "example", "explore", "generate", "list_methods", "list_models", "load",
+    "method", "open", "player", "race", "stream", "whatif",
 ]  # fmt: skip
 
 

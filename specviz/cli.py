@@ -203,14 +203,9 @@ def generate(
     for entry in entries if raw else ():
         if isinstance(entry.get("prompt"), str):
             entry["prompt"] = target.encode(entry["prompt"], raw=True)
-    import torch
-
-    from specviz.bench.runner import threads as using
     from specviz.loop import Run
 
-    # torch's own choice is every physical core; a container may allow fewer.
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else torch.get_num_threads()
-    with using(threads or min(torch.get_num_threads(), allowed)) as count:
+    with _threads(threads) as count:
         run = Run(
             target, entries, built, draft=drafter, max_new_tokens=max_new_tokens, temperature=temperature,
             top_k=top_k, top_p=top_p, seed=seed, record=None if record == "none" else record, out=file,
@@ -424,6 +419,87 @@ def _sizes(given: list[str]) -> dict[str, Any]:
 
 
 @app.command()
+def calibrate(
+    method: Annotated[str, typer.Argument(help="A method with a draft size.")] = "unispec",
+    model: Model = "town",
+    draft: Draft = None,
+    prompts: Annotated[
+        str, typer.Option("--prompts", help="How many of the bundled suite; or a suite or a file, all of it.")
+    ] = "5",
+    warm_up: Annotated[
+        int, typer.Option(min=0, help="Texts of the bundled suite that fill the method's memory before.")
+    ] = 20,
+    sizes: Annotated[
+        str | None,
+        typer.Option(help="Draft sizes to measure, as 1,2,4,8; default: up to where it gets slow."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated."),
+    ] = None,
+    max_new_tokens: NewTokens = 128,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each text is timed at each size.")] = 5,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
+    ] = None,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    revision: Revision = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where calibrations are kept; default: the user's cache.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a picture of the curves.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Measure anew; replace files that exist.")
+    ] = False,
+) -> None:
+    """Find a method's best draft size on this device; generate takes it with --set SIZE=calibrated."""
+    if png is not None:
+        _writable(png, force)
+    wanted: Any = None
+    if sizes is not None:
+        parts = [part.strip() for part in sizes.split(",")]
+        if not all(part.isdecimal() for part in parts):
+            raise ParameterError(f"--sizes wants whole numbers with commas between them, got {sizes!r}")
+        wanted = [int(part) for part in parts]
+    entries: Any = int(prompts) if prompts.lstrip("-").isdecimal() else None
+    if entries is None:
+        from specviz.bench.prompts import suite
+
+        entries = suite(prompts)
+    with _loading():
+        from specviz import methods
+        from specviz.bench.calibrate import calibrate as measure
+        from specviz.models import load
+
+        kind = methods.find(method)
+        values = _parameters(kind, set_ or [])
+        target = load(model, device, dtype, revision=revision)
+    with _threads(threads):
+        begun = False
+        try:
+            with _progress() as tick:
+
+                def told(done: int, of: int, what: str) -> None:
+                    nonlocal begun
+                    begun = True
+                    tick(done, of, what)
+
+                found = measure(
+                    target, method, entries, wanted, draft, warm_up=warm_up, max_new_tokens=max_new_tokens,
+                    rounds=rounds, folder=folder, force=force, tick=told, **values,
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            print("specviz: what was measured is kept: the same command goes on", file=sys.stderr)
+            raise
+    _show_calibration(found, begun)
+    if png is not None:
+        from specviz import view
+
+        print(f"picture: {_write_bytes(png, view.calibration_png(found))}")
+
+
+@app.command()
 def models() -> None:
     """List the bundled models with their figures, and the methods with their parameters."""
     from rich.text import Text
@@ -543,6 +619,7 @@ def exercises(
 def _parameters(kind: Any, pairs: list[str]) -> dict[str, Any]:
     """``name=value`` texts as values of the types that the method's parameters declare."""
     from specviz.methods import near
+    from specviz.methods.base import CALIBRATED
 
     known = {p.name: p for p in kind.parameters}
     found: dict[str, Any] = {}
@@ -552,6 +629,9 @@ def _parameters(kind: Any, pairs: list[str]) -> dict[str, Any]:
             raise ParameterError(f"--set wants name=value, got {pair!r}")
         if name not in known:
             raise ParameterError(f"{kind.name} has no parameter {name!r}" + near(name, known, "it has none"))
+        if name == kind.size and text == CALIBRATED:
+            found[name] = text
+            continue
         value: Any = text
         default = known[name].default
         if isinstance(default, bool):
@@ -700,6 +780,42 @@ def _show(trace: Trace, path: Path | None) -> None:
         print(f"\n{more}: {how}")
 
 
+def _show_calibration(found: Any, new: bool) -> None:
+    """The measured points, what each fit makes of them, and g*."""
+    from specviz.bench.report import Column, print_table
+
+    names = list(found.fits)
+    columns = [Column("g", True), Column("τ", True), Column("ms a cycle", True)]
+    columns += [Column("25%", True, spare=1), Column("75%", True, spare=0), Column("tokens/s", True)]
+    columns += [Column(f"{name} fit", True) for name in names if name != "grid"] + [Column("")]
+    rows = []
+    for row in found.table.to_dict("records"):
+        g, at = int(row["g"]), int(row["g"]) - found.points[0].g
+        cells = [str(g), f"{row['tau']:.2f}", *(f"{row[key]:.2f}" for key in ("ms", "ms_q25", "ms_q75"))]
+        cells.append(f"{row['tokens_per_second']:,.0f}")
+        for name in names:
+            if name != "grid":
+                cost = found.fits[name].s[at]
+                cells.append(f"{found.fits[name].tau[at] / cost:,.0f}" if cost > 0 else "–")
+        rows.append([*cells, "g*" if g == found.g else ""])
+    how = found.how
+    console = _console()
+    print(
+        f"{how['prompts']} texts behind {how['warm_up']} others, {how['rounds']} rounds, {how['clock']}, "
+        f"{found.spent:.0f} s" + ("" if new else f"; measured {found.created}, --force measures anew")
+    )
+    print_table(console, columns, rows)
+    for name, fit in found.fits.items():
+        print(f"{name:9} g* = {fit.g}" + (" (taken)" if name == found.chosen else ""))
+    if found.ended:
+        print(f"no larger sizes: {found.ended}")
+    if found.at_end:
+        print("g* is the largest size that was measured: try larger ones with --sizes")
+    print(found.summary)
+    command = f"specviz generate {found.setting['method']} --set {found.size}=calibrated"
+    print(f"to use it: {command} ...")
+
+
 def _print_table(trace: Trace) -> None:
     """One line a run."""
     from specviz.bench.report import Column, print_table
@@ -743,6 +859,19 @@ def _loading() -> Iterator[None]:
         raise ModelError(
             f'{error.name} is not installed; running models needs it: pip install "specviz-lm[run]"'
         ) from None
+
+
+@contextmanager
+def _threads(wanted: int | None) -> Iterator[int]:
+    """Run on so many threads; by default torch's own choice, every physical core, if so many are allowed."""
+    import torch
+
+    from specviz.bench.runner import threads
+
+    usual = torch.get_num_threads()
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usual
+    with threads(wanted or min(usual, allowed)) as count:
+        yield count
 
 
 @contextmanager

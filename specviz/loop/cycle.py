@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..draft import Draft
+from ..errors import ParameterError
 from ..methods.base import Method, Session, Verdict
 from ..sampling import Sampling, Uniforms
 from .clock import Clock, Watched
@@ -96,6 +97,8 @@ def decode(
     Cycle
         First the prefill, then one for each draft-verify cycle.
     """
+    if method.unsized:
+        raise ParameterError(f"{method.name} has no {method.size} yet: resize it, or decode with generate")
     passes: list[tuple] = []
     opened: list[Any] = []
     source = uniforms or Uniforms(seed, prompt)

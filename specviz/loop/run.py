@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import sys
 import uuid
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .. import methods
+from .. import calibration, methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import Method
 from ..sampling import Sampling
@@ -84,11 +85,15 @@ class Run:
         self.record = record
         self.prompts = prompts(prompt)
         self.model = ready(model, device, dtype)
-        self.drafter = self._drafter(draft, device, dtype)
+        self.drafter = partner(self.model, self.method, draft, device, dtype)
         refuse_processors(self.model)
         if self.drafter is not None:
             self.model.check_vocabulary(self.drafter)
         self.method.prepare(self.model)
+        self.calibration = None
+        if self.method.unsized:
+            self.calibration = calibration.stored(setting(self.model, self.method, self.drafter))
+            self.method.resize(self.calibration.g)
         for entry in self.prompts:  # later turns are checked when their prompt exists
             self._ids(entry["turns"][:1] if "turns" in entry else entry["prompt"], "turns" in entry)
         self.clock = clock_for(self.model.device) if record else None
@@ -180,20 +185,6 @@ class Run:
                 trace.save(self.recorder.path, force=True)
         self.trace = trace
 
-    def _drafter(self, draft: Any, device: str | None, dtype: str | None) -> Any:
-        if not self.method.needs_draft:
-            return None
-        if draft is None:
-            draft = DEFAULT_DRAFT.get(self.model.name)
-            if draft is None:
-                raise ParameterError(
-                    f"{self.method.name} needs a draft model: pass draft= (a name, a folder or a model)"
-                )
-            print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
-        return ready(
-            draft, device or str(self.model.device), dtype or str(self.model.dtype).removeprefix("torch.")
-        )
-
     def _ids(self, prompt: Any, turns: bool) -> list[int]:
         if turns:  # questions and answers by turns
             prompt = [
@@ -223,6 +214,7 @@ class Run:
             "model": about(model),
             "draft": None if drafter is None else about(drafter),
             "memory": None if self.method.memory is None else {"start": self.method.memory},
+            "calibration": self._calibrated(),
             "tokenizer": None if tokenizer is None else getattr(tokenizer, "name_or_path", "") or model.name,
             "eos": list(model.eos),
             "prompts": [],
@@ -233,6 +225,12 @@ class Run:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "timing": self.clock.timing if self.clock else None,
         }
+
+    def _calibrated(self) -> dict[str, Any] | None:
+        if self.calibration is None:
+            return None
+        known = {"parameter": self.method.size, "value": self.calibration.g}
+        return known | {"device": self.calibration.device, "created": self.calibration.created}
 
 
 def about(model: Any) -> dict[str, Any]:
@@ -316,6 +314,26 @@ def ready(model: Any, device: str | None, dtype: str | None) -> Any:
     return load(model, **{k: v for k, v in (("device", device), ("dtype", dtype)) if v is not None})
 
 
+def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: str | None) -> Any:
+    """The draft model, loaded if need be; None if the method needs none.
+
+    Raises
+    ------
+    ParameterError
+        If it needs one, none was given, and none is bundled with the target.
+    """
+    if not method.needs_draft:
+        return None
+    if draft is None:
+        draft = DEFAULT_DRAFT.get(model.name)
+        if draft is None:
+            raise ParameterError(
+                f"{method.name} needs a draft model: pass draft= (a name, a folder or a model)"
+            )
+        print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
+    return ready(draft, device or str(model.device), dtype or str(model.dtype).removeprefix("torch."))
+
+
 def refuse_processors(model: Any) -> None:
     """Refuse a generation config whose logits processors depend on the whole prefix.
 
@@ -376,6 +394,41 @@ def prompts(given: Any) -> list[dict[str, Any]]:
         elif len(entry["prompt"]) == 0 or (isinstance(entry["prompt"], str) and not entry["prompt"].strip()):
             raise PromptError(f"the prompt is empty{where}; give at least one token")
         found.append(dict(entry))
+    return found
+
+
+def setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
+    """What a measurement of a draft size holds for: the keys of `calibration.SETTING`.
+
+    Threads are a processor's; on another device they are no part of it.
+    """
+    where = machine(model.device)
+    cpu = torch.device(model.device).type == "cpu"
+    known = versions()
+    return {
+        "method": method.name,
+        "parameters": {name: value for name, value in method.values.items() if name != method.size},
+        "model": identity(model),
+        "draft": None if drafter is None or not method.needs_draft else identity(drafter),
+        "device": where["processor"] if cpu else where["device"],
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads() if cpu else None,
+        "versions": {
+            name: known[name] for name in ("python", "specviz", "torch", "transformers") if name in known
+        },
+    }
+
+
+def identity(model: Any) -> dict[str, Any]:
+    """What tells a model from another one of the same name: its size and a digest of some of its weights."""
+    found = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
+    net = getattr(model, "net", None)
+    if net is not None:
+        digest = hashlib.sha256()
+        for weight in net.parameters():
+            flat = weight.detach().flatten()
+            digest.update(flat[:: max(1, len(flat) // 16)][:16].double().cpu().numpy().tobytes())
+        found["weights"] = digest.hexdigest()[:16]
     return found
 
 

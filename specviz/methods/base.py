@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..draft import Draft
     from ..sampling import Sampling
 
+CALIBRATED = "calibrated"  # in place of a draft size: the best one that was measured on this device
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -219,9 +221,13 @@ class Method:
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
+    unsized: bool = False  # whether the draft size is still to come from a calibration
 
     def __init__(self, **values: Any) -> None:
         known = {p.name: p for p in self.parameters}
+        self.unsized = bool(self.size) and values.get(self.size) == CALIBRATED
+        if self.unsized:
+            del values[self.size]
         for name in values:
             if name not in known:
                 raise ParameterError(
@@ -247,6 +253,13 @@ class Method:
     def load(self, path: Any, model: Any) -> None:
         """Start from what was saved."""
         raise ParameterError(f"{self.name} remembers nothing from text to text")
+
+    def resize(self, nodes: int) -> None:
+        """Take another draft size, and all that follows from it; what is remembered stays."""
+        type(self).__init__(self, **(self.values | {self.size: nodes}))
+
+    def like(self, other: Method) -> None:
+        """Remember what another method of the same kind remembers; most methods remember nothing."""
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format."""

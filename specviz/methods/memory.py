@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -67,6 +68,13 @@ class Remembering(Method):
                 f"{self.name} remembers a vocabulary of {self.vocabulary:,} tokens, and the model has "
                 f"{vocabulary:,}: use a new method for it"
             )
+
+    def like(self, other: Method) -> None:
+        """Take over a copy of what another one remembers."""
+        assert isinstance(other, Remembering)
+        self.store = copy.deepcopy(other.store)
+        if self.store is not None:
+            self.vocabulary = other.vocabulary
 
     @property
     def memory(self) -> dict[str, Any]:

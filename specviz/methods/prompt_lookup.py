@@ -35,6 +35,7 @@ class PromptLookup(Method):
         Parameter("ngram_min", 1, 1, 16, "tokens", "Shortest run of last tokens that is looked for."),
         Parameter("draft_length", 10, 1, 64, "tokens", "Most tokens that are copied from behind the match."),
     )
+    size = "draft_length"
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    for n = longest .. shortest:"),

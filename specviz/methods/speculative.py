@@ -51,6 +51,7 @@ class Speculative(Method):
         ("commit", "    text = text + accepted + [y]; forget the other rows"),
     )
     needs_draft = True
+    size = "draft_length"
     draft_length: int
     stop: float
 

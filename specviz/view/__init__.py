@@ -1,10 +1,11 @@
-"""Looking at a trace: static HTML, an image, matplotlib plots, plain text. Needs no torch."""
+"""Looking at a trace or a calibration: static HTML, images, matplotlib plots, plain text. No torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.heat import heat_map
 from specviz.view.plots import confidence, phases, reliability, timeline, token_strip
 from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 __all__ = [
-    "acceptance_by_score", "confidence", "heat_map", "html", "page", "phases", "png", "reliability",
-    "right_by", "store", "store_growth", "text", "timeline", "token_strip", "warm_up",
+    "acceptance_by_score", "by_device", "by_prompts", "calibration_png", "confidence", "curve", "deviation",
+    "heat_map", "html", "page", "phases", "png", "reliability", "right_by", "store", "store_growth", "text",
+    "timeline", "token_strip", "warm_up",
 ]  # fmt: skip
 
 

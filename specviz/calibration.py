@@ -1,0 +1,343 @@
+"""What was measured to find the best draft size on a device, its file, and when a file may be used again.
+
+UniSpec (Do et al., Algorithm 1, lines 3-11, and Appendix F) chooses g* where τ(g)/s(g) is largest. Both
+depend on where the model runs, so a calibration holds for one setting alone: model, method, device, number
+format, threads and versions. `specviz.bench.calibrate` measures; here is the record, which needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import SpecvizError, TraceError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+LIMIT = 64 << 20  # bytes of a file
+FOLDER = "SPECVIZ_CALIBRATIONS"  # the environment variable that names another folder
+# What must be the same, what matters most first, and what is said where it is not.
+SETTING = {
+    "device": "another device", "dtype": "another number format", "threads": "another number of threads",
+    "model": "another model", "draft": "another draft model", "parameters": "other parameters",
+    "versions": "other versions", "method": "another method",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One way to read the measured points.
+
+    Parameters
+    ----------
+    g : int
+        The draft size of highest throughput by this reading.
+    s : list of float
+        Seconds of a cycle at every draft size from the smallest measured one to the largest.
+    tau : list of float
+        Tokens a cycle, likewise.
+    """
+
+    g: int
+    s: list[float]
+    tau: list[float]
+
+
+@dataclass
+class Point:
+    """What the texts did at one draft size.
+
+    Parameters
+    ----------
+    g : int
+        Most nodes of a draft, the root not counted.
+    tokens, cycles : list of int, [texts]
+        Emitted tokens and draft-verify cycles of each text. Greedy decoding repeats them in every round.
+    seconds : list of lists of float or None, [rounds, texts]
+        Time of all cycles of a text, the prefill left out; None where it was not measured yet.
+    """
+
+    g: int
+    tokens: list[int] = field(default_factory=list)
+    cycles: list[int] = field(default_factory=list)
+    seconds: list[list[float | None]] = field(default_factory=list)
+
+
+@dataclass
+class Calibration:
+    """Draft sizes, what each one brought and cost, and the best one.
+
+    Parameters
+    ----------
+    setting : dict
+        What it holds for; the keys of `SETTING`.
+    size : str
+        The method's parameter that was turned.
+    how : dict
+        How it was measured: ``prompts`` and ``warm_up`` (numbers of texts), ``texts`` (a digest of their
+        ids), ``max_new_tokens``, ``rounds``, ``clock``.
+    points : list of Point
+        In order of size.
+    fits : dict of str to Fit
+        ``paper``, ``grid`` and ``monotone``; see `specviz.bench.fits`. Empty while measuring goes on.
+    chosen : str
+        The fit that decided.
+    ended : str or None
+        Why no larger sizes were measured, if it was not the caller's wish.
+    spent : float
+        Seconds that the measuring took, by the wall clock.
+    worked : float
+        The processor time of it, all threads together.
+    created : str
+        ISO 8601, UTC.
+    """
+
+    setting: dict[str, Any]
+    size: str
+    how: dict[str, Any]
+    points: list[Point]
+    fits: dict[str, Fit] = field(default_factory=dict)
+    chosen: str = ""
+    ended: str | None = None
+    spent: float = 0.0
+    worked: float = 0.0
+    created: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was measured and fitted."""
+        return bool(self.fits)
+
+    @property
+    def g(self) -> int:
+        """g*, the draft size to use.
+
+        Raises
+        ------
+        SpecvizError
+            If the measuring was not finished.
+        """
+        if not self.complete:
+            raise SpecvizError("this calibration was interrupted: run specviz calibrate again, it goes on")
+        return self.fits[self.chosen].g
+
+    @property
+    def at_end(self) -> bool:
+        """Whether g* is the largest size measured, so that a larger one may be better."""
+        return self.complete and self.ended is None and self.g == self.points[-1].g
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a measured size: g, tau, ms (s(g) in milliseconds), ms_q25, ms_q75, tokens_per_second."""
+        import pandas as pd
+
+        g, tau, s, low, high = self.measured()
+        found = {"g": g, "tau": tau, "ms": 1e3 * s, "ms_q25": 1e3 * low, "ms_q75": 1e3 * high}
+        return pd.DataFrame(found | {"tokens_per_second": tau / s})
+
+    def measured(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """g, τ(g), s(g) and its quartiles over rounds, each [sizes]; seconds.
+
+        A machine is slower at some moments than at others, by much more than one size differs from the next.
+        All sizes decode a text one right after the other, so what they share in that moment is divided out:
+        each time is taken relative to the geometric mean over the sizes, of these the median over rounds.
+        """
+        seconds = np.array([point.seconds for point in self.points], np.float64)  # [sizes, rounds, texts]
+        cycles = np.array([point.cycles for point in self.points], np.float64)  # [sizes, texts]
+        tokens = np.array([point.tokens for point in self.points], np.float64)
+        moment = np.exp(np.log(seconds).mean(0))  # [rounds, texts]
+        relative, usual = seconds / moment, np.median(moment, 0)
+        total = cycles.sum(1)
+        s = (np.median(relative, 1) * usual).sum(1) / total
+        low, high = np.quantile((relative * usual).sum(2) / total[:, None], (0.25, 0.75), axis=1)
+        return np.array([p.g for p in self.points]), tokens.sum(1) / total, s, low, high
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Every draft size from the smallest measured one to the largest: where the fits have values."""
+        return np.arange(self.points[0].g, self.points[-1].g + 1)
+
+    @property
+    def device(self) -> str:
+        """Name of the device and, of a processor, how many threads."""
+        threads = self.setting["threads"]
+        return self.setting["device"] + (
+            "" if threads is None else f", {threads} thread" + "s" * (threads != 1)
+        )
+
+    @property
+    def summary(self) -> str:
+        """The result in one line."""
+        fit = self.fits[self.chosen]
+        tau, s = (curve[fit.g - self.points[0].g] for curve in (fit.tau, fit.s))
+        what = f"{self.setting['model']['name']}, {self.setting['method']} on {self.device}"
+        return (
+            f"{what}: g* = {self.g} (τ {tau:.2f}, a cycle {1e3 * s:.2f} ms, expected {tau / s:,.0f} tokens/s)"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Calibration {self.summary}>" if self.complete else "<Calibration, interrupted>"
+
+    # -- its file ---------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """Write it, whole or not at all; a file that is there is replaced.
+
+        Raises
+        ------
+        TraceError
+            If the disk or the folder refuses.
+        """
+        path = Path(path)
+        part = path.with_name(path.name + ".part")
+        text = json.dumps({"specviz": "calibration", "schema": SCHEMA} | asdict(self), ensure_ascii=False)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(text + "\n", encoding="utf8")
+            os.replace(part, path)
+        except OSError as error:
+            with suppress(OSError):
+                part.unlink()
+            raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
+        return path
+
+    @classmethod
+    def open(cls, path: str | Path) -> Calibration:
+        """Read one.
+
+        Raises
+        ------
+        TraceError
+            If the file is missing, damaged, of a newer schema, or no calibration.
+        """
+        path = Path(path)
+        try:
+            if path.stat().st_size > LIMIT:
+                raise ValueError("it is too long")
+            said = json.loads(path.read_text(encoding="utf8"))
+            if not isinstance(said, dict) or said.pop("specviz", None) != "calibration":
+                raise ValueError("it is no calibration")
+            if said.pop("schema") != SCHEMA:
+                raise ValueError("another version of specviz wrote it")
+            points = [Point(**point) for point in said.pop("points")]
+            fits = {str(name): Fit(**fit) for name, fit in said.pop("fits").items()}
+            found = cls(points=points, fits=fits, **said)
+            found._check()
+        except OSError as error:
+            raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise TraceError(
+                f"{path} is not a calibration that can be used ({error}): delete it and run specviz calibrate"
+            ) from None
+        return found
+
+    def _check(self) -> None:
+        """Raise ValueError if it is not what it should be."""
+        if set(self.setting) != set(SETTING) or not isinstance(self.setting["model"]["name"], str):
+            raise ValueError("its setting is incomplete")
+        sizes = [point.g for point in self.points]
+        if not sizes or sizes != sorted(set(sizes)) or not all(type(g) is int and g > 0 for g in sizes):
+            raise ValueError("its sizes are not in order")
+        if not self.complete:
+            return
+        if self.chosen not in self.fits:
+            raise ValueError(f"it chose {self.chosen!r}, which it lacks")
+        count = sizes[-1] - sizes[0] + 1
+        for fit in self.fits.values():
+            if type(fit.g) is not int or not sizes[0] <= fit.g <= sizes[-1]:
+                raise ValueError("its draft size is not one that was measured")
+            if not len(fit.s) == len(fit.tau) == count or not np.isfinite([fit.s, fit.tau]).all():
+                raise ValueError("its curves are incomplete")
+        if not all(np.isfinite(values).all() for values in self.measured()):
+            raise ValueError("its times are incomplete")
+
+
+# ---------------------------------------------------------------- where they are kept, which one fits
+
+
+def folder(given: str | Path | None = None) -> Path:
+    """Where calibrations are kept: `given`, or what ``SPECVIZ_CALIBRATIONS`` names, or the user's cache."""
+    if given is not None:
+        return Path(given)
+    if os.environ.get(FOLDER):
+        return Path(os.environ[FOLDER])
+    from platformdirs import user_cache_path
+
+    return user_cache_path("specviz", appauthor=False) / "calibrations"
+
+
+def file(setting: Mapping[str, Any], place: str | Path | None = None) -> Path:
+    """The file of a setting, there or not: its name says what it is, and the digest all the rest."""
+    words = [setting["model"]["name"], setting["method"], setting["device"]]
+    said = "-".join(re.sub(r"[^\w.]+", "_", str(word))[:24].strip("_") for word in words)
+    digest = hashlib.sha256(json.dumps(setting, sort_keys=True).encode()).hexdigest()[:12]
+    return folder(place) / f"{said}-{digest}.json"
+
+
+def calibrations(place: str | Path | None = None) -> Iterator[Calibration]:
+    """Every finished calibration in the folder; files that cannot be read are passed over."""
+    for path in sorted(folder(place).glob("*.json")):
+        with suppress(TraceError):
+            found = Calibration.open(path)
+            if found.complete:
+                yield found
+
+
+def stored(setting: Mapping[str, Any], place: str | Path | None = None) -> Calibration:
+    """The calibration of exactly this setting.
+
+    Raises
+    ------
+    SpecvizError
+        If there is none; where one of the same model and method is there, the line says what differs.
+    TraceError
+        If its file is damaged.
+    """
+    path = file(setting, place)
+    model = setting["model"]["name"]
+    command = f"specviz calibrate {setting['method']} --model {model}"
+    if path.exists():
+        found = Calibration.open(path)
+        wrong = differences(found.setting, setting)
+        if found.complete and not wrong:
+            return found
+        why = f"{path} is for {wrong[0]}" if wrong else "its calibration was interrupted"
+        raise SpecvizError(f"{why}; run: {command}")
+    near = [
+        c
+        for c in calibrations(place)
+        if (c.setting["method"], c.setting["model"]["name"]) == (setting["method"], model)
+    ]
+    if not near:
+        raise SpecvizError(
+            f"{setting['method']} was not calibrated for {model} on this device yet; run: {command}"
+        )
+    wrong = min((differences(c.setting, setting) for c in near), key=len)
+    raise SpecvizError(
+        f"the calibration of {setting['method']} for {model} is for {wrong[0]}; run: {command}"
+    )
+
+
+def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """What differs between two settings, in words, what matters most first."""
+    found = []
+    for name, other in SETTING.items():
+        a, b = theirs.get(name), ours.get(name)
+        if a == b:
+            continue
+        if isinstance(a, dict) and isinstance(b, dict):
+            keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+            a, b = (", ".join(f"{key} {side.get(key)}" for key in keys) for side in (a, b))
+        found.append(f"{other} ({a}, here {b})")
+    return found

@@ -1,0 +1,234 @@
+"""matplotlib views of calibrations. Each takes ``ax=``, draws only on it, and returns it; no torch."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.errors import ParameterError
+from specviz.view.plots import _axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specviz.calibration import Calibration
+
+# Of each fit: its name in a legend, its line, its colour.
+LOOKS = {
+    "paper": ("the paper's fit", "--", "#d55e00"),
+    "grid": ("measured points joined", ":", "#555555"),
+    "monotone": ("monotone fit", "-", "#0072b2"),
+}
+WHAT = {
+    "s": "s(g), ms a cycle",
+    "tau": "τ(g), tokens a cycle",
+    "speed": "τ/s, tokens/s",
+}
+
+
+def curve(
+    found: Calibration,
+    what: str = "speed",
+    fits: Sequence[str] = ("paper", "monotone"),
+    ax: Axes | None = None,
+) -> Axes:
+    """Measured points of s(g), of τ(g) or of their ratio, and the fits through them (Figure 2).
+
+    The axis is logarithmic in g, for small sizes lie close. A fit may swing far beyond the points: it is cut
+    off there and the legend says how far it goes.
+
+    Parameters
+    ----------
+    found : Calibration
+    what : {"speed", "s", "tau"}
+    fits : sequence of {"paper", "grid", "monotone"}
+        Which are drawn.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Bars at s(g) span its quartiles over rounds; diamonds in the ratio are each fit's g*.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such curve or fit.
+    """
+    for name in fits:
+        if name not in found.fits:
+            raise ParameterError(f"no fit {name!r}; there is {', '.join(found.fits) or 'none'}")
+    if what not in WHAT:
+        raise ParameterError(f"what must be one of {', '.join(WHAT)}, got {what!r}")
+    ax = _axes(ax, (6, 3.4))
+    g, tau, s, low, high = found.measured()
+    points = {"s": 1e3 * s, "tau": tau, "speed": tau / s}[what]
+    if what == "s":
+        spread = np.abs(1e3 * np.stack([low, high]) - points).clip(0)
+        ax.errorbar(g, points, spread, fmt="o", color="black", ms=4, lw=1, label="measured, quartiles")
+    else:
+        ax.plot(g, points, "o", color="black", ms=4, label="measured")
+    room = 0.25 * (points.max() - points.min()) + 1e-9
+    bottom, top = max(0.0, points.min() - room), points.max() + room
+    for name in fits:
+        fit, (label, line, colour) = found.fits[name], LOOKS[name]
+        cost, taken = np.array(fit.s), np.array(fit.tau)
+        values = {"s": 1e3 * cost, "tau": taken, "speed": taken / np.where(cost > 0, cost, np.nan)}[what]
+        peak, least = float(np.nanmax(values)), float(np.nanmin(values))
+        if peak > top or least < bottom:
+            label += f", from {least:,.3g} to {peak:,.3g}"
+        ax.plot(found.sizes, values, line, color=colour, lw=1.6, label=label)
+        if what == "speed":
+            at = float(np.clip(values[fit.g - found.points[0].g], bottom, top))
+            ax.plot([fit.g], [at], "D", color=colour, ms=8, mec="white", zorder=4, clip_on=False)
+            below, first = at >= top - room / 2, fit.g == found.points[0].g
+            ax.annotate(
+                f"g* = {fit.g}", (fit.g, at), (6 if first else 0, -14 if below else 9),
+                textcoords="offset points", ha="left" if first else "center", size=8, color=colour,
+            )  # fmt: skip
+    ax.set(xscale="log", ylim=(bottom, top), xlabel="draft size g", ylabel=WHAT[what])
+    _sizes(ax, g)
+    ax.legend(frameon=False, fontsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def calibration_png(found: Calibration) -> bytes:
+    """s(g), τ(g) and their ratio side by side, as PNG.
+
+    Returns
+    -------
+    bytes
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 3.6), dpi=100, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    for ax, what in zip(figure.subplots(1, 3), ("s", "tau", "speed")):
+        curve(found, what, ax=ax)
+    figure.suptitle(found.summary, size=9, parse_math=False)
+    out = io.BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()
+
+
+def by_device(found: Sequence[Calibration], ax: Axes | None = None) -> Axes:
+    """g* of several calibrations, a bar each (Figure 5).
+
+    Parameters
+    ----------
+    found : sequence of Calibration
+        Of different devices, models or methods; what is the same in all is left out of the names.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Beside each bar g* and the tokens a second that it is expected to bring.
+
+    Raises
+    ------
+    ParameterError
+        If there is none.
+    """
+    if not found:
+        raise ParameterError("no calibration was given")
+    ax = _axes(ax, (8, 0.8 + 0.45 * len(found)))
+    names = [(c.device, c.setting["model"]["name"], c.setting["method"], c.setting["dtype"]) for c in found]
+    told = [i for i in range(4) if i == 0 or len({name[i] for name in names}) > 1]
+    y = np.arange(len(found))
+    sizes = [c.g for c in found]
+    ax.barh(y, sizes, height=0.62, color="#56b4e9", edgecolor="#0072b2")
+    for row, c in enumerate(found):
+        fit, at = c.fits[c.chosen], c.g - c.points[0].g
+        ax.text(c.g, row, f"  {c.g}  ({fit.tau[at] / fit.s[at]:,.0f} tokens/s)", va="center", size=8)
+    ax.set_yticks(
+        y,
+        ["\n".join([n[0], ", ".join(n[i] for i in told[1:])]).strip() for n in names],
+        size=8,
+        parse_math=False,
+    )
+    ax.invert_yaxis()
+    ax.set(xlabel="calibrated draft size g*", xlim=(0, 1.3 * max(sizes)))
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def by_prompts(found: Mapping[int, Calibration], ax: Axes | None = None) -> Axes:
+    """Throughput curves of calibrations with different numbers of prompts, and what each chose (Figure 6).
+
+    Parameters
+    ----------
+    found : mapping of int to Calibration
+        Number of prompts to what they gave.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Monotone fits, each over its own best: where they lie together, more prompts change nothing. The
+        legend has g* and the seconds that measuring took.
+    """
+    import matplotlib
+
+    ax = _axes(ax, (6.4, 3.4))
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, max(1, len(found))))
+    for colour, (number, c) in zip(colours, sorted(found.items())):
+        fit = c.fits["monotone"]
+        speed = np.array(fit.tau) / np.array(fit.s)
+        label = f"{number} prompt{'s' * (number != 1)}: g* = {fit.g}, {c.spent:.0f} s"
+        ax.plot(c.sizes, speed / speed.max(), color=colour, lw=1.6, label=label)
+        ax.plot([fit.g], [1], "D", color=colour, ms=7, mec="white", zorder=4)
+    ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
+    _sizes(ax, np.array(sorted({p.g for c in found.values() for p in c.points})))
+    ax.legend(frameon=False, fontsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def deviation(found: Calibration, ax: Axes | None = None) -> Axes:
+    """What is lost beside g*: the throughput of every size over that of the best (Table 13).
+
+    Parameters
+    ----------
+    found : Calibration
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        Monotone fit and measured points; the band holds the sizes that cost at most 3 %.
+    """
+    ax = _axes(ax, (6.4, 3))
+    fit = found.fits["monotone"]
+    share = np.array(fit.tau) / np.array(fit.s)
+    best = share.max()
+    g, tau, s, _, _ = found.measured()
+    near = found.sizes[share >= 0.97 * best]
+    ax.axvspan(
+        near[0], near[-1], color="#009e73", alpha=0.15, lw=0, label=f"within 3 %: {near[0]} to {near[-1]}"
+    )
+    ax.plot(found.sizes, share / best, color=LOOKS["monotone"][2], lw=1.6, label="monotone fit")
+    ax.plot(g, tau / s / best, "o", color="black", ms=4, label="measured")
+    ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
+    _sizes(ax, g)
+    ax.legend(frameon=False, fontsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _sizes(ax: Axes, g: np.ndarray) -> None:
+    """Ticks at measured sizes that have room on a logarithmic axis."""
+    from matplotlib.ticker import NullFormatter
+
+    ticks = [int(g[0])]
+    for each in g[1:]:
+        if each >= 1.35 * ticks[-1]:
+            ticks.append(int(each))
+    ax.set_xticks(ticks, [str(each) for each in ticks])
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.minorticks_off()

@@ -1,0 +1,72 @@
+"""Views of calibrations draw what the record holds."""
+
+from __future__ import annotations
+
+import copy
+
+import matplotlib
+import numpy as np
+import pytest
+
+from specviz import view
+from specviz.calibration import Calibration, Fit, Point
+from specviz.errors import ParameterError
+
+matplotlib.use("agg")
+
+
+@pytest.fixture
+def found():
+    sizes = [1, 2, 4, 8]
+    points = [Point(g, [20], [20 // (1 + i)], [[0.02 + 0.01 * i]] * 2) for i, g in enumerate(sizes)]
+    setting = {
+        "method": "unispec",
+        "model": {"name": "town"},
+        "device": "CPU",
+        "threads": 2,
+        "dtype": "float32",
+    }
+    curve = np.linspace(0.001, 0.01, 8)
+    fits = {
+        "paper": Fit(7, (curve - 0.009).tolist(), np.linspace(1, 4, 8).tolist()),
+        "monotone": Fit(4, curve.tolist(), np.linspace(1, 4, 8).tolist()),
+    }
+    return Calibration(setting, "draft_size", {}, points, fits, "monotone", spent=3.0)
+
+
+def test_curves(found):
+    g, tau, s, _, _ = found.measured()
+    for what, expected in (("tau", tau), ("speed", tau / s)):
+        ax = view.curve(found, what)
+        assert np.allclose(ax.lines[0].get_ydata(), expected)
+        assert np.allclose(ax.lines[0].get_xdata(), g)
+    assert {t.get_text() for t in ax.texts} == {"g* = 7", "g* = 4"}
+    low, high = ax.get_ylim()
+    assert 0 <= low < high < 2 * (tau / s).max()  # a fit that swings does not hide the points
+    words = [t.get_text() for t in view.curve(found, "s").get_legend().get_texts()]
+    assert any("from -8 to 1" in word for word in words)
+    with pytest.raises(ParameterError, match="no fit 'best'"):
+        view.curve(found, fits=["best"])
+    with pytest.raises(ParameterError, match="what must be"):
+        view.curve(found, "time")
+    assert view.calibration_png(found)[:4] == b"\x89PNG"
+
+
+def test_devices_and_prompts(found):
+    other = copy.deepcopy(found)
+    other.setting |= {"device": "GPU $x$", "threads": None}
+    other.fits["monotone"] = Fit(8, found.fits["monotone"].s, found.fits["monotone"].tau)
+    ax = view.by_device([found, other])
+    assert [bar.get_width() for bar in ax.patches] == [4, 8]
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names[0].startswith("CPU, 2 threads")
+    assert names[1].startswith("GPU $x$")
+    with pytest.raises(ParameterError):
+        view.by_device([])
+    ax = view.by_prompts({5: other, 1: found})
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == [
+        "1 prompt: g* = 4, 3 s", "5 prompts: g* = 8, 3 s",
+    ]  # fmt: skip
+    ax = view.deviation(found)
+    assert any("within 3 %" in t.get_text() for t in ax.get_legend().get_texts())
+    matplotlib.pyplot.close("all")
