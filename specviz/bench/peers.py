@@ -31,15 +31,18 @@ COLUMNS = [
     ("same", "same text", ""),
 ]
 SPARE = ("q25", "q75", "tau", "same")
-GENERATE, COMPILED, ASSISTED = (
+GENERATE, COMPILED, ASSISTED, COPIED = (
     "transformers generate",
     "transformers generate, compiled",
     "transformers assisted",
+    "transformers prompt lookup",
 )
+LOOKUP = "prompt_lookup"
 NOTES = [
     "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
     "on the same text, with a 95 % bootstrap interval. Peers: generate for autoregressive, assisted "
-    "generation with the same draft model and length for speculative.",
+    "generation with the same draft model and length for speculative, its own prompt lookup with the same "
+    "n-grams and length for prompt_lookup.",
     "same text: token for token that of our autoregressive decoding (bild is lossy).",
 ]
 
@@ -71,14 +74,19 @@ def bench(
     Greedy. Each side gets token ids and gives token ids, and tokens are counted from them; the end token
     counts on both. Assisted generation drafts as many tokens as ours does, always (constant schedule, no
     confidence threshold). Bars, medians over texts of the ratio of tokens a second: our autoregressive over
-    ``generate`` at least 1.0; ``speculative`` over assisted generation at least 1.2 with each draft model;
+    ``generate`` at least 1.0, ``prompt_lookup`` over transformers' own at least 1.0; ``speculative`` over
+    assisted generation at least 1.2 with each draft model;
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
     ids = first_turns(model, spread(entries, prompts)) * rounds
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
     peer = Peer(model, max_new_tokens)
-    theirs: dict[Side, Callable[[int], list[int]]] = {Side(GENERATE): lambda i: peer.generate(ids[i])}
+    lookup = find(LOOKUP)().values
+    theirs: dict[Side, Callable[[int], list[int]]] = {
+        Side(GENERATE): lambda i: peer.generate(ids[i]),
+        Side(COPIED): lambda i: peer.copied(ids[i], lookup["draft_length"], lookup["ngram_max"]),
+    }
     if cuda:
         theirs[Side(COMPILED)] = lambda i: peer.generate(ids[i], cache_implementation="static")
     for draft in drafts:
@@ -90,7 +98,8 @@ def bench(
         decode(0)
     runs: dict[Side, Run] = {}
     named = {draft.name: draft for draft in drafts}
-    ours = [Side(BASELINE), *(Side(name, draft) for name in ("speculative", "bild") for draft in named)]
+    ours = [Side(BASELINE), Side(LOOKUP)]
+    ours += [Side(name, draft) for name in ("speculative", "bild") for draft in named]
     with closing(runs):
         for side in ours:
             options: dict[str, Any] = {"draft": named.get(side.draft), "max_new_tokens": max_new_tokens}
@@ -107,7 +116,7 @@ def bench(
 
         times = paired({**texts, **theirs}, len(ids), model.device, told)
         traces = {side: text.finish() for side, text in texts.items()}
-    peers = {Side(BASELINE): Side(GENERATE)}
+    peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
     peers |= {Side("speculative", name): Side(ASSISTED, name) for name in named}
     rows = [_row(side, times, traces, peers.get(side)) for side in times]
     bars = _bars(rows, cuda, times)
@@ -145,6 +154,7 @@ def _row(side: Side, times: dict[Side, Timed], traces: dict[Side, Any], peer: Si
 def _bars(rows: list[dict[str, Any]], cuda: bool, times: dict[Side, Timed]) -> list[Bar]:
     by = {(row["decoder"], row["draft"]): row for row in rows}
     bars = [Bar("autoregressive over generate", by[BASELINE, None]["peer"].median, 1.0)]
+    bars.append(Bar("prompt_lookup over transformers' own", by[LOOKUP, None]["peer"].median, 1.0))
     if cuda:
         over: Estimate = times[Side(BASELINE)].over(times[Side(COMPILED)])
         bars.append(Bar("autoregressive over generate with the compiled static cache", over.median, 1.0))
@@ -184,6 +194,10 @@ class Peer:
         given = torch.tensor([ids], device=self.net.device)
         out = self.net.generate(given, attention_mask=torch.ones_like(given), **self.options, **more)
         return out[0, len(ids) :].tolist()
+
+    def copied(self, ids: list[int], length: int, longest: int) -> list[int]:
+        """``generate(prompt_lookup_num_tokens=...)``: its own prompt lookup."""
+        return self.generate(ids, prompt_lookup_num_tokens=length, max_matching_ngram_size=longest)
 
     def answer(self, texts: list[list[int]], assistant: Any, length: int, number: int) -> list[int]:
         """`assisted` on text `number`."""

@@ -256,15 +256,16 @@ def test_passes_feed_g_tokens(pair, monkeypatch):
 def test_peers(pair):
     target, draft = pair
     found = peers.bench(target, [draft], ENTRIES, prompts=3, max_new_tokens=12)
-    data = check(found, bars=4)
-    assert [bar["limit"] for bar in data["bars"]] == [1.0, 1.2, 1.0, 1.0]
+    data = check(found, bars=5)
+    assert [bar["limit"] for bar in data["bars"]] == [1.0, 1.0, 1.2, 1.0, 1.0]
     same = {(row["decoder"], row["draft"]): row["same"] for row in data["rows"]}
     assert same.pop(("bild", "draft")) in ("0/3", "1/3", "2/3", "3/3")
     assert set(same.values()) == {"3/3"}  # greedy texts of both sides agree, token for token
-    assert len(same) == 4
+    assert len(same) == 6
     tokens = {row["decoder"]: row["tokens"] for row in data["rows"]}
     assert tokens["autoregressive"] == tokens["transformers generate"] == tokens["transformers assisted"]
-    assert sum("time of" in note for note in data["notes"]) == 3
+    assert tokens["prompt_lookup"] == tokens["transformers prompt lookup"]
+    assert sum("time of" in note for note in data["notes"]) == 4
 
 
 def test_assisted_generation_drafts_as_many_tokens_as_ours(pair):
