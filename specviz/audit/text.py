@@ -410,8 +410,15 @@ def _raised(error: Exception) -> str:
 
 def _enumerated(make: Callable[[], Method]) -> list[law.LawResult]:
     """The exact laws of a method on the toy vocabulary; one that raises has none and does not hold."""
+
+    def toy() -> Method:  # a file of another vocabulary means nothing there
+        method = make()
+        if not any(getattr(method, name) for name in method.files):
+            return method
+        return type(method)(**{k: v for k, v in method.values.items() if k not in method.files})
+
     try:
-        return law.check(make)
+        return law.check(toy)
     except Exception as error:
         return [law.LawResult(_label(make()), "toy", float("inf"), law.TOLERANCE, 0, _raised(error))]
 

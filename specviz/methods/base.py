@@ -210,6 +210,7 @@ class Method:
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     exact: ClassVar[dict[str, Any]] = {}  # where a lossy method is exact: the setting that the audit runs
+    files: ClassVar[tuple[str, ...]] = ()  # parameters that name a file of one vocabulary
     # The loop as its paper writes it, about a dozen lines of (when, line); a viewer lights the lines of what
     # happens. `when` is a phase (draft, forward, verify, commit), a phase and what must occur in that cycle
     # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.

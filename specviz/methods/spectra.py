@@ -51,6 +51,7 @@ class Spectra(Lookahead):
         KEEP,
     )  # fmt: skip
     shape = ("ngram", "guesses", "run")
+    files = ("datastore",)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    from the last n − 1 tokens: the one that followed, again and again"),

@@ -123,6 +123,12 @@ def test_sampling_has_the_targets_law():
         assert result.holds, result
 
 
+def test_the_audit_leaves_a_datastore_out_on_its_toy_vocabulary(tmp_path):
+    path = Datastore([0, 1, 2]).save(tmp_path / "x", TableModel(vocabulary=5))
+    results = audit.text._enumerated(lambda: Spectra(datastore=str(path)))
+    assert all(result.holds for result in results), results
+
+
 def test_sampled_decisions_are_repeated_from_the_record():
     model = llama(seed=6, vocabulary=16, eos=())
     method = with_datastore(list(range(16)) * 3)
