@@ -18,7 +18,7 @@ from specviz.methods.unispec import UniSpec
 
 EVEN = np.arange(1, 66, 4)
 TEXTS = [[3, 4, 5], [7, 8]]
-SMALL = {"sizes": [1, 2, 3, 4, 6], "warm_up": [[9, 3, 2]], "max_new_tokens": 12, "rounds": 2}
+SMALL = {"sizes": [1, 2, 3, 4, 6], "warm_up": [[3, 4, 5]], "max_new_tokens": 12, "rounds": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -87,11 +87,13 @@ def test_a_calibration_is_measured_kept_and_taken(model, tmp_path):
     assert [done for done, *_ in told] == sorted(done for done, *_ in told)
     # τ is that of a run whose memory was filled by the same text, and stays warm.
     method = UniSpec(depth=4)
-    specviz.generate(model, [[9, 3, 2]], method, max_new_tokens=12, record=None)
+    specviz.generate(model, [[3, 4, 5]], method, max_new_tokens=12, record=None)
+    cold = specviz.generate(model, TEXTS[0], UniSpec(depth=4, draft_size=3), max_new_tokens=12)
     warm = UniSpec(depth=4, draft_size=3)
     warm.like(method)
     trace = specviz.generate(model, TEXTS[0], warm, max_new_tokens=12)
     assert found.points[2].cycles[0] == (trace.cycles["cycle"] > 0).sum()
+    assert found.points[2].cycles[0] < (cold.cycles["cycle"] > 0).sum()
     assert found.points[2].tokens == [12, 12]
     # A second call measures nothing; other prompts are another calibration.
     again = specviz.calibrate(
