@@ -20,7 +20,7 @@ from specviz.bench.prompts import spread
 from specviz.bench.quality import NAMES as ROUGE
 from specviz.bench.quality import Rouge
 from specviz.bench.report import Report
-from specviz.bench.runner import BASELINE, quiet_clock, setting
+from specviz.bench.runner import BASELINE, calibrated, quiet_clock, setting
 from specviz.errors import ModelError, ParameterError
 from specviz.models.model import Model
 
@@ -69,7 +69,7 @@ def side_by_side(plan: Callable[[int, str], Plan]) -> Callable[..., Report]:
         size: int | None = None,
         tick: Tick = lambda done, of, name: None,
     ) -> Report:
-        g, origin = best_size(size)
+        g, origin = best_size(model, size)
         made = plan(g, origin)
         chosen = spread(entries, prompts)
         warm = others(entries, chosen)
@@ -214,7 +214,7 @@ def precision(
         raise ParameterError(
             "no prompt has a reference: ROUGE needs prompts with 'reference' or 'references'"
         )
-    g, origin = best_size(size)
+    g, origin = best_size(model, size)
     chosen = spread(known, prompts)
     warm = others(entries, chosen)
     contenders = []
@@ -298,7 +298,7 @@ def context(
     with a long context (built here, seeded) up to 32 k, and on `model` within its own. τ and the speedup are
     `model`'s: earlier turns, questions and answers of other prompts, are put in front of each text.
     """
-    g, origin = best_size(size)
+    g, origin = best_size(model, size)
     long = long_model(max(lengths) + g + 1)
     if model.device != long.device:
         long = Model(long.net.to(model.device), name=long.name)
@@ -358,11 +358,13 @@ def context(
 # ------------------------------------------------------------ what they share
 
 
-def best_size(size: int | None) -> tuple[int, str]:
-    """g* of an experiment, and where it comes from: asked for, or UniSpec's own default."""
-    own = {} if size is None else {"draft_size": size}
-    origin = "UniSpec's default, not calibrated" if size is None else "as asked for"
-    return methods.find("unispec")(**own).values["draft_size"], origin
+def best_size(model: Any, size: int | None) -> tuple[int, str]:
+    """g* of an experiment, and where it comes from: asked for, calibrated, or UniSpec's own default."""
+    if size is not None:
+        return methods.find("unispec")(draft_size=size).values["draft_size"], "as asked for"
+    if (found := calibrated(model, "unispec")) is not None:
+        return found, "as calibrated"
+    return methods.find("unispec")().values["draft_size"], "UniSpec's default, not calibrated"
 
 
 def texts_note(chosen: list[dict[str, Any]], warm: list[dict[str, Any]]) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from specviz import methods
+from specviz import calibration, methods
 from specviz.bench.report import Estimate
 from specviz.corpus import tasks
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, SpecvizError
 from specviz.loop import Run
 from specviz.loop.run import machine, versions
+from specviz.loop.run import setting as calibration_setting
 
 BASELINE = "autoregressive"
 
@@ -216,6 +217,14 @@ def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
         model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"])
         for e in entries
     ]
+
+
+def calibrated(model: Any, name: str) -> int | None:
+    """A method's draft size as it was calibrated for this model, device and number of threads, if it was."""
+    try:
+        return calibration.stored(calibration_setting(model, methods.find(name)())).g
+    except SpecvizError:
+        return None
 
 
 def practice(model: Any, n: int) -> list[list[int]]:

@@ -19,6 +19,7 @@ from specviz.bench.runner import (
     BASELINE,
     Texts,
     Timed,
+    calibrated,
     closing,
     first_turns,
     paired,
@@ -146,13 +147,17 @@ def bench(
     size : int
         The draft size g of all.
     own : mapping of str to int, optional
-        A draft size by method, as a calibration found it: these run at that size, too.
+        A draft size by method: these run at that size, too. Default: each method's calibrated one, where
+        one is stored (`specviz calibrate`).
 
     Bars, all warm: at equal g, τ(unispec) > τ(token_recycling) > τ(prompt_lookup), means over kinds of work;
     ``unispec``, at a size of its own where it has one, faster than each other method at its best, and at
     least 1.4 times autoregressive decoding.
     """
-    lineup = sides(size, own or {})
+    if own is None:
+        found = {name: calibrated(model, name) for name in FAMILY if name in methods.names()}
+        own = {name: g for name, g in found.items() if g is not None}
+    lineup = sides(size, own)
     chosen = spread(entries, prompts)
     texts = [
         {"prompt": ids} | {name: entry[name] for name in ("id", "kind", "language") if name in entry}
@@ -183,7 +188,7 @@ def bench(
     report = Report(
         "trees",
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
-        setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=size, own=dict(own or {}),
+        setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=size, own=dict(own),
                 warm=f"{WARM} prompts of the corpus' dev split"),
         COLUMNS, list(rows.values()), _bars(rows, times, size), list(NOTES), SPARE,
     )  # fmt: skip

@@ -127,10 +127,15 @@ def test_settings_of_unispec_write_the_same_text(model, name):
         assert sent == sorted(sent)
 
 
-def test_the_draft_size_is_the_methods_own_unless_asked(model):
-    assert experiments.best_size(None)[0] == specviz.method("unispec").draft_size
+def test_the_draft_size_is_the_methods_own_unless_asked(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_CALIBRATIONS", str(tmp_path))
+    assert experiments.best_size(model, None)[0] == specviz.method("unispec").draft_size
     with pytest.raises(ParameterError, match="draft_size"):
         find("ablation")(model, [], ENTRIES, size=10**6)
+    found = specviz.calibrate(
+        model, "unispec", ["Hello there", "red green"], sizes=[1, 2, 3], max_new_tokens=8, warm_up=0
+    )
+    assert experiments.best_size(model, None) == (found.g, "as calibrated")
 
 
 def test_temperature_compares_within_a_temperature(model):
