@@ -133,7 +133,7 @@ def test_the_draft_size_is_the_methods_own_unless_asked(model, tmp_path, monkeyp
     with pytest.raises(ParameterError, match="draft_size"):
         find("ablation")(model, [], ENTRIES, size=10**6)
     found = specviz.calibrate(
-        model, "unispec", ["Hello there", "red green"], sizes=[1, 2, 3], max_new_tokens=8, warm_up=0
+        model, "unispec", ["Hello there", "red green"], sizes=[1, 2, 3, 4], max_new_tokens=8, warm_up=0
     )
     assert experiments.best_size(model, None) == (found.g, "as calibrated")
 
