@@ -7,7 +7,7 @@ from typing import Any
 
 from specviz.bench.prompts import spread
 from specviz.bench.report import Bar, Estimate, Report
-from specviz.bench.runner import Texts, closing, lineup, paired, quiet_clock, setting
+from specviz.bench.runner import Texts, closing, lineup, paired, quiet_clock, setting, settled
 from specviz.loop import Run
 
 LIMIT = 1.03
@@ -44,46 +44,50 @@ def bench(
     rows, bars = [], []
     clock, name_of_clock = quiet_clock(model.device)
     entrants = lineup(drafts)
-    for number, entrant in enumerate(entrants):
-        ratios: list[float] = []
-        closes: list[float] = []
-        sums: dict[str, list[float]] = {"without": [], "with": []}
-        tokens = 0
-        for turn in range(rounds + 1):  # the first pair warms up
-            records = {"without": None, "with": "judged"}
-            order = list(records) if turn % 2 else list(records)[::-1]
-            options = {"draft": entrant.draft, "max_new_tokens": max_new_tokens}
-            runs = {
-                name: Run(model, chosen, entrant.method, record=records[name], **options) for name in order
-            }
-            texts = sum(len(e.get("turns", [0])) for e in chosen)
-            with closing(runs):
-                decoders = {name: Texts(run) for name, run in runs.items()}
-                times = paired(decoders, texts, model.device, clock=clock)
-                # What is still held is written, and the tables are made: that is recording, too.
-                ends = paired(
-                    {name: _ending(d) for name, d in decoders.items()}, 1, model.device, clock=clock
-                )
-            tick(number * (rounds + 1) + turn + 1, len(entrants) * (rounds + 1), entrant.label)
-            if turn:
-                spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in records}
-                ratios.append(spent["with"] / spent["without"])
-                closes.append(1e3 * ends["with"].seconds[0])
-                for name, seconds in spent.items():
-                    sums[name].append(1e3 * seconds)
-                tokens = times["with"].tokens
-        ratio = Estimate.of(ratios)
-        rows.append(
-            {
-                "method": entrant.method,
-                "draft": entrant.draft.name if entrant.draft is not None else None,
-                "tokens": tokens,
-                **{name: Estimate.of(values).median for name, values in sums.items()},
-                "ratio": ratio,
-                "close": Estimate.of(closes).median,
-            }
-        )
-        bars.append(Bar(f"recording {entrant.label}, time with over without", ratio.median, LIMIT, "at most"))
+    with settled():
+        for number, entrant in enumerate(entrants):
+            ratios: list[float] = []
+            closes: list[float] = []
+            sums: dict[str, list[float]] = {"without": [], "with": []}
+            tokens = 0
+            for turn in range(rounds + 1):  # the first pair warms up
+                records = {"without": None, "with": "judged"}
+                order = list(records) if turn % 2 else list(records)[::-1]
+                options = {"draft": entrant.draft, "max_new_tokens": max_new_tokens}
+                runs = {
+                    name: Run(model, chosen, entrant.method, record=records[name], **options)
+                    for name in order
+                }
+                texts = sum(len(e.get("turns", [0])) for e in chosen)
+                with closing(runs):
+                    decoders = {name: Texts(run) for name, run in runs.items()}
+                    times = paired(decoders, texts, model.device, clock=clock)
+                    # What is still held is written, and the tables are made: that is recording, too.
+                    ends = paired(
+                        {name: _ending(d) for name, d in decoders.items()}, 1, model.device, clock=clock
+                    )
+                tick(number * (rounds + 1) + turn + 1, len(entrants) * (rounds + 1), entrant.label)
+                if turn:
+                    spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in records}
+                    ratios.append(spent["with"] / spent["without"])
+                    closes.append(1e3 * ends["with"].seconds[0])
+                    for name, seconds in spent.items():
+                        sums[name].append(1e3 * seconds)
+                    tokens = times["with"].tokens
+            ratio = Estimate.of(ratios)
+            rows.append(
+                {
+                    "method": entrant.method,
+                    "draft": entrant.draft.name if entrant.draft is not None else None,
+                    "tokens": tokens,
+                    **{name: Estimate.of(values).median for name, values in sums.items()},
+                    "ratio": ratio,
+                    "close": Estimate.of(closes).median,
+                }
+            )
+            bars.append(
+                Bar(f"recording {entrant.label}, time with over without", ratio.median, LIMIT, "at most")
+            )
     return Report(
         "overhead",
         f"Recording at the default level, {rounds} pairs of runs over {len(chosen)} prompts",

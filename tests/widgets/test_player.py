@@ -85,7 +85,8 @@ def test_methods_write_their_loop_down():
     from specviz import methods, schema
 
     phases = {"", "draft", "forward", "verify", "commit"}
-    words = {*schema.STATUSES, *schema.ORIGINS, *schema.ENDS, "length", "fallback", "unsure", "room", "none"}
+    stops = {"length", "fallback", "unsure", "room", "none", "store", "budget"}
+    words = {*schema.STATUSES, *schema.ORIGINS, *schema.ENDS, *stops}
     for name in methods.names():
         lines = methods.find(name).pseudocode
         assert 3 <= len(lines) <= 16, name
