@@ -48,6 +48,10 @@ class Adjacency:
         """
         self.tokens[words] = tokens
 
+    def forget(self, words: np.ndarray) -> None:
+        """Let nothing follow `words`: behind an end token no node could be emitted."""
+        self.tokens[words[words < len(self.tokens)]] = EMPTY
+
     def arrays(self) -> dict[str, np.ndarray]:
         """What is saved."""
         return {"tokens": self.tokens}

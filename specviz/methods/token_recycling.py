@@ -81,6 +81,7 @@ class TokenRecycling(Remembering):
     def start(self, session: Session) -> None:
         super().start(session)
         self.root = session.prompt[-1]
+        self.ends = np.array(sorted(session.eos), np.int64)
         width = self.store.tokens.shape[1]
         self.tree = Template([path for path in self.paths if max(path) < width])
 
@@ -113,5 +114,6 @@ class TokenRecycling(Remembering):
 
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
         self.store.learn(np.append(self.root, draft.tokens), self.lesson)  # rejected nodes too, in order
+        self.store.forget(self.ends)
         assert verdict.token is not None
         self.root = verdict.token

@@ -92,6 +92,7 @@ class UniSpec(Remembering):
     def start(self, session: Session) -> None:
         super().start(session)
         self.root = session.prompt[-1]
+        self.ends = np.array(sorted(session.eos), np.int64)
         k = self.store.tokens.shape[1]
         self.near = np.full(k, EMPTY, np.int32), np.zeros(k, np.float32)
 
@@ -122,6 +123,7 @@ class UniSpec(Remembering):
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
         tokens, p = self.lesson
         self.store.learn(np.append(self.root, draft.tokens), tokens, p)  # lines 38-44, rejected nodes too
+        self.store.forget(self.ends)
         last = verdict.path[-1] if verdict.path else ROOT
         self.near = tokens[last + 1], p[last + 1]  # lines 45-46
         assert verdict.token is not None

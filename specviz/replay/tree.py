@@ -123,6 +123,7 @@ class Trees:
         """`specviz.methods.unispec`, greedy, over one text."""
         if self.parameters["keep"] == "prompt":
             self._forget()
+        self.eos = eos
         lesson, values = self.lessons[known.prompt], self.parameters
         said, untaught = lesson.said, list(reversed(lesson.taught))
         text, n = known.text, len(known.text)
@@ -187,12 +188,14 @@ class Trees:
         for node in range(-1, len(draft)):
             word = root if node == ROOT else int(draft.tokens[node])
             row = said.get(prefix(known, start, [int(draft.tokens[i]) for i in draft.path(node)]))
-            self.stale[word] = row is None
+            unknown = row is None
             if row is None:  # what the run's store had learnt of the word by then is the nearest to it
                 row = self.own.tokens[word], self.own.p[word]
-            self.store.tokens[word], self.store.p[word] = row
             if node == last:
                 near = row
+            if word not in self.eos:
+                self.stale[word] = unknown
+                self.store.tokens[word], self.store.p[word] = row
         return near
 
 

@@ -97,6 +97,21 @@ def test_greedy_equals_autoregressive(prompt, g, depth, k, flags, limit, eos):
     assert max(len(cycle.draft) for cycle in cycles if cycle.draft is not None or limit < 1) <= g
 
 
+def test_nothing_is_drafted_behind_an_end_token():
+    method = UniSpec(draft_size=30, candidates=V)
+    cycles = list(decode(TARGET, [1, 2], method, max_new_tokens=60, eos=()))  # it never ends ...
+    ends = int(cycles[-1].draft.tokens[0])  # ... and then with a token that trees hold
+    method = UniSpec(draft_size=30, candidates=V)
+    seen = 0
+    for cycle in decode(TARGET, [1, 2], method, max_new_tokens=60, eos={ends}):
+        if cycle.draft is not None and len(cycle.draft):
+            at = np.flatnonzero(cycle.draft.tokens == ends)
+            seen += len(at)
+            assert not np.isin(cycle.draft.parents, at).any()
+            assert "cut" not in cycle.status
+    assert seen
+
+
 def test_on_a_real_model_with_a_record():
     model = llama(seed=5, vocabulary=24, eos=())
     plain = specviz.generate(model, [[3, 4, 5]], "autoregressive", max_new_tokens=60)
