@@ -196,6 +196,16 @@ class TestMemory:
                 specviz.generate(llama(vocabulary=24), [[3, 4]], other, out=tmp_path / "run.parquet")
         assert [path.name for path in tmp_path.iterdir()] == ["x.store"]
 
+    def test_where_nothing_can_be_written(self, tmp_path):
+        method = UniSpec()
+        list(decode(TARGET, [1, 2], method, max_new_tokens=4))
+        (tmp_path / "a file").touch()
+        (tmp_path / "folder").mkdir()
+        for path in (tmp_path / "a file" / "x.store", tmp_path / "folder"):
+            with pytest.raises(ParameterError, match=r"cannot be written .*; name another file"):
+                method.save(path, TARGET)
+        assert {path.name for path in tmp_path.iterdir()} == {"a file", "folder"}
+
     def test_numbers_that_are_no_probabilities_are_refused(self, tmp_path):
         for value in (np.nan, 1.5, -0.1):
             method = UniSpec()
