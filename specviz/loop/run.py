@@ -91,7 +91,7 @@ class Run:
             self.model.check_vocabulary(self.drafter)
         self.method.prepare(self.model)
         self.calibration = None
-        if self.method.unsized:
+        if self.method.calibrated:  # the method may have run elsewhere before
             self.calibration = calibration.stored(setting(self.model, self.method, self.drafter))
             self.method.resize(self.calibration.g)
         for entry in self.prompts:  # later turns are checked when their prompt exists

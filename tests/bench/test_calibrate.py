@@ -114,6 +114,12 @@ def test_other_weights_are_another_model(model):
     other = llama(seed=6, vocabulary=24, eos=(), name="tiny")
     with pytest.raises(SpecvizError, match=r"another model.*weights"):
         specviz.generate(other, TEXTS[0], "unispec", draft_size="calibrated")
+    shared = specviz.method("unispec", draft_size="calibrated")
+    for _ in range(2):  # what it takes from one run to the next is no size
+        run = specviz.generate(model, TEXTS[0], shared, max_new_tokens=4).run
+        assert run["calibration"]["value"] == run["parameters"]["draft_size"]
+    with pytest.raises(SpecvizError, match=r"another model.*weights"):
+        specviz.generate(other, TEXTS[0], shared)
 
 
 def test_it_goes_on_after_an_interruption(model, tmp_path, monkeypatch):
