@@ -104,7 +104,8 @@ def test_a_calibration_is_measured_kept_and_taken(model, tmp_path):
     assert trace.run["parameters"]["draft_size"] == found.g
     assert trace.run["calibration"]["value"] == found.g
     assert specviz.generate(model, TEXTS[0], "unispec", max_new_tokens=6).run["calibration"] is None
-    with pytest.raises(SpecvizError, match=r"depth 4, here depth 5.; run: specviz calibrate unispec"):
+    how = r"run: specviz calibrate unispec --model tiny --threads \d+ --set depth=5$"
+    with pytest.raises(SpecvizError, match=r"depth 4, here depth 5.; " + how):
         specviz.generate(model, TEXTS[0], "unispec", draft_size="calibrated", depth=5)
     assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
 
