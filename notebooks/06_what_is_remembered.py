@@ -530,7 +530,8 @@ print(f"{len(judged)} decisions, {(again == judged['status'].to_numpy()).sum()} 
 judged.nsmallest(8, "q")[["prompt", "cycle", "parent", "text", "p", "q", "u", "status"]].round(3)
 
 # %% [markdown]
-# `specviz audit` goes through *every* outcome of such a tree, also with repeated siblings, and compares the laws.
+# `specviz audit` goes through *every* outcome of each method's trees on a vocabulary of three words, with an empty memory
+# and with a filled one, and compares the laws. Trees with repeated siblings are enumerated in the package's tests.
 #
 # ## All of them, empty and filled
 #

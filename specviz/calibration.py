@@ -294,8 +294,16 @@ def calibrations(place: str | Path | None = None) -> Iterator[Calibration]:
                 yield found
 
 
-def stored(setting: Mapping[str, Any], place: str | Path | None = None) -> Calibration:
+def stored(setting: Mapping[str, Any], place: str | Path | None = None, options: str = "") -> Calibration:
     """The calibration of exactly this setting.
+
+    Parameters
+    ----------
+    setting : mapping
+    place : path, optional
+        As `folder` takes it.
+    options : str
+        Of the command that makes it, beside the method and the model.
 
     Raises
     ------
@@ -306,7 +314,7 @@ def stored(setting: Mapping[str, Any], place: str | Path | None = None) -> Calib
     """
     path = file(setting, place)
     model = setting["model"]["name"]
-    command = f"specviz calibrate {setting['method']} --model {model}"
+    command = f"specviz calibrate {setting['method']} --model {model}{options}"
     if path.exists():
         found = Calibration.open(path)
         wrong = differences(found.setting, setting)

@@ -49,10 +49,10 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     rows, vocabulary = logits.shape
     k = min(k, vocabulary)
-    if vocabulary < 2048:
-        return logits.topk(k)
     width = max(64, -(-vocabulary // BLOCKS))
     blocks_of_row = -(-vocabulary // width)
+    if vocabulary < 2048 or k > blocks_of_row:
+        return logits.topk(k)
     if spare := width * blocks_of_row - vocabulary:
         logits = torch.nn.functional.pad(logits, (0, spare), value=-torch.inf)
     blocks = logits.reshape(rows * blocks_of_row, width)

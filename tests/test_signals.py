@@ -70,11 +70,12 @@ def test_the_first_of_equals_stands_first():
     assert reduced.rank.tolist() == [0, 6]
 
 
-@pytest.mark.parametrize("vocabulary", [3, 100, 8192, 9001])
-def test_top(vocabulary):
+@pytest.mark.parametrize("k", [5, 64])
+@pytest.mark.parametrize("vocabulary", [3, 100, 2100, 8192, 9001])
+def test_top(vocabulary, k):
     torch.manual_seed(vocabulary)
     logits = torch.randn(6, vocabulary)
-    values, places = signals.top(logits, 5)
-    expected = logits.topk(min(5, vocabulary))
+    values, places = signals.top(logits, k)
+    expected = logits.topk(min(k, vocabulary))
     assert torch.equal(values, expected.values)
     assert torch.equal(logits.gather(1, places), values)

@@ -28,6 +28,7 @@ from ..sampling import Sampling
 TOLERANCE = 1e-9
 STEP = 1e-13  # how finely a cell's edge is found
 GRID = 5  # cells that are looked into before any edge is known
+FILLING = 32  # tokens that a method which remembers has decoded before, where it is to be warm
 SETTINGS = (Sampling(1.0), Sampling(0.6), Sampling(0.9, top_k=2), Sampling(1.2, top_p=0.9))
 CHANCE = 1e-4  # a chi-square test fails by chance this often
 EXPECTED = 5.0  # draws that a cell of the chi-square test should expect; rarer ones are pooled
@@ -145,6 +146,9 @@ def check(
 ) -> list[LawResult]:
     """Compare the exact law of a method's texts with the target's, on a toy vocabulary.
 
+    A method that remembers is run from an empty memory and from a filled one: in texts this short an empty
+    one hardly drafts.
+
     Parameters
     ----------
     make : callable
@@ -157,18 +161,41 @@ def check(
     Returns
     -------
     list of LawResult
-        One for each setting.
+        One for each setting and state of the memory.
     """
     target = Table(vocabulary, 8)
     drafter = Table(vocabulary, 9, near=target)
+    makers = {make().name: make}
+    if (filled := warm(make, target, drafter, [[0, 1]], FILLING)) is not None:
+        makers[f"{make().name}, warm"] = filled
     results = []
-    for i, sampling in enumerate(settings):
-        steps = length + (i == 0)
-        found, cells = law_of(make, target, drafter, [0, 1], steps, sampling)
-        expected = law_of_target(target, [0, 1], steps, sampling)
-        error = max(abs(found.get(text, 0.0) - expected.get(text, 0.0)) for text in {*found, *expected})
-        results.append(LawResult(make().name, spell(sampling), error, TOLERANCE, cells))
+    for name, maker in makers.items():
+        for i, sampling in enumerate(settings):
+            steps = length + (i == 0)
+            found, cells = law_of(maker, target, drafter, [0, 1], steps, sampling)
+            expected = law_of_target(target, [0, 1], steps, sampling)
+            error = max(abs(found.get(text, 0.0) - expected.get(text, 0.0)) for text in {*found, *expected})
+            results.append(LawResult(name, spell(sampling), error, TOLERANCE, cells))
     return results
+
+
+def warm(
+    make: Callable[[], Method], target: Any, drafter: Any, prompts: Sequence[list[int]], length: int
+) -> Callable[[], Method] | None:
+    """Makes the method with what it learnt from texts of `length` tokens; None if it keeps nothing."""
+    full = make()
+    if full.memory is None or full.memory["keep"] != "run":
+        return None
+    for prompt in prompts:
+        for _ in decode(target, prompt, full, drafter=drafter, max_new_tokens=length):
+            pass
+
+    def again() -> Method:
+        method = make()
+        method.like(full)
+        return method
+
+    return again
 
 
 def law_of_target(

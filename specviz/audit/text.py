@@ -432,7 +432,10 @@ def _drawn(
     sampling: Sampling,
     draws: int,
 ) -> list[Drawn]:
-    """Chi-square tests of each method on the model; none where no prompt's first tokens vary enough."""
+    """Chi-square tests of each method on the model; none where no prompt's first tokens vary enough.
+
+    A method that remembers is warm: it has decoded the prompt, and others, before.
+    """
     laws = [law.first_tokens(target, reference, prompt, draws, 2, sampling) for prompt in prompts[:LOOKED]]
     spread = [len(law.cells_of(each, draws)) for each in laws]
     number = int(np.argmax(spread))
@@ -443,7 +446,9 @@ def _drawn(
         for drafter in drafters if make().needs_draft else [None]:
             result = Drawn(_label(make()), drafter.name if drafter else "", _spell(sampling), number)
             try:
-                result.test = law.chi_square(target, drafter, prompts[number], draws, make, 2, sampling)
+                read = [prompts[number], *prompts[:SAMPLE]]
+                begun = law.warm(make, target, drafter, read, law.FILLING) or make
+                result.test = law.chi_square(target, drafter, prompts[number], draws, begun, 2, sampling)
             except Exception as error:
                 result.reason = _raised(error)
             found.append(result)

@@ -31,7 +31,6 @@ from specviz.errors import ParameterError
 from specviz.loop import Run
 
 FAMILY = ("prompt_lookup", "lookahead", "token_recycling", "spectra", "unispec")
-LENGTH = "draft_length"  # a chain's size, where a method declares no other
 WARM = 70  # prompts of the corpus' dev split that a warm method has decoded before
 GOAL = 1.4
 PHASES = ("draft", "forward", "verify", "commit", "between")
@@ -93,16 +92,10 @@ class Side:
         """The method, ready to run."""
         values: dict[str, Any] = {}
         if self.g is not None:
-            values[sized(self.method)] = self.g
+            values[methods.find(self.method).size] = self.g
         if self.memory:
             values["keep"] = "prompt" if self.memory == "cold" else "run"
         return methods.find(self.method)(**values)
-
-
-def sized(name: str) -> str:
-    """The parameter that says how many nodes a draft of the method has; empty if none does."""
-    kind = methods.find(name)
-    return kind.size or next((p.name for p in kind.parameters if p.name == LENGTH), "")
 
 
 def sides(size: int, own: Mapping[str, int]) -> list[Side]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import shlex
 import sys
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -91,8 +92,9 @@ class Run:
             self.model.check_vocabulary(self.drafter)
         self.method.prepare(self.model)
         self.calibration = None
-        if self.method.unsized:
-            self.calibration = calibration.stored(setting(self.model, self.method, self.drafter))
+        if self.method.calibrated:  # the method may have run elsewhere before
+            ran = self.model, self.method, self.drafter
+            self.calibration = calibration.stored(setting(*ran), options=calibrate_options(*ran))
             self.method.resize(self.calibration.g)
         for entry in self.prompts:  # later turns are checked when their prompt exists
             self._ids(entry["turns"][:1] if "turns" in entry else entry["prompt"], "turns" in entry)
@@ -473,3 +475,15 @@ def peak_memory(device: torch.device) -> dict[str, int | None]:
         process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     cuda = torch.device(device).type == "cuda"
     return {"process": process, "device": torch.cuda.max_memory_allocated(device) if cuda else None}
+
+
+def calibrate_options(model: Any, method: Method, drafter: Any = None) -> str:
+    """What `specviz calibrate` must be told, beside method and model, to measure in this setting."""
+    device, dtype = torch.device(model.device).type, str(model.dtype).removeprefix("torch.")
+    told = [] if drafter is None else ["--draft", drafter.name]
+    told += ["--threads", str(torch.get_num_threads())] if device == "cpu" else ["--device", device]
+    told += [] if dtype == "float32" else ["--dtype", dtype]
+    for p in method.parameters:
+        if p.name != method.size and method.values[p.name] != p.default:
+            told += ["--set", f"{p.name}={method.values[p.name]}"]
+    return "".join(f" {shlex.quote(word)}" for word in told)

@@ -86,6 +86,8 @@ class Parameter:
         """The legal values in words."""
         if self.choices:
             return "be one of " + ", ".join(self.choices)
+        if isinstance(self.default, str):
+            return "be a text"
         if self.low is not None and self.high is not None:
             return f"lie in [{self.low:g}, {self.high:g}]"
         if self.low is not None:
@@ -222,11 +224,12 @@ class Method:
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
-    unsized: bool = False  # whether the draft size is still to come from a calibration
+    calibrated: bool = False  # whether each run takes its draft size from a calibration
+    unsized: bool = False  # whether none has come yet
 
     def __init__(self, **values: Any) -> None:
         known = {p.name: p for p in self.parameters}
-        self.unsized = bool(self.size) and values.get(self.size) == CALIBRATED
+        self.calibrated = self.unsized = bool(self.size) and values.get(self.size) == CALIBRATED
         if self.unsized:
             del values[self.size]
         for name in values:
@@ -257,7 +260,9 @@ class Method:
 
     def resize(self, nodes: int) -> None:
         """Take another draft size, and all that follows from it; what is remembered stays."""
+        calibrated = self.calibrated
         type(self).__init__(self, **(self.values | {self.size: nodes}))
+        self.calibrated = calibrated
 
     def like(self, other: Method) -> None:
         """Remember what another method of the same kind remembers; most methods remember nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,24 @@ from ..errors import ParameterError
 
 
 def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict[str, str]) -> Path:
-    """Write arrays by name, and words about them, as a safetensors file."""
+    """Write arrays by name, and words about them, as a safetensors file.
+
+    Raises
+    ------
+    ParameterError
+        If the disk or the folder refuses.
+    """
     path = Path(path)
     part = path.with_name(path.name + ".part")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, about)
-    os.replace(part, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, about)
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            part.unlink()
+        why = getattr(error, "strerror", None) or error
+        raise ParameterError(f"{path} cannot be written ({why}); name another file") from None
     return path
 
 

@@ -39,12 +39,13 @@ class Memory(Protocol):
 class Remembering(Method):
     """A method whose drafter learns from the target's passes.
 
-    The memory is made when the first prompt starts. With ``keep="run"`` it stays for as long as the method
-    does, also from one run to the next when the same `Method` is handed to both; with ``keep="prompt"`` each
-    prompt starts from nothing, or from what was loaded.
+    The memory is made when the first run begins, or loaded. With ``keep="run"`` it stays for as long as the
+    method does, also from one run to the next when the same `Method` is handed to both; with
+    ``keep="prompt"`` each prompt starts from nothing, or from what was loaded.
     """
 
     store: Any = None
+    vocabulary: int | None = None  # of what is remembered
     loaded: dict[str, np.ndarray] | None = None
     shape: ClassVar[tuple[str, ...]] = ()  # parameters that set the memory's shape
     keep: str
@@ -53,28 +54,37 @@ class Remembering(Method):
         """An empty memory."""
         raise NotImplementedError
 
-    def start(self, session: Session) -> None:
-        """Take up the memory, or begin a new one."""
-        self.session = session
-        vocabulary = session.target.vocabulary
-        if self.store is None or self.keep == "prompt":
-            self.store = self.fresh(vocabulary)
-            for name, array in self.store.arrays().items():
-                if self.loaded is not None:
-                    array[...] = self.loaded[name]
-            self.vocabulary = vocabulary
-        if vocabulary != self.vocabulary:
+    def prepare(self, target: Any) -> None:
+        """Take up the memory, or begin a new one.
+
+        Raises
+        ------
+        ModelError
+            If it is of another vocabulary than the model's.
+        """
+        if self.vocabulary not in (None, target.vocabulary):
             raise ModelError(
                 f"{self.name} remembers a vocabulary of {self.vocabulary:,} tokens, and the model has "
-                f"{vocabulary:,}: use a new method for it"
+                f"{target.vocabulary:,}: use a new method for it"
             )
+        if self.store is None or self.keep == "prompt":
+            self._begin(target.vocabulary)
+
+    def start(self, session: Session) -> None:
+        self.prepare(session.target)
+        self.session = session
+
+    def _begin(self, vocabulary: int) -> None:
+        """A new memory: empty, or as it was loaded."""
+        self.store, self.vocabulary = self.fresh(vocabulary), vocabulary
+        if self.loaded is not None:
+            for name, array in self.store.arrays().items():
+                array[...] = self.loaded[name]
 
     def like(self, other: Method) -> None:
         """Take over a copy of what another one remembers."""
         assert isinstance(other, Remembering)
-        self.store = copy.deepcopy(other.store)
-        if self.store is not None:
-            self.vocabulary = other.vocabulary
+        self.store, self.vocabulary = copy.deepcopy(other.store), other.vocabulary
 
     @property
     def memory(self) -> dict[str, Any]:
@@ -89,7 +99,7 @@ class Remembering(Method):
         Raises
         ------
         ParameterError
-            If nothing was decoded yet.
+            If no run has begun yet and nothing was loaded.
         """
         if self.store is None:
             raise ParameterError(f"{self.name} remembers nothing yet: decode something before saving")
@@ -128,7 +138,10 @@ class Remembering(Method):
                 and not -1 <= found.min() <= found.max() < model.vocabulary
             ):
                 raise ParameterError(f"{path} is damaged: {name} holds ids outside the vocabulary")
-        self.loaded, self.store = arrays, None
+            if found.dtype == np.float32 and not ((found >= 0) & (found <= 1)).all():
+                raise ParameterError(f"{path} is damaged: {name} holds numbers that are no probabilities")
+        self.loaded = arrays
+        self._begin(model.vocabulary)
 
 
 def fingerprint(model: Any) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParameterError
-from .base import Parameter, Session
+from .base import Parameter
 from .chain import Chain
 from .datastore import REMEDY, Datastore
 from .lookahead import DRAFT_SIZE, GUESSES, NGRAM, WINDOW, Lookahead
@@ -89,10 +89,7 @@ class Spectra(Lookahead):
     def prepare(self, target: Any) -> None:
         if self.datastore and self.opened_for is not target:
             self.external, self.opened_for = Datastore.open(self.datastore, target), target
-
-    def start(self, session: Session) -> None:
-        self.prepare(session.target)
-        super().start(session)
+        super().prepare(target)
 
     def guess(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
         text = self.text[: self.length]

@@ -11,7 +11,7 @@ import torch
 
 from specviz.draft import ROOT, Draft
 from specviz.loop import cycle as loop_cycle
-from specviz.methods import speculative
+from specviz.methods import speculative, tree
 from specviz.methods.base import Method, Verdict
 from specviz.methods.bild import BiLD
 from specviz.methods.draft_model import DraftModel
@@ -197,4 +197,16 @@ def rollback_keeps_the_token():
         return verdict
 
     with patch.object(BiLD, "verify", verify):
+        yield
+
+
+@contextmanager
+def undivided_siblings():
+    """A sibling is tested against p itself, not against what the rejected ones before it left."""
+    real = tree._to
+
+    def to(device, row, word, family, fair):
+        return real(device, row, word, family & False, fair)
+
+    with patch.object(tree, "_to", to):
         yield

@@ -13,6 +13,7 @@ from specviz.audit import law
 from specviz.errors import ParameterError
 from specviz.methods import find
 from specviz.methods.bild import BiLD
+from specviz.methods.lookahead import Lookahead
 from specviz.methods.speculative import Speculative
 from specviz.sampling import Sampling
 
@@ -37,6 +38,16 @@ def test_which_settings_show_which_bug():
     assert tempered.error > 0.01
     with planted.wrong_residual():
         assert law.check(Speculative, law.SETTINGS[:1], length=1)[0].error > 0.01
+
+
+def test_a_memory_is_empty_and_filled():
+    results = law.check(Lookahead, law.SETTINGS[:1])
+    assert [each.method for each in results] == ["lookahead", "lookahead, warm"]
+    assert all(each.holds for each in results)
+    with planted.undivided_siblings():
+        cold, warm = law.check(Lookahead, law.SETTINGS[:1])
+    assert cold.holds  # in so short a text an empty pool has nothing to judge
+    assert warm.error > 0.01
 
 
 def test_edges_are_found_without_guesses():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from unittest.mock import patch
 
+import planted
 import pytest
 import torch
 from tiny import llama
@@ -175,6 +176,14 @@ def test_the_audit_draws_from_the_model_too(varied):
     assert not broken.holds
     assert "chi-square" in broken.summary
     assert drawn(varied, ["speculative"], sampled=0).drawn == []
+
+
+def test_a_method_that_remembers_is_drawn_warm(varied):
+    (each,) = drawn(varied, ["token_recycling"], draws=800).drawn
+    assert each.holds, str(each)
+    with planted.undivided_siblings():
+        (each,) = drawn(varied, ["token_recycling"], draws=800).drawn
+    assert not each.holds
 
 
 def test_a_method_that_raises_has_no_law(varied):

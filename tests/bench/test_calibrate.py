@@ -104,7 +104,8 @@ def test_a_calibration_is_measured_kept_and_taken(model, tmp_path):
     assert trace.run["parameters"]["draft_size"] == found.g
     assert trace.run["calibration"]["value"] == found.g
     assert specviz.generate(model, TEXTS[0], "unispec", max_new_tokens=6).run["calibration"] is None
-    with pytest.raises(SpecvizError, match=r"depth 4, here depth 5.; run: specviz calibrate unispec"):
+    how = r"run: specviz calibrate unispec --model tiny --threads \d+ --set depth=5$"
+    with pytest.raises(SpecvizError, match=r"depth 4, here depth 5.; " + how):
         specviz.generate(model, TEXTS[0], "unispec", draft_size="calibrated", depth=5)
     assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
 
@@ -114,6 +115,12 @@ def test_other_weights_are_another_model(model):
     other = llama(seed=6, vocabulary=24, eos=(), name="tiny")
     with pytest.raises(SpecvizError, match=r"another model.*weights"):
         specviz.generate(other, TEXTS[0], "unispec", draft_size="calibrated")
+    shared = specviz.method("unispec", draft_size="calibrated")
+    for _ in range(2):  # what it takes from one run to the next is no size
+        run = specviz.generate(model, TEXTS[0], shared, max_new_tokens=4).run
+        assert run["calibration"]["value"] == run["parameters"]["draft_size"]
+    with pytest.raises(SpecvizError, match=r"another model.*weights"):
+        specviz.generate(other, TEXTS[0], shared)
 
 
 def test_it_goes_on_after_an_interruption(model, tmp_path, monkeypatch):

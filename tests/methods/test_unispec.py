@@ -199,11 +199,48 @@ class TestMemory:
         with pytest.raises(ParameterError, match="damaged"):
             UniSpec().load(path, model)
 
-    def test_another_vocabulary_is_refused(self):
+    def test_another_vocabulary_is_refused(self, tmp_path):
         method = UniSpec()
         list(decode(TARGET, [1, 2], method, max_new_tokens=4))
         with pytest.raises(ModelError, match="vocabulary of 7 tokens, and the model has 5"):
             list(decode(TableModel(vocabulary=5), [1, 2], method, max_new_tokens=4))
+        loaded = UniSpec()
+        loaded.load(method.save(tmp_path / "x.store", TARGET), TARGET)
+        for other in (method, loaded):  # before any work: no trace is begun
+            with pytest.raises(ModelError, match="vocabulary of 7 tokens, and the model has 24"):
+                specviz.generate(llama(vocabulary=24), [[3, 4]], other, out=tmp_path / "run.parquet")
+        assert [path.name for path in tmp_path.iterdir()] == ["x.store"]
+
+    def test_where_nothing_can_be_written(self, tmp_path):
+        method = UniSpec()
+        list(decode(TARGET, [1, 2], method, max_new_tokens=4))
+        (tmp_path / "a file").touch()
+        (tmp_path / "folder").mkdir()
+        for path in (tmp_path / "a file" / "x.store", tmp_path / "folder"):
+            with pytest.raises(ParameterError, match=r"cannot be written .*; name another file"):
+                method.save(path, TARGET)
+        assert {path.name for path in tmp_path.iterdir()} == {"a file", "folder"}
+
+    def test_numbers_that_are_no_probabilities_are_refused(self, tmp_path):
+        for value in (np.nan, 1.5, -0.1):
+            method = UniSpec()
+            list(decode(TARGET, [1, 2], method, max_new_tokens=4))
+            method.store.p[2, 1] = value
+            path = method.save(tmp_path / "x.store", TARGET)
+            with pytest.raises(ParameterError, match="damaged: p holds numbers that are no probabilities"):
+                UniSpec().load(path, TARGET)
+
+    def test_what_is_known_at_the_start_is_said(self, tmp_path):
+        model = llama(seed=5, vocabulary=24, eos=())
+        method = UniSpec(keep="prompt")
+        for _ in range(2):  # the second run knows nothing of the first
+            memory = specviz.generate(model, [[3, 4]], method, max_new_tokens=20).run["memory"]
+            assert (memory["start"]["state"], memory["start"]["known"]) == ("cold", 0)
+        path = method.save(tmp_path / "x.store", model)
+        again = UniSpec()
+        again.load(path, model)
+        start = specviz.generate(model, [[3, 4]], again, max_new_tokens=20).run["memory"]["start"]
+        assert (start["state"], start["known"]) == ("warm", memory["end"]["known"])
 
 
 def test_bad_values():
