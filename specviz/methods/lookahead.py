@@ -22,7 +22,6 @@ import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
-from ..sampling import Sampling
 from .base import Parameter, Session, Unsent, Verdict
 from .memory import KEEP, Remembering
 from .pool import Pool
@@ -81,9 +80,6 @@ class Lookahead(Remembering):
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
         self.spare = self.draft_size
-
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
-        return "exact up to ties" if sampling.greedy else "exact"
 
     def fresh(self, vocabulary: int) -> Any:
         return Pool(vocabulary, self.guesses, self.ngram - 1)

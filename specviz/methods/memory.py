@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import hashlib
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from ..errors import ModelError, ParameterError
 from .base import Method, Parameter, Session
 from .files import read, write
+
+if TYPE_CHECKING:
+    from ..sampling import Sampling
 
 KEEP = Parameter(
     "keep",
@@ -49,6 +52,9 @@ class Remembering(Method):
     loaded: dict[str, np.ndarray] | None = None
     shape: ClassVar[tuple[str, ...]] = ()  # parameters that set the memory's shape
     keep: str
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "exact up to ties" if sampling.greedy else "exact"  # its drafts are judged by `tree.py`
 
     def fresh(self, vocabulary: int) -> Any:
         """An empty memory."""

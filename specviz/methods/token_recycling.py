@@ -14,7 +14,6 @@ import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
-from ..sampling import Sampling
 from ..signals import ranked
 from ..store import EMPTY, Adjacency
 from .base import Parameter, Session, Verdict
@@ -71,9 +70,6 @@ class TokenRecycling(Remembering):
         self.paths = paths[: self.draft_size]
         self.spare = len(self.paths)
         self.taught = self.candidates
-
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
-        return "exact up to ties" if sampling.greedy else "exact"
 
     def fresh(self, vocabulary: int) -> Adjacency:
         return Adjacency(vocabulary, min(self.candidates, vocabulary))

@@ -13,7 +13,6 @@ import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
-from ..sampling import Sampling
 from ..signals import successors
 from ..store import EMPTY, Growth, Store, grow
 from .base import Parameter, Session, Unsent, Verdict
@@ -82,9 +81,6 @@ class UniSpec(Remembering):
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
         self.spare, self.taught = self.draft_size, self.candidates
-
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
-        return "exact up to ties" if sampling.greedy else "exact"
 
     def fresh(self, vocabulary: int) -> Store:
         return Store(vocabulary, min(self.candidates, vocabulary))
