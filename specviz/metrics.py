@@ -424,7 +424,7 @@ def learnt(trace: Trace) -> pd.DataFrame:
     Raises
     ------
     TraceError
-        If a run's method remembers nothing, or its prompts are not in the trace.
+        If a run's method remembers nothing or no successors, or its prompts are not in the trace.
     """
     import pandas as pd
 
@@ -444,6 +444,8 @@ def learnt(trace: Trace) -> pd.DataFrame:
         first = ~cycles["prompt"].duplicated()
         roots = np.where(first, [prompts[number] for number in cycles["prompt"]], last.shift())
         nodes = part.nodes
+        if not nodes["source"].isin(["store", "neighbour"]).all():
+            raise TraceError(f"{run['method']} remembers no successors of each token it reads")
         nodes = nodes[~nodes["status"].isin(["pruned", "unsent", "unreviewed"])]
         number = nodes[keys].merge(cycles[keys].assign(index=np.arange(len(cycles))), how="left", on=keys)
         words = np.concatenate([roots.astype(np.int64), nodes["token"].to_numpy(np.int64)])

@@ -406,6 +406,16 @@ def test_what_a_store_has_learnt():
         metrics.learnt(grown().redact())
 
 
+def test_n_grams_are_no_successors():
+    from tiny import llama
+
+    import specviz
+
+    trace = specviz.generate(llama(seed=5, vocabulary=40, eos=()), [[3, 4, 5]], "lookahead", max_new_tokens=9)
+    with pytest.raises(TraceError, match="lookahead remembers no successors"):
+        metrics.learnt(trace)
+
+
 @pytest.mark.parametrize("keep", ["run", "prompt"])
 def test_what_was_counted_is_what_the_store_holds(keep):
     from tiny import llama
