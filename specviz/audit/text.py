@@ -62,7 +62,8 @@ def run(
     prompts : list of str, token ids, chat messages, or dicts with ``prompt`` or ``turns``
         Of several turns the first is decoded.
     methods : list of str, Method or factory, optional
-        ``"bild:rollback=0,cap=3"`` sets parameters; a callable makes a fresh `Method`. Default: every method
+        ``"bild:rollback=0,cap=3"`` sets parameters; a callable makes a fresh `Method`; one that remembers
+        begins with what it knows. Default: every method
         that is not lossy by default, and every lossy one in the setting that it declares as exact.
     max_new_tokens : int
     dtype, device : str, optional
@@ -411,9 +412,10 @@ def _raised(error: Exception) -> str:
 def _enumerated(make: Callable[[], Method]) -> list[law.LawResult]:
     """The exact laws of a method on the toy vocabulary; one that raises has none and does not hold."""
 
-    def toy() -> Method:  # a file of another vocabulary means nothing there
+    def toy() -> Method:  # a file or a memory of another vocabulary means nothing there
         method = make()
-        if not any(getattr(method, name) for name in method.files):
+        known = method.memory is not None and method.memory["known"]
+        if not known and not any(getattr(method, name) for name in method.files):
             return method
         return type(method)(**{k: v for k, v in method.values.items() if k not in method.files})
 
@@ -522,7 +524,13 @@ def _factories(given: Sequence[Any] | None, dtype: str) -> list[Callable[[], Met
 
 def _factory(given: Any) -> Callable[[], Method]:
     if isinstance(given, Method):
-        return lambda: type(given)(**given.values)
+
+        def again() -> Method:
+            method = type(given)(**given.values)
+            method.like(given)
+            return method
+
+        return again
     if not isinstance(given, str):
         return given
     name, _, settings = given.partition(":")

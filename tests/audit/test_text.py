@@ -10,13 +10,16 @@ import pytest
 import torch
 from tiny import llama
 
+import specviz
 from specviz import audit
+from specviz import methods as catalogue
 from specviz.audit import law, text
 from specviz.audit.result import COLUMNS, Row
 from specviz.methods import speculative
 from specviz.methods.autoregressive import Autoregressive
 from specviz.methods.base import Verdict
 from specviz.methods.speculative import Speculative
+from specviz.methods.unispec import UniSpec
 from specviz.sampling import Sampling
 
 PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 10)]
@@ -184,6 +187,17 @@ def test_a_method_that_remembers_is_drawn_warm(varied):
     with planted.undivided_siblings():
         (each,) = drawn(varied, ["token_recycling"], draws=800).drawn
     assert not each.holds
+
+
+def test_what_a_method_remembers_is_audited_with_it(varied):
+    method = catalogue.make("unispec")
+    specviz.generate(varied[0], [3, 4, 5], method, max_new_tokens=30)
+    known = method.store.known
+    with patch.object(UniSpec, "prepare", autospec=True, side_effect=UniSpec.prepare) as prepare:
+        result = run(varied, [method], [[3, 4, 5]], sampled=1, laws=True, max_new_tokens=4, draws=120)
+    assert result.holds, result.summary
+    assert prepare.call_args_list[0].args[0].store.known >= known > 2
+    assert method.store.known == known  # it is a copy that decodes
 
 
 def test_a_method_that_raises_has_no_law(varied):
