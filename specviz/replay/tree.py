@@ -69,7 +69,12 @@ def lessons(trace: Trace, texts: list[Known], k: int) -> list[Lessons]:
             continue
         size, start = row["top_k"], row["keep"] or 0
         if size < k:
-            raise TraceError(NOT_ALL)
+            if trace.run["record"] != "all":
+                raise TraceError(NOT_ALL)
+            raise TraceError(
+                f"the record holds {size} successors of a token, the store kept up to {k}: set candidates to "
+                f"{size} or less"
+            )
         known, lesson = texts[place[row["prompt"]]], found[place[row["prompt"]]]
         draft = Draft(
             np.array(row["node_token"] or (), np.int64), np.array(row["node_parent"] or (), np.int64)

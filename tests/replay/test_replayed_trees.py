@@ -127,3 +127,17 @@ def test_what_cannot_be_asked(model):
         .unispec()
         .why
     )
+
+
+def test_more_candidates_than_words():
+    """The store then has fewer columns than the setting says, and the record too."""
+    trace = specviz.generate(
+        llama(seed=3, vocabulary=8, eos=()),
+        [[3, 4]],
+        "unispec",
+        candidates=10,
+        record="all",
+        max_new_tokens=9,
+    )
+    with pytest.raises(TraceError, match="holds 8 successors of a token, .* set candidates to 8 or less"):
+        specviz.whatif(trace).unispec(draft_size=3)
