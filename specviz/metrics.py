@@ -411,7 +411,8 @@ def learnt(trace: Trace) -> pd.DataFrame:
     """How full a store of successors is, cycle by cycle.
 
     For methods that set the successors of every token that the target reads (UniSpec, Algorithm 1, lines
-    41-44; Token Recycling): the root's and each sent node's, but not in the cycle in which a text ends.
+    41-44; Token Recycling): the root's and each sent node's, but no end token's, and not in the cycle in
+    which a text ends.
     Counted from the record, which holds what was read.
 
     Returns
@@ -452,7 +453,8 @@ def learnt(trace: Trace) -> pd.DataFrame:
         when = np.concatenate([np.arange(len(cycles)), number["index"].to_numpy(np.int64)])
         era = cycles["prompt"].to_numpy() if about.get("keep") == "prompt" else np.zeros(len(cycles), int)
         seen = pd.DataFrame({"era": era[when], "word": words, "when": when})
-        told = seen[cycles["end"].isna().to_numpy()[when]].sort_values("when", kind="stable")
+        seen = seen[~seen["word"].isin(run["eos"] or ())]  # nothing may follow an end token
+        told = seen[cycles["end"].isna().to_numpy()[seen["when"]]].sort_values("when", kind="stable")
         fresh = told.drop_duplicates(["era", "word"])
         new = np.bincount(fresh["when"], minlength=len(cycles))
         table = cycles[["run", "prompt", "cycle"]].assign(new=new)
