@@ -391,7 +391,7 @@ class WhyLane {
 		const waiting = details === null;
 		// for the target's own token: what the drafter had proposed in its place and not sent, or what was rejected
 		const rival = extra ? cycle.children[cycle.tip + 1].find((j) => ["rejected", "unsent"].includes(cycle.status[j])) : i;
-		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : record.header.run.draft ? "not recorded" : "there is no draft model");
+		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : record.header.run.draft ? "not recorded" : "no draft model");
 		const judged = revealed ? waiting ? null : details.target(extra ? cycle.tip : cycle.parent[i]) ?? [] : [];
 		this.fill(this.target, judged, token, revealed && !extra ? cycle.value("p", i) : undefined, revealed ? cycle.value("rank", i) : undefined, revealed ? "the target predicted nothing here" : "shown with the verdict");
 	}
