@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -131,6 +133,9 @@ for name, fit in found.fits.items():
 # hardly a point lies between them, the points do not determine the coefficient: the curve is free to swing, and at the
 # measured points it fits all the better. Then differential evolution does its work well and finds the swing's tip. Residuals
 # show nothing; only a look at the curve does. It is why `specviz` keeps the `monotone` fit's size.
+#
+# The diamond need not lie on a peak of the drawn curve: where $s$ passes zero between two sizes, $\tau/s$ has no bound, and
+# g* is the better whole size beside that place. The curve is drawn at whole sizes, which step over it.
 #
 # Give the spline the even steps that it wants, and it behaves. Its cubic companion still has to bend through a curve that
 # rises steeply and then stays flat:

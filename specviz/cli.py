@@ -224,7 +224,9 @@ def generate(
     trace = run.trace
     assert trace is not None
     _show(trace, file)
-    print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {dtype}")
+    size = trace.run["calibration"]
+    calibrated = f", {size['parameter']} {size['value']} by calibration" if size else ""
+    print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {dtype}{calibrated}")
     if file is not None:
         page = trace.to_html(file.with_suffix(".html"), force=force)
         print(f"trace: {file}\npage: {page}")
@@ -549,7 +551,8 @@ def datastore(
 
     target = load(model)
     built = Datastore.build(text, target)
-    print(f"datastore: {built.save(out, target)} ({len(built):,} tokens of {target.name})")
+    size = f"{len(built):,} token{'s' * (len(built) != 1)} of {target.name}"
+    print(f"datastore: {built.save(out, target)} ({size})")
     print(_command("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
 
 
@@ -806,7 +809,9 @@ def _show_calibration(found: Any, new: bool) -> None:
     )
     print_table(console, columns, rows)
     for name, fit in found.fits.items():
-        print(f"{name:9} g* = {fit.g}" + (" (taken)" if name == found.chosen else ""))
+        # What is smooth between points may swing there: its g* can then lie where no point would put it.
+        note = "taken" if name == found.chosen else "its s(g) falls below zero" if min(fit.s) <= 0 else ""
+        print(f"{name:9} g* = {fit.g}" + (f" ({note})" if note else ""))
     if found.ended:
         print(f"no larger sizes: {found.ended}")
     if found.at_end:

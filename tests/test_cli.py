@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -539,6 +540,7 @@ def test_models(say):
     assert status == 0, err
     for word in ("autoregressive", "speculative", "draft_length", "fallback", "[0, 1]", "nats"):
         assert word in out
+    assert re.search(r"datastore +a text +File", out)
 
 
 def test_card_figures(tmp_path, folders):

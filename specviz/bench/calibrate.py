@@ -202,7 +202,10 @@ def _texts(model: Any, drafter: Any, prompts: Any, warm_up: Any) -> tuple[list[l
     ]
     bundled = spread(suite("town"), sum(counts)) if counts else []
     if len(bundled) < sum(counts):
-        raise PromptError(f"the bundled suite has {len(bundled)} prompts, {sum(counts)} are wanted")
+        raise PromptError(
+            f"the bundled suite has {len(bundled)} prompts, and {' + '.join(map(str, counts))} are wanted "
+            "(those to measure, and those before that fill the memory): lower --prompts, or name a file"
+        )
     both = []
     for value in (first, warm_up):
         taken, bundled = (

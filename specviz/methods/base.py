@@ -240,6 +240,14 @@ class Method:
         for p in self.parameters:
             setattr(self, p.name, p.check(values.get(p.name, p.default)))
 
+    def __repr__(self) -> str:
+        values = self.values
+        if self.unsized:
+            values[self.size] = CALIBRATED
+        said = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        known = "" if self.memory is None else f"; memory {self.memory['state']}"
+        return f"<{self.name}: {said or 'no parameters'}{known}>"
+
     @property
     def values(self) -> dict[str, Any]:
         """Every parameter with its value."""

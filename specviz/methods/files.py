@@ -25,7 +25,11 @@ def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict[str, str]
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        part.touch()
+        mode = part.stat().st_mode  # what the user's mask gives; safetensors leaves others no right to read
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, about)
+        part.chmod(mode)
         os.replace(part, path)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
@@ -49,5 +53,10 @@ def read(path: str | Path, remedy: str) -> tuple[dict[str, np.ndarray], dict[str
             about = file.metadata() or {}
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        why = "there is no such file" if not path.exists() else f"it cannot be read ({error})"
+        if not path.exists():
+            why = "there is no such file"
+        elif isinstance(error, OSError):
+            why = f"it cannot be read ({error.strerror or error})"
+        else:
+            why = "it cannot be read (cut off, or something else)"
         raise ParameterError(f"{path}: {why}; {remedy}") from None

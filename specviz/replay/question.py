@@ -66,6 +66,7 @@ BEYOND = ": a draft may go on beyond the {} recorded tokens behind a wrong one, 
 TAILED = ", behind a wrong token up to {} more"
 PARTS = "exact up to the first cycle where the text would part; the place is named"
 STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are of the cycles before"
+STORED = "exact until a tree grows from what this run never read, a model from there on"
 GROWN = "the trees follow from what the passes taught the store, as far as the run read the same"
 MODEL = "exact for {} of {} cycles, see places for where that ends; from there on " + STALE
 WARM = "the store was warm when the run began, and what it held is not in the record"
@@ -118,10 +119,17 @@ class WhatIf:
         return Costs.of(self.trace)
 
     def __repr__(self) -> str:
-        lines = [f"What if, of run {self._run['run']} ({len(self.texts)} texts):"]
-        for name in METHODS.get(self._run["method"], {}):
+        count, own = len(self.texts), self._run["method"]
+        known = METHODS.get(own, {})
+        lines = [f"What if, of run {self._run['run']} ({count} text{'s' * (count != 1)}):"]
+        for name in known:
             badge, why = self.can_answer(name)
             lines.append(f"  {name}: {badge}; {why}")
+        if known:
+            name, setting = next(iter(known.items()))
+            lines.append(f"Ask it with .{own}({name}={setting.default}), a list asks several at once.")
+        else:
+            lines.append(f"  Nothing: {self._problem(own)}.")
         return "\n".join(lines)
 
     # -- what can be asked ---------------------------------------------------------------------------
@@ -150,7 +158,7 @@ class WhatIf:
         if method == "prompt_lookup":
             return EXACT, "the drafts follow from the tokens alone"
         if method == "unispec":
-            return MODELLED, GROWN
+            return MODELLED, STORED
         if not self._dense:
             return RERUN, NOT_DENSE
         if parameter != "stop":

@@ -63,6 +63,8 @@ def curve(
             raise ParameterError(f"no fit {name!r}; there is {', '.join(found.fits) or 'none'}")
     if what not in WHAT:
         raise ParameterError(f"what must be one of {', '.join(WHAT)}, got {what!r}")
+    from matplotlib.patheffects import withStroke
+
     ax = _axes(ax, (6, 3.4))
     g, tau, s, low, high = found.measured()
     points = {"s": 1e3 * s, "tau": tau, "speed": tau / s}[what]
@@ -79,7 +81,7 @@ def curve(
         values = {"s": 1e3 * cost, "tau": taken, "speed": taken / np.where(cost > 0, cost, np.nan)}[what]
         peak, least = float(np.nanmax(values)), float(np.nanmin(values))
         if peak > top or least < bottom:
-            label += f", from {least:,.3g} to {peak:,.3g}"
+            label += f", from {_round(least)} to {_round(peak)}"
         ax.plot(found.sizes, values, line, color=colour, lw=1.6, label=label)
         if what == "speed":
             at = float(np.clip(values[fit.g - found.points[0].g], bottom, top))
@@ -87,7 +89,8 @@ def curve(
             below, first = at >= top - room / 2, fit.g == found.points[0].g
             ax.annotate(
                 f"g* = {fit.g}", (fit.g, at), (6 if first else 0, -14 if below else 9),
-                textcoords="offset points", ha="left" if first else "center", size=8, color=colour,
+                textcoords="offset points", ha="left" if first else "center", size=8, color=colour, zorder=5,
+                path_effects=[withStroke(linewidth=3, foreground="white")],
             )  # fmt: skip
     ax.set(xscale="log", ylim=(bottom, top), xlabel="draft size g", ylabel=WHAT[what])
     _sizes(ax, g)
@@ -219,6 +222,11 @@ def deviation(found: Calibration, ax: Axes | None = None) -> Axes:
     ax.legend(frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def _round(x: float) -> str:
+    """Three digits, or the whole number."""
+    return (f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}").replace("-", "−")
 
 
 def _sizes(ax: Axes, g: np.ndarray) -> None:

@@ -280,8 +280,13 @@ def _arrays(memory: str | Path | Mapping[str, Any]) -> dict[str, np.ndarray]:
             arrays = load_file(path)
         except (OSError, SafetensorError) as error:
             raise TraceError(f"{path} cannot be read as a store: {error}") from None
-    else:
+    elif isinstance(memory, Mapping):
         arrays = {name: np.asarray(array) for name, array in memory.items()}
+    else:
+        raise TraceError(
+            f"a store is drawn from its file or its arrays, not from {type(memory).__name__}: pass what "
+            "Method.save wrote, or method.store.arrays()"
+        )
     tokens, p = arrays.get("tokens"), arrays.get("p")
     if tokens is None or tokens.ndim != 2 or not tokens.size or (p is not None and p.shape != tokens.shape):
         has = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items()) or "nothing"

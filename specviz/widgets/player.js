@@ -249,9 +249,9 @@ function narrate(cycle, phase, whole, stage) {
 	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
 	const stop = { fallback: "; it stopped where it was unsure", eos: "; it ended the text", unsure: "; it stopped where it was unsure" }[cycle.stop] ?? "";
-	const lost = [["pruned", "the threshold"], ["unsent", "the budget"]].map(([name, by]) => [cycle.fared(name), by]).filter(([lost]) => lost);
+	const lost = [["pruned", "below the threshold"], ["unsent", "over the budget"]].map(([name, why]) => [cycle.fared(name), why]).filter(([lost]) => lost);
 	const branches = cycle.children.some((below) => below.length > 1);
-	const cuts = branches && lost.length ? `; ${lost.map(([n, by]) => `${by} cuts ${n}`).join(", ")}` : "";
+	const cuts = branches && lost.length ? `; not sent: ${lost.map(([n, why]) => `${n} ${why}`).join(", ")}` : "";
 	const drafted = cycle.n ? `the drafter proposes ${count(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
 	const unread = cycle.status.includes("unreviewed");
 	const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
@@ -391,7 +391,7 @@ class WhyLane {
 		const waiting = details === null;
 		// for the target's own token: what the drafter had proposed in its place and not sent, or what was rejected
 		const rival = extra ? cycle.children[cycle.tip + 1].find((j) => ["rejected", "unsent"].includes(cycle.status[j])) : i;
-		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : "not recorded");
+		this.fill(this.drafter, waiting ? null : rival === undefined ? [] : details.drafter(rival), token, cycle.value("q", i), undefined, extra ? "the drafter was not asked here" : record.header.run.draft ? "not recorded" : "no draft model");
 		const judged = revealed ? waiting ? null : details.target(extra ? cycle.tip : cycle.parent[i]) ?? [] : [];
 		this.fill(this.target, judged, token, revealed && !extra ? cycle.value("p", i) : undefined, revealed ? cycle.value("rank", i) : undefined, revealed ? "the target predicted nothing here" : "shown with the verdict");
 	}

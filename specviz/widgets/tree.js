@@ -57,7 +57,7 @@ function growthOf(cycle) {
 
 // A row for each node: a first child's is its parent's, the next ones stand below all that was placed at their depth,
 // so that no edges cross. `ahead` puts the accepted path first and keeps the top row behind it for the target's token;
-// else the draft's own order stands, which tells no verdict. What was cut comes last and takes only `half` a row.
+// else the draft's own order stands, which tells no verdict. What was cut comes last and takes `half` a row: 1 for boxes.
 function placed(cycle, ahead, straight, half) {
 	const { n, depth, children } = cycle;
 	const rank = (i) => (ahead && cycle.path.includes(i) ? 0 : GHOSTS.indexOf(cycle.status[i]) + 2 || 1);
@@ -152,12 +152,12 @@ class TreeLane {
 		return status === "pruned" || status === stage.cut ? status : "open";
 	}
 	// Which way the tree is drawn: boxes with bars, small boxes, or spots; and how far apart.
-	style(cycle, ahead, straight, tall) {
+	style(cycle, ahead, even, tall) {
 		const { em } = this;
-		let plan = straight;
-		const boxes = (pitch, box, dense) => ({ plan, spots: false, dense, pitch, first: pitch, tall: box });
-		if (plan.rows * 3.1 * em <= tall || (!this.room && plan.rows <= 9)) return boxes(3.1 * em, 2.35 * em, false);
-		if (plan.rows * 1.85 * em <= tall || !this.fit) return boxes(1.85 * em, 1.55 * em, true);
+		const boxes = (pitch, box, dense) => ({ plan: even, spots: false, dense, pitch, first: pitch, tall: box });
+		if (even.rows * 3.1 * em <= tall || (!this.room && even.rows <= 9)) return boxes(3.1 * em, 2.35 * em, false);
+		if (even.rows * 1.85 * em <= tall || !this.fit) return boxes(1.85 * em, 1.55 * em, true);
+		let plan = placed(cycle, ahead, true, 0.5);
 		if (plan.rows > tall / (0.62 * em)) plan = placed(cycle, ahead, false, 0.3);
 		const first = ahead && plan.branching ? 2 * em : 0;
 		const pitch = Math.min(1.5 * em, (tall - first) / (plan.rows - (first ? 1 : 0)));
@@ -169,12 +169,12 @@ class TreeLane {
 		const add = (layer, fate, d) => { found[layer][fate] = (found[layer][fate] ?? "") + d; };
 		const em = this.em, { record } = this, details = record.details(cycle);
 		const lanes = this.lanes(cycle), top = 1.5 * em;
-		const straight = placed(cycle, ahead, true, 0.5);
+		const even = placed(cycle, ahead, true, 1);
 		// the signals take what a small tree leaves, and give way to a large one
-		const gap = 0.8 * em, spare = this.room - top - Math.min(0.68 * this.room, straight.rows * 3.1 * em);
+		const gap = 0.8 * em, spare = this.room - top - Math.min(0.68 * this.room, even.rows * 3.1 * em);
 		this.lane = { gap, tall: Math.max(1.05 * em, Math.min(2.5 * em, spare / Math.max(1, lanes.length) - gap)) };
 		const below = lanes.length * (this.lane.tall + this.lane.gap) + 0.4 * em;
-		const style = this.style(cycle, ahead, straight, Math.max(8 * em, this.room - top - below));
+		const style = this.style(cycle, ahead, even, Math.max(8 * em, this.room - top - below));
 		const { plan, dense, tall } = style, small = style.spots;
 		Object.assign(this, { plan, small });
 		const narrow = this.fit && small ? 3.2 * em : 4.6 * em;

@@ -258,8 +258,10 @@ def test_the_command(folders, tmp_path, capsys):
     assert "--force measures anew" in capsys.readouterr().out
     said = ["generate", "unispec", *rest, "--prompt", "One", "-n", "4", "--set"]
     assert cli.run([*said, "draft_size=calibrated"]) == 0
-    capsys.readouterr()
+    assert " by calibration\n" in capsys.readouterr().out
     assert cli.run([*said, "draft_size=calibrated", "--set", "depth=2"]) == 2
     assert "run: specviz calibrate" in capsys.readouterr().err
+    assert cli.run(["calibrate", "--prompts", "9999"]) == 2
+    assert "70 prompts, and 9999 + 20 are wanted" in capsys.readouterr().err
     assert cli.run(["calibrate", "--sizes", "1,two"]) == 2
     assert calibration.folder() == tmp_path / "kept"

@@ -111,6 +111,20 @@ def test_a_small_tree_is_drawn_in_boxes(opened):
     assert page.locator(".spotted:visible").count() == 0
 
 
+@pytest.mark.parametrize("nodes", SIZES)
+def test_boxes_at_full_size_do_not_lie_over_each_other(traces, opened, nodes):
+    page = opened(traces[nodes])
+    press(page, "z", "ArrowRight")
+    assert page.locator(f"{SHOWN}.unsent").count() or page.locator(f"{SHOWN}.pruned").count()
+    boxes = page.locator(f"{SHOWN} .box").evaluate_all(
+        "(all) => all.map((box) => box.getBBox()).map((b) => [b.x, b.y, b.x + b.width, b.y + b.height])"
+    )
+    assert len(boxes) > nodes
+    for i, (left, top, right, bottom) in enumerate(boxes):
+        for west, north, east, south in boxes[:i]:
+            assert right <= west or east <= left or bottom <= north or south <= top
+
+
 def test_a_draft_grows_level_by_level(traces, opened, shoot):
     trace = traces[64]
     page = opened(trace)

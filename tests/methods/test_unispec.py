@@ -198,6 +198,19 @@ class TestMemory:
         with pytest.raises(ParameterError, match="damaged"):
             UniSpec().load(path, model)
 
+    def test_its_file_is_as_open_as_any_other(self, tmp_path):
+        model = llama(seed=5, vocabulary=24, eos=())
+        method = UniSpec()
+        specviz.generate(model, [[3, 4]], method, max_new_tokens=5)
+        (tmp_path / "other").touch()
+        path = method.save(tmp_path / "x.store", model)
+        assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+    def test_it_says_what_it_is(self):
+        assert repr(UniSpec(depth=3)).startswith("<unispec: draft_size=24, depth=3, ")
+        assert repr(UniSpec(draft_size="calibrated")).startswith("<unispec: draft_size='calibrated', ")
+        assert repr(UniSpec()).endswith("; memory cold>")
+
     def test_another_vocabulary_is_refused(self, tmp_path):
         method = UniSpec()
         list(decode(TARGET, [1, 2], method, max_new_tokens=4))

@@ -94,6 +94,11 @@ def test_the_answer(model):
     ask = specviz.whatif(trace)
     assert ask.can_answer("draft_size")[0] == "modelled"
     assert ask.can_answer("depth")[0] == "needs a rerun"
+    assert repr(ask).splitlines()[-1] == "Ask it with .unispec(draft_size=24), a list asks several at once."
+    other = specviz.generate(model, PROMPTS[:1], "token_recycling", max_new_tokens=4)
+    assert repr(specviz.whatif(other)).endswith(
+        "(1 text):\n  Nothing: token_recycling cannot be replayed from a trace."
+    )
     same = ask.unispec()
     assert same.badge == "exact"
     assert same.table["tau"].iloc[0] == trace.summary()["tau"].iloc[0]

@@ -44,7 +44,7 @@ def test_curves(found):
     low, high = ax.get_ylim()
     assert 0 <= low < high < 2 * (tau / s).max()  # a fit that swings does not hide the points
     words = [t.get_text() for t in view.curve(found, "s").get_legend().get_texts()]
-    assert any("from -8 to 1" in word for word in words)
+    assert any("from −8 to 1" in word for word in words)
     with pytest.raises(ParameterError, match="no fit 'best'"):
         view.curve(found, fits=["best"])
     with pytest.raises(ParameterError, match="what must be"):

@@ -100,6 +100,7 @@ def test_a_store_from_a_file_or_arrays(decoded, tmp_path):
         (tmp_path / "y", "not there"),
         (tmp_path / "x", "cannot be read"),
         ({"a": np.zeros(3)}, "a \\[3\\]"),
+        (method, "not from .*: pass what Method.save wrote, or method.store.arrays"),
     ):
         with pytest.raises(TraceError, match=said):
             view.store(wrong)
