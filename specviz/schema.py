@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSION = 1
+VERSION = 2  # 2: tails of the dense record, what a method remembers, calibration
 
 STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
 ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain")

@@ -626,6 +626,7 @@ def test_a_foreign_file(tmp_path):
     ("change", "message"),
     [
         ({"schema": schema.VERSION + 1}, "newer specviz"),
+        ({"schema": schema.VERSION - 1}, "older specviz .*: record it anew"),
         ({"schema": "1"}, "schema version"),
         ({"schema": True}, "schema version"),
         ({"run": None}, "'run'"),

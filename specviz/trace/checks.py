@@ -43,6 +43,10 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
         raise TraceError(
             f"{where} is from a newer specviz (schema {version}; this one reads {schema.VERSION}): upgrade"
         )
+    if version < schema.VERSION:
+        raise TraceError(
+            f"{where} is from an older specviz (schema {version}; this one reads {schema.VERSION}): record it anew"
+        )
     for name, kind in schema.RUN_TYPES.items():
         value = run.get(name)
         if value is None and name not in ("schema", "run", "method"):
