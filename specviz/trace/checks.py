@@ -45,7 +45,8 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
         )
     if version < schema.VERSION:
         raise TraceError(
-            f"{where} is from an older specviz (schema {version}; this one reads {schema.VERSION}): record it anew"
+            f"{where} is from an older specviz (schema {version}; this one reads {schema.VERSION}): "
+            "record it anew"
         )
     for name, kind in schema.RUN_TYPES.items():
         value = run.get(name)
