@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..devices import send
 from ..signals import top
 from ..trace.checks import index_within
 from .clock import Clock
@@ -55,9 +56,14 @@ class Reducer:
 
     def add(self, cycle: Cycle) -> None:
         """Take a finished cycle."""
+        draft, scores = cycle.draft, cycle.scores
+        if self.record == "judged" and draft is not None and scores is not None and not draft.is_chain:
+            # Of a tree few rows are kept: only those are held, and many more cycles with them.
+            rows = send(np.array(read(cycle, False)) + 1, scores.device)
+            cycle = replace(cycle, scores=scores.index_select(0, rows))
         self.held.append(cycle)
         if cycle.draft is not None:
-            self.rows += 1 + 2 * len(cycle.draft)  # the target's, and the drafter's if it has any
+            self.rows += (0 if cycle.scores is None else len(cycle.scores)) + len(believed(cycle))
             if not self.vocabulary and cycle.scores is not None:
                 self.vocabulary = cycle.scores.shape[-1]
         # One is held back: it may turn out to be the last before an interruption.
@@ -231,7 +237,7 @@ class Batch:
         """
         verdict, scores, everything = cycle.verdict, cycle.scores, self.record == "all"
         assert verdict is not None
-        nodes = [-1, *(i for i, s in enumerate(cycle.status) if everything or s == "accepted")]
+        nodes = read(cycle, everything)
         place = {node: i for i, node in enumerate(nodes)}
         wanted = [i for i, s in enumerate(status) if (everything or s in KEPT) and parents[i] in place]
         at = [place[parents[i]] for i in wanted]
@@ -376,6 +382,11 @@ def believed(cycle: Cycle) -> list[Tensor]:
 def each(value: str | Sequence[str], n: int) -> list[str]:
     """A word for each of n nodes, given for all at once or one by one."""
     return [value] * n if isinstance(value, str) else list(value)
+
+
+def read(cycle: Cycle, everything: bool) -> list[int]:
+    """Nodes after which the target's prediction is kept, the root first: what judging read, or all."""
+    return [-1, *(i for i, s in enumerate(cycle.status) if everything or s == "accepted")]
 
 
 def emitted_own(cycle: Cycle) -> bool:
