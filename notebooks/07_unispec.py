@@ -284,6 +284,20 @@ pd.DataFrame.from_dict(
 # Where a word stands at several nodes, each has a prediction of its own, and the row can hold only one: the last is kept
 # (lines 41 to 44, taken in order). That is the price of a store with one row a word: it remembers no context.
 #
+# A store that starts empty fills as texts go by. **Predict.** Does it fill at the same pace all along, and does τ rise
+# with it?
+
+# %%
+filling = sv.generate(model, studied + sample, "unispec", max_new_tokens=48)
+figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+view.store_growth(filling, ax=axes[0])
+view.warm_up(filling, ax=axes[1])
+plt.show()
+
+# %% [markdown]
+# Common words are learnt in the first texts, rare ones hardly ever. What τ does is mixed with what the texts are: each
+# kind of work has a τ of its own, which is why the comparisons below decode the same texts from the same store.
+#
 # ## Two open readings
 #
 # The paper's $\oplus$ is not defined, and whether the root is its own neighbour is not said. Both are options:
@@ -413,7 +427,17 @@ plt.show()
 
 # %% [markdown]
 # The paper's Figure 3 has the same two things in one picture: acceptance that rises with the score, and most of the nodes
-# at low scores. What the cut needs is only the *order*: any score that rises with acceptance chooses the same nodes. How
+# at low scores. Here it is with intervals, by where a node comes from, and beside it how often nodes of each level are
+# right.
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+view.acceptance_by_score(base, ax=axes[0])
+view.right_by(base, ax=axes[1])
+plt.show()
+
+# %% [markdown]
+# What the cut needs is only the *order*: any score that rises with acceptance chooses the same nodes. How
 # good is the order? Of two nodes judged, one kept and one not, how often does the kept one have the higher score?
 
 # %%

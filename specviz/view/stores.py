@@ -60,7 +60,7 @@ def acceptance_by_score(
     ax = _axes(ax, (6.4, 3.6))
     ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="score", ylabel="share")
     _open(ax)
-    sources = [name for name in table["source"].unique() if name != "all"]
+    sources = sorted(name for name in table["source"].unique() if name != "all")
     if not sources:
         ax.text(0.5, 0.5, "no node that was sent has a score", ha="center", transform=ax.transAxes)
         return ax
@@ -116,7 +116,7 @@ def right_by(
         ax.text(0.5, 0.5, "no node was rated", ha="center", transform=ax.transAxes)
         return ax
     ax.set_yscale("log")
-    sources = list(table["source"].unique())
+    sources = sorted(table["source"].unique())  # so that a source has one colour in both pictures
     for number, name in enumerate(sources):
         rows = table[(table["source"] == name) & (table["right"] > 0)]
         shift = 0.08 * (number - (len(sources) - 1) / 2)
