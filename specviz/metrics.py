@@ -72,7 +72,7 @@ def drafted(trace: Trace) -> float:
     """Nodes of all drafts (the root is none), whether or not they were sent to the target.
 
     Recorded ones: of a tree that was cut to a size the record keeps the best of what was left out, not all
-    (`UniSpec`: at most 24 a cycle; ``control_candidates`` in `Trace.cycles` counts every one).
+    (`UniSpec`: at most 12 a cycle; ``control_candidates`` in `Trace.cycles` counts every one).
     """
     return float("nan") if _silent(trace) else int(trace.cycles["drafted"].sum())
 

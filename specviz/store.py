@@ -16,7 +16,7 @@ import numpy as np
 from .draft import ROOT, Draft
 
 EMPTY = -1
-GHOSTS = 24  # candidates beyond those that are sent which are recorded all the same, at most, best first
+GHOSTS = 12  # candidates beyond those that are sent which are recorded all the same, at most, best first
 
 
 class Adjacency:
