@@ -182,10 +182,10 @@ def test_the_audit_draws_from_the_model_too(varied):
 
 
 def test_a_method_that_remembers_is_drawn_warm(varied):
-    (each,) = drawn(varied, ["token_recycling"], draws=800).drawn
+    (each,) = drawn(varied, ["token_recycling"], draws=2000).drawn
     assert each.holds, str(each)
     with planted.undivided_siblings():
-        (each,) = drawn(varied, ["token_recycling"], draws=800).drawn
+        (each,) = drawn(varied, ["token_recycling"], draws=2000).drawn
     assert not each.holds
 
 
