@@ -427,12 +427,10 @@ def bench(
     speed = tau / s
     five = next(c for name, c in made if name == "5")
     fives = [shares.get(c.g, 0.0) for name, c in made if name.startswith("5")]
-    clock = five.how["clock"]  # processor time: that of a free core, where other work stretches the wall's
-    seconds = five.worked if clock == "processor time" else five.spent
     bars = [
         Bar("throughput at g* of 5 prompts over the best of every g", shares.get(five.g, 0.0), SHARE),
         Bar("the same, the worst of three sets of 5", min(fives), SHARE),
-        Bar(f"seconds of the calibration of 5 prompts, {clock}", seconds, TIME, "at most"),
+        Bar("seconds of the calibration of 5 prompts", five.spent, TIME, "at most"),
     ]
     near = g[[shares[int(each)] >= SHARE for each in g]]
     fit = five.fits[five.chosen]
@@ -445,7 +443,7 @@ def bench(
         f"at g* = {five.g} the calibration expected {expected:,.0f} tokens/s, there it was "
         f"{speed[g == five.g][0]:,.0f}",
         "of the best: the best is looked for in one half of the rounds and compared in the other, both ways; "
-        f"times are {clock}",
+        f"times of cycles are {five.how['clock']}, those of calibrations the wall clock",
     ]
     about = circumstances(model, drafts[:1] if drafter else [], prompts=prompts, rounds=rounds, method=method)
     title = f"Calibrated draft size of {method} on {model.name} against trying every size"

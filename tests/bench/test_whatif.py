@@ -23,9 +23,10 @@ def pair(folders):
 def test_it_holds_on_a_tiny_pair(pair):
     done = []
     report = find("whatif")(
-        pair[0], [pair[1]], ENTRIES, prompts=3, max_new_tokens=8, tick=lambda *now: done.append(now)
+        pair[0], [pair[1]], ENTRIES, prompts=3, max_new_tokens=24, tick=lambda *now: done.append(now)
     )
     assert len(report.rows) == len(done) == 30
+    assert any(row["width"] for row in report.rows if row["question"] == "short tails")
     for row in report.rows:
         assert row["equal"] == row["inside"] == 1, row
     assert {row["question"] for row in report.rows} == set(whatif.QUESTIONS)
