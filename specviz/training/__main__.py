@@ -9,7 +9,6 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-from specviz.corpus import tasks
 from specviz.errors import ModelError, SpecvizError
 from specviz.training import recipes, shards, tokenizer
 
@@ -64,8 +63,7 @@ def make(
     prepare_tokenizer(out, models)
     pieces = Tokenizer.from_file(str(out / "tokenizer.json"))
     longest = recipe.context // 2
-    chats = (s.turns for s in islice(tasks.stream(recipe.seed, "dev"), DEV_CHATS))
-    dev = shards.pack(pieces, chats, longest)
+    dev = shards.pack(pieces, islice(shards.turns(recipe.texts, recipe.seed, "dev"), DEV_CHATS), longest)
     model = answers.load(models / recipe.start) if recipe.start else recipes.build(recipe)
 
     def shard(number: int) -> shards.Shard:
@@ -76,11 +74,13 @@ def make(
             )  # fmt: skip
         if ahead:
             return ahead(number)
-        return shards.corpus_shard(cache, pieces, recipe.seed, number, longest)
+        return shards.corpus_shard(cache, pieces, recipe.seed, number, longest, texts=recipe.texts)
 
     ahead = None
     if workers and not recipe.target:
-        ahead = shards.Ahead(cache, out / "tokenizer.json", recipe.seed, longest, workers)
+        ahead = shards.Ahead(
+            cache, out / "tokenizer.json", recipe.seed, longest, workers, texts=recipe.texts
+        )
     checkpoint = cache / name / "checkpoint.safetensors"
     try:
         state = train.train(recipe, model, shard, dev, checkpoint, minutes=minutes, device=device)

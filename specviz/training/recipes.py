@@ -32,6 +32,8 @@ class Recipe:
         Train on this model's own greedy answers instead of the corpus' answers.
     answers : int
         Shards of such answers; a run reads them again and again, since they are dear to make.
+    texts : str
+        What is read: ``chats`` of all kinds, or ``translations`` or ``prefixes`` (`specviz.corpus.prefixes`).
     context, seed : int
     """
 
@@ -51,6 +53,7 @@ class Recipe:
     start: str | None = None
     target: str | None = None
     answers: int = 8
+    texts: str = "chats"
     context: int = 1024
     seed: int = 0
 
@@ -62,6 +65,10 @@ RECIPES = {
         Recipe("town-draft", 2, 128, 4, 2, 256, tokens=12_000_000, step=2048),
         Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=2_500_000, start="town-draft", target="town",
                matrix_rate=0.001, rate=0.001, prompt_until=0.0, answers=12),
+        # Rows of 256 can be cut to four bits by llama.cpp; those of the others cannot.
+        Recipe("town-translator", 4, 256, 4, 2, 512, tokens=10_000_000, step=2048, texts="translations"),
+        Recipe("town-translator-prefix", 4, 256, 4, 2, 512, tokens=3_000_000, step=2048,
+               start="town-translator", texts="prefixes", matrix_rate=0.001, rate=0.001, prompt_until=0.0),
     )
 }  # fmt: skip
 

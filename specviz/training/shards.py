@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from specviz.corpus import tasks
+from specviz.corpus import prefixes, tasks
+from specviz.corpus.meaning import Split
 from specviz.training.tokenizer import PAD, encode_chat
 
 CHATS = 4096  # a shard; about 220,000 tokens
@@ -66,6 +67,13 @@ def pack(tokenizer: Any, chats: Iterator[Turns], longest: int) -> Shard:
     return Shard(np.array(tokens, np.uint16), np.array(answer, np.uint8), np.array(starts, np.int64))
 
 
+def turns(texts: str, seed: int | str, split: Split) -> Iterator[Turns]:
+    """The chats of a kind of texts (`Recipe.texts`), without end."""
+    if texts == "chats":
+        return (sample.turns for sample in tasks.stream(seed, split))
+    return prefixes.stream(seed, split, texts)
+
+
 def made_by(tokenizer: Any, *files: Path) -> str:
     """A mark of what shapes a shard: the tokenizer, the corpus' source code and `files`.
 
@@ -78,13 +86,18 @@ def made_by(tokenizer: Any, *files: Path) -> str:
 
 
 def corpus_shard(
-    cache: Path, tokenizer: Any, seed: int, number: int, longest: int, chats: int = CHATS
+    cache: Path,
+    tokenizer: Any,
+    seed: int,
+    number: int,
+    longest: int,
+    chats: int = CHATS,
+    texts: str = "chats",
 ) -> Shard:
     """Shard `number` of the training corpus, from the cache or made now."""
-    file = cache / f"corpus-{made_by(tokenizer)}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
+    file = cache / f"{texts}-{made_by(tokenizer)}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
     if not file.exists():
-        stream = islice(tasks.stream(f"{seed}:{number}", "train"), chats)
-        write(file, pack(tokenizer, (s.turns for s in stream), longest))
+        write(file, pack(tokenizer, islice(turns(texts, f"{seed}:{number}", "train"), chats), longest))
     return read(file)
 
 
@@ -104,12 +117,19 @@ class Ahead:
     """
 
     def __init__(
-        self, cache: Path, tokenizer: Path, seed: int, longest: int, workers: int, chats: int = CHATS
+        self,
+        cache: Path,
+        tokenizer: Path,
+        seed: int,
+        longest: int,
+        workers: int,
+        chats: int = CHATS,
+        texts: str = "chats",
     ) -> None:
         # Not forked: a process that has started CUDA or threads cannot be copied.
         self.pool = ProcessPoolExecutor(workers, get_context("spawn"))
         self.workers = workers
-        self.given = cache, tokenizer, seed, longest, chats
+        self.given = cache, tokenizer, seed, longest, chats, texts
         self.coming: dict[int, Future[Shard]] = {}
 
     def __call__(self, number: int) -> Shard:
@@ -124,8 +144,10 @@ class Ahead:
         self.pool.shutdown(cancel_futures=True)
 
 
-def _make(cache: Path, tokenizer: Path, seed: int, longest: int, chats: int, number: int) -> Shard:
-    return corpus_shard(cache, _tokenizer(tokenizer), seed, number, longest, chats)
+def _make(
+    cache: Path, tokenizer: Path, seed: int, longest: int, chats: int, texts: str, number: int
+) -> Shard:
+    return corpus_shard(cache, _tokenizer(tokenizer), seed, number, longest, chats, texts)
 
 
 @lru_cache(maxsize=1)
