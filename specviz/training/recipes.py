@@ -66,8 +66,8 @@ RECIPES = {
         Recipe("town-draft-aligned", 2, 128, 4, 2, 256, tokens=2_500_000, start="town-draft", target="town",
                matrix_rate=0.001, rate=0.001, prompt_until=0.0, answers=12),
         # Rows of 256 can be cut to four bits by llama.cpp; those of the others cannot.
-        Recipe("town-translator", 4, 256, 4, 2, 512, tokens=10_000_000, step=2048, texts="translations"),
-        Recipe("town-translator-prefix", 4, 256, 4, 2, 512, tokens=3_000_000, step=2048,
+        Recipe("town-translator", 4, 256, 4, 2, 512, tokens=7_000_000, step=2048, texts="translations"),
+        Recipe("town-translator-prefix", 4, 256, 4, 2, 512, tokens=2_000_000, step=2048,
                start="town-translator", texts="prefixes", matrix_rate=0.001, rate=0.001, prompt_until=0.0),
     )
 }  # fmt: skip
