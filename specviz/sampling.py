@@ -21,19 +21,20 @@ DRAFT, ACCEPT, FINAL = 0, 1, 2
 
 
 class Uniforms:
-    """Uniform numbers in [0, 1) of one prompt, from Philox-4x64 keyed by seed and prompt.
+    """Uniform numbers in [0, 1) of one text, from Philox-4x64 keyed by seed and prompt (and its update).
 
     Numbers for ACCEPT carry 24 bits, so that the recorded float32 is the number that was used;
     those that draw a token carry 53.
     """
 
-    def __init__(self, seed: int, prompt: int = 0) -> None:
+    def __init__(self, seed: int, prompt: int = 0, update: int = 0) -> None:
         self.key = np.array([seed % 2**64, prompt], np.uint64)
+        self.update = update
 
     def __call__(self, cycle: int, use: int, n: int) -> np.ndarray:
         """`n` numbers for a use in a cycle, float64 [n]."""
-        # Philox counts in the lowest word; cycle and use sit in higher ones, so streams never meet.
-        counter = np.array([0, use, cycle, 0], np.uint64)
+        # Philox counts in the lowest word; update, cycle and use sit in higher ones, so streams never meet.
+        counter = np.array([0, use, cycle, self.update], np.uint64)
         u = np.random.Generator(np.random.Philox(key=self.key, counter=counter)).random(n)
         return np.floor(u * 2**24) / 2**24 if use == ACCEPT else u
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSION = 2  # 2: tails of the dense record, what a method remembers, calibration
+VERSION = 3  # 2: tails of the dense record, what a method remembers, calibration; 3: updates of a stream
 
 STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
 ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain")
@@ -35,7 +35,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("prompt", "int32", "Index of the prompt in the run."),
     Column("row", "int32", "Row of the batch that decoded it."),
     Column("seed", "int64", "Seed of the run's random numbers."),
-    Column("update", "int32", "Which update of a stream (re-translation); 0 otherwise."),
+    Column("update", "int32", "Which update of a stream (re-translation), from 0; 0 where the source stands still."),
     Column("cycle", "int32", "Number of the cycle within prompt and update; 0 is the prefill."),
     Column("context", "int32", "Committed tokens before the cycle, the prompt included."),
     Column("keep", "int32", "How many earlier output tokens survive before this cycle's output is appended."),
@@ -45,6 +45,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("end", "string", "What ended the prompt's decoding in this cycle: eos, length, context, interrupted; else null."),
     Column("control_name", "list<string>", "Names of the controller's values in this cycle."),
     Column("control_value", "list<double>", "Those values."),
+    # an update of a stream, the level above the cycle; null where the source stands still
+    Column("source", "string", "Text of the source so far; in the update's first cycle (0), else null."),
+    Column("arrival", "double", "When the update came, in seconds of the stream's own clock; in cycle 0."),
+    Column("reused", "int32", "Tokens of the update's prompt whose keys and values were kept; in cycle 0."),
+    Column("shown", "int32", "How many tokens of the update's output are displayed, the others being masked; in its last cycle."),
     # time, in seconds; start counts from the start of the run
     Column("start", "double", "When the cycle began."),
     Column("duration", "double", "The whole cycle, recording excluded."),

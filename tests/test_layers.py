@@ -18,6 +18,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "ngrams": (GROUND, 1),
     "store": (GROUND, 1.5),
     "calibration": (GROUND, 1),
+    "streams": (GROUND, 1),
     "trace": (GROUND, 2),
     "metrics": (LOOKING, 3),
     "replay": (LOOKING, 3),

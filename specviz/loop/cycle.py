@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,10 @@ class Cycle:
         Clock marks: begin, drafted, passed, verified, committed.
     control : dict
         The controller's values.
+    update : int
+        Which update of a stream; with it, in its first cycle, `source` (the text so far), `arrival` (when it
+        came, in seconds) and `reused` (prompt tokens that were not computed anew); in its last one `shown`
+        (tokens that are displayed).
     """
 
     prompt: int
@@ -53,6 +57,11 @@ class Cycle:
     passes: list[tuple] = field(default_factory=list)
     marks: list[Any] = field(default_factory=list)
     control: dict[str, float] = field(default_factory=dict)
+    update: int = 0
+    source: str | None = None
+    arrival: float | None = None
+    reused: int | None = None
+    shown: int | None = None
 
 
 def decode(
@@ -68,6 +77,8 @@ def decode(
     prompt: int = 0,
     uniforms: Any = None,
     clock: Clock | None = None,
+    previous: Sequence[int] = (),
+    context: Any = None,
 ) -> Iterator[Cycle]:
     """Decode one prompt; yield each cycle when it is finished.
 
@@ -91,6 +102,11 @@ def decode(
         ``uniforms(cycle, use, n)`` in place of the generator: a test can walk through all outcomes.
     clock : Clock, optional
         None takes no times.
+    previous : sequence of int
+        In a stream, the output of the update before.
+    context : optional
+        A context of the target that begins with `tokens`, as far as it holds any, and stays open; it gets the
+        rest. Default: one is opened, and closed at the end.
 
     Yields
     ------
@@ -112,7 +128,7 @@ def decode(
     full = "length" if limit == max_new_tokens else "context"
     session = Session(
         list(tokens), sampling or Sampling(), target, drafter, ends, limit, open_context,
-        lambda use, n: source(session.cycle, use, n),
+        lambda use, n: source(session.cycle, use, n), previous=list(previous),
     )  # fmt: skip
 
     def cycle_of(number: int, length: int, marks: list[Any]) -> Cycle:
@@ -125,7 +141,13 @@ def decode(
     length = len(tokens)
     try:
         begin = mark()
-        context = open_context(target, session.prompt, limit + method.spare, "target")
+        carried = method.carried(session.previous, limit)
+        if context is None:
+            context = open_context(target, session.prompt + carried, limit + method.spare, "target")
+        else:
+            context = Watched(context, "target", clock, passes)
+            context.reserve(len(tokens) - context.length[0] + limit + method.spare)
+            context.extend((session.prompt + carried)[context.length[0] :])
         context.prefill()
         passed = mark()
         method.start(session)
@@ -154,7 +176,8 @@ def decode(
             count, end = ending(emitted, ends, left, full)
             status = cut(draft, verdict, count) if end else verdict.status
             if end is None:  # what nobody reads is not committed
-                context.commit(verdict.path)
+                if draft.read:
+                    context.commit(verdict.path)
                 if verdict.token is not None:
                     context.extend([[verdict.token]])
                 method.learn(draft, result, verdict)

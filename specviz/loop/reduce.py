@@ -29,6 +29,11 @@ from .cycle import Cycle
 TOP = 5  # candidates in each top list
 HELD = 1 << 22  # logits that are held at most, about
 CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its cache
+# What each cycle has one of and says itself, and the columns that it goes to.
+SAID = {
+    name: name
+    for name in ("prompt", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
+} | {"number": "cycle"}
 KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes of which the target's opinion is kept
 
 
@@ -153,7 +158,7 @@ class Batch:
 
     def add(self, cycle: Cycle) -> None:
         """Take a cycle apart."""
-        text = (cycle.prompt, cycle.number, cycle.context, cycle.keep, cycle.end, len(cycle.tokens))
+        text = (*(getattr(cycle, name) for name in SAID), len(cycle.tokens))
         flat = self.flat
         flat["out_token"] += cycle.tokens
         flat["out_origin"] += cycle.origins
@@ -276,10 +281,11 @@ class Batch:
 
     def columns(self) -> dict[str, Any]:
         """The columns: one value a cycle, or (flat entries, each cycle's count)."""
-        prompt, number, context, keep, end, emitted, *more = zip(*self.rows)
+        columns = list(zip(*self.rows))
+        found: dict[str, Any] = dict(zip(SAID.values(), columns))
+        emitted, *more = columns[len(SAID) :]
         out = np.array(emitted)
-        position = np.repeat(np.array(keep), out) + index_within(out)
-        found = {"prompt": prompt, "cycle": number, "context": context, "keep": keep, "end": end}
+        position = np.repeat(np.array(found["keep"]), out) + index_within(out)
         found |= {"out_position": (position, out)} | self._lists(out, "out_token", "out_origin")
         if self.record is None:
             return found

@@ -20,12 +20,15 @@ import torch
 from .. import calibration, methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import Method
+from ..models.template import Template
 from ..sampling import Sampling
+from ..streams import Stream
 from ..trace import Recorder, Trace
 from .clock import clock_for
 from .cycle import Cycle, decode
 from .dense import densify
 from .reduce import Reducer
+from .stream import decode_stream
 
 RECORDS = ("judged", "all", "dense", None)
 DEFAULT_DRAFT = {"town": "town-draft"}  # bundled targets that bring a drafter
@@ -83,8 +86,12 @@ class Run:
             raise ParameterError(f"record must be 'judged', 'all', 'dense' or None, got {record!r}")
         if record == "dense" and not self.sampling.greedy:
             raise ParameterError("record='dense' is for greedy runs: a sampled text cannot be replayed")
+        if record == "dense" and self.method.streams:
+            raise ParameterError(
+                "record='dense' is for a prompt that stands still; a stream is recorded 'judged' or 'all'"
+            )
         self.record = record
-        self.prompts = prompts(prompt)
+        self.prompts = streams(prompt, self.method) if self.method.streams else prompts(prompt)
         self.model = ready(model, device, dtype)
         self.drafter = partner(self.model, self.method, draft, device, dtype)
         refuse_processors(self.model)
@@ -96,7 +103,8 @@ class Run:
             ran = self.model, self.method, self.drafter
             self.calibration = calibration.stored(setting(*ran), options=calibrate_options(*ran))
             self.method.resize(self.calibration.g)
-        for entry in self.prompts:  # later turns are checked when their prompt exists
+        self.template = Template(self.model, *self.method.wording()) if self.method.streams else None
+        for entry in self.prompts if self.template is None else ():  # later turns are checked when they exist
             self._ids(entry["turns"][:1] if "turns" in entry else entry["prompt"], "turns" in entry)
         self.clock = clock_for(self.model.device) if record else None
         name = f"{self.method.name}-{uuid.uuid4().hex[:8]}"
@@ -142,6 +150,9 @@ class Run:
 
     def _texts(self, entry: dict[str, Any]) -> Iterator[Cycle]:
         """The texts of one prompt: one for each turn, a turn's answer being part of the next one's prompt."""
+        if self.template is not None:
+            yield from self._stream(entry)
+            return
         turns = entry.get("turns")
         if turns is None:
             yield from self._text(self._ids(entry["prompt"], False), entry, {})
@@ -159,19 +170,29 @@ class Run:
     def _text(self, ids: list[int], entry: dict[str, Any], more: dict[str, Any]) -> Iterator[Cycle]:
         known = self.recorder.run["prompts"]
         known.append({"tokens": ids} | {k: entry[k] for k in KEPT if entry.get(k) is not None} | more)
-        for cycle in decode(
-            self.model,
-            ids,
-            self.method,
-            drafter=self.drafter,
-            sampling=self.sampling,
-            max_new_tokens=self.max_new_tokens,
-            seed=self.seed,
-            prompt=len(known) - 1,
-            clock=self.clock,
+        for cycle in decode(self.model, ids, self.method, drafter=self.drafter, **self._options()):
+            self.reducer.add(cycle)
+            yield cycle
+
+    def _stream(self, entry: dict[str, Any]) -> Iterator[Cycle]:
+        assert self.template is not None
+        wording = {"tokens": self.template("")}  # each update says its source itself
+        known = self.recorder.run["prompts"]
+        known.append(wording | {k: entry[k] for k in KEPT if entry.get(k) is not None})
+        for cycle in decode_stream(
+            self.model, entry["stream"], self.method, template=self.template, **self._options()
         ):
             self.reducer.add(cycle)
             yield cycle
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "sampling": self.sampling,
+            "max_new_tokens": self.max_new_tokens,
+            "seed": self.seed,
+            "prompt": len(self.recorder.run["prompts"]) - 1,
+            "clock": self.clock,
+        }
 
     def _end(self, stopped: str | None) -> None:
         if stopped is not None:
@@ -372,6 +393,10 @@ def prompts(given: Any) -> list[dict[str, Any]]:
         or (len(given) > 0 and hasattr(given[0], "__index__"))
     )
     entries = [given] if single else list(given)
+    if any(isinstance(entry, Stream) for entry in entries):
+        raise PromptError(
+            "a stream is decoded by retranslate; the other methods take a prompt that stands still"
+        )
     if not entries:
         raise PromptError("the prompt is empty; give a text, chat messages, token ids, or a list of prompts")
     found = []
@@ -397,6 +422,27 @@ def prompts(given: Any) -> list[dict[str, Any]]:
             raise PromptError(f"the prompt is empty{where}; give at least one token")
         found.append(dict(entry))
     return found
+
+
+def streams(given: Any, method: Method) -> list[dict[str, Any]]:
+    """The streams that a method decodes, as a list of dicts with ``stream`` and what is kept of each.
+
+    Raises
+    ------
+    PromptError
+        If something else is among them, or nothing.
+    """
+    several = [given] if isinstance(given, Stream) else given
+    known = isinstance(several, Sequence) and not isinstance(several, str)
+    if not known or not several or not all(isinstance(each, Stream) for each in several):
+        raise PromptError(
+            f"{method.name} decodes a source that arrives in updates: pass a specviz.streams.Stream, for "
+            "example specviz.streams.fixed_lag(text), or a list of such"
+        )
+    return [
+        {"stream": s, "id": s.id, "kind": "stream", "language": s.language, "reference": s.reference}
+        for s in several
+    ]
 
 
 def setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:

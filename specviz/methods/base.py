@@ -186,6 +186,8 @@ class Session:
         ``open(model, tokens, room, name)`` gives a context whose passes are timed and recorded under a name.
     uniforms : callable
         ``uniforms(use, n)`` gives the current cycle's uniforms for a use, float64 [n].
+    previous : list of int
+        In a stream the output of the update before, its end token included; else empty.
     """
 
     prompt: list[int]
@@ -196,6 +198,7 @@ class Session:
     limit: int
     open: Callable[..., Any]
     uniforms: Callable[[int, int], np.ndarray]
+    previous: list[int] = field(default_factory=list)
     cycle: int = 0
     control: dict[str, float] = field(default_factory=dict)
 
@@ -223,6 +226,7 @@ class Method:
     )
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
+    streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates, and only those
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
     calibrated: bool = False  # whether each run takes its draft size from a calibration
     unsized: bool = False  # whether none has come yet
@@ -281,6 +285,10 @@ class Method:
 
     def prepare(self, target: Any) -> None:
         """A run with this model is about to begin: refuse here, before any work, what does not fit it."""
+
+    def carried(self, previous: list[int], left: int) -> list[int]:
+        """Tokens of the update before that stand without being looked at again; at most `left`."""
+        return []
 
     def start(self, session: Session) -> None:
         """A prompt begins: open contexts, forget the last prompt."""

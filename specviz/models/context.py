@@ -227,6 +227,40 @@ class Context:
         self._drafts = None
 
     @torch.no_grad()
+    def reserve(self, room: int) -> None:
+        """Make sure that `room` more tokens fit behind the longest row; what is computed stays.
+
+        The storage grows by doubling, up to the model's context: a stream allocates a few times, not once an
+        update.
+
+        Raises
+        ------
+        ModelError
+            If the larger storage does not fit into memory.
+        """
+        wanted = min(max(self.length) + room, self.model.max_length)
+        if wanted <= self.slots:
+            return
+        slots = min(max(wanted, 2 * self.slots), self.model.max_length)
+        spare = int(self.rows > 1)
+        try:
+            store = Store(*self.model.shape(self.rows, slots + spare))
+            ids = torch.zeros(self.rows, slots + spare, dtype=torch.long, device=self.model.device)
+        except RuntimeError as error:
+            if not _no_memory(error):
+                raise
+            raise ModelError(
+                _lower(f"a cache of {self.rows} x {slots} tokens for {self.model.name}", self.model)
+            ) from None
+        end = max(self.length)
+        store.data[..., :end, :] = self.store.data[..., :end, :]
+        ids[:, :end] = self.ids[:, :end]
+        self.store, self.ids, self.slots = store, ids, slots
+        self.store.reach = min(slots, self.model.max_length)
+        self._triangles.clear()  # masks are as long as the storage
+        self._drafts = None
+
+    @torch.no_grad()
     def branch(self, lengths: Sequence[int], room: int) -> Context:
         """Another context, each row of which is a first part of this one's text, as far as it is computed.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from specviz.errors import PromptError
@@ -76,6 +76,24 @@ class Text:
     def _tokens(self, text: str, special: bool) -> list[int]:
         # Not verbose: whether a text is too long is said once, by who knows how much room there is.
         return self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+
+    def plain(self, text: str) -> list[int]:
+        """Token ids of a text in which nothing counts as a special token, and none is added."""
+        if not text:
+            return []
+        ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        return ids["input_ids"]
+
+    @cached_property
+    def specials(self) -> dict[str, int]:
+        """The added tokens, which a template may write by name, and their ids."""
+        return {name: i for i, name in self.added.items()}
+
+    @cached_property
+    def begin(self) -> int | None:
+        """The token that the tokenizer puts in front of every text, if it does."""
+        bare, ids = self._tokens("a", False), self._tokens("a", True)
+        return ids[0] if ids[:1] != bare[:1] else None
 
     def _ids(self, ids: Sequence[Any], model: str) -> list[int]:
         if not ids:

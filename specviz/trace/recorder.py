@@ -44,6 +44,10 @@ TEXT_COLUMNS: tuple[str, ...] = (
     "context",
     "keep",
     "end",
+    "source",
+    "arrival",
+    "reused",
+    "shown",
 )
 TEXT_COLUMNS += ("out_position", "out_token", "out_origin")
 

@@ -78,9 +78,7 @@ def make(
 
     ahead = None
     if workers and not recipe.target:
-        ahead = shards.Ahead(
-            cache, out / "tokenizer.json", recipe.seed, longest, workers, texts=recipe.texts
-        )
+        ahead = shards.Ahead(cache, out / "tokenizer.json", recipe.seed, longest, workers, texts=recipe.texts)
     checkpoint = cache / name / "checkpoint.safetensors"
     try:
         state = train.train(recipe, model, shard, dev, checkpoint, minutes=minutes, device=device)

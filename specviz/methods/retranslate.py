@@ -1,0 +1,206 @@
+"""Re-translation of a source that grows: from scratch, by SSBD, or by going on with what was said.
+
+Zeng, Deng, Shu and Wang, "Self-Speculative Biased Decoding for Faster Re-translation": section 3.2 and
+Algorithm 1 (SSBD), equation 3 (the bias), section 3.4 (display-only mask-k), section 4.2 (continuous
+decoding). The output of the update before is the draft of this one. Lossy where the bias is above 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..devices import send
+from ..draft import Draft
+from ..errors import ParameterError
+from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
+from .base import Method, Parameter, Session, Verdict
+from .speculative import chain_status
+
+# Table 5, and the prompt of the bundled translators. What stands behind the source is computed anew at each
+# update, whatever the cache holds; what stands before it, and the source's own shared words, is not.
+RULE = (
+    "Translate the {source_language} source text to {target_language}. Return only the translation, without any "
+    "additional explanations or commentary."
+)
+TEMPLATES = {
+    "town": "<s><|user|>Translate into {target_language}: {source}<|end|><|assistant|>",
+    "tower": (
+        f"<start_of_turn>user\n{RULE}\n"
+        "{source_language}: {source}\n{target_language}: <end_of_turn>\n<start_of_turn>model\n"
+    ),
+    "qwen3": (
+        f"<|im_start|>system\n{RULE}<|im_end|>\n<|im_start|>user\n"
+        "{source_language}: {source}<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n{target_language}:"
+    ),
+}
+
+
+class Retranslate(Method):
+    """At each update the translation is written again; SSBD keeps what the model still agrees with."""
+
+    name = "retranslate"
+    title = "Re-translation"
+    paper = "Zeng et al. 2025"
+    parameters = (
+        Parameter(
+            "mode", "ssbd", choices=("rt", "ssbd", "cd"),
+            meaning="rt writes each update from scratch, ssbd verifies the output of the update before, cd "
+            "goes on behind it without a look.",
+        ),
+        Parameter("beta", 0.2, 0, 1, "probability", "How much verification favours the draft (ssbd).", "β"),
+        Parameter("k", 0, 0, None, "tokens", "Last tokens of an output that are masked, until the last update."),
+        Parameter(
+            "mask", "display", choices=("display", "draft"),
+            meaning="What the masked tokens are hidden from: the display alone, or the next draft as well.",
+        ),
+        Parameter(
+            "second_pass", False,
+            meaning="Whether the token at the divergence takes a pass of its own, as Algorithm 1 (lines 13 to "
+            "15) writes it; the verification pass holds the same prediction.",
+        ),
+        Parameter(
+            "template", "town",
+            meaning="The prompt: town, tower or qwen3 (Table 5), or a text with {source} in it.",
+        ),
+        Parameter("source_language", "English", meaning="What the template calls the source's language."),
+        Parameter("target_language", "German", meaning="What the template calls the output's language."),
+    )  # fmt: skip
+    pseudocode = (
+        ("", "at each update of the source X:"),
+        ("", "    D = the output of the update before, without its end"),
+        ("forward", "    p_0 .. p_m = target(X + D)             # one pass; X's shared part is cached"),
+        ("verify", "    for i = 0 .. m−1, until one fails:"),
+        ("verify:accepted", "        keep y_i if it is the argmax of (1−β) p_i + β δ(y_i)"),
+        ("verify:rejected", "        else stop: y_i and all behind it are dropped"),
+        ("commit:correction", "    where it stopped: the argmax of p_d, without the bias"),
+        ("commit:bonus", "    if all was kept: the argmax of p_m"),
+        ("commit:unreviewed", "    (continuous decoding keeps all of D without a pass)"),
+        ("commit:plain", "    then token by token, to the end"),
+    )
+    exact = {"beta": 0.0}  # noqa: RUF012
+    streams = True
+    mode: str
+    beta: float
+    k: int
+    mask: str
+    second_pass: bool
+    template: str
+    source_language: str
+    target_language: str
+
+    def __init__(self, **values: object) -> None:
+        super().__init__(**values)
+        if self.template not in TEMPLATES and "{source}" not in self.template:
+            raise ParameterError(
+                f"template must be one of {', '.join(TEMPLATES)}, or a text with {{source}} in it where the "
+                f"source goes; got {self.template[:60]!r}"
+            )
+
+    def wording(self) -> tuple[str, str]:
+        """The prompt's text before and behind the source, languages filled in."""
+        text = TEMPLATES.get(self.template, self.template)
+        for slot in ("source_language", "target_language"):
+            text = text.replace(f"{{{slot}}}", getattr(self, slot))
+        before, _, behind = text.partition("{source}")
+        return before, behind
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        if self.mode == "rt":
+            return "exact"
+        if self.mode == "cd" or self.beta > 0:
+            return "lossy"
+        return "exact up to ties" if sampling.greedy else "exact"
+
+    def shown(self, tokens: int, last: bool) -> int:
+        """How many of an output's tokens are displayed; the last update shows all of them."""
+        return tokens if last else max(0, tokens - self.k)
+
+    def carried(self, previous: list[int], left: int) -> list[int]:
+        return self._draft(previous)[:left] if self.mode == "cd" else []
+
+    def start(self, session: Session) -> None:
+        self.session = session
+        self.proposed = False
+
+    def draft(self, left: int) -> Draft:
+        """Algorithm 1, line 1: the output before is the draft, once; then token by token (lines 14 to 17)."""
+        if self.proposed or self.mode == "rt":
+            return Draft.empty()
+        self.proposed = True
+        if self.mode == "cd":
+            tokens = self.carried(self.session.previous, left)
+        else:  # the target adds a token to every draft
+            tokens = self._draft(self.session.previous)[: left - 1]
+        if not tokens:
+            return Draft.empty()
+        return Draft.chain(
+            send(tokens, torch.device(self.session.target.device), torch.long),
+            read=self.mode != "cd",
+            source="previous",
+        )
+
+    def _draft(self, previous: list[int]) -> list[int]:
+        # An accepted end would freeze the output: from β = 0.5 on no draft token is ever refused.
+        tokens = previous[:-1] if previous and previous[-1] in self.session.eos else previous
+        return tokens[: max(0, len(tokens) - self.k)] if self.mask == "draft" else tokens
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        """Algorithm 1, lines 4 to 12, and the token at the divergence."""
+        n = len(draft)
+        if scores is None:
+            return Verdict(list(range(n)), draft.tokens.tolist(), None, "", ["unreviewed"] * n)
+        drafted = send(draft.tokens, scores.device)
+        last = None
+        u = np.empty(0)
+        if self.session.sampling.greedy:
+            kept = keeps(scores[:n], drafted, self.beta).long().cumprod(0).sum()
+            token, p = scores[kept.view(1)][0].argmax(), None
+        else:
+            u, last = self.session.uniforms(ACCEPT, n), float(self.session.uniforms(FINAL, 1)[0])
+            p = self.session.sampling.probabilities(scores)
+            node_p = biased(p[:n].gather(1, drafted[:, None])[:, 0], self.beta)
+            kept = (send(u, p.device, exact_type(p.device)) < node_p).long().cumprod(0).sum()
+            rest = p[kept.view(1)][0]
+            if n:  # behind a refusal the refused token is out of the draw; behind the last one nothing is
+                refused = drafted[kept.clamp(max=n - 1).view(1)]
+                without = rest.index_fill(0, refused, 0.0)
+                rest = torch.where(kept < n, without, rest)
+            token = draw(rest, last)
+        k, t, *tokens = torch.cat([kept[None], token[None], drafted]).tolist()  # the synchronisation
+        origin = "plain" if n == 0 else "bonus" if k == n else "correction" if p is None else "resampled"
+        verdict = Verdict(list(range(k)), tokens, t, origin, chain_status(n, k))
+        if p is not None:
+            verdict.u = np.where(np.arange(n) <= k, u, np.nan)
+            verdict.token_u, verdict.p, verdict.token_p = last, node_p, p[k, t]
+        if self.second_pass and k < n:
+            verdict.token = None
+        return verdict
+
+
+def biased(p: Tensor, beta: float) -> Tensor:
+    """Equation 3 at the draft's own token: (1 - β) p + β."""
+    return (1 - beta) * p + beta
+
+
+def keeps(scores: Tensor, tokens: Tensor, beta: float) -> Tensor:
+    """Algorithm 1, lines 6 and 7: is each draft token the argmax of the biased distribution? bool [n].
+
+    With equation 3 that is (1 - β) max p ≤ (1 - β) p(y) + β: for β < 1, max p - p(y) ≤ β / (1 - β). A token
+    that is the argmax of p itself is one whatever β is, so β = 0 compares argmaxes and nothing is rounded.
+
+    Parameters
+    ----------
+    scores : tensor [n, vocabulary]
+        The target's logits in the place of each draft token.
+    tokens : tensor [n]
+    beta : float
+    """
+    best = scores.argmax(-1)
+    if beta == 0:
+        return best == tokens
+    p = scores.softmax(-1)
+    most, own = (p.gather(1, which[:, None])[:, 0] for which in (best, tokens))
+    return (best == tokens) | ((1 - beta) * most <= biased(own, beta))

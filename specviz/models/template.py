@@ -1,0 +1,63 @@
+"""A prompt around a text of the user's, as token ids."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from specviz.errors import ParameterError
+
+MARK = re.compile(r"<\|\w+\|>|<(?:start|end)_of_turn>")  # looks like a special token of some model
+
+
+class Template:
+    """Writes prompts of one wording; special tokens count as such in the wording, never in the user's text.
+
+    Parameters
+    ----------
+    model : Model
+        Whose tokenizer reads it.
+    before, behind : str
+        What stands around the user's text.
+
+    Raises
+    ------
+    ParameterError
+        If the model has no tokenizer, or the wording has marks such as ``<start_of_turn>`` that are no tokens
+        of this model.
+    """
+
+    def __init__(self, model: Any, before: str, behind: str) -> None:
+        if model.text.tokenizer is None:
+            raise ParameterError(
+                f"{model.name} has no tokenizer, so a template cannot be read: load it with tokenizer="
+            )
+        self.text = model.text
+        specials = self.text.specials
+        names = "|".join(re.escape(name) for name in sorted(specials, key=len, reverse=True))
+        parts = [re.split(f"({names})", side) if names else [side] for side in (before, behind)]
+        plain = [part for side in parts for part in side[::2]]
+        if unknown := MARK.search(" ".join(plain)):
+            raise ParameterError(
+                f"the template has {unknown[0]}, which is no token of {model.name}: choose that model's own, or "
+                "write one with {source} in it"
+            )
+        # Pieces never cross a special token, so what lies between two of them is read by itself.
+        head, tail = parts[0][-1], parts[1][0]
+        self.around = head, tail
+        self.before = self._ids(parts[0][:-1])
+        self.behind = self._ids(["", *parts[1][1:]])
+        begin = self.text.begin
+        if begin is not None and self.before[:1] != [begin]:
+            self.before = [begin, *self.before]
+
+    def _ids(self, parts: list[str]) -> list[int]:
+        found: list[int] = []
+        for i, part in enumerate(parts):
+            found += [self.text.specials[part]] if i % 2 else self.text.plain(part)
+        return found
+
+    def __call__(self, source: str) -> list[int]:
+        """Token ids of the prompt around `source`."""
+        head, tail = self.around
+        return [*self.before, *self.text.plain(head + source + tail), *self.behind]

@@ -1,0 +1,51 @@
+"""Sources that arrive in updates: a text that is read aloud, a transcript that is still being heard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Update:
+    """The source as far as it is known.
+
+    Parameters
+    ----------
+    text : str
+        All of it, not only what is new; it may be shorter than before, or say something else.
+    time : float, optional
+        When it came, in seconds of the stream's own clock.
+    last : bool
+        Whether the source is complete.
+    """
+
+    text: str
+    time: float | None = None
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One source in updates, as `specviz.generate` takes it for a method that decodes streams.
+
+    Parameters
+    ----------
+    updates : iterable of Update
+        A list, or an iterator that waits for the next one. The last update of a list is its last.
+    id, language, reference : str, optional
+        Kept in the trace: a name, the source's language, and the right output for the whole source.
+    """
+
+    updates: Iterable[Update]
+    id: str | None = None
+    language: str | None = None
+    reference: str | None = None
+
+    def __iter__(self) -> Iterator[Update]:
+        """The updates; of a list the last one says so."""
+        if isinstance(self.updates, list | tuple):
+            for i, update in enumerate(self.updates, 1):
+                yield Update(update.text, update.time, update.last or i == len(self.updates))
+        else:
+            yield from self.updates
