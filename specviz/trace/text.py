@@ -44,3 +44,9 @@ def bytes_of(store: Store, token: int) -> bytes:
 def text_of(store: Store, ids: list[int]) -> str:
     ends = set(store.run["eos"] or [])
     return b"".join(bytes_of(store, token) for token in ids if token not in ends).decode("utf8", "replace")
+
+
+def begun_text_of(store: Store, ids: list[int]) -> str:
+    """The text of tokens behind which others follow: a character of which only the first bytes are there waits."""
+    joined = b"".join(bytes_of(store, token) for token in ids)
+    return codecs.getincrementaldecoder("utf8")("replace").decode(joined)

@@ -27,7 +27,7 @@ from specviz.trace.files import (
     write_parquet,
 )
 from specviz.trace.reading import Store, as_trace_error, open_file, open_partial
-from specviz.trace.text import bytes_of, text_of, whole_characters
+from specviz.trace.text import begun_text_of, bytes_of, text_of, whole_characters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -281,6 +281,50 @@ class Trace:
             column[row[chosen]] = value[chosen]
             frame[f"control_{name}"] = column
         return frame
+
+    @cached_property
+    def updates(self) -> pd.DataFrame:
+        """One row an update of a stream, the level above the cycle; empty where no source arrived in updates.
+
+        `source` so far and `arrival`; `prompt_tokens` and how many of them were `reused`; `text`, the whole
+        output, and `shown_text`, what of it is displayed (whole characters), with `ids`, the output's token ids
+        without its end, and `shown` of them displayed; `drafted`, `accepted`, `unreviewed`, `emitted` tokens (the
+        end included) and `cycles`, prefill apart; `prefill` and `duration`, seconds: of the prompt, and from
+        there on; `end`.
+        """
+        import pandas as pd
+
+        keys = ["run", "prompt", "update"]
+        cycles = self.cycles
+        streams = cycles.loc[cycles["source"].notna(), ["run", "prompt"]].drop_duplicates()
+        cycles = cycles.merge(streams, on=["run", "prompt"])
+        first = cycles["cycle"] == 0
+        heads = cycles[first].set_index(keys)
+        rest = cycles[~first].groupby(keys, observed=True)
+        frame = heads[["method", "source", "arrival"]].copy()
+        frame["prompt_tokens"], frame["reused"] = heads["context"], heads["reused"]
+        frame["prefill"] = heads["duration"]
+        for name in ("drafted", "accepted", "unreviewed", "emitted", "duration"):
+            frame[name] = rest[name].sum().reindex(frame.index, fill_value=0)
+        frame["cycles"] = rest.size().reindex(frame.index, fill_value=0)
+        last = cycles.groupby(keys, observed=True)[["end", "shown"]].last()
+        frame["end"] = last["end"].reindex(frame.index)
+        tokens = self.outputs.groupby(keys, observed=True, sort=False)["token"].agg(list)
+        rows = {store.run["run"]: store for store in self._stores}
+        data: dict[str, list[Any]] = {"ids": [], "shown": [], "text": [], "shown_text": []}
+        for key in frame.index:
+            store, ids = rows[key[0]], tokens.get(key, [])
+            ends = set(store.run["eos"] or [])
+            ids = [token for token in ids if token not in ends]
+            shown = last["shown"].get(key)
+            shown = len(ids) if shown is None or shown != shown else min(int(shown), len(ids))
+            data["ids"].append(ids)
+            data["shown"].append(shown)
+            data["text"].append(text_of(store, ids))
+            data["shown_text"].append(begun_text_of(store, ids[:shown]))
+        for name, values in data.items():
+            frame[name] = pd.Series(values, frame.index, dtype=int if name == "shown" else object)
+        return frame.reset_index()
 
     def _long(self, group: str, index: str | None) -> pd.DataFrame:
         """A group's list columns as one long table, with the keys of their cycles."""
