@@ -48,6 +48,10 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     from .widgets.explore import Explorer
 
     kind = find(method)
+    if kind.streams:
+        raise ParameterError(
+            f"{method} decodes a source that arrives in updates, which explore does not show"
+        )
     own = {p.name for p in kind.parameters}
     for name in options:
         if name not in own and name not in OPTIONS:

@@ -504,7 +504,7 @@ def _factories(given: Sequence[Any] | None, dtype: str) -> list[Callable[[], Met
     """Functions that make each method anew."""
     if given is None:
         found: list[Callable[[], Method]] = []
-        for name in ("autoregressive", *(n for n in catalogue.names() if n != "autoregressive")):
+        for name in ("autoregressive", *(n for n in catalogue.names(streams=False) if n != "autoregressive")):
             kind = catalogue.find(name)
             for values in ({}, kind.exact):
                 if kind(**values).exactness(Sampling(), dtype) != "lossy":

@@ -41,7 +41,7 @@ class Entrant:
 
 
 def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
-    """Every installed method, autoregressive decoding first; those that need a draft model once with each.
+    """Every installed method that decodes prompts: the baseline first, those that need a draft once with each.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
     names : list of str, optional
         Only these methods.
     """
-    known = names or methods.names()
+    known = names or methods.names(streams=False)
     order = sorted(known, key=lambda name: (name != BASELINE, name))
     found = []
     for name in order:

@@ -28,7 +28,7 @@ from .clock import clock_for
 from .cycle import Cycle, decode
 from .dense import densify
 from .reduce import Reducer
-from .stream import decode_stream
+from .updates import decode_stream
 
 RECORDS = ("judged", "all", "dense", None)
 DEFAULT_DRAFT = {"town": "town-draft"}  # bundled targets that bring a drafter

@@ -30,9 +30,15 @@ def _points() -> dict[str, metadata.EntryPoint]:
     return found
 
 
-def names() -> list[str]:
-    """Names of all methods that `specviz.generate` takes; imports none of them."""
-    return sorted(_points())
+def names(streams: bool | None = None) -> list[str]:
+    """Names of all methods that `specviz.generate` takes; importing none of them.
+
+    Parameters
+    ----------
+    streams : bool, optional
+        Only those that decode sources which arrive in updates, or only those that decode prompts.
+    """
+    return sorted(name for name in _points() if streams is None or find(name).streams == streams)
 
 
 def make(name: str, **parameters: Any) -> Method:

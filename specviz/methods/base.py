@@ -286,8 +286,16 @@ class Method:
     def prepare(self, target: Any) -> None:
         """A run with this model is about to begin: refuse here, before any work, what does not fit it."""
 
+    def wording(self) -> tuple[str, str]:
+        """For streams: the prompt's text before and behind the source."""
+        raise NotImplementedError
+
+    def shown(self, tokens: int, last: bool) -> int:
+        """For streams: how many of an output's tokens are displayed; `last`: the source is complete."""
+        return tokens
+
     def carried(self, previous: list[int], left: int) -> list[int]:
-        """Tokens of the update before that stand without being looked at again; at most `left`."""
+        """For streams: tokens of the update before that stand without another look; at most `left`."""
         return []
 
     def start(self, session: Session) -> None:

@@ -18,12 +18,12 @@ from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .base import Method, Parameter, Session, Verdict
 from .speculative import chain_status
 
+RULE = (
+    "Translate the {source_language} source text to {target_language}. Return only the translation, "
+    "without any additional explanations or commentary."
+)
 # Table 5, and the prompt of the bundled translators. What stands behind the source is computed anew at each
 # update, whatever the cache holds; what stands before it, and the source's own shared words, is not.
-RULE = (
-    "Translate the {source_language} source text to {target_language}. Return only the translation, without any "
-    "additional explanations or commentary."
-)
 TEMPLATES = {
     "town": "<s><|user|>Translate into {target_language}: {source}<|end|><|assistant|>",
     "tower": (
@@ -50,16 +50,16 @@ class Retranslate(Method):
             meaning="rt writes each update from scratch, ssbd verifies the output of the update before, cd "
             "goes on behind it without a look.",
         ),
-        Parameter("beta", 0.2, 0, 1, "probability", "How much verification favours the draft (ssbd).", "β"),
-        Parameter("k", 0, 0, None, "tokens", "Last tokens of an output that are masked, until the last update."),
+        Parameter("beta", 0.2, 0, 1, "probability", "How much verifying favours the draft (ssbd).", "β"),
+        Parameter("k", 0, 0, None, "tokens", "Last tokens of an output to mask, until the last update."),
         Parameter(
             "mask", "display", choices=("display", "draft"),
             meaning="What the masked tokens are hidden from: the display alone, or the next draft as well.",
         ),
         Parameter(
             "second_pass", False,
-            meaning="Whether the token at the divergence takes a pass of its own, as Algorithm 1 (lines 13 to "
-            "15) writes it; the verification pass holds the same prediction.",
+            meaning="Whether the token at the divergence takes a pass of its own, as Algorithm 1 (lines 13 "
+            "to 15) writes it; the verification pass holds the same prediction.",
         ),
         Parameter(
             "template", "town",
@@ -100,7 +100,7 @@ class Retranslate(Method):
             )
 
     def wording(self) -> tuple[str, str]:
-        """The prompt's text before and behind the source, languages filled in."""
+        """Before and behind the source, languages filled in."""
         text = TEMPLATES.get(self.template, self.template)
         for slot in ("source_language", "target_language"):
             text = text.replace(f"{{{slot}}}", getattr(self, slot))
@@ -115,7 +115,7 @@ class Retranslate(Method):
         return "exact up to ties" if sampling.greedy else "exact"
 
     def shown(self, tokens: int, last: bool) -> int:
-        """How many of an output's tokens are displayed; the last update shows all of them."""
+        """All but the last `k`; when the source is complete, all."""
         return tokens if last else max(0, tokens - self.k)
 
     def carried(self, previous: list[int], left: int) -> list[int]:

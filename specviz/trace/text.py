@@ -47,6 +47,6 @@ def text_of(store: Store, ids: list[int]) -> str:
 
 
 def begun_text_of(store: Store, ids: list[int]) -> str:
-    """The text of tokens behind which others follow: a character of which only the first bytes are there waits."""
+    """The text of tokens that others follow: a character of which only the first bytes are there waits."""
     joined = b"".join(bytes_of(store, token) for token in ids)
     return codecs.getincrementaldecoder("utf8")("replace").decode(joined)

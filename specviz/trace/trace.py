@@ -287,10 +287,10 @@ class Trace:
         """One row an update of a stream, the level above the cycle; empty where no source arrived in updates.
 
         `source` so far and `arrival`; `prompt_tokens` and how many of them were `reused`; `text`, the whole
-        output, and `shown_text`, what of it is displayed (whole characters), with `ids`, the output's token ids
-        without its end, and `shown` of them displayed; `drafted`, `accepted`, `unreviewed`, `emitted` tokens (the
-        end included) and `cycles`, prefill apart; `prefill` and `duration`, seconds: of the prompt, and from
-        there on; `end`.
+        output, and `shown_text`, what of it is displayed (whole characters), with `ids`, the output's tokens
+        without its end, and `shown`, how many of them are displayed; `drafted`, `accepted`, `unreviewed` and
+        `emitted` tokens (the end included) and `cycles`, prefill apart; `prefill` and `duration`, seconds: of
+        the prompt, and from there on; `end`.
         """
         import pandas as pd
 

@@ -63,7 +63,8 @@ def decode_stream(
             if len(tokens) >= target.max_length:
                 raise PromptError(
                     f"update {number} has a prompt of {len(tokens)} tokens and leaves no room in "
-                    f"{target.name}'s context of {target.max_length}: begin a new stream, for example at a sentence's end"
+                    f"{target.name}'s context of {target.max_length}: begin a new stream, as where a "
+                    "sentence ends"
                 )
             reused = 0
             if context is not None:
