@@ -107,6 +107,9 @@ class TableContext:
         del self.text[length:]
         self.cached, self.draft = min(self.cached, length), None
 
+    def reserve(self, room):
+        self.slots = max(self.slots, min(len(self.text) + room, self.model.max_length))
+
     def branch(self, lengths, room):
         return TableRows([TableContext(self.model, self.text[:length], room) for length in lengths])
 

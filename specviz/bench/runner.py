@@ -41,7 +41,7 @@ class Entrant:
 
 
 def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
-    """Every installed method that decodes prompts: the baseline first, those that need a draft once with each.
+    """Every installed method that decodes prompts: the baseline first, those with a draft once with each.
 
     Parameters
     ----------

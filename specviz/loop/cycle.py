@@ -147,7 +147,7 @@ def decode(
         else:
             context = Watched(context, "target", clock, passes)
             context.reserve(len(tokens) - context.length[0] + limit + method.spare)
-            context.extend((session.prompt + carried)[context.length[0] :])
+            context.extend([(session.prompt + carried)[context.length[0] :]])
         context.prefill()
         passed = mark()
         method.start(session)

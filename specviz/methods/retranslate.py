@@ -119,7 +119,7 @@ class Retranslate(Method):
         return tokens if last else max(0, tokens - self.k)
 
     def carried(self, previous: list[int], left: int) -> list[int]:
-        return self._draft(previous)[:left] if self.mode == "cd" else []
+        return self._draft(previous)[:left] if self.mode == "cd" else []  # as `draft` has it
 
     def start(self, session: Session) -> None:
         self.session = session
@@ -130,10 +130,8 @@ class Retranslate(Method):
         if self.proposed or self.mode == "rt":
             return Draft.empty()
         self.proposed = True
-        if self.mode == "cd":
-            tokens = self.carried(self.session.previous, left)
-        else:  # the target adds a token to every draft
-            tokens = self._draft(self.session.previous)[: left - 1]
+        # An output as long as may be is a whole draft: the pass then judges its last token, and adds none.
+        tokens = self._draft(self.session.previous)[:left]
         if not tokens:
             return Draft.empty()
         return Draft.chain(
