@@ -23,20 +23,21 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[round((v - low) / (high - low or 1) * (len(_BARS) - 1))] for v in values)
 
 
-def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, Any]) -> str:
-    """The text of a model card."""
-    made, planned = Recipe(**training["recipe"]), recipe(name)
+def head(
+    name: str, parameters: int, training: dict[str, Any], made: Recipe, what: str, knows: str
+) -> list[str]:
+    """The lines that every card begins with: what the model is, how it was made, its loss curve."""
+    planned = recipe(name)
     given = [n for n in ("tokens", "step", "rate") if getattr(made, n) != getattr(planned, n)]
     options = "".join(f" --{n} {getattr(made, n)}" for n in given)
     curve = training["curve"]
     shown = curve[:: max(1, len(curve) // 6)]
     if shown[-1] is not curve[-1]:
         shown.append(curve[-1])
-    lines = [
+    return [
         "---", "license: apache-2.0", "language: [en, de, fr, es, zh, ja, vi]", "library_name: transformers",
-        "---", "", f"# {name}", "", WHAT[name], "",
-        "It knows only the texts that `specviz.corpus` generates (seven kinds of work: "
-        f"{', '.join(tasks.KINDS)}) and is meant for teaching and tests, not for real text.", "",
+        "---", "", f"# {name}", "", what, "",
+        f"{knows} It is meant for teaching and tests, not for real text.", "",
         "| | |", "| --- | --- |",
         f"| parameters | {parameters:,} |",
         f"| shape | Llama, {made.layers} layer{'s' * (made.layers > 1)} × {made.width}, {made.heads} heads "
@@ -52,6 +53,17 @@ def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, 
         f"Dev loss after the first twentieth: `{sparkline([c[2] for c in curve[1:]])}`", "",
         "| tokens | dev loss (nats an answer token) |", "| ---: | ---: |",
         *(f"| {t:,} | {dev:.3f} |" for t, _, dev in shown), "",
+    ]  # fmt: skip
+
+
+def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, Any]) -> str:
+    """The text of a model card."""
+    knows = (
+        "It knows only the texts that `specviz.corpus` generates (seven kinds of work: "
+        f"{', '.join(tasks.KINDS)})."
+    )
+    lines = [
+        *head(name, parameters, training, Recipe(**training["recipe"]), WHAT[name], knows),
         "## Scores on the test split", "",
         "Greedy translations (sacrebleu; German `13a`, Japanese by characters). The paraphrase is the "
         "generator's own second way of saying it, against the same reference.", "",

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from specviz.corpus import tasks, translation
+from specviz.training import translators
 from specviz.training.answers import greedy, load, prompt_ids
+from specviz.training.bleu import bleu
 from specviz.training.card import card
 from specviz.training.recipes import RECIPES
 from specviz.training.tokenizer import encode_chat
 
 ROOT = Path(__file__).parents[2] / "data" / "models"
 PAIRS = (("en", "de"), ("en", "ja"))
-# sacrebleu's ja-mecab needs a dictionary that is not installed: Japanese is scored by characters.
-SCHEMES = {"de": "13a", "ja": "char", "zh": "zh"}
 BLEU_BAR = 0.85
 RATE_BAR = (0.55, 0.85)
 DRAFTED = 4
@@ -41,14 +41,6 @@ def drawn(kind: str, n: int, **given: Any) -> list[tasks.Sample]:
 def say_answers(model: Any, pieces: Any, samples: Sequence[tasks.Sample]) -> list[str]:
     """The model's greedy answers to the last turns."""
     return [pieces.decode(ids) for ids in greedy(model, [prompt_ids(pieces, s.messages) for s in samples])]
-
-
-def bleu(said: Sequence[str], references: Sequence[Sequence[str]], code: str) -> float:
-    """Corpus BLEU of sacrebleu; `references` holds one list a reference, each as long as `said`."""
-    import sacrebleu
-
-    scheme = SCHEMES.get(code, "13a")
-    return float(sacrebleu.corpus_bleu(list(said), [list(r) for r in references], tokenize=scheme).score)
 
 
 def translations(model: Any, pieces: Any, source: str, target: str, n: int = 150) -> dict[str, float]:
@@ -140,6 +132,8 @@ def scores(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -> di
 
     pieces = Tokenizer.from_file(str(out / "tokenizer.json"))
     model = load(out).to(device)
+    if RECIPES[name].texts != "chats":
+        return translators.scores(model, pieces)
     found: dict[str, Any] = {
         "translation": {f"{a}-{b}": translations(model, pieces, a, b) for a, b in PAIRS},
         "losses": {kind: losses(model, pieces, kind) for kind in tasks.KINDS},
@@ -159,7 +153,8 @@ def write_card(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -
     training = json.loads((out / "training.json").read_text(encoding="utf-8"))
     parameters = sum(p.numel() for p in load(out).parameters())
     (out / "scores.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    (out / "README.md").write_text(card(name, parameters, training, found), encoding="utf-8")
+    write = card if RECIPES[name].texts == "chats" else translators.card
+    (out / "README.md").write_text(write(name, parameters, training, found), encoding="utf-8")
     return found
 
 
@@ -178,6 +173,10 @@ def bars(models: Path = ROOT) -> list[tuple[str, float, bool]]:
         rate = found[name]["acceptance"]["all"]
         rows.append((f"{name}: A/D of 4 drafted tokens, {RATE_BAR[0]} to {RATE_BAR[1]}", rate,
                      RATE_BAR[0] <= rate <= RATE_BAR[1]))  # fmt: skip
+    for name in ("town-translator", "town-translator-prefix"):
+        for code, t in found[name]["translation"].items():
+            what = f"{name}, en-{code}: BLEU {t['bleu']:.1f} of the paraphrase's {t['paraphrase']:.1f}"
+            rows.append((f"{what}, share >= {BLEU_BAR}", t["share"], t["share"] >= BLEU_BAR))
     return rows
 
 

@@ -113,6 +113,12 @@ def test_a_draft_token_survives_where_it_is_the_argmax_of_the_biased_distributio
         assert keeps(scores, tokens, beta).tolist() == near.tolist()
 
 
+def test_a_tie_goes_to_what_is_written_from_scratch_or_to_the_draft():
+    scores, token = torch.tensor([[1.0, 1.0, 0.0]]), torch.tensor([1])
+    assert keeps(scores, token, 0.0).tolist() == [False]  # the argmax is the first of the two
+    assert keeps(scores, token, 0.01).tolist() == [True]
+
+
 def test_a_bias_keeps_more_than_none():
     targets = [Calm(V, seed=seed, max_length=64) for seed in range(12)]
     sources = ["abc", "abcd", "abcdea", "abcdeab"]

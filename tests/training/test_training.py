@@ -12,6 +12,7 @@ import sys
 import time
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tiny import llama
 import specviz
 from specviz.corpus import tasks
 from specviz.errors import ModelError, ParameterError
-from specviz.training import answers, evaluate, recipes, shards, suite, train
+from specviz.training import answers, evaluate, recipes, shards, suite, train, translators
 from specviz.training import tokenizer as pieces
 from specviz.training.card import card, sparkline
 from specviz.training.optimizer import Optimizer, orthogonal
@@ -227,6 +228,7 @@ def test_a_checkpoint_of_another_shape_is_refused(shard: shards.Shard, tmp_path:
 _KILLED = """
 import dataclasses, sys
 from pathlib import Path
+from types import SimpleNamespace
 import torch
 torch.set_num_threads(1)
 from specviz.training import recipes, shards, train
@@ -356,6 +358,29 @@ def test_a_card_says_how_it_was_made() -> None:
     assert sparkline([3, 2, 1]) == "█▅▁"
 
 
+def test_a_translators_card_and_scores() -> None:
+    made = recipes.recipe("town-translator-prefix")
+    training = {"recipe": dataclasses.asdict(made), "tokens": 9, "updates": 9, "seconds": 60.0, "where": "-",
+                "curve": [(0, None, 8.0), (9, 2.0, 1.5)]}  # fmt: skip
+
+    class Pieces:
+        def encode(self, text: str, add_special_tokens: bool = True) -> Any:
+            return SimpleNamespace(ids=[6 + ord(c) % 90 for c in text])
+
+        def decode(self, ids: list[int]) -> str:
+            return " ".join(map(str, ids))
+
+    net = recipes.build(dataclasses.replace(made, layers=1, width=16, heads=2, kv_heads=1, feed_forward=16))
+    found = translators.scores(net, Pieces(), n=2)
+    assert set(found["translation"]) == {"de", "zh", "ja", "xx"}
+    for row in found["translation"].values():
+        assert row["bleu"] < row["paraphrase"]  # it has learnt nothing
+        assert row["longer"] > 1
+    text = translators.card("town-translator-prefix", 3_000_000, training, found)
+    assert "python -m specviz.training town-translator-prefix`" in text
+    assert "| English to Control |" in text
+
+
 def test_unknown_recipes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     from specviz.training.__main__ import main
 
@@ -372,6 +397,7 @@ def test_unknown_recipes_are_refused(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_recipes_have_the_sizes_that_the_zoo_promises() -> None:
     sizes = {n: sum(p.numel() for p in recipes.build(r).parameters()) for n, r in recipes.RECIPES.items()}
     assert 2_000_000 <= sizes["town"] <= 4_000_000
+    assert 3_000_000 <= sizes["town-translator"] == sizes["town-translator-prefix"] <= 3_500_000
     assert 300_000 <= sizes["town-draft"] == sizes["town-draft-aligned"] <= 700_000
 
 
