@@ -150,6 +150,8 @@ class Retranslate(Method):
         n = len(draft)
         if scores is None:
             return Verdict(list(range(n)), draft.tokens.tolist(), None, "", ["unreviewed"] * n)
+        if n == 0 and self.session.sampling.greedy:
+            return Verdict([], [], int(scores[0].argmax()), "plain", [])
         drafted = send(draft.tokens, scores.device)
         last = None
         u = np.empty(0)

@@ -328,6 +328,13 @@ def test_special_tokens_in_a_source_are_text(town):
     assert "Tom <|end|> slept" in b"".join(map(town.piece, ids)).decode()
 
 
+def test_a_prompt_is_what_the_tokenizer_makes_of_its_text(town):
+    for before, behind in (("Say: ", "\nGerman:"), ("<s>Hi <|user|> x ", " <|end|>\n")):
+        template = Template(town, before, behind)
+        for source in ("Tom slept.", "", "日本 x", " a  b "):
+            assert template(source) == town.tokenizer(before + source + behind)["input_ids"]
+
+
 def test_the_papers_prompts():
     """Table 5, of a tokenizer that has their special tokens."""
     tower = "".join(Retranslate(template="tower", target_language="Japanese").wording())
