@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 METADATA_LIMIT = 64 << 20  # bytes of a file's footer or header
 DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
 SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
-WORD_LIMIT = 256  # characters of a word in a column
+WORD_LIMIT = 256  # bytes of a word in a column ...
+TEXT_LIMIT = 1 << 16  # ... and of a source text
 LINES_LIMIT = 64  # of pseudocode
 
 
@@ -223,8 +224,9 @@ def check_values(table: pa.Table, where: str) -> None:
         if isinstance(words, pa.DictionaryType):
             flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
             longest = (pc.max(pc.binary_length(chunk.dictionary)).as_py() for chunk in flat.chunks)
-            if max((n or 0 for n in longest), default=0) > WORD_LIMIT:
-                fail(name, f"has words longer than {WORD_LIMIT} bytes")
+            limit = TEXT_LIMIT if name == "source" else WORD_LIMIT
+            if max((n or 0 for n in longest), default=0) > limit:
+                fail(name, f"has words longer than {limit} bytes")
         if column.type == pa.int32() and pc.any(pc.less(column, 0)).as_py():
             fail(name, "has negative numbers")
         if name == "top_k" and (pc.max(column).as_py() or 0) > 1_000_000:

@@ -105,14 +105,20 @@ class Trace:
         """A copy that is safer to share: without prompts, references, paths and names of machines.
 
         Dropped: every prompt's tokens, name and reference (its kind, language and length stay), pieces
-        of tokens that occur only in prompts, folders in front of model and tokenizer names, the
-        machine (its kind of device stays), why a run stopped, and text in parameters that looks like a
-        path. What remains: the generated text and what was drafted and predicted, which can
+        of tokens that occur only in prompts, the sources of a stream's updates, folders in front of model
+        and tokenizer names, the machine (its kind of device stays), why a run stopped, and text in parameters
+        that looks like a path. What remains: the generated text and what was drafted and predicted, which can
         repeat a prompt's words; numbers, times, parameters and versions.
         """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         stores = []
         for store in self._stores:
             table = Trace([store], self._prompts)._table([c.name for c in schema.COLUMNS])
+            at, source = table.schema.get_field_index("source"), table.column("source").cast(pa.string())
+            hidden = pc.if_else(pc.is_null(source), source, "")  # that there was an update stays
+            table = table.set_column(at, "source", hidden)
             stores.append(Store(_redact(store, table), table=table))
         return Trace(stores)
 

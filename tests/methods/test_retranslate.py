@@ -307,6 +307,17 @@ def test_the_record_says_what_the_stream_was(town, tmp_path):
     assert set(trace.nodes["source"]) == {"previous"}
 
 
+def test_long_sources_come_back_and_are_redacted(town, tmp_path):
+    sources = ["Tom slept. " * 40, "Tom slept. " * 41]
+    specviz.generate(town, stream(sources), "retranslate", max_new_tokens=4, out=tmp_path / "t.parquet")
+    trace = specviz.open(tmp_path / "t.parquet")
+    assert trace.updates["source"].tolist() == sources
+    assert trace.redact().updates["source"].tolist() == ["", ""]
+    trace.redact().save(tmp_path / "r.parquet")
+    assert "slept" not in (tmp_path / "r.parquet").read_bytes().decode("latin1")
+    assert len(specviz.open(tmp_path / "r.parquet").updates) == 2
+
+
 def test_exactness():
     greedy, sampled = specviz.sampling.Sampling(), specviz.sampling.Sampling(1.0)
     assert Retranslate(mode="rt").exactness(greedy, "float32") == "exact"
