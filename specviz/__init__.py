@@ -10,11 +10,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import check
+    from . import check, streams
     from .bench.calibrate import calibrate
     from .calibration import Calibration
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
-    from .explorer import explore
+    from .explorer import explore, live
     from .loop import densify, generate, stream
     from .methods import make as method
     from .methods import names as list_methods
@@ -43,8 +43,10 @@ _DOORS = {
     "player": ("widgets.player", "player"),
     "race": ("widgets.race", "race"),
     "explore": ("explorer", "explore"),
+    "live": ("explorer", "live"),
     "open": ("trace", "Trace.open"),
     "check": ("check", ""),
+    "streams": ("streams", ""),
     "example": ("paths", "example"),
     "Trace": ("trace", "Trace"),
     "SpecvizError": ("errors", "SpecvizError"),
@@ -56,8 +58,8 @@ _DOORS = {
 
 __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
-    "calibrate", "check", "densify", "example", "explore", "generate", "list_methods", "list_models", "load",
-    "method", "open", "player", "race", "stream", "whatif",
+    "calibrate", "check", "densify", "example", "explore", "generate", "list_methods", "list_models", "live",
+    "load", "method", "open", "player", "race", "stream", "streams", "whatif",
 ]  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from .updates import decode_stream
 
 RECORDS = ("judged", "all", "dense", None)
 DEFAULT_DRAFT = {"town": "town-draft"}  # bundled targets that bring a drafter
-KEPT = ("id", "kind", "language", "reference")  # what a prompt may say of itself
+KEPT = ("id", "kind", "language", "reference", "segmented")  # what a prompt may say of itself
 # Settings of a generation config whose logits processors read the whole text so far: a block pass
 # would need another one at each node. Beside each the value that switches it off.
 PREFIX_PROCESSORS = {
@@ -440,7 +440,7 @@ def streams(given: Any, method: Method) -> list[dict[str, Any]]:
             "example specviz.streams.fixed_lag(text), or a list of such"
         )
     return [
-        {"stream": s, "id": s.id, "kind": "stream", "language": s.language, "reference": s.reference}
+        {"stream": s, "kind": "stream"} | {k: getattr(s, k) for k in KEPT if k != "kind"}
         for s in several
     ]
 

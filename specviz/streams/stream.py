@@ -1,4 +1,4 @@
-"""Sources that arrive in updates: a text that is read aloud, a transcript that is still being heard."""
+"""What a stream is: the source, again and again, as far as it is known."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ class Stream:
         A list, or an iterator that waits for the next one. The last update of a list is its last.
     id, language, reference : str, optional
         Kept in the trace: a name, the source's language, and the right output for the whole source.
+    segmented : str, optional
+        Kept in the trace: what told its words apart, for a source that was cut into words.
     """
 
     updates: Iterable[Update]
     id: str | None = None
     language: str | None = None
     reference: str | None = None
+    segmented: str | None = None
 
     def __iter__(self) -> Iterator[Update]:
         """The updates; of a list the last one says so."""

@@ -1,0 +1,119 @@
+"""A text revealed so many words at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specviz.errors import ParameterError, PromptError
+
+from . import segmentation
+from .stream import Stream, Update
+
+
+def fixed_lag(
+    text: str,
+    words: int = 3,
+    language: str | None = "en",
+    *,
+    id: str | None = None,
+    reference: str | None = None,
+    pace: float | None = None,
+) -> Stream:
+    """A text of which each update reveals the next words: the paper's simulation on Flores, with three.
+
+    Parameters
+    ----------
+    text : str
+        Its last update is exactly this; every other one is a beginning of the next.
+    words : int
+        How many words an update brings.
+    language : str, optional
+        Of the text. Where a script has no spaces, see `specviz.streams.words`.
+    id, reference : str, optional
+        As in `Stream`.
+    pace : float, optional
+        Seconds that a word takes; with it every update says when its last word ended.
+
+    Raises
+    ------
+    ParameterError
+        If `words` is below 1, or `pace` negative.
+    PromptError
+        If the text is empty.
+
+    Notes
+    -----
+    Zeng et al., section 4.1: w = 3.
+    """
+    step = whole("words", words, 1)
+    if pace is not None and (isinstance(pace, bool) or not isinstance(pace, int | float) or not pace >= 0):
+        raise ParameterError(f"pace is seconds a word, at least 0, got {pace!r}")
+    if isinstance(text, str) and not text.strip():
+        raise PromptError("the text is empty; a stream needs at least one word")
+    units = segmentation.words(text, language)
+    updates = []
+    for k in range(step, len(units) + step, step):
+        heard = min(k, len(units))
+        time = None if pace is None else heard * pace
+        updates.append(Update("".join(units[:heard]), time, heard == len(units)))
+    return Stream(updates, id, language, reference, segmentation.segmenter(text, language))
+
+
+def from_file(
+    path: str | Path, words: int = 3, language: str | None = "en", *, lines: bool = True
+) -> list[Stream]:
+    """Streams of fixed lag from a text file: one for each line that is not empty, or one of the whole file.
+
+    Parameters
+    ----------
+    path : str or Path
+        UTF-8.
+    words, language
+        As `fixed_lag` takes them.
+    lines : bool
+        A line is a source of its own (a sentence of Flores, for example); False makes one stream of all.
+
+    Returns
+    -------
+    list of Stream
+        Named by the file and the line's number, the first being 1.
+
+    Raises
+    ------
+    PromptError
+        If the file cannot be read, is not UTF-8, or has no words.
+    """
+    path = Path(path)
+    text = read(path)
+    numbered = enumerate(text.splitlines(), 1) if lines else [(1, text.strip())]
+    found = [
+        fixed_lag(line.strip(), words, language, id=f"{path.stem}:{number}" if lines else path.stem)
+        for number, line in numbered
+        if line.strip()
+    ]
+    if not found:
+        raise PromptError(f"{path} has no words")
+    return found
+
+
+def read(path: Path) -> str:
+    """A file's text.
+
+    Raises
+    ------
+    PromptError
+        If it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise PromptError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{path} is not UTF-8 (byte {error.start})") from None
+
+
+def whole(name: str, value: object, low: int) -> int:
+    """A whole number of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ParameterError(f"{name} must be a whole number of at least {low}, got {value!r}")
+    return value

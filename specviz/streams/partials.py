@@ -1,0 +1,220 @@
+"""What a recogniser guesses while it listens: texts that grow, shrink and are revised, as JSON lines.
+
+A line is ``{"text": ..., "time": ..., "final": ...}``: all that is heard of the utterance so far, when (in
+seconds; may be left out), and whether the utterance is complete. Behind a final one the next begins.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from specviz.errors import ParameterError, PromptError
+
+from .lag import read, whole
+from .segmentation import clusters, segmenter, words
+from .stream import Stream, Update
+
+# What sounds alike in English. Any other word is misheard by being cut off.
+ALIKE = (
+    "their there", "to two too", "for four", "hear here", "know no", "right write", "see sea", "one won",
+    "by buy", "our hour", "new knew", "son sun", "week weak", "would wood", "meet meat", "which witch",
+    "wait weight", "its it's", "your you're", "of off", "than then", "affect effect", "weather whether",
+)  # fmt: skip
+HALF = re.compile("[\ud800-\udfff]")
+SOUND = {w: [o for o in group.split() if o != w] for group in ALIKE for w in group.split()}
+
+
+def from_partials(source: str | Path | Iterable[str | Mapping[str, Any]]) -> list[Stream]:
+    """The utterances of a file of partial results, one stream each.
+
+    Parameters
+    ----------
+    source : str, path, or iterable
+        A file of JSON lines, or its lines, or the objects themselves. Empty lines are passed over.
+
+    Returns
+    -------
+    list of Stream
+        Named by the file and the utterance's number. If the file ends without a final result, its last one
+        counts as such.
+
+    Raises
+    ------
+    PromptError
+        Naming the line: no JSON, no ``text``, a wrong type, or a time before the one above.
+    """
+    if isinstance(source, str | Path):
+        name = str(source)
+        lines: Iterable[Any] = read(Path(source)).split("\n")
+        stem = Path(source).stem
+    else:
+        if not isinstance(source, Iterable) or isinstance(source, Mapping):
+            raise PromptError("from_partials takes a file, or lines with text, time and final")
+        name, lines, stem = "partials", source, "utterance"
+    found: list[list[Update]] = [[]]
+    clock = -math.inf
+    for number, line in enumerate(lines, 1):
+        if isinstance(line, str) and not line.strip():
+            continue
+        update = _update(line, f"{name}, line {number}")
+        if update.time is not None:
+            if update.time < clock:
+                raise PromptError(
+                    f"{name}, line {number}: its time {update.time:g} s is before the {clock:g} s above it"
+                )
+            clock = update.time
+        found[-1].append(update)
+        if update.last:
+            found.append([])
+    utterances = [u for u in found if u]
+    if not utterances:
+        raise PromptError(f"{name} has no partial results")
+    return [Stream(updates, id=f"{stem}:{n}") for n, updates in enumerate(utterances, 1)]
+
+
+def _update(line: Any, where: str) -> Update:
+    if isinstance(line, str):
+        try:
+            line = json.loads(line)
+        except ValueError as error:
+            raise PromptError(f"{where} is no JSON: {error.args[0]}") from None
+    if not isinstance(line, Mapping):
+        raise PromptError(f"{where} is no object with text, time and final")
+    if "text" not in line:
+        raise PromptError(f"{where} has no 'text'")
+    text, time, final = line["text"], line.get("time"), line.get("final", False)
+    if not isinstance(text, str):
+        raise PromptError(f"{where}: 'text' must be a text, got {text!r}")
+    if HALF.search(text):
+        raise PromptError(f"{where}: 'text' holds half a character (a lone surrogate)")
+    if time is not None and (
+        isinstance(time, bool) or not isinstance(time, int | float) or not math.isfinite(time)
+    ):
+        raise PromptError(f"{where}: 'time' must be seconds, got {time!r}")
+    if not isinstance(final, bool):
+        raise PromptError(f"{where}: 'final' must be true or false, got {final!r}")
+    return Update(text, None if time is None else float(time), final)
+
+
+def save_partials(streams: Stream | Iterable[Stream], path: str | Path, *, force: bool = False) -> Path:
+    """Write streams as a file of partial results, whole or not at all.
+
+    Parameters
+    ----------
+    streams : Stream, or iterable of Stream
+        Each becomes an utterance; its last update is final.
+    path : str or Path
+        JSON lines in UTF-8.
+    force : bool
+        Whether an existing file may be replaced.
+
+    Raises
+    ------
+    PromptError
+        If the file exists, or the disk or folder refuses.
+    """
+    path = Path(path)
+    if path.exists() and not force:
+        raise PromptError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
+    lines = []
+    for stream in [streams] if isinstance(streams, Stream) else streams:
+        updates = list(stream)
+        for i, update in enumerate(updates, 1):
+            line: dict[str, Any] = {"text": update.text}
+            if update.time is not None:
+                line["time"] = update.time
+            line["final"] = update.last or i == len(updates)
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text("".join(lines), encoding="utf8")
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise PromptError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def simulate_partials(
+    text: str,
+    seed: int = 0,
+    *,
+    language: str | None = "en",
+    revise: float = 0.3,
+    shrink: float = 0.08,
+    pace: float = 0.35,
+    id: str | None = None,
+    reference: str | None = None,
+) -> Stream:
+    """Partial results as a recogniser might have given them for a text; the last one is the text.
+
+    One to three words come at a time. Each of the last two may be misheard, as what sounds alike or cut off,
+    until two more were heard. Now and then the last words are taken back.
+
+    Parameters
+    ----------
+    text : str
+    seed : int
+        The same seed and text give the same stream.
+    language : str, optional
+        As in `fixed_lag`.
+    revise : float
+        Probability that one of the last two words is misheard, drawn anew for each word and update.
+    shrink : float
+        Probability that an update takes words back instead of bringing some.
+    pace : float
+        Seconds that a word takes.
+    id, reference : str, optional
+        As in `Stream`.
+
+    Raises
+    ------
+    ParameterError
+        If a probability is outside [0, 1), or `pace` negative.
+    PromptError
+        If the text is empty.
+    """
+    whole("seed", seed, 0)
+    for name, value, high in (("revise", revise, 1.0), ("shrink", shrink, 1.0), ("pace", pace, math.inf)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < high:
+            raise ParameterError(f"{name} must lie in [0, {high:g}), got {value!r}")
+    if isinstance(text, str) and not text.strip():
+        raise PromptError("the text is empty; a stream needs at least one word")
+    units = words(text, language)
+    random = Random(seed)
+    updates: list[Update] = []
+    heard, time = 0, 0.0
+    while heard < len(units):
+        new = 1 + int(3 * random.random())
+        if heard > 2 and random.random() < shrink:
+            told, time = units[: heard - min(2, new)], time + pace / 2
+        else:
+            new = min(new, len(units) - heard)
+            heard, time = heard + new, time + pace * new
+            told = units[:heard]
+        for i in range(max(0, len(told) - 2), len(told)):
+            if random.random() < revise:
+                told[i] = _misheard(told[i], random)
+        updates.append(Update("".join(told).rstrip(), round(time, 3)))
+    updates.append(Update(text, round(time + pace, 3), last=True))
+    return Stream(updates, id, language, reference, segmenter(text, language))
+
+
+def _misheard(unit: str, random: Random) -> str:
+    """A word as it was first taken: what sounds alike, or as far as it was heard. Its space stays."""
+    word = unit.lstrip()
+    space, bare = unit[: len(unit) - len(word)], word.rstrip(".,;:!? ")
+    if sounds := SOUND.get(bare.lower()):
+        return space + sounds[int(len(sounds) * random.random())]
+    letters = clusters(bare)
+    return space + "".join(letters[: max(1, math.ceil(len(letters) * (0.3 + 0.4 * random.random())))])

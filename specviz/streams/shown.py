@@ -1,0 +1,100 @@
+"""What a reader sees of a stream while it is decoded: after each update what stayed, what came, what went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .segmentation import kept
+
+UNJUDGED = ("unsent", "pruned", "cut", "unreviewed")  # no part of A/D
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One update, decoded.
+
+    Parameters
+    ----------
+    stream, update : int
+        Which stream of the run, and which of its updates; the first is 0.
+    source : str
+        The source as it then was, and `arrival` when it came, in seconds.
+    text : str
+        What is displayed: `kept`, which stood there before, and `new`.
+    erased : str
+        What stood behind `kept` before.
+    erased_tokens, hidden : int
+        Displayed tokens of the update before that are gone; tokens of this output that are masked.
+    drafted, accepted : int
+        Draft tokens that the target judged, and those it kept.
+    tokens : int
+        Of the output, the masked ones and an end token included.
+    prompt, reused : int
+        Rows of the cache that the prompt takes, and how many of them were kept from the update before.
+    seconds : float
+        What decoding it took, by the run's clock; NaN without one.
+    """
+
+    stream: int
+    update: int
+    source: str
+    arrival: float | None
+    kept: str
+    new: str
+    erased: str
+    erased_tokens: int
+    hidden: int
+    drafted: int
+    accepted: int
+    tokens: int
+    prompt: int
+    reused: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return self.kept + self.new
+
+
+def follow(run: Iterable[Any], show: Callable[[list[int]], str]) -> Iterator[Shown]:
+    """What is displayed after each update of a run of streams, as soon as it is decoded.
+
+    Parameters
+    ----------
+    run : iterable of finished cycles
+        As `specviz.stream` gives them for a method that decodes streams; its ``clock`` gives the times.
+    show : callable
+        ``show(token ids)`` gives text, as a model's ``decode`` does.
+    """
+    clock = getattr(run, "clock", None)
+    stream = -1
+    before: list[int] = []  # displayed tokens of the update before
+    stood = ""
+    output: list[int] = []
+    drafted = accepted = 0
+    first: Any = None
+    for cycle in run:
+        if cycle.number == 0:
+            first, output, drafted, accepted = cycle, [], 0, 0
+            if cycle.prompt != stream:
+                stream, before, stood = cycle.prompt, [], ""
+        output += cycle.tokens
+        drafted += sum(status not in UNJUDGED for status in cycle.status)
+        accepted += cycle.status.count("accepted")
+        if cycle.end is None:
+            continue
+        displayed = output[: cycle.shown]
+        text = show(displayed).lstrip(" ")
+        stays = kept(stood, text)
+        same = next((i for i, (a, b) in enumerate(zip(before, displayed)) if a != b), None)
+        same = min(len(before), len(displayed)) if same is None else same
+        written = len(output) - (cycle.end == "eos")
+        yield Shown(
+            stream, cycle.update, first.source, first.arrival, text[:stays], text[stays:], stood[stays:],
+            len(before) - same, written - len(displayed), drafted, accepted, len(output),
+            first.context, first.reused or 0,
+            float("nan") if clock is None else float(clock.seconds([first.marks[0]], [cycle.marks[-1]])[0]),
+        )  # fmt: skip
+        before, stood = displayed, text

@@ -1,0 +1,174 @@
+"""Transcripts that say when each word was heard: JSON of speech recognisers, WebVTT and SRT subtitles."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specviz.errors import ParameterError, PromptError
+
+from .lag import read, whole
+from .segmentation import unspaced
+from .stream import Stream, Update
+
+ARROW = re.compile(r"^\s*([\d:.,]+)\s*-->\s*([\d:.,]+)")
+CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{2})[.,](\d{3})$")
+MARKUP = re.compile(r"<[^>]*>")
+
+
+def word_timed(
+    source: str | Path | Iterable[Mapping[str, Any]],
+    words: int | None = None,
+    seconds: float | None = None,
+    *,
+    language: str | None = None,
+    id: str | None = None,
+    reference: str | None = None,
+) -> Stream:
+    """A transcript on its own clock: an update each so many words, or each so many seconds.
+
+    Parameters
+    ----------
+    source : str, path, or iterable of dict
+        A file, or its entries. JSON or JSON lines of ``{"word": ..., "start": ..., "end": ...}`` (seconds),
+        alone or under ``words`` or ``segments`` as Whisper and its kin write them; or WebVTT (``.vtt``) or
+        SRT (``.srt``), where a whole cue counts as heard when it ends.
+    words : int, optional
+        Words (cues) that an update brings. Default, without `seconds`: 3.
+    seconds : float, optional
+        An update at each multiple of it that brings something new, with all that has ended by then.
+    language, id, reference : str, optional
+        As in `Stream`.
+
+    Returns
+    -------
+    Stream
+        Each update's ``time`` is the end of its last word, or its tick.
+
+    Raises
+    ------
+    ParameterError
+        If both `words` and `seconds` are given, or one is not above 0.
+    PromptError
+        If the transcript cannot be read, lacks a key, or its times go backwards; it names the word.
+    """
+    if words is not None and seconds is not None:
+        raise ParameterError("word_timed takes either words or seconds, not both")
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf
+    ):
+        raise ParameterError(f"seconds must be above 0, got {seconds!r}")
+    step = whole("words", 3 if words is None else words, 1)
+    heard = _checked(*_entries(source))
+    updates = []
+    text = ""
+    for i, (word, end) in enumerate(heard):
+        glue = "" if not text or word[:1].isspace() or (unspaced(text[-1]) and unspaced(word[0])) else " "
+        text += glue + word if text else word.lstrip()
+        last = i + 1 == len(heard)
+        if seconds is None:
+            if last or (i + 1) % step == 0:
+                updates.append(Update(text, end, last))
+        elif last or _tick(heard[i + 1][1], seconds) > _tick(end, seconds):
+            updates.append(Update(text, _tick(end, seconds) * seconds, last))
+    name = id if id is not None else Path(source).stem if isinstance(source, str | Path) else None
+    return Stream(updates, name, language, reference, "the transcript's words")
+
+
+def _tick(end: float, seconds: float) -> int:
+    """The first tick that has heard it; a tick that falls on its end does."""
+    return math.ceil(end / seconds - 1e-9)
+
+
+def _entries(source: Any) -> tuple[str, list[Any]]:
+    """What the entries are called in a complaint, and the entries."""
+    if not isinstance(source, str | Path):
+        if isinstance(source, Mapping) or not isinstance(source, Iterable):
+            raise PromptError("word_timed takes a file, or a list of words with word, start and end")
+        return "word", list(source)
+    path = Path(source)
+    text = read(path)
+    if path.suffix.lower() in (".vtt", ".srt"):
+        return f"{path}, cue", _cues(text, path)
+    try:
+        return f"{path}, word", _words(json.loads(text))
+    except ValueError as whole_error:
+        entries = []
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                try:
+                    entries.append(json.loads(line))
+                except ValueError as error:
+                    told = whole_error if text.lstrip()[:1] == "[" else error
+                    where = getattr(told, "lineno", 1) if told is whole_error else number
+                    raise PromptError(f"{path}, line {where} is no JSON: {told.args[0]}") from None
+        return f"{path}, word", entries
+
+
+def _words(found: Any) -> list[Any]:
+    """The words of a JSON document: a list, under ``words``, or under the ``words`` of its ``segments``."""
+    if isinstance(found, Mapping):
+        if "word" in found:
+            return [found]
+        for key in ("words", "word_segments"):
+            if isinstance(found.get(key), list):
+                return found[key]
+        found = found.get("segments")
+        if isinstance(found, list) and not all(isinstance(s, Mapping) and "words" in s for s in found):
+            raise PromptError("the transcript's segments have no words: write it with word timestamps")
+    if not isinstance(found, list):
+        raise PromptError("the transcript has no list of words: {word, start, end} is what is read")
+    inner = [s["words"] if isinstance(s, Mapping) and "words" in s else [s] for s in found]
+    if not all(isinstance(part, list) for part in inner):
+        raise PromptError("the transcript's words must be a list")
+    return [word for part in inner for word in part]
+
+
+def _cues(text: str, path: Path) -> list[dict[str, Any]]:
+    found = []
+    for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
+        lines = block.strip("\n").split("\n")
+        at = next((i for i, line in enumerate(lines) if "-->" in line), None)
+        if at is None:
+            continue
+        times = ARROW.match(lines[at])
+        clocks = [CLOCK.match(t) for t in times.groups()] if times else [None]
+        if not all(clocks):
+            raise PromptError(f"{path}, cue {len(found) + 1} has no times that can be read: {lines[at]!r}")
+        start, end = (
+            3600 * int(c[1] or 0) + 60 * int(c[2]) + int(c[3]) + int(c[4]) / 1e3 for c in clocks if c
+        )
+        words = " ".join(MARKUP.sub("", line).strip() for line in lines[at + 1 :]).strip()
+        if words:
+            found.append({"word": words, "start": start, "end": end})
+    return found
+
+
+def _checked(what: str, entries: list[Any]) -> list[tuple[str, float]]:
+    """Words with their ends."""
+    found: list[tuple[str, float]] = []
+    before = -math.inf
+    for number, entry in enumerate(entries, 1):
+        where = f"{what} {number}"
+        if not isinstance(entry, Mapping):
+            raise PromptError(f"{where} is no object with word, start and end")
+        for key, kind in (("word", str), ("start", (int, float)), ("end", (int, float))):
+            if key not in entry:
+                raise PromptError(f"{where} has no {key!r}")
+            if isinstance(entry[key], bool) or not isinstance(entry[key], kind):
+                raise PromptError(f"{where}: {key!r} must be a {'text' if kind is str else 'number'}")
+        start, end = float(entry["start"]), float(entry["end"])
+        if not (math.isfinite(start) and math.isfinite(end)):
+            raise PromptError(f"{where} has a time that is no number")
+        if end < start or end < before:
+            raise PromptError(f"{where}: its times go backwards ({start:g} to {end:g} s)")
+        before = end
+        if entry["word"].strip():
+            found.append((entry["word"], end))
+    if not found:
+        raise PromptError(f"{what.partition(',')[0]}: there are no words in it")
+    return found
