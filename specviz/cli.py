@@ -133,6 +133,20 @@ def generate(
     draft: Draft = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The text to go on from.")] = None,
     prompts: Prompts = None,
+    text: Annotated[
+        Path | None, typer.Option(help="For retranslate: a text file, revealed --lag words at a time.")
+    ] = None,
+    stream: Annotated[
+        Path | None,
+        typer.Option(
+            help="For retranslate: partial results as JSON lines (text, time, final), or a transcript with "
+            "times (JSON, WebVTT, SRT)."
+        ),
+    ] = None,
+    lag: Annotated[int, typer.Option(help="Words that an update of a text or a transcript brings.")] = 3,
+    language: Annotated[
+        str | None, typer.Option(help="The source's, as en or ja: which words --lag counts.")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Leave the model's chat template out.")] = False,
     set_: Annotated[
         list[str] | None,
@@ -166,8 +180,20 @@ def generate(
     force: Force = False,
 ) -> None:
     """Decode your own prompts with one method; print what happened, write the trace and a page."""
-    if (prompt is None) == (prompts is None):
-        raise PromptError("give either --prompt TEXT or --prompts FILE")
+    given = [
+        name
+        for name, value in (
+            ("--prompt", prompt),
+            ("--prompts", prompts),
+            ("--text", text),
+            ("--stream", stream),
+        )
+        if value is not None
+    ]
+    if len(given) != 1:
+        raise PromptError(
+            "give either --prompt TEXT or --prompts FILE; for retranslate --text or --stream FILE"
+        )
     if record not in ("judged", "all", "dense", "none"):
         raise ParameterError(f"--record is judged, all, dense or none, not {record!r}")
     if out is not None and out.suffix != ".parquet" and out.suffix[1:2].isalpha() and not out.is_dir():
@@ -178,13 +204,20 @@ def generate(
         _writable(file.with_suffix(".html"), force)
     if save_store is not None:
         _writable(save_store, force)
-    entries = _entries(prompt, prompts)
+    streamed = text is not None or stream is not None
+    entries: list[Any] = _streams(text, stream, lag, language) if streamed else _entries(prompt, prompts)
     with _loading():
         from specviz import methods
         from specviz.loop.run import DEFAULT_DRAFT
         from specviz.models.loading import find, load
 
     kind = methods.find(method)
+    if kind.streams != streamed:
+        raise PromptError(
+            f"{method} decodes a source that arrives in updates: give --text or --stream, not {given[0]}"
+            if kind.streams
+            else f"{method} takes a prompt that stands still: give --prompt or --prompts, not {given[0]}"
+        )
     built = kind(**_parameters(kind, set_ or []))
     if (store or save_store) and built.memory is None:
         raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")
@@ -200,7 +233,7 @@ def generate(
         drafter = load(draft, device, dtype) if draft is not None and kind.needs_draft else None
     if store is not None:
         built.load(store, target)
-    for entry in entries if raw else ():
+    for entry in entries if raw and not streamed else ():
         if isinstance(entry.get("prompt"), str):
             entry["prompt"] = target.encode(entry["prompt"], raw=True)
     from specviz.loop import Run
@@ -211,19 +244,23 @@ def generate(
             top_k=top_k, top_p=top_p, seed=seed, record=None if record == "none" else record, out=file,
             force=force,
         )  # fmt: skip
-        texts = sum(len(e.get("turns", [0])) for e in run.prompts)
-        with _progress() as tick:
-            done = 0
-            try:
-                for cycle in run:
-                    if cycle.end is not None:
-                        done += 1
-                        tick(done, texts, method)
-            except KeyboardInterrupt:  # it may come while the bar is drawn, too
-                run.close("interrupted")
+        try:
+            if streamed:
+                _follow(run, target.decode)
+            else:
+                texts = sum(len(e.get("turns", [0])) for e in run.prompts)
+                with _progress() as tick:
+                    done = 0
+                    for cycle in run:
+                        if cycle.end is not None:
+                            done += 1
+                            tick(done, texts, method)
+        except KeyboardInterrupt:  # it may come while something is drawn, too
+            run.close("interrupted")
     trace = run.trace
     assert trace is not None
-    _show(trace, file)
+    if not streamed:
+        _show(trace, file)
     size = trace.run["calibration"]
     calibrated = f", {size['parameter']} {size['value']} by calibration" if size else ""
     print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {dtype}{calibrated}")
@@ -556,6 +593,30 @@ def datastore(
     print(_command("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
 
 
+streams = typer.Typer(help="Make sources that arrive in updates.")
+app.add_typer(streams, name="streams")
+
+
+@streams.command()
+def simulate(
+    text: Annotated[Path, typer.Argument(help="A text file in UTF-8; each line is an utterance.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file of JSON lines to write.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed; the next line has the next one.")] = 0,
+    language: Annotated[str, typer.Option(help="The text's, as en or ja.")] = "en",
+    force: Force = False,
+) -> None:
+    """Make up what a speech recogniser might have guessed while it heard a text."""
+    from specviz.streams import from_file, save_partials, simulate_partials
+
+    _writable(out, force)
+    sources = [list(stream)[-1].text for stream in from_file(text, 10**9, language)]
+    found = [simulate_partials(source, seed + i, language=language) for i, source in enumerate(sources)]
+    save_partials(found, out, force=force)
+    updates = sum(len(list(stream)) for stream in found)
+    print(f"partials: {out} ({len(found)} utterance{'s' * (len(found) != 1)}, {updates} updates)")
+    print(_command("generate", "retranslate", "--stream", out))
+
+
 @app.command()
 def lab(
     folder: Annotated[Path, typer.Argument(help="Where the copy goes; your edits in it stay.")] = Path(
@@ -659,6 +720,66 @@ def _entries(prompt: str | None, file: str | None) -> list[dict[str, Any]]:
     if prompt is None or not prompt.strip():
         raise PromptError("the prompt is empty; give at least one word")
     return [{"prompt": prompt}]
+
+
+def _streams(text: Path | None, stream: Path | None, lag: int, language: str | None) -> list[Any]:
+    """The streams of a text file, of partial results or of a transcript: its ending and first line tell."""
+    from specviz import streams
+
+    if lag < 1:
+        raise ParameterError(f"--lag must be at least 1, got {lag}")
+    if text is not None:
+        return streams.from_file(text, lag, language)
+    assert stream is not None
+    if stream.suffix.lower() in (".json", ".vtt", ".srt"):
+        return [streams.word_timed(stream, lag, language=language)]
+    return streams.from_partials(stream)
+
+
+def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
+    """Print each update as it is decoded, then a table with a line a stream."""
+    from specviz.bench.report import Column, print_table
+    from specviz.streams import follow
+    from specviz.view.picture import visible
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    marks = ("\033[1;4;32m", "\033[0m") if colour else ("[", "]")
+    found: list[list[Any]] = []
+    for u in follow(run, show):
+        if u.stream == len(found):
+            found.append([])
+            entry = run.prompts[u.stream]
+            print(f"{visible(entry['id'] or f'stream {u.stream + 1}')}")
+        found[-1].append(u)
+        new = f"{marks[0]}{visible(u.new)}{marks[1]}" if u.new else ""
+        print(f"{u.update + 1:4}  {visible(u.source)}\n      {visible(u.kept)}{new}")
+        told = [f"{u.erased_tokens} erased"] if u.erased_tokens else []
+        told += [f"{u.hidden} hidden"] if u.hidden else []
+        told += [f"{u.accepted} of {u.drafted} drafted accepted"] if u.drafted else []
+        told += [f"{u.reused} of {u.prompt} rows kept"] + (
+            [f"{1e3 * u.seconds:.1f} ms"] if u.seconds == u.seconds else []
+        )
+        print("      (" + ", ".join(told) + ")", flush=True)
+    rows = []
+    for number, updates in enumerate(found):
+        tokens, seconds = sum(u.tokens for u in updates), sum(u.seconds for u in updates)
+        drafted, accepted = sum(u.drafted for u in updates), sum(u.accepted for u in updates)
+        erased, prompt = sum(u.erased_tokens for u in updates), sum(u.prompt for u in updates)
+        cells = [f"{len(updates)}", f"{tokens:,}", f"{erased:,}"]
+        cells += [
+            f"{accepted / drafted:.2f}" if drafted else "–",
+            f"{sum(u.reused for u in updates) / prompt:.2f}",
+        ]
+        cells += (
+            [f"{1e3 * seconds / len(updates):.1f}", f"{tokens / seconds:,.0f}"]
+            if seconds == seconds
+            else ["–"] * 2
+        )
+        rows.append([visible(run.prompts[number]["id"] or f"stream {number + 1}"), *cells])
+    names = ("updates", "tokens", "erased", "A/D", "rows kept", "ms an update", "tokens/s")
+    if rows:
+        print()
+        print_table(_console(), [Column("stream"), *(Column(name, True) for name in names)], rows)
 
 
 def _bundled() -> dict[str, Path]:

@@ -282,14 +282,14 @@ def test_a_transcript_file_that_is_refused(tmp_path, text, line):
 def test_a_final_result_closes_an_utterance(tmp_path):
     lines = [
         '{"text": "its", "time": 0.5}', "", '{"text": "", "time": 0.5, "final": false}',
-        '{"text": "It is.", "time": 1, "final": true}', '{"text": "next", "time": 2.5}',
+        '{"text": "It is.", "time": 1, "final": true}', '{"text": "next", "time": 0.5}',
     ]  # fmt: skip
     file = tmp_path / "asr.jsonl"
     file.write_text("\n".join(lines), encoding="utf-8-sig")
     for source in (file, str(file), lines, [json.loads(line) for line in lines if line]):
         first, second = from_partials(source)
         assert list(first) == [Update("its", 0.5), Update("", 0.5), Update("It is.", 1.0, True)]
-        assert list(second) == [Update("next", 2.5, True)], "the end of the file ends the last one"
+        assert list(second) == [Update("next", 0.5, True)], "the end of the file ends the last one"
     assert (from_partials(file)[1].id, first.id) == ("asr:2", "utterance:1")
 
 
@@ -309,7 +309,7 @@ def test_a_final_result_closes_an_utterance(tmp_path):
 )
 def test_an_error_names_the_line(tmp_path, bad, line):
     file = tmp_path / "asr.jsonl"
-    file.write_text('{"text": "a", "time": 1, "final": true}\n\n' + bad + "\n")
+    file.write_text('{"text": "a", "time": 1}\n\n' + bad + "\n")
     with pytest.raises(PromptError) as raised:
         from_partials(file)
     assert f"asr.jsonl, {line}" in str(raised.value) and "\n" not in str(raised.value)

@@ -1,7 +1,8 @@
 """What a recogniser guesses while it listens: texts that grow, shrink and are revised, as JSON lines.
 
 A line is ``{"text": ..., "time": ..., "final": ...}``: all that is heard of the utterance so far, when (in
-seconds; may be left out), and whether the utterance is complete. Behind a final one the next begins.
+seconds; may be left out), and whether the utterance is complete. Behind a final one the next begins, on a
+clock of its own if it has one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def from_partials(source: str | Path | Iterable[str | Mapping[str, Any]]) -> lis
     Raises
     ------
     PromptError
-        Naming the line: no JSON, no ``text``, a wrong type, or a time before the one above.
+        Naming the line: no JSON, no ``text``, a wrong type, or a time before the one above in the same utterance.
     """
     if isinstance(source, str | Path):
         name = str(source)
@@ -74,6 +75,7 @@ def from_partials(source: str | Path | Iterable[str | Mapping[str, Any]]) -> lis
         found[-1].append(update)
         if update.last:
             found.append([])
+            clock = -math.inf
     utterances = [u for u in found if u]
     if not utterances:
         raise PromptError(f"{name} has no partial results")

@@ -1,0 +1,89 @@
+"""The command line on sources that arrive in updates."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from specviz import cli
+from specviz.trace import Trace
+
+RUN = ("generate", "retranslate", "--threads", 1)
+TEXT = "Tom reads a book.\nThe baker sells fresh bread.\n"
+
+
+@pytest.fixture
+def say(capsys, tmp_path, monkeypatch):
+    """Run the command line in an empty folder with a text in it; gives (status, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text(TEXT)
+
+    def call(*arguments):
+        status = cli.run([str(a) for a in arguments])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_a_text_update_by_update(say, tmp_path):
+    status, out, err = say(*RUN, "--text", "t.txt", "--lag", 2, "--set", "k=1", "--out", "o")
+    assert status == 0 and not err
+    trace = Trace.open(tmp_path / "o" / "retranslate.parquet")
+    assert [p["id"] for p in trace.run["prompts"]] == ["t:1", "t:2"]
+    lines = out.splitlines()
+    assert lines[:2] == ["t:1", "   1  Tom reads"] and "   3  The baker sells fresh bread." in lines
+    for line, told in zip(lines[2::3], lines[3::3]):
+        if not line.startswith("      "):
+            break
+        assert "rows kept" in told and " ms)" in told
+    assert any("[" in line and not line.startswith("      [") for line in lines), "kept before what is new"
+    assert out.count("1 hidden") == 3, "until a stream's last update"
+    accepted, sent = trace.cycles["accepted"].sum(), (trace.cycles["sent"] - trace.cycles["cut"]).sum()
+    assert (
+        sent
+        and sum(int(line.split(" of ")[0].split()[-1].strip("(")) for line in lines if "drafted" in line)
+        == accepted
+    )
+    assert "ms an update" in out and "page: " in out
+
+
+def test_partials_are_made_and_decoded(say, tmp_path):
+    assert say("streams", "simulate", "t.txt", "--out", "p.jsonl", "--seed", 3)[0] == 0
+    found = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [f["text"] for f in found if f["final"]] == TEXT.splitlines()
+    assert "exists" in say("streams", "simulate", "t.txt", "--out", "p.jsonl")[2]
+    status, out, err = say(*RUN, "--stream", "p.jsonl")
+    assert status == 0 and not err and "p:1\n" in out and "p:2\n" in out
+    assert sum(line[:6].strip().isdecimal() for line in out.splitlines()) == len(found)
+
+
+def test_a_transcript_is_a_stream(say, tmp_path):
+    cue = "WEBVTT\n\n00:01.000 --> 00:02.000\nTom reads \x1b[31m\n\n00:02.000 --> 00:03.000\na book.\n"
+    (tmp_path / "t.vtt").write_text(cue)
+    status, out, _ = say(*RUN, "--stream", "t.vtt", "--lag", 1)
+    assert status == 0 and "Tom reads ⟨U+001B⟩[31m a book." in out and "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            (*RUN, "--prompt", "x"),
+            "retranslate decodes a source that arrives in updates: give --text or --stream",
+        ),
+        ((*RUN, "--prompts", "town"), "not --prompts"),
+        (("generate", "unispec", "--text", "t.txt"), "unispec takes a prompt that stands still"),
+        (("generate", "unispec", "--stream", "t.txt"), "t.txt, line 1 is no JSON"),
+        ((*RUN, "--text", "t.txt", "--stream", "x"), "for retranslate --text or --stream"),
+        (RUN, "for retranslate --text or --stream"),
+        ((*RUN, "--text", "t.txt", "--lag", 0), "--lag must be at least 1, got 0"),
+        ((*RUN, "--text", "none.txt"), "cannot read none.txt"),
+        ((*RUN, "--text", "t.txt", "--set", "beta=2"), "[0, 1]"),
+        (("streams", "simulate", "none.txt", "--out", "p"), "cannot read none.txt"),
+    ],
+)
+def test_what_is_refused_in_one_line(say, tmp_path, arguments, line):
+    status, out, err = say(*arguments)
+    assert status == 2 and not out and line in err and err.count("\n") == 1 and err.startswith("specviz: ")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.txt"]
