@@ -50,7 +50,8 @@ def from_partials(source: str | Path | Iterable[str | Mapping[str, Any]]) -> lis
     Raises
     ------
     PromptError
-        Naming the line: no JSON, no ``text``, a wrong type, or a time before the one above in the same utterance.
+        Naming the line: no JSON, no ``text``, a wrong type, or a time before the one above in the
+        same utterance.
     """
     if isinstance(source, str | Path):
         name = str(source)
