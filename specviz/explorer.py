@@ -1,14 +1,17 @@
-"""The explorer's door: it hands the looking wing the functions that run models."""
+"""The doors of the widgets that decode: they hand the looking wing the functions that run models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import ParameterError, PromptError
 
 if TYPE_CHECKING:
     from .widgets.explore import Explorer
+    from .widgets.live import Interpreter
 
+LANGUAGES = ("German", "Chinese", "Japanese", "Control")  # of the bundled translators
 # What a decode takes beside the method's parameters; a file to write (`out`) would be the same for each.
 OPTIONS = (
     "max_new_tokens", "temperature", "top_k", "top_p", "seed", "record", "device", "dtype",
@@ -93,6 +96,70 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
         title=f"Explore {kind.title or method}",
         show=target.decode,
     )
+
+
+def live(
+    model: Any,
+    target_language: str = "German",
+    *,
+    languages: Sequence[str] = LANGUAGES,
+    source: str = "",
+    **options: Any,
+) -> Interpreter:
+    """Type a source and see its translation beneath it, written anew at each word: a widget.
+
+    Parameters
+    ----------
+    model : str, path, transformers model or specviz model
+        As in `specviz.generate`; loaded once.
+    target_language : str
+        What it is translated into.
+    languages : sequence of str
+        What can be chosen instead; the prompt's template names them.
+    source : str
+        What stands in the box at first.
+    **options
+        Settings of ``retranslate``, by name; and of what `specviz.generate` takes ``max_new_tokens``,
+        ``temperature``, ``top_k``, ``top_p``, ``seed``, ``record``, ``device`` and ``dtype``.
+
+    Returns
+    -------
+    Interpreter
+        Decodes in a thread, always the newest text; its ``traces`` hold the runs that have ended.
+
+    Raises
+    ------
+    ParameterError, ModelError
+        Before any decode, with one line that says what to do.
+    """
+    from .loop.run import Run, ready
+    from .methods import find, near
+    from .widgets.live import SETTINGS, Interpreter
+
+    kind = find("retranslate")
+    own = {p.name: p for p in kind.parameters}
+    for name in options:
+        if name not in own and name not in OPTIONS:
+            raise ParameterError(f"live takes no {name!r}" + near(name, [*own, *OPTIONS], ""))
+    values = {name: value for name, value in options.items() if name in own}
+    built = kind(**values, target_language=target_language)
+    given = {name: value for name, value in options.items() if name not in own}
+    where = {name: given.pop(name) for name in ("device", "dtype") if name in given}
+    target = ready(model, where.get("device"), where.get("dtype"))
+
+    def decode(stream: Any, **moved: Any) -> Run:
+        return Run(target, stream, "retranslate", **given, **(values | moved))
+
+    widget = Interpreter(
+        decode,
+        target.decode,
+        {name: getattr(built, name) for name in SETTINGS},
+        own["mode"].choices,
+        list(dict.fromkeys([target_language, *languages])),
+        title=f"{target.name}, live",
+    )
+    widget.source = source
+    return widget
 
 
 def _named(model: Any, variable: str) -> str:

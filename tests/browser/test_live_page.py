@@ -1,0 +1,137 @@
+"""The live widget in a browser, its kernel pretended: what it sends while one types, and what it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)")
+pytest.importorskip("anywidget", reason="needs the lab extra")
+
+from specviz.widgets import assets
+
+STATE = {
+    "title": "town, live", "source": "", "mode": "ssbd", "beta": 0.2, "k": 2, "target_language": "German",
+    "modes": ["rt", "ssbd", "cd"], "languages": ["German", "Chinese", "Japanese"], "shown": {}, "figures": {},
+    "error": "", "theme": "auto",
+}  # fmt: skip
+STAGE = """async ([source, style, state]) => {
+  const heard = {};
+  document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
+  window.sent = [];
+  window.saved = [];
+  window.model = {
+    get: (name) => state[name],
+    set: (name, value) => {
+      state[name] = value;
+      window.changed = name;
+      for (const act of heard[`change:${name}`] ?? []) act();
+    },
+    on: (name, act) => (heard[name] ??= []).push(act), off: () => {},
+    save_changes: () => window.saved.push([window.changed, state[window.changed]]),
+    send: (message) => window.sent.push(message),
+  };
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  (await import(url)).default.render({ model: window.model, el: document.body });
+}"""
+HOSTILE = "<img src=x onerror=alert(1)>"
+SHOWN = {
+    "kept": "Die Bäckerin verkauft ",
+    "new": "frisches Brot",
+    "erased": f"Brötchen {HOSTILE}",
+    "hidden": 2,
+}
+FIGURES = {
+    "exactness": "lossy", "ms": 12.3, "updates": 4, "skipped": 1, "erased": 3, "all_erased": 9, "drafted": 12,
+    "accepted": 9, "all_drafted": 40, "all_accepted": 30, "reused": 19, "prompt": 24, "tokens": 15,
+}  # fmt: skip
+
+
+@pytest.fixture
+def stage(open_page: Any) -> Any:
+    def staged(dark: bool = False, **more: Any) -> Any:
+        page = open_page(dark, viewport={"width": 1000, "height": 720})
+        page.goto("data:text/html,<!doctype html><html lang=en><title>live</title><body style='margin:0'>")
+        page.evaluate(STAGE, [assets.script("live"), assets.style("live"), STATE | more])
+        return page
+
+    return staged
+
+
+def sources(page: Any) -> list[str]:
+    return [value for name, value in page.evaluate("window.saved") if name == "source"]
+
+
+def test_words_are_sent_as_they_end(stage):
+    page = stage()
+    box = page.locator("textarea")
+    box.press_sequentially("Tom reads a", delay=5)
+    assert sources(page) == ["Tom ", "Tom reads "]
+    page.wait_for_function("window.saved.length === 3")  # a pause sends the word that is not at its end
+    box.press_sequentially(" book. ")
+    assert sources(page)[2:] == ["Tom reads a", "Tom reads a ", "Tom reads a book. "]
+    box.press("Escape")
+    assert box.input_value() == "" and sources(page)[-1] == ""
+    box.press_sequentially("今日", delay=5)
+    assert sources(page)[-2:] == ["今", "今日"], "a script without spaces sends each letter"
+    page.get_by_role("button", name="Done").click()
+    assert page.evaluate("window.sent") == [{"do": "finish"}]
+
+
+def test_a_text_types_itself(stage):
+    page = stage()
+    box = page.locator("textarea")
+    box.fill("Tom reads a book.")
+    box.press("Control+Enter")
+    page.wait_for_function("window.sent.length === 1")
+    found = sources(page)
+    assert found[found.index("") + 1 :] == ["Tom", "Tom reads", "Tom reads a", "Tom reads a book."]
+    assert (
+        page.get_by_role("button", name="▶ Type it").is_visible() and box.input_value() == "Tom reads a book."
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_kept_new_erased_and_masked_are_told_apart(stage, axe, shoot, dark):
+    page = stage(dark, source="The baker sells fresh bread")
+    page.evaluate(
+        "([s, f]) => { window.model.set('shown', s); window.model.set('figures', f); }", [SHOWN, FIGURES]
+    )
+    out = page.locator(".out")
+    assert out.inner_text() == "Die Bäckerin verkauft frisches Brot ▒▒"
+    assert out.locator("ins").inner_text() == "frisches Brot"
+    assert page.locator(".gone del").inner_text() == SHOWN["erased"], "as text, not as an element"
+    weight = lambda selector: page.locator(selector).evaluate("(n) => getComputedStyle(n).fontWeight")
+    assert weight(".out ins") > weight(".out span"), "not by colour alone"
+    told = page.locator(".figures").inner_text()
+    for words in (
+        "12.3 ms",
+        "0.75",
+        "9 of 12 drafted",
+        "0.75 over all",
+        "3 tokens",
+        "19 of 24",
+        "1 overtaken",
+    ):
+        assert words in told
+    assert page.locator(".badge.lossy").inner_text() == "lossy"
+    page.wait_for_function("document.querySelector('[aria-live]').textContent.startsWith('Die Bäckerin')")
+    shoot(page, f"live-{'dark' if dark else 'light'}")
+    assert axe(page, ".live") == []
+
+
+def test_settings_go_to_python_and_come_from_it(stage):
+    page = stage()
+    beta, k = page.get_by_label("β"), page.get_by_label("mask k")
+    assert beta.input_value() == "0.2" and k.input_value() == "2"
+    beta.evaluate(
+        "(n) => { n.value = 0.5; n.dispatchEvent(new Event('input')); n.dispatchEvent(new Event('change')); }"
+    )
+    page.get_by_label("into").select_option("Japanese")
+    page.get_by_label("mode").select_option("cd")
+    assert page.evaluate("window.saved") == [["beta", 0.5], ["target_language", "Japanese"], ["mode", "cd"]]
+    said = {"k": 40, "error": "<b>no</b> room", "target_language": "Control"}
+    page.evaluate("(said) => { for (const name in said) window.model.set(name, said[name]); }", said)
+    assert k.input_value() == "40" and page.get_by_label("into").input_value() == "Control"
+    assert page.get_by_role("alert").inner_text() == "<b>no</b> room"
