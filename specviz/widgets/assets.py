@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -11,10 +12,16 @@ def names() -> list[str]:
     return sorted(f.name for f in files("specviz.widgets").iterdir() if f.name.endswith((".js", ".css")))
 
 
+# A comment's line, a line's indentation, a comment behind code. The last has no quotation mark in it, so it
+# is no part of a string; and no template goes over a line's end (the tests see to it).
+UNSENT = re.compile(r"""^\t*(?://.*)?|(?<=[;{},)\]]) // [^"'`\n]*$""", re.MULTILINE)
+
+
 @cache
 def text(name: str) -> str:
-    """One file of the front-end."""
-    return files("specviz.widgets").joinpath(name).read_text(encoding="utf8")
+    """One file of the front-end as it is sent: without comments and indentation, its lines' numbers kept."""
+    whole = files("specviz.widgets").joinpath(name).read_text(encoding="utf8")
+    return UNSENT.sub("", whole) if name.endswith(".js") else whole
 
 
 BEFORE = {"player": ("tree.js",)}  # what a view's own text is built on, beside `shared.js`

@@ -73,6 +73,24 @@ SIGNALS = (
     ("score", "score", "the score by which the method ranked the node"),
 )
 
+# The player's keys, as its list shows them.
+KEYS = (
+    ("← →", "the previous or next cycle"),
+    ("Shift+← Shift+→", "one phase: draft, verify, commit"),
+    ("↑ ↓", "the previous or next node of the draft"),
+    ("space", "play or pause"),
+    ("Home End", "the prefill, the last cycle"),
+    ("S", "steps: whole cycles, or their three phases"),
+    ("G", "growth: the draft level by level, then what was cut"),
+    ("Z", "a large tree at full size, or fitted to its lane"),
+    ("M", "predict mode: guess before the verdict is shown"),
+    ("Enter", "predict mode: this node will survive, or not"),
+    ("R", "predict mode: reveal the verdict"),
+    ("[ ]", "the previous or next prompt"),
+    ("P", "projector: everything larger"),
+    ("?", "this list; Escape closes it"),
+)
+
 # What a run that says nothing about its method does; lines as in `Method.pseudocode`.
 LOOP = (
     ("", "repeat until the text ends:"),
@@ -157,6 +175,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "words": words,
         "kinds": KINDS_SENT,
         "signals": SIGNALS,
+        "keys": KEYS,
         "fates": FATES,
         "short": SHORT,
         "prompts": _prompts(one),

@@ -6,24 +6,22 @@ const number = (v) => (Number.isInteger(v) ? String(v) : String(+v.toPrecision(4
 // A symbol with its subscript: α_FB.
 function symbol(text) {
 	const [letter, below] = text.split("_");
-	return text ? h("i", {}, ` ${letter}`, below ? h("sub", {}, below) : "") : "";
+	return text ? h("i", ` ${letter}`, below ? h("sub", below) : "") : "";
 }
 
 // A number as a column wants it: its digits, and what stands behind it.
 const shape = (v, [digits, unit]) => v.toFixed(digits) + unit;
 
 function render({ model, el }) {
-	const root = h("div", { class: "sv explore", role: "group", "aria-label": "explorer" });
-	const button = (text, title, act) => press(text, title, act, { "aria-label": null });
+	const root = h("div.sv.explore", { role: "group", "aria-label": "explorer" });
 	const ask = (what, more) => model.send({ do: what, ...more });
 	const parameters = model.get("parameters");
 
 	// ---- controls
 	const fields = new Map();
-	const controls = h("div", { class: "fields" }, ...parameters.map((p) => field(p)));
+	const controls = h("div.fields", ...parameters.map((p) => field(p)));
 	function change(name, value) {
-		model.set("values", { ...model.get("values"), [name]: value });
-		model.save_changes();
+		share(model, { values: { ...model.get("values"), [name]: value } });
 	}
 	// A slider that is dragged looks its answers up in a table that Python makes once for the others' settings;
 	// what was dragged to is told when it is let go.
@@ -50,11 +48,11 @@ function render({ model, el }) {
 		drawAnswer(entry.answer);
 	}
 	function field(p) {
-		const id = `f${Math.random().toString(36).slice(2)}`;
-		const label = h("label", { for: id }, h("b", {}, p.name), symbol(p.symbol));
+		const id = unique();
+		const label = h("label", { for: id }, h("b", p.name), symbol(p.symbol));
 		const range = p.choices.length ? p.choices.join(", ") : "low" in p ? `${number(p.low)} to ${p.open ? "more than " : ""}${number(p.high)}` : "on or off";
 		const hint = h("small", { id: `${id}h` }, `${p.meaning} Default ${p.default}; ${range}${p.unit ? ` ${p.unit}` : ""}.`);
-		const chip = h("span", { class: "chip" });
+		const chip = h("span.chip");
 		let inputs;
 		if (p.kind === "bool") {
 			const box = h("input", { type: "checkbox", id, "aria-describedby": `${id}h` });
@@ -82,13 +80,13 @@ function render({ model, el }) {
 		const reset = button("↺", `${p.name}: back to ${p.default}`, () => { change(p.name, p.default); inputs.put(p.default); });
 		reset.setAttribute("aria-label", `${p.name}: back to the default`);
 		fields.set(p.name, { ...inputs, chip });
-		return h("div", { class: "field" }, label, h("div", { class: "set" }, ...inputs.nodes, h("span", { class: "unit" }, p.unit), reset), chip, hint);
+		return h("div.field", label, h("div.set", ...inputs.nodes, h("span.unit", p.unit), reset), chip, hint);
 	}
 
 	// ---- the rest
-	const answerLine = h("p", { class: "answer", "aria-live": "polite" });
-	const code = h("code", { class: "code", tabindex: "0", "aria-label": "these settings as code" });
-	const copied = h("span", { class: "soft", "aria-live": "polite" });
+	const answerLine = h("p.answer", { "aria-live": "polite" });
+	const code = h("code.code", { tabindex: "0", "aria-label": "these settings as code" });
+	const copied = h("span.soft", { "aria-live": "polite" });
 	const copy = button("Copy", "copy the line of code", async () => {
 		try { await navigator.clipboard.writeText(model.get("code")); copied.textContent = "copied"; }
 		catch { getSelection().selectAllChildren(code); copied.textContent = "marked: press Ctrl C"; }
@@ -100,15 +98,15 @@ function render({ model, el }) {
 	const cancel = button("■ Cancel", "stop after the current cycle; the trace so far is kept", () => ask("cancel"));
 	const race = button("Race all results", "the results side by side, at true relative speed", () => ask("race"));
 	const bar = h("progress", { max: 1, value: 0, "aria-label": "tokens so far" });
-	const state = h("span", { class: "soft state" });
-	const growing = h("p", { class: "growing", dir: "auto" });
-	const error = h("p", { class: "error", role: "alert" });
-	const live = h("p", { class: "unseen", "aria-live": "polite" });
-	const table = h("div", { class: "scroll" });
+	const state = h("span.soft.state");
+	const growing = h("p.growing", { dir: "auto" });
+	const error = h("p.error", { role: "alert" });
+	const live = h("p.unseen", { "aria-live": "polite" });
+	const table = h("div.scroll");
 	root.append(
-		h("div", { class: "head" }, h("strong", {}, model.get("title"))), controls, answerLine,
-		h("div", { class: "line" }, code, copy, copied),
-		h("div", { class: "buttons" }, run, model.get("baseline") ? base : "", cancel, race, bar, state),
+		h("div.head", h("strong", model.get("title"))), controls, answerLine,
+		h("div.line", code, copy, copied),
+		h("div.buttons", run, model.get("baseline") ? base : "", cancel, race, bar, state),
 		error, growing, table, live);
 	el.append(root);
 
@@ -136,7 +134,7 @@ function render({ model, el }) {
 	function drawTable() {
 		const rows = model.get("rows");
 		race.disabled = rows.length < 2;
-		if (!rows.length) { table.replaceChildren(h("p", { class: "soft" }, "Nothing has run yet: move the sliders and press Decode.")); return; }
+		if (!rows.length) { table.replaceChildren(h("p.soft", "Nothing has run yet: move the sliders and press Decode.")); return; }
 		const names = parameters.map((p) => p.name);
 		const columns = model.get("columns").filter(([key]) => rows.some((row) => row[key] !== null && row[key] !== undefined));
 		const head = ["", "method", "", ...names, ...columns.map((c) => c[1]), "text is"];
@@ -146,15 +144,14 @@ function render({ model, el }) {
 			const open = button("Player", `step through run ${row.run}`, () => ask("play", { run: row.run }));
 			open.setAttribute("aria-label", `open run ${row.run} in the player`);
 			const use = row.method === model.get("method") ? button("Use", `move the sliders to run ${row.run}`, () => ask("use", { run: row.run })) : "";
-			const badge = { exact: "yes", "exact up to ties": "ties" }[row.exactness] ?? "lossy";
 			const same = row.same_text === true ? " = baseline's" : row.same_text === false ? " ≠ baseline's" : "";
 			return h("tr", { class: row.run === model.get("chosen") ? "chosen" : "" },
-				h("td", { class: "n" }, `${row.run}${row.complete ? "" : " ✂"}`), h("th", { scope: "row" }, row.method), h("td", { class: "acts" }, open, use),
-				...names.map((name) => h("td", { class: "n" }, shown(row[name]))),
-				...columns.map(([key, , form]) => h("td", { class: "n" }, row[key] === null || row[key] === undefined ? "–" : shape(row[key], form))),
-				h("td", { class: "is" }, h("span", { class: `badge ${badge}` }, row.exactness || "not said"), same, row.complete ? "" : h("small", {}, " cut off")));
+				h("td.n", `${row.run}${row.complete ? "" : " ✂"}`), h("th", { scope: "row" }, row.method), h("td.acts", open, use),
+				...names.map((name) => h("td.n", shown(row[name]))),
+				...columns.map(([key, , form]) => h("td.n", row[key] === null || row[key] === undefined ? "–" : shape(row[key], form))),
+				h("td.is", exactness(row.exactness), same, row.complete ? "" : h("small", " cut off")));
 		});
-		table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, ...head.map((word) => h("th", { scope: "col", title: titles.get(word) ?? "" }, word)))), h("tbody", {}, ...body)));
+		table.replaceChildren(h("table", h("thead", h("tr", ...head.map((word) => h("th", { scope: "col", title: titles.get(word) ?? "" }, word)))), h("tbody", ...body)));
 	}
 
 	// What a saved trace says about the current settings: Python's answer, with how sure it is.
@@ -169,7 +166,7 @@ function render({ model, el }) {
 		answerLine.replaceChildren();
 		if (!told.run) return;
 		if (!told.badge) answerLine.append(`These are run ${told.run}'s settings.`);
-		else if (told.text) answerLine.append(badge(told.badge), ` With ${told.words}, run ${told.run} would have taken ${told.text}. `, h("span", { class: "soft" }, told.why));
+		else if (told.text) answerLine.append(badge(told.badge), ` With ${told.words}, run ${told.run} would have taken ${told.text}. `, h("span.soft", told.why));
 		else answerLine.append(badge(told.badge), ` ${told.words}: ${told.why}. `, again());
 	}
 	const badge = (word) => h("span", { class: `badge how ${word.replaceAll(" ", "-")}` }, word);

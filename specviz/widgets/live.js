@@ -6,21 +6,20 @@ const TYPED = 260; // ms a word when the box types by itself
 const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}]$/u; // a script without spaces: every letter goes
 
 function render({ model, el }) {
-	const root = h("div", { class: "sv live", role: "group", "aria-label": "live translation" });
+	const root = h("div.sv.live", { role: "group", "aria-label": "live translation" });
 	const box = h("textarea", { rows: 2, dir: "auto", spellcheck: "false", "aria-label": "source: type or paste", placeholder: "Type or paste a sentence …" });
-	const lane = h("p", { class: "out", dir: "auto", tabindex: "0", role: "region", "aria-label": "translation" });
-	const gone = h("p", { class: "gone", dir: "auto" });
-	const figures = h("dl", { class: "figures" });
-	const error = h("p", { class: "error", role: "alert" });
-	const spoken = h("p", { class: "unseen", "aria-live": "polite" });
-	const badge = h("span", { class: "badge" });
+	const lane = h("p.out", { dir: "auto", tabindex: "0", role: "region", "aria-label": "translation" });
+	const gone = h("p.gone", { dir: "auto" });
+	const figures = h("dl.figures");
+	const error = h("p.error", { role: "alert" });
+	const spoken = h("p.unseen", { "aria-live": "polite" });
+	const sure = h("span");
 	let timer = 0, typing = 0, sayer = 0;
 
 	// ---- the box
 	function send(text) {
 		if (model.get("source") === text) return;
-		model.set("source", text);
-		model.save_changes();
+		share(model, { source: text });
 	}
 	function typed(event) {
 		clearTimeout(timer);
@@ -48,67 +47,65 @@ function render({ model, el }) {
 	}
 	box.addEventListener("input", (event) => { stop(); typed(event); });
 	box.addEventListener("compositionend", () => typed());
-	const self = press("▶ Type it", "the text types itself, word by word (Ctrl Enter)", retype, { "aria-label": null, class: "main" });
-	const done = press("Done", "the source is complete: what is masked is shown (Enter twice)", () => { clearTimeout(timer); send(box.value); model.send({ do: "finish" }); }, { "aria-label": null });
-	const clear = press("Clear", "begin anew (Escape)", () => { stop(); clearTimeout(timer); box.value = ""; send(""); box.focus(); }, { "aria-label": null });
+	const self = button("▶ Type it", "the text types itself, word by word (Ctrl Enter)", retype, { class: "main" });
+	const done = button("Done", "the source is complete: what is masked is shown (Enter twice)", () => { clearTimeout(timer); send(box.value); model.send({ do: "finish" }); });
+	const clear = button("Clear", "begin anew (Escape)", () => { stop(); clearTimeout(timer); box.value = ""; send(""); box.focus(); });
 
 	// ---- the settings
-	function change(name, value) { model.set(name, value); model.save_changes(); }
+	const change = (name, value) => share(model, { [name]: value });
 	const puts = [];
 	function number(name, sign, high, step, title) {
-		const id = `l${Math.random().toString(36).slice(2)}`, told = h("output", { for: id });
+		const id = unique(), told = h("output", { for: id });
 		const slide = h("input", { type: "range", id, min: 0, max: high, step });
 		slide.addEventListener("input", () => { told.textContent = slide.value; });
 		slide.addEventListener("change", () => change(name, +slide.value));
 		const put = () => { const value = model.get(name); slide.max = Math.max(high, value); slide.value = value; told.textContent = String(value); };
 		puts.push([name, put]);
-		return h("span", { class: "set", title }, h("label", { for: id }, sign), slide, told);
+		return h("span.set", { title }, h("label", { for: id }, sign), slide, told);
 	}
 	function choice(name, word, values, title) {
 		const own = model.get(values);
-		const select = h("select", {}, ...own.map((value) => h("option", { value }, value)));
+		const select = h("select", ...own.map((value) => h("option", { value }, value)));
 		select.addEventListener("change", () => change(name, select.value));
 		puts.push([name, () => {
 			const value = model.get(name);
 			if (![...select.options].some((o) => o.value === value)) select.append(h("option", { value }, value));
 			select.value = value;
 		}]);
-		return h("label", { class: "set", title }, `${word} `, select);
+		return h("label.set", { title }, `${word} `, select);
 	}
-	const settings = h("div", { class: "controls" },
+	const settings = h("div.controls", {},
 		choice("target_language", "into", "languages", "the output's language"),
 		choice("mode", "mode", "modes", "rt writes each update from scratch, ssbd verifies the output before, cd goes on behind it"),
 		number("beta", "β", 1, 0.05, "how much verification favours the draft (ssbd); from 0.5 on nothing is taken back"),
 		number("k", "mask k", 10, 1, "last tokens that are not shown until the source is complete"));
 
 	root.append(
-		h("div", { class: "head" }, h("strong", {}, model.get("title")), badge), settings, box,
-		h("div", { class: "controls" }, self, done, clear), lane, gone, error, figures,
-		h("div", { class: "legend" }, h("span", {}, h("ins", {}, "new"), " in this update"), h("span", {}, h("del", {}, "erased"), " by it"), h("span", {}, h("b", { class: "mask" }, "▒"), " masked"), h("span", {}, "all else was kept")), spoken);
+		h("div.head", h("strong", model.get("title")), sure), settings, box,
+		h("div.controls", self, done, clear), lane, gone, error, figures,
+		h("div.legend", h("span", h("ins", "new"), " in this update"), h("span", h("del", "erased"), " by it"), h("span", h("b.mask", "▒"), " masked"), h("span", "all else was kept")), spoken);
 	el.append(root);
 
 	// ---- what Python says
 	function draw() {
 		const { kept = "", new: fresh = "", erased = "", hidden = 0 } = model.get("shown");
-		lane.replaceChildren(h("span", {}, kept), fresh ? h("ins", {}, fresh) : "", hidden ? h("b", { class: "mask", title: count(hidden, "masked token") }, " " + "▒".repeat(Math.min(hidden, 12))) : "");
-		gone.replaceChildren(erased ? h("del", {}, erased) : "");
+		lane.replaceChildren(h("span", kept), fresh ? h("ins", fresh) : "", hidden ? h("b.mask", { title: count(hidden, "masked token") }, " " + "▒".repeat(Math.min(hidden, 12))) : "");
+		gone.replaceChildren(erased ? h("del", erased) : "");
 		clearTimeout(sayer); // a screen reader hears it when the typing rests
 		sayer = setTimeout(() => { spoken.textContent = kept + fresh; }, 1200);
 	}
 	function rate(part, whole) { return whole ? (part / whole).toFixed(2) : "–"; }
 	function drawFigures() {
 		const f = model.get("figures"), known = f.updates > 0;
-		badge.hidden = !known;
-		badge.textContent = f.exactness ?? "";
-		badge.className = `badge ${{ exact: "yes", "exact up to ties": "ties" }[f.exactness] ?? "lossy"}`;
+		sure.replaceChildren(known ? exactness(f.exactness) : "");
 		const rows = !known ? [] : [
 			["this update", f.ms === null ? "–" : ms(f.ms / 1e3), `for ${count(f.tokens, "token")}`],
 			["A/D", rate(f.accepted, f.drafted), `${f.accepted} of ${f.drafted} drafted; ${rate(f.all_accepted, f.all_drafted)} over all`],
 			["erased", count(f.erased, "token"), `${f.all_erased} over all`],
-			["cache rows kept", `${f.reused} of ${f.prompt}`, h("span", { class: "bar", role: "presentation" }, h("i", { style: `width:${(100 * f.reused) / f.prompt}%` }))],
+			["cache rows kept", `${f.reused} of ${f.prompt}`, h("span.bar", { role: "presentation" }, h("i", { style: `width:${(100 * f.reused) / f.prompt}%` }))],
 			["updates", String(f.updates), f.skipped ? `${f.skipped} overtaken by newer text` : "none overtaken"],
 		];
-		figures.replaceChildren(...rows.map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("small", {}, more)))));
+		figures.replaceChildren(...rows.map(([name, value, more]) => h("div", h("dt", name), h("dd", h("b", value), h("small", more)))));
 	}
 	function drawError() { error.textContent = model.get("error"); }
 	function drawSource() { if (!typing && document.activeElement !== box && box.value !== model.get("source")) box.value = model.get("source"); }

@@ -5,22 +5,6 @@ const PHASES = ["draft", "verify", "commit"];
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
 const COLUMNS = 600; // of the overview
 const WINDOW = 80; // tokens of the text that come and go at once
-const PLAYER_KEYS = [
-	["← →", "the previous or next cycle"],
-	["Shift+← Shift+→", "one phase: draft, verify, commit"],
-	["↑ ↓", "the previous or next node of the draft"],
-	["space", "play or pause"],
-	["Home End", "the prefill, the last cycle"],
-	["S", "steps: whole cycles, or their three phases"],
-	["G", "growth: the draft level by level, then what was cut"],
-	["Z", "a large tree at full size, or fitted to its lane"],
-	["M", "predict mode: guess before the verdict is shown"],
-	["Enter", "predict mode: this node will survive, or not"],
-	["R", "predict mode: reveal the verdict"],
-	["[ ]", "the previous or next prompt"],
-	["P", "projector: everything larger"],
-	["?", "this list; Escape closes it"],
-];
 
 // A token in a sentence; isolated, so that a right-to-left one does not reorder the words around it.
 const quote = (text) => `‘\u2068${text === "" ? "∅" : shownToken(text)}\u2069’`;
@@ -295,8 +279,8 @@ class TextLane {
 		this.rows = [];
 		this.earlier = h("button", { type: "button", class: "earlier", hidden: "" });
 		this.body = h("span");
-		this.caret = h("span", { class: "caret", "aria-hidden": "true" });
-		this.node = h("div", { class: "text", dir: "auto", tabindex: "0", role: "region", "aria-label": "the text so far; click a token to go to its cycle" }, this.earlier, this.body, this.caret);
+		this.caret = h("span.caret", { "aria-hidden": "true" });
+		this.node = h("div.text", { dir: "auto", tabindex: "0", role: "region", "aria-label": "the text so far; click a token to go to its cycle" }, this.earlier, this.body, this.caret);
 		this.earlier.addEventListener("click", () => { this.all = true; this.draw(this.cycle, this.phase, this.first); });
 		this.body.addEventListener("click", (event) => {
 			const index = [...this.body.children].indexOf(event.target.closest(".t"));
@@ -335,7 +319,7 @@ class TextLane {
 		// a character that is still incomplete
 		this.open?.remove();
 		const last = rows[rows.length - 1], by = this.record.a.out_by;
-		if (last !== undefined && by[last] !== last) this.body.after(this.open = h("span", { class: "soft", title: "a character that the next token completes" }, "◌"));
+		if (last !== undefined && by[last] !== last) this.body.after(this.open = h("span.soft", { title: "a character that the next token completes" }, "◌"));
 	}
 	toEnd() { this.node.scrollTop = 1e9; }
 	token(row) {
@@ -343,7 +327,7 @@ class TextLane {
 		const text = this.record.outText(row);
 		const word = text.replace(/^ /, ""), space = word === text ? "" : " ";
 		const node = h("span", { class: `t ${kind.name}${text === "" ? " part" : ""}`, title: `${kind.word}: ${kind.meaning}; cycle ${a.cycle[this.born[row]]}${a.out_p ? `, p = ${prob(a.out_p[row])}` : ""}` });
-		node.append(space, kind.mark && text !== "" ? h("sup", {}, kind.mark) : "", ...spaced(word));
+		node.append(space, kind.mark && text !== "" ? h("sup", kind.mark) : "", ...spaced(word));
 		return node;
 	}
 }
@@ -351,7 +335,7 @@ class TextLane {
 // Text with line breaks and lost spaces made visible.
 function spaced(text) {
 	return text.split(/(\n|^ +$| {2,})/).filter(Boolean).map((part) =>
-		part === "\n" ? [h("i", { class: "sign" }, "⏎"), "\n"] : /^ +$/.test(part) ? h("i", { class: "sign" }, "␣".repeat(part.length)) : part).flat();
+		part === "\n" ? [h("i.sign", "⏎"), "\n"] : /^ +$/.test(part) ? h("i.sign", "␣".repeat(part.length)) : part).flat();
 }
 
 // ---------------------------------------------------------------- why, and what else there was
@@ -359,12 +343,12 @@ function spaced(text) {
 class WhyLane {
 	constructor(record) {
 		this.record = record;
-		this.word = h("span", { class: "word" });
-		this.fate = h("span", { class: "fate" });
-		this.sentence = h("p", { class: "why" });
-		this.drafter = h("div", { class: "tops" }), this.target = h("div", { class: "tops" });
+		this.word = h("span.word");
+		this.fate = h("span.fate");
+		this.sentence = h("p.why");
+		this.drafter = h("div.tops"), this.target = h("div.tops");
 		this.node = lane("whys", "Why", [this.word, this.fate], this.sentence,
-			h("div", { class: "both" }, h("div", {}, h("h4", {}, "the drafter's candidates"), this.drafter), h("div", {}, h("h4", {}, "the target's candidates"), this.target)));
+			h("div.both", h("div", h("h4", "the drafter's candidates"), this.drafter), h("div", h("h4", "the target's candidates"), this.target)));
 	}
 	draw(cycle, i, phase, stage) {
 		this.stage = stage;
@@ -396,15 +380,15 @@ class WhyLane {
 		this.fill(this.target, judged, token, revealed && !extra ? cycle.value("p", i) : undefined, revealed ? cycle.value("rank", i) : undefined, revealed ? "the target predicted nothing here" : "shown with the verdict");
 	}
 	fill(node, list, token, own, rank, none) {
-		if (!list) { node.replaceChildren(h("p", { class: "soft" }, "on their way …")); return; }
-		if (!list.length) { node.replaceChildren(h("p", { class: "soft" }, none)); return; }
+		if (!list) { node.replaceChildren(h("p.soft", "on their way …")); return; }
+		if (!list.length) { node.replaceChildren(h("p.soft", none)); return; }
 		const rows = list.map(([id, p], k) => [k + 1, id, p]);
 		if (!list.some(([id]) => id === token) && known(own)) rows.push([rank >= 0 ? rank + 1 : "", token, own]);
 		const there = [...node.querySelectorAll(".top")];
 		rows.forEach(([place, id, p], k) => {
 			let row = there[k];
 			if (!row) {
-				row = h("div", { class: "top" }, h("span", { class: "place" }), h("bdi"), h("span", { class: "meter" }, h("i")), h("span", { class: "number" }));
+				row = h("div.top", h("span.place"), h("bdi"), h("span.meter", h("i")), h("span.number"));
 				node.append(row);
 			}
 			row.classList.toggle("own", id === token);
@@ -425,12 +409,12 @@ class WhyLane {
 class TimeLane {
 	constructor(record) {
 		this.record = record;
-		this.said = h("span", { class: "soft" });
+		this.said = h("span.soft");
 		this.bars = record.header.words.phase.map((name) => h("i", { class: name }));
-		this.passes = h("div", { class: "passes" });
-		this.legend = h("div", { class: "legend" });
-		this.node = lane("time", "Time", [this.said], h("div", { class: "bar" }, ...this.bars), this.passes, this.legend);
-		this.parts = record.header.words.phase.map((name) => h("span", {}, h("i", { class: name }), h("span")));
+		this.passes = h("div.passes");
+		this.legend = h("div.legend");
+		this.node = lane("time", "Time", [this.said], h("div.bar", ...this.bars), this.passes, this.legend);
+		this.parts = record.header.words.phase.map((name) => h("span", h("i", { class: name }), h("span")));
 		this.legend.append(...this.parts);
 	}
 	// The scale of a prompt: most cycles fit; a longer one is cut off and says so.
@@ -473,10 +457,10 @@ class TimeLane {
 class CacheLane {
 	constructor(record) {
 		this.record = record;
-		this.said = h("span", { class: "soft" });
-		this.old = h("div", { class: "old" }, h("span"));
-		this.rows = h("div", { class: "rows" });
-		this.node = lane("cache", "KV rows of the target", [this.said], h("div", { class: "strip" }, this.old, this.rows));
+		this.said = h("span.soft");
+		this.old = h("div.old", h("span"));
+		this.rows = h("div.rows");
+		this.node = lane("cache", "KV rows of the target", [this.said], h("div.strip", this.old, this.rows));
 	}
 	draw(cycle, phase) {
 		const fed = targetTokens(cycle);
@@ -510,7 +494,7 @@ class CacheLane {
 class CodeLane {
 	constructor(record) {
 		this.lines = record.header.loop;
-		this.items = this.lines.map(([, line]) => h("li", { style: `--indent:${line.search(/\S|$/)}` }, h("code", {}, line.trim().replace(/ {2,}/g, "  "))));
+		this.items = this.lines.map(([, line]) => h("li", { style: `--indent:${line.search(/\S|$/)}` }, h("code", line.trim().replace(/ {2,}/g, "  "))));
 		const title = `The loop of ${record.header.run.pseudocode?.length ? record.header.run.method : "every method"}`;
 		this.list = h("ol", { tabindex: "0", "aria-label": title }, ...this.items);
 		this.node = lane("code", title, [], this.list);
@@ -548,12 +532,12 @@ class CodeLane {
 class Overview {
 	constructor(record, seek) {
 		this.record = record;
-		this.sent = s("path", { class: "sent" }), this.kept = s("path", { class: "kept" });
+		this.sent = s("path.sent"), this.kept = s("path.kept");
 		this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept);
-		this.cursor = h("i", { class: "cursor" });
+		this.cursor = h("i.cursor");
 		this.range = h("input", { type: "range", min: "0", step: "1", "aria-label": "cycle" });
 		this.range.addEventListener("input", () => seek(+this.range.value));
-		this.node = h("div", { class: "overview", title: "each cycle: tokens drafted (light), tokens written (dark)" }, this.svg, h("div", { class: "over" }, this.cursor), this.range);
+		this.node = h("div.overview", { title: "each cycle: tokens drafted (light), tokens written (dark)" }, this.svg, h("div.over", this.cursor), this.range);
 	}
 	open(first, last) {
 		const { a } = this.record, n = last - first;
@@ -588,44 +572,43 @@ function render({ model, el }) {
 	const record = new Record(model.get("data"));
 	record.take(model.get("chunk"));
 	const { header, a } = record, { run } = header;
-	const root = h("div", { class: "sv player", tabindex: "-1", role: "group", "aria-label": "player of a decode" });
+	const root = h("div.sv.player", { tabindex: "-1", role: "group", "aria-label": "player of a decode" });
 	let prompt = header.prompts[0], row = 0, phase = 2, playing = false, predict = false, substeps = false, speed = 1, timer = 0;
 	let focus = null, looked = null, asked = -1, guesses = new Set();
 	let growth = false, grown = null; // whether drafts grow level by level, and how far this one has; null: wholly
 	const scored = new Map(); // row -> [right, guessed, right by confidence]
 
-	const badge = { exact: "yes", "exact up to ties": "ties" }[run.exactness] ?? "lossy";
 	const chooser = h("select", { "aria-label": "prompt" }, ...header.prompts.map((p, i) => h("option", { value: i }, `${p.prompt + 1}: ${[p.kind, p.language].filter(Boolean).join(", ") || "prompt"}`)));
 	const promptText = h("pre", { dir: "auto" }), promptLine = h("summary");
 	const play = press(icon("play"), "play (space)", () => toggle(), { class: "play" });
-	const where = h("output", { class: "where" });
-	const steps = h("div", { class: "phases", role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => press(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
+	const where = h("output.where");
+	const steps = h("div.phases", { role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => press(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
 	const speeds = h("select", { "aria-label": "cycles a second", title: "cycles a second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
 	const byPhase = press("phases", "phases: step by phase (S)", () => setSub(!substeps), { "aria-pressed": "false" });
 	const byLevel = press("growth", "growth: see each draft grow level by level, then what was cut (G)", () => setGrowth(!growth), { "aria-pressed": "false" });
 	const guessing = press("predict", "predict mode (M): guess before the verdict is shown", () => setPredict(!predict), { "aria-pressed": "false" });
-	const said = h("p", { class: "said", "aria-live": "polite" });
-	const board = h("div", { class: "board", hidden: "" });
+	const said = h("p.said", { "aria-live": "polite" });
+	const board = h("div.board", { hidden: "" });
 	const reveal = press("reveal (R)", "reveal the verdict", () => answer());
-	const score = h("span", { class: "score", "aria-live": "polite" });
-	board.append(h("span", {}, h("b", {}, "Predict: "), "which draft tokens survive? Click them, or ↑ ↓ and Enter; then "), reveal, score);
-	const help = overlay(root, "Keys of the player", PLAYER_KEYS);
+	const score = h("span.score", { "aria-live": "polite" });
+	board.append(h("span", h("b", "Predict: "), "which draft tokens survive? Click them, or ↑ ↓ and Enter; then "), reveal, score);
+	const help = overlay(root, "Keys of the player", header.keys);
 	const overview = new Overview(record, (i) => show(prompt.first + i, startPhase(), true));
 	const text = new TextLane(record, (at) => show(at, 2, true));
 	const tree = new TreeLane(record, { look: (i) => { looked = i; ask(); }, focus: (i) => { focus = i; tree.roving(i); ask(); }, click: (i) => { focus = i; if (!mark(i)) ask(); }, grow: (k) => { stop(); grow(k); }, zoom: () => setZoom() });
 	const whys = new WhyLane(record), time = new TimeLane(record), cache = new CacheLane(record), code = new CodeLane(record);
 	const kindsUsed = header.kinds.filter((_, k) => a.out_kind.includes(k));
-	const legend = h("div", { class: "legend" }, ...kindsUsed.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", {}, k.mark) : "", k.word))));
-	const notes = header.notes.map((note) => h("p", { class: "soft note" }, note));
-	const grid = h("div", { class: "grid" }, tree.node, h("div", { class: "side" }, whys.node, code.node)), pair = h("div", { class: "pair" }, time.node, cache.node);
+	const legend = h("div.legend", ...kindsUsed.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", k.mark) : "", k.word))));
+	const notes = header.notes.map((note) => h("p.soft.note", note));
+	const grid = h("div.grid", tree.node, h("div.side", whys.node, code.node)), pair = h("div.pair", time.node, cache.node);
 	root.append(
-		h("div", { class: "head" }, h("strong", {}, run.method), h("span", { class: "soft" }, run.model + (run.draft ? ` ← ${run.draft}` : "")),
-			h("span", { class: `badge ${badge}`, title: "whether the text is the target's own" }, run.exactness ?? "not said"),
-			header.prompts.length > 1 ? h("label", { class: "chooser" }, h("span", { class: "soft" }, "prompt "), chooser) : "",
-			h("details", { class: "prompt" }, promptLine, promptText), legend,
-			h("span", { class: "tools" }, press(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), press("?", "keys (?)", () => help.toggle()))),
+		h("div.head", h("strong", run.method), h("span.soft", run.model + (run.draft ? ` ← ${run.draft}` : "")),
+			exactness(run.exactness, { title: "whether the text is the target's own" }),
+			header.prompts.length > 1 ? h("label.chooser", h("span.soft", "prompt "), chooser) : "",
+			h("details.prompt", promptLine, promptText), legend,
+			h("span.tools", press(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), press("?", "keys (?)", () => help.toggle()))),
 		...notes,
-		h("div", { class: "controls" }, h("span", { class: "group" }, press(icon("first"), "the prefill (Home)", () => seek(prompt.first)), press(icon("back"), "back (←)", () => step(-1)), play, press(icon("on"), "on (→)", () => step(1), { class: "on" }), press(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
+		h("div.controls", h("span.group", press(icon("first"), "the prefill (Home)", () => seek(prompt.first)), press(icon("back"), "back (←)", () => step(-1)), play, press(icon("on"), "on (→)", () => step(1), { class: "on" }), press(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
 			overview.node, where, steps, byPhase, byLevel, guessing, speeds),
 		board, said, text.node,
 		grid, pair);
@@ -699,8 +682,7 @@ function render({ model, el }) {
 			if (record.take(model.get("chunk")) === number) continue;
 			if (asked !== number) {
 				asked = number;
-				model.set("want", number);
-				model.save_changes();
+				share(model, { want: number });
 			}
 			return;
 		}
@@ -775,8 +757,7 @@ function render({ model, el }) {
 	}
 	function setProjector(on) {
 		root.classList.toggle("projector", on);
-		model.set("projector", on);
-		model.save_changes();
+		share(model, { projector: on });
 		resize();
 	}
 	// A guess: a node survives with all above it, and only one child of each.
@@ -808,8 +789,7 @@ function render({ model, el }) {
 		}
 		scored.set(row, [right, asked, byBelief]);
 		const total = [0, 1].map((k) => [...scored.values()].reduce((x, y) => x + y[k], 0));
-		model.set("score", total);
-		model.save_changes();
+		share(model, { score: total });
 		show(row, substeps || growth ? 1 : 2, true);
 	}
 	function guessed(cycle) {

@@ -5,16 +5,6 @@ const GLYPHS = ["●", "▲", "■", "◆", "✚", "★"];
 const DASHES = ["", "7 4", "2 3", "10 3 2 3", "5 2", "1 4"];
 const RANKS = ["①", "②", "③"]; // the longest waits
 const PACES = [6, 12, 24, 48, 96]; // seconds that the slowest lane takes on the screen
-const RACE_KEYS = [
-	["← →", "the previous or next pass that brought tokens"],
-	["Shift ← →", "a hundredth of the race"],
-	["space", "play or pause"],
-	["Home End", "the start, the finish"],
-	["L", "the next change of the lead"],
-	["W", "the next of the longest waits"],
-	["P", "projector: everything larger"],
-	["?", "this list; Escape closes it"],
-];
 
 const times = (x) => `${x.toFixed(2)}×`;
 
@@ -115,7 +105,7 @@ function leaderSentence(field, lanes, t) {
 class Strip {
 	constructor(kinds, phases, seek) {
 		Object.assign(this, { kinds, phases, seek, rows: [], shown: [0, 0] });
-		this.node = h("div", { class: "strip", tabindex: "0", role: "group", "aria-label": "tokens by output position" });
+		this.node = h("div.strip", { tabindex: "0", role: "group", "aria-label": "tokens by output position" });
 		this.node.addEventListener("scroll", () => { if (!this.moving) this.held = true; this.window(); this.draw(this.t); });
 	}
 	open(field, lanes) {
@@ -124,20 +114,20 @@ class Strip {
 		this.held = false;
 		const most = Math.max(...lanes.map((lane) => lane.stands.length ? Math.max(...lane.stands) : 0));
 		this.columns = most + 2;
-		this.ruler = h("div", { class: "ruler" });
-		this.node.replaceChildren(h("div", { class: "row head" }, h("div", { class: "who" }, "output position"), this.ruler));
+		this.ruler = h("div.ruler");
+		this.node.replaceChildren(h("div.row.head", h("div.who", "output position"), this.ruler));
 		this.rows = lanes.map((lane) => {
-			const track = h("div", { class: "track" });
-			const now = h("span", { class: "now" });
-			const who = h("div", { class: "who" }, h("b", { class: `l${lane.index % 6}` }, lane.glyph), h("span", { class: "name" }, lane.name), now);
-			const head = h("div", { class: "runner" }, h("i"), h("span"));
+			const track = h("div.track");
+			const now = h("span.now");
+			const who = h("div.who", h("b", { class: `l${lane.index % 6}` }, lane.glyph), h("span.name", lane.name), now);
+			const head = h("div.runner", h("i"), h("span"));
 			track.append(head);
 			let part = null;
 			if (lane.parts >= 0) {
-				part = h("div", { class: "parts", title: `from here the text is not ${this.base().name}'s` }, "≠");
+				part = h("div.parts", { title: `from here the text is not ${this.base().name}'s` }, "≠");
 				track.append(part);
 			}
-			this.node.append(h("div", { class: "row" }, who, track));
+			this.node.append(h("div.row", who, track));
 			return { lane, track, now, head, part, cells: new Map(), blocks: new Map() };
 		});
 		this.size();
@@ -178,10 +168,10 @@ class Strip {
 	}
 	block(lane, k) {
 		const seconds = lane.end_time[k] - lane.begin[k];
-		const bar = h("div", { class: "bar" });
+		const bar = h("div.bar");
 		for (const phase of this.phases) bar.append(h("i", { class: phase, style: `flex-grow:${1e6 * lane[phase][k]}` }));
 		const wait = lane.waits.indexOf(k);
-		const label = h("span", { class: "cost" }, wait >= 0 ? h("b", {}, `${RANKS[wait]} `) : "", ms(seconds));
+		const label = h("span.cost", wait >= 0 ? h("b", `${RANKS[wait]} `) : "", ms(seconds));
 		const said = lane.passSentence(k, this.kinds);
 		const parts = this.phases.map((p) => `${p} ${ms(lane[p][k])}`).join(", ");
 		const node = h("div", { class: wait >= 0 ? "block wait" : "block", title: `${said}: ${parts}` }, bar, label);
@@ -201,7 +191,7 @@ class Strip {
 				let cell = row.cells.get(p);
 				if (token < 0) { if (cell) { cell.node.remove(); row.cells.delete(p); } continue; }
 				if (!cell) {
-					cell = { node: h("span", { class: "cell", style: `left:${p * this.cell}px` }), token: -1 };
+					cell = { node: h("span.cell", { style: `left:${p * this.cell}px` }), token: -1 };
 					row.cells.set(p, cell);
 					row.track.append(cell.node);
 				}
@@ -211,7 +201,7 @@ class Strip {
 					cell.node.className = `cell t ${kind.name}`;
 					cell.node.dir = "auto";
 					cell.node.title = `position ${p}: ${shownToken(text)} · ${kind.word}: ${kind.meaning} · ${lane.passSentence(lane.block[token], this.kinds)}`;
-					cell.node.replaceChildren(kind.mark ? h("sup", {}, kind.mark) : "", h("bdi", {}, shownToken(text)));
+					cell.node.replaceChildren(kind.mark ? h("sup", kind.mark) : "", h("bdi", shownToken(text)));
 				}
 				seen.add(lane.block[token]);
 			}
@@ -250,7 +240,7 @@ class Strip {
 class Chart {
 	constructor(seek) {
 		this.seek = seek;
-		this.node = h("div", { class: "chart" });
+		this.node = h("div.chart");
 		const go = (event) => {
 			const box = this.node.getBoundingClientRect();
 			seek(((event.clientX - box.left - this.left) / this.inner) * this.last);
@@ -269,9 +259,9 @@ class Chart {
 		const x = (t) => left + ((width - left - right) * t) / this.last, y = (n) => low - ((low - top) * n) / most;
 		Object.assign(this, { left, inner: width - left - right, x, y });
 		const parts = [];
-		for (const n of ticks(most, 4)) parts.push(s("path", { class: "ax", d: `M${left} ${y(n)}H${width - right}` }), s("text", { x: left - 6, y: y(n) + em * 0.28, "text-anchor": "end" }, String(n)));
+		for (const n of ticks(most, 4)) parts.push(s("path.ax", { d: `M${left} ${y(n)}H${width - right}` }), s("text", { x: left - 6, y: y(n) + em * 0.28, "text-anchor": "end" }, String(n)));
 		for (const t of ticks(this.last * 1e3, Math.max(2, Math.round(width / 160)))) parts.push(s("text", { x: x(t / 1e3), y: height - 3, "text-anchor": "middle" }, t ? `${+t.toPrecision(6)} ms` : "0"));
-		const clip = `c${Math.random().toString(36).slice(2)}`;
+		const clip = unique();
 		this.passed = s("rect", { x: 0, y: 0, width: 0, height });
 		parts.push(s("clipPath", { id: clip }, this.passed));
 		this.lanes.forEach((lane, i) => {
@@ -281,17 +271,17 @@ class Chart {
 			parts.push(s("path", { class: `line faint l${i % 6}`, d, ...dash }), s("path", { class: `line l${i % 6}`, d, "clip-path": `url(#${clip})`, ...dash }));
 			// the prefill, below the axis: a bar a lane, so that none hides another
 			const under = low + 3 + i * em * 0.5;
-			const bar = s("rect", { class: `prefill l${i % 6}`, x: x(0), y: under, width: Math.max(1, x(lane.prefill) - x(0)), height: em * 0.36 }, s("title", {}, `${lane.name}: prefill, ${ms(lane.prefill)}`));
+			const bar = s("rect", { class: `prefill l${i % 6}`, x: x(0), y: under, width: Math.max(1, x(lane.prefill) - x(0)), height: em * 0.36 }, s("title", `${lane.name}: prefill, ${ms(lane.prefill)}`));
 			parts.push(bar);
 			lane.waits.forEach((k, rank) => {
 				const level = y(k ? lane.stands[k - 1] : 0);
-				parts.push(s("path", { class: `wait l${i % 6}`, d: `M${x(lane.begin[k])} ${level}H${x(lane.end_time[k])}` }, s("title", {}, `${lane.name}: longest wait ${rank + 1}, ${ms(lane.end_time[k] - lane.begin[k])}`)));
+				parts.push(s("path", { class: `wait l${i % 6}`, d: `M${x(lane.begin[k])} ${level}H${x(lane.end_time[k])}` }, s("title", `${lane.name}: longest wait ${rank + 1}, ${ms(lane.end_time[k] - lane.begin[k])}`)));
 				parts.push(s("text", { class: `rank l${i % 6}`, x: (x(lane.begin[k]) + x(lane.end_time[k])) / 2, y: level - 6, "text-anchor": "middle" }, RANKS[rank]));
 			});
 			if (lane.end) parts.push(s("text", { class: `flag l${i % 6}`, x: x(lane.finish), y: y(lane.output) + em * 0.3, "text-anchor": "middle" }, lane.glyph));
 		});
 		parts.push(s("text", { x: left, y: low + strips + em * 0.1, class: "small", dx: 4 + (x(Math.max(...this.lanes.map((l) => l.prefill))) - left) }, "prefill"));
-		this.cursor = s("path", { class: "cursor", d: `M0 ${top}V${low + strips}` });
+		this.cursor = s("path.cursor", { d: `M0 ${top}V${low + strips}` });
 		this.dots = this.lanes.map((lane, i) => s("text", { class: `dot l${i % 6}`, "text-anchor": "middle" }, lane.glyph));
 		parts.push(this.cursor, ...this.dots);
 		this.em = em;
@@ -326,30 +316,29 @@ function board(field, lanes, kinds, phases, seek) {
 	const body = lanes.map((lane) => {
 		const ratio = (x) => (x === null ? "–" : times(x));
 		const base = lane.index === field.baseline;
-		const badge = { exact: "yes", "exact up to ties": "ties" }[lane.exactness] ?? "lossy";
-		const place = h("td", { class: "place" });
+		const place = h("td.place");
 		const row = h("tr", {},
 			place,
-			h("th", { scope: "row" }, h("b", { class: `l${lane.index % 6}` }, lane.glyph), " ", h("bdi", {}, lane.name), lane.drafter ? h("small", {}, ` ← ${lane.drafter}`) : ""),
-			h("td", {}, h("span", { class: `badge ${badge}` }, lane.exactness || "not said"), lane.parts >= 0 ? h("small", {}, ` ≠ from token ${lane.parts}`) : ""),
-			h("td", { class: "n" }, String(lane.output)),
-			h("td", { class: "n" }, lane.end ? ms(lane.finish) : `cut off at ${ms(lane.finish)}`),
-			h("td", { class: "n" }, String(lane.passes)),
-			h("td", { class: "n" }, lane.passes ? (lane.output / lane.passes).toFixed(2) : "–"),
-			h("td", { class: "n" }, base && field.comparable ? "1 (base)" : ratio(lane.speedup)),
-			h("td", { class: "n" }, base && field.comparable ? "1 (base)" : ratio(lane.speedup_with_prefill)),
+			h("th", { scope: "row" }, h("b", { class: `l${lane.index % 6}` }, lane.glyph), " ", h("bdi", lane.name), lane.drafter ? h("small", ` ← ${lane.drafter}`) : ""),
+			h("td", exactness(lane.exactness), lane.parts >= 0 ? h("small", ` ≠ from token ${lane.parts}`) : ""),
+			h("td.n", String(lane.output)),
+			h("td.n", lane.end ? ms(lane.finish) : `cut off at ${ms(lane.finish)}`),
+			h("td.n", String(lane.passes)),
+			h("td.n", lane.passes ? (lane.output / lane.passes).toFixed(2) : "–"),
+			h("td.n", base && field.comparable ? "1 (base)" : ratio(lane.speedup)),
+			h("td.n", base && field.comparable ? "1 (base)" : ratio(lane.speedup_with_prefill)),
 		);
 		return { lane, row, place };
 	});
 	const waits = lanes.map((lane) => h("li", {},
-		h("b", { class: `l${lane.index % 6}` }, `${lane.glyph} `), h("bdi", {}, lane.name), ": ",
+		h("b", { class: `l${lane.index % 6}` }, `${lane.glyph} `), h("bdi", lane.name), ": ",
 		...lane.waits.flatMap((k, i) => [i ? "; " : "", waitButton(lane, k, i, kinds, phases, seek)]),
 	));
-	const node = h("div", { class: "board" },
-		h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "results" },
-			h("table", {}, h("caption", {}, field.comparable ? `Speedups are tokens a second over ${lanes[field.baseline].name}'s.` : "No speedup: the clocks are not comparable."),
-				h("thead", {}, h("tr", {}, ...head.map((word) => h("th", { scope: "col" }, word)))), h("tbody", {}, ...body.map((entry) => entry.row)))),
-		h("details", { open: "" }, h("summary", {}, "Longest waits"), h("ul", { class: "waits" }, ...waits)),
+	const node = h("div.board", {},
+		h("div.scroll", { tabindex: "0", role: "region", "aria-label": "results" },
+			h("table", h("caption", field.comparable ? `Speedups are tokens a second over ${lanes[field.baseline].name}'s.` : "No speedup: the clocks are not comparable."),
+				h("thead", h("tr", ...head.map((word) => h("th", { scope: "col" }, word)))), h("tbody", ...body.map((entry) => entry.row)))),
+		h("details", { open: "" }, h("summary", "Longest waits"), h("ul.waits", ...waits)),
 	);
 	return {
 		node,
@@ -368,7 +357,7 @@ function waitButton(lane, k, i, kinds, phases, seek) {
 	const told = lane.sent[k] ? `, ${lane.accepted[k]} of ${lane.sent[k]} drafted accepted` : "";
 	const button = h("button", { type: "button", class: "link" }, `${RANKS[i]} ${ms(seconds)} at token ${at}`);
 	button.addEventListener("click", () => seek(lane.end_time[k]));
-	return h("span", {}, button, ` (cycle ${lane.cycle[k]}: ${count(lane.tokens[k], "token")}${told}; ${phase} ${share} %)`);
+	return h("span", button, ` (cycle ${lane.cycle[k]}: ${count(lane.tokens[k], "token")}${told}; ${phase} ${share} %)`);
 }
 
 // ---------------------------------------------------------------- the whole
@@ -376,35 +365,35 @@ function waitButton(lane, k, i, kinds, phases, seek) {
 function render({ model, el }) {
 	const { header, arrays } = unpack(model.get("data"));
 	const { kinds, phases } = header;
-	const root = h("div", { class: "sv race", tabindex: "-1", role: "group", "aria-label": "race of methods" });
+	const root = h("div.sv.race", { tabindex: "-1", role: "group", "aria-label": "race of methods" });
 	let field, lanes, events, last, t = 0, playing = false, pace = PACES[1], frame = 0, before = 0, clockwork = 0, spoken = "";
 
-	const title = h("strong", {}, "Race");
-	const models = h("span", { class: "soft" });
+	const title = h("strong", "Race");
+	const models = h("span.soft");
 	const chooser = h("select", { "aria-label": "prompt" }, ...header.fields.map((f, i) => h("option", { value: i }, `prompt ${i + 1}`)));
 	const promptText = h("pre", { dir: "auto" });
-	const notes = h("div", { class: "notes" });
-	const leader = h("p", { class: "leader" });
-	const live = h("p", { class: "unseen", "aria-live": "polite" });
-	const clock = h("output", { class: "clock" });
-	const slowed = h("span", { class: "soft slowed" });
+	const notes = h("div.notes");
+	const leader = h("p.leader");
+	const live = h("p.unseen", { "aria-live": "polite" });
+	const clock = h("output.clock");
+	const slowed = h("span.soft.slowed");
 	const play = press("▶", "play (space)", () => toggle());
 	const scrubber = h("input", { type: "range", min: "0", max: "1000", step: "1", "aria-label": "time" });
 	scrubber.addEventListener("input", () => seek((last * scrubber.value) / 1000));
 	const paces = h("select", { "aria-label": "how long the race takes on the screen" }, ...PACES.map((p) => h("option", { value: p }, `${p} s`)));
-	paces.addEventListener("change", () => { pace = +paces.value; tellPace(); model.set("pace", pace); model.save_changes(); });
-	const controls = h("div", { class: "controls" },
+	paces.addEventListener("change", () => { pace = +paces.value; tellPace(); share(model, { pace }); });
+	const controls = h("div.controls", {},
 		press("⇤", "start (Home)", () => seek(0)), press("←", "previous pass (←)", () => step(-1)), play,
 		press("→", "next pass (→)", () => step(1)), press("⇥", "finish (End)", () => seek(last)),
-		scrubber, clock, h("label", {}, "over ", paces), slowed,
+		scrubber, clock, h("label", "over ", paces), slowed,
 		press("⤢", "projector (P)", () => projector()), press("?", "keys (?)", () => help.toggle()));
 	const strip = new Strip(kinds, phases, (x) => seek(x));
 	const chart = new Chart((x) => seek(x));
 	let table = { node: h("div"), draw() {} };
-	const help = overlay(root, "Keys of the race", RACE_KEYS);
-	const legend = h("div", { class: "legend" }, ...phases.map((p) => h("span", {}, h("i", { class: p }), p)), h("span", {}, "a box is one pass of the target and all the tokens that it paid for; ①②③ a lane's longest waits"));
-	root.append(h("div", { class: "head" }, title, models, header.fields.length > 1 ? chooser : ""),
-		h("details", { class: "prompt" }, h("summary", {}, "Prompt"), promptText),
+	const help = overlay(root, "Keys of the race", header.keys);
+	const legend = h("div.legend", ...phases.map((p) => h("span", h("i", { class: p }), p)), h("span", "a box is one pass of the target and all the tokens that it paid for; ①②③ a lane's longest waits"));
+	root.append(h("div.head", title, models, header.fields.length > 1 ? chooser : ""),
+		h("details.prompt", h("summary", "Prompt"), promptText),
 		notes, leader, controls, strip.node, legend, chart.node, table.node, live);
 	el.append(root);
 
@@ -456,7 +445,7 @@ function render({ model, el }) {
 		const i = way > 0 ? events.findIndex((x) => x > t) : events.findLastIndex((x) => x < t);
 		seek(i < 0 ? (way > 0 ? last : 0) : events[i]);
 	}
-	function tell() { model.set("time", t); model.set("playing", playing); model.save_changes(); }
+	function tell() { share(model, { time: t, playing }); }
 	function stop() {
 		if (!playing) return;
 		playing = false;
@@ -499,7 +488,7 @@ function render({ model, el }) {
 		const ends = lanes.flatMap((lane) => lane.waits.map((k) => lane.end_time[k])).sort((a, b) => a - b);
 		return ends.find((x) => x > t) ?? ends[0] ?? 0;
 	}
-	function projector() { model.set("projector", !model.get("projector")); model.save_changes(); enlarge(); }
+	function projector() { share(model, { projector: !model.get("projector") }); enlarge(); }
 	function enlarge() {
 		const on = !!model.get("projector");
 		if (root.classList.contains("projector") === on) return;

@@ -36,6 +36,18 @@ CLOCKS = (
     ("timing", "ways of taking the time"),
 )
 
+# The race's keys, as its list shows them.
+KEYS = (
+    ("← →", "the previous or next pass that brought tokens"),
+    ("Shift ← →", "a hundredth of the race"),
+    ("space", "play or pause"),
+    ("Home End", "the start, the finish"),
+    ("L", "the next change of the lead"),
+    ("W", "the next of the longest waits"),
+    ("P", "projector: everything larger"),
+    ("?", "this list; Escape closes it"),
+)
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -372,7 +384,7 @@ def flat(found: Sequence[Field]) -> tuple[dict[str, Any], dict[str, np.ndarray]]
                 "lanes": lanes,
             }
         )
-    words = {"kinds": columns.KINDS_SENT, "phases": list(PHASES)}
+    words = {"kinds": columns.KINDS_SENT, "phases": list(PHASES), "keys": KEYS}
     targets = dict.fromkeys(lane.target for field in found for lane in field.lanes)
     return words | {"model": visible(", ".join(targets)), "fields": told}, arrays
 

@@ -1,22 +1,36 @@
 // What every view shares. This text stands in front of each view's own module.
 
-// An element: h("button", {class: "x", title: "y"}, child, "text" ...). Text is only ever a text node.
-function build(node, attributes, children) {
-	for (const [name, value] of Object.entries(attributes)) if (value !== null) node.setAttribute(name, value);
-	node.append(...children.filter((child) => child !== ""));
+// An element: h("button.x", { title: "y" }, child, "text" ...), `x` being its class; attributes may be left out. Text is
+// only ever a text node.
+function build(make, tag, [first, ...rest]) {
+	const [name, ...classes] = tag.split("."), node = make(name);
+	const plain = first?.constructor === Object;
+	if (classes.length) node.setAttribute("class", classes.join(" "));
+	if (plain) for (const key in first) if (first[key] !== null) node.setAttribute(key, first[key]);
+	if (!plain && first !== undefined) rest.unshift(first);
+	node.append(...rest.filter((child) => child !== ""));
 	return node;
 }
-const h = (tag, attributes = {}, ...children) => build(document.createElement(tag), attributes, children);
-const s = (tag, attributes = {}, ...children) => build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+const h = (tag, ...rest) => build((name) => document.createElement(name), tag, rest);
+const s = (tag, ...rest) => build((name) => document.createElementNS("http://www.w3.org/2000/svg", name), tag, rest);
 
 // A lane: its heading, what it says of itself, its content.
-const lane = (name, title, said, ...rest) => h("section", { class: name }, h("header", {}, h("h3", {}, title), ...said), ...rest);
+const lane = (name, title, said, ...rest) => h("section", { class: name }, h("header", h("h3", title), ...said), ...rest);
 // A button with a word or a sign on it.
 function press(sign, title, act, more = {}) {
 	const node = h("button", { type: "button", title, "aria-label": title, ...more }, sign);
 	node.addEventListener("click", act);
 	return node;
 }
+// A badge that says how sure a text is the target's own.
+const exactness = (word, more = {}) => h("span", { class: `badge ${{ exact: "yes", "exact up to ties": "ties" }[word] ?? "lossy"}`, ...more }, word || "not said");
+// Sets what Python is to know: {trait: value}.
+function share(model, values) {
+	for (const name in values) model.set(name, values[name]);
+	model.save_changes();
+}
+const unique = () => `u${Math.random().toString(36).slice(2)}`;
+const button = (word, title, act, more) => press(word, title, act, { "aria-label": null, ...more }); // its word names it
 const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 const ms = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.01 ? 2 : s < 0.1 ? 1 : 0)} ms`);
 
@@ -109,9 +123,9 @@ function keys(root, help, acts) {
 // The list of keys, over the view. [[keys, what they do], ...]; toggle() and close().
 function overlay(root, title, keys) {
 	const shut = press("✕", "close", () => close());
-	const box = h("div", { class: "overlay", role: "dialog", "aria-label": title, "aria-modal": "true", tabindex: "-1", hidden: "" },
-		h("div", { class: "head" }, h("strong", {}, title), shut),
-		h("dl", {}, ...keys.flatMap(([key, what]) => [h("dt", {}, ...key.split(" ").map((k) => h("kbd", {}, k))), h("dd", {}, what)])));
+	const box = h("div.overlay", { role: "dialog", "aria-label": title, "aria-modal": "true", tabindex: "-1", hidden: "" },
+		h("div.head", h("strong", title), shut),
+		h("dl", ...keys.flatMap(([key, what]) => [h("dt", ...key.split(" ").map((k) => h("kbd", k))), h("dd", what)])));
 	root.append(box);
 	let from = null;
 	const close = () => {

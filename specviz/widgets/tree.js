@@ -13,10 +13,13 @@ const SHADES = 5; // of belief, among spots
 const LAYERS = ["pruned", "unsent", "unjudged", "open", "rejected", "cut", "unreviewed", "accepted", "extra"];
 
 const dot = (x, y, r) => `M${(x - r).toFixed(1)} ${y.toFixed(1)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
-const polygon = (n, turn) => (x, y, r) => `M${Array.from({ length: n }, (_, k) => {
-	const angle = 2 * Math.PI * ((k + turn) / n - 0.25);
-	return `${(x + 1.2 * r * Math.cos(angle)).toFixed(1)} ${(y + 1.2 * r * Math.sin(angle)).toFixed(1)}`;
-}).join("L")}Z`;
+const polygon = (n, turn) => (x, y, r) => {
+	const corner = (_, k) => {
+		const angle = 2 * Math.PI * ((k + turn) / n - 0.25);
+		return `${(x + 1.2 * r * Math.cos(angle)).toFixed(1)} ${(y + 1.2 * r * Math.sin(angle)).toFixed(1)}`;
+	};
+	return `M${Array.from({ length: n }, corner).join("L")}Z`;
+};
 const cross = (x, y, r) => `M${x - r} ${y - r}l${2 * r} ${2 * r}m${-2 * r} 0l${2 * r} ${-2 * r}`;
 // A shape for each source; what has no shape of its own is a pentagon.
 const SHAPES = { store: dot, neighbour: polygon(4, 0.5), prompt: polygon(3, 0), ngram: polygon(4, 0), datastore: polygon(3, 0.5) };
@@ -93,24 +96,24 @@ function placed(cycle, ahead, straight, half) {
 class TreeLane {
 	constructor(record, act) {
 		Object.assign(this, { record, act, pool: [], hover: null, fit: true, room: 0, tallest: 0 });
-		this.said = h("span", { class: "soft" });
+		this.said = h("span.soft");
 		this.growing = h("input", { type: "range", min: "0", step: "1", "aria-label": "growth of the draft" });
 		this.growing.addEventListener("input", () => act.grow(+this.growing.value));
-		this.grown = h("output", {});
+		this.grown = h("output");
 		this.zoom = press("full size", "full size, or fitted to the lane (Z)", act.zoom, { "aria-label": null, "aria-pressed": "false" });
-		this.tools = h("span", { class: "growth" }, h("label", {}, h("span", {}, "growth "), this.growing), this.grown, this.zoom);
-		this.nodes = s("g"), this.over = s("g", { class: "over" }), this.plot = s("g");
+		this.tools = h("span.growth", h("label", h("span", "growth "), this.growing), this.grown, this.zoom);
+		this.nodes = s("g"), this.over = s("g.over"), this.plot = s("g");
 		// what is the same for all nodes of a fate is one path: few elements make a step fast
 		this.layers = {}, this.groups = {};
 		for (const name of ["edge", "spot", "cross", "bar", "origin", "disc"]) this.layers[name] = {}, this.groups[name] = s("g");
-		this.signs = s("g"), this.heads = s("g", { class: "heads" });
+		this.signs = s("g"), this.heads = s("g.heads");
 		for (const name of ["ring", "back", "leads", "tips"]) this[name] = s(name === "tips" ? "g" : "path", { class: name });
 		const { edge, ...above } = this.groups;
 		this.over.append(...Object.values(above), this.signs, this.ring, this.back, this.leads, this.tips);
-		this.root = s("g", { class: "node root" }, s("title"), s("rect", { rx: 6 }), s("text", { class: "word" }));
+		this.root = s("g.node.root", s("title"), s("rect", { rx: 6 }), s("text.word"));
 		this.svg = s("svg", { role: "group", "aria-label": "the draft as a tree" }, this.heads, edge, this.root, this.nodes, this.over, this.plot);
-		this.scroll = h("div", { class: "scroll" }, this.svg);
-		this.legend = h("div", { class: "legend" });
+		this.scroll = h("div.scroll", this.svg);
+		this.legend = h("div.legend");
 		this.node = lane("tree", "Draft", [this.said, this.tools], this.scroll, this.legend);
 		const words = record.header.words.source ?? [];
 		this.sources = words.some((word) => word !== "model") ? words : []; // a drafter that is a model needs no sign
@@ -126,8 +129,8 @@ class TreeLane {
 	source(cycle, i) { return this.record.header.words.source?.[cycle.value("source", i)]; }
 	group(i) {
 		while (this.pool.length <= i) {
-			const box = s("rect", { class: "box", rx: 6 }), word = s("text", { class: "word" }), mark = s("text", { class: "mark" });
-			const g = s("g", { class: "node", role: "button", tabindex: "-1", "data-i": this.pool.length }, box, word);
+			const box = s("rect.box", { rx: 6 }), word = s("text.word"), mark = s("text.mark");
+			const g = s("g.node", { role: "button", tabindex: "-1", "data-i": this.pool.length }, box, word);
 			this.pool.push({ g, box, word, mark });
 			this.nodes.append(g);
 			this.signs.append(mark);
@@ -312,11 +315,11 @@ class TreeLane {
 		const key = [fates, sources, small, cycle.n > 0, phase > 0, cycle.extra >= 0 ? cycle.kind.name : ""].join();
 		if (key === this.key) return;
 		this.key = key;
-		const sign = (kind, draw, crossed) => s("svg", { viewBox: "-8 -8 16 16", class: "sign", "aria-hidden": "true" }, s("path", { class: kind, d: draw(0, 0, 5) }), crossed ? s("path", { class: "cross rejected", d: cross(0, 0, 4) }) : "");
+		const sign = (kind, draw, crossed) => s("svg", { viewBox: "-8 -8 16 16", class: "sign", "aria-hidden": "true" }, s("path", { class: kind, d: draw(0, 0, 5) }), crossed ? s("path.cross.rejected", { d: cross(0, 0, 4) }) : "");
 		const marks = fates.map((name) => [boxes.has(name) ? h("b", { class: `m ${name}` }, STATUS_MARKS[name]) : sign(`spot ${name} b2`, dot, name === "rejected"), name === "unsent" && this.plan.branching ? "over the budget" : record.header.short[name], record.header.fates[name]]);
 		if (phase > 0 && cycle.extra >= 0) marks.push([h("b", { class: `m extra ${cycle.kind.name}` }, cycle.kind.mark || "▸"), cycle.kind.word, cycle.kind.meaning]);
-		const bars = cycle.n && (!small || boxes.size) ? [h("span", {}, h("i", { class: "bar-q" }), `drafter's ${record.a.node_q ? "probability" : record.a.node_confidence ? "confidence" : "score"}`), ...(phase > 0 ? [h("span", {}, h("i", { class: "bar-p" }), "target's")] : [])] : [];
-		const from = sources.length ? [h("span", { class: "from" }, "from the ", ...sources.map((word) => h("span", {}, sign("origin own", shape(word)), sourceWord(word))))] : [];
+		const bars = cycle.n && (!small || boxes.size) ? [h("span", h("i.bar-q"), `drafter's ${record.a.node_q ? "probability" : record.a.node_confidence ? "confidence" : "score"}`), ...(phase > 0 ? [h("span", h("i.bar-p"), "target's")] : [])] : [];
+		const from = sources.length ? [h("span.from", "from the ", ...sources.map((word) => h("span", sign("origin own", shape(word)), sourceWord(word))))] : [];
 		this.legend.replaceChildren(...bars, ...marks.map(([mark, what, title]) => h("span", { title }, mark, ` ${what}`)), ...from);
 	}
 	// The drafter's signals that there are: [[signal, values], ...].
@@ -369,9 +372,9 @@ class TreeLane {
 		this.plotRows = this.plotRows ?? [];
 		if (!this.plotRows[r]) {
 			const limitTitle = s("title");
-			const g = s("g", { class: "signal" }, s("title"), s("text", { class: "name" }), s("text", { class: "top" }), s("line", { class: "axis" }), s("line", { class: "limit" }, limitTitle));
+			const g = s("g.signal", s("title"), s("text.name"), s("text.top"), s("line.axis"), s("line.limit", limitTitle));
 			this.plot.append(g);
-			const lit = s("path", { class: "stem lit" });
+			const lit = s("path.stem.lit");
 			g.append(lit);
 			this.plotRows[r] = { g, title: g.children[0], name: g.children[1], top: g.children[2], axis: g.children[3], limit: g.children[4], limitTitle, lit, fates: {}, at: [], base: 0 };
 		}

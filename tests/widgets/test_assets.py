@@ -1,0 +1,50 @@
+"""What is sent of the front-end's files: all but comments and indentation."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+
+from specviz.widgets import assets
+
+SCRIPTS = [name for name in assets.names() if name.endswith(".js")]
+
+
+def source(name):
+    return files("specviz.widgets").joinpath(name).read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_comments_and_indentation_stay_behind(name):
+    whole, sent = source(name), assets.text(name)
+    assert len(sent.encode()) < 0.96 * len(whole.encode())
+    pairs = list(zip(whole.split("\n"), sent.split("\n"), strict=True))
+    for line, rest in pairs:
+        code = line.strip("\t")
+        assert rest == "" if code.startswith("//") else code.startswith(rest)
+        lost = code[len(rest) :]
+        assert not lost or lost.lstrip().startswith("//")
+        assert not set(lost) & set("\"'`") or code.startswith("//"), (
+            f"a comment behind code, or a string? {line}"
+        )
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_no_template_goes_over_a_lines_end(name):
+    """Its indentation would be part of it, and an address in it would look like a comment."""
+    odd = [line for line in assets.text(name).split("\n") if line.count("`") % 2]
+    assert not odd
+
+
+def test_what_looks_like_a_comment_and_is_none():
+    kept = [
+        "const a = 'x; // y';",
+        'f("a, // b");',
+        "g(`) // ${b}`);",
+        "const u = 'https://x';",
+        "a = b / c;",
+    ]
+    assert assets.UNSENT.sub("", "\n".join(kept)).split("\n") == kept
+    gone = "\t\t// all of it\n\tf(x); // why it is\n"
+    assert assets.UNSENT.sub("", gone) == "\nf(x);\n"
