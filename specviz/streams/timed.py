@@ -129,7 +129,7 @@ def _words(found: Any) -> list[Any]:
 
 
 def _cues(text: str, path: Path) -> list[dict[str, Any]]:
-    found = []
+    found: list[dict[str, Any]] = []
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         lines = block.strip("\n").split("\n")
         at = next((i for i, line in enumerate(lines) if "-->" in line), None)

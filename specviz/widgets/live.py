@@ -7,6 +7,7 @@ does).
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -145,11 +146,16 @@ class Interpreter(AnyWidget):
         with self._turn:
             try:
                 run = self._decode(Stream(_until(live, stop), live.id), **settings)
-                seen: list[Shown] = []
+                over_all = Counter[str]()
                 for update in follow(run, self._show):
-                    seen.append(update)
+                    over_all.update(
+                        updates=1,
+                        erased=update.erased_tokens,
+                        drafted=update.drafted,
+                        accepted=update.accepted,
+                    )
                     if not stop.is_set():
-                        self._tell(seen, live, run)
+                        self._tell(update, over_all, live.skipped, run.recorder.run["exactness"])
             except Exception as error:  # whatever the decode raises is one line beneath the box
                 if not stop.is_set():
                     line = " ".join(str(error).split())[:500]
@@ -160,30 +166,21 @@ class Interpreter(AnyWidget):
             if trace is not None and len(trace.cycles):
                 self.traces.append(trace)
 
-    def _tell(self, seen: list[Shown], live: Live, run: Any) -> None:
-        now = seen[-1]
+    def _tell(self, now: Shown, over_all: Mapping[str, int], skipped: int, exactness: str) -> None:
         self.figures = {
-            "exactness": run.recorder.run["exactness"],
+            "exactness": exactness,
             "ms": None if now.seconds != now.seconds else 1e3 * now.seconds,
-            "updates": len(seen),
-            "skipped": live.skipped,
+            "updates": over_all["updates"],
+            "skipped": skipped,
             "erased": now.erased_tokens,
-            "all_erased": sum(u.erased_tokens for u in seen),
             "drafted": now.drafted,
             "accepted": now.accepted,
-            "all_drafted": sum(u.drafted for u in seen),
-            "all_accepted": sum(u.accepted for u in seen),
+            **{f"all_{name}": over_all[name] for name in ("erased", "drafted", "accepted")},
             "reused": now.reused,
             "prompt": now.prompt,
             "tokens": now.tokens,
         }
-        self.shown = {
-            "kept": now.kept,
-            "new": now.new,
-            "erased": now.erased,
-            "hidden": now.hidden,
-            "source": now.source,
-        }
+        self.shown = {name: getattr(now, name) for name in ("kept", "new", "erased", "hidden", "source")}
 
 
 def _until(live: Live, stop: threading.Event) -> Iterator[Update]:

@@ -116,13 +116,19 @@ sv.explore("speculative", "town", "Translate into German: The doctor bought a re
 """
 
 
-@pytest.fixture
-def explorer(tmp_path):
+LIVE = """
+import specviz as sv
+sv.live("town", k=2, max_new_tokens=32)
+"""
+
+
+@pytest.fixture(params=[EXPLORER], ids=["explorer"])
+def explorer(request, tmp_path):
     """A notebook of one cell."""
     if find_spec("torch") is None:
         pytest.skip("a decode needs torch (the test extra)")
     nbformat = pytest.importorskip("nbformat", reason="needs jupyterlab (the test extra)")
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(EXPLORER)])
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(request.param)])
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(book, tmp_path / "explorer.ipynb")
     return tmp_path / "explorer.ipynb"
@@ -164,3 +170,31 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     shoot(page, "lab-dark-explorer-race")
     for view in (".sv.explore", ".sv.race"):  # in the notebook's own dark colours
         assert not axe(page, view)
+
+
+@pytest.mark.parametrize("explorer", [LIVE], ids=["live"], indirect=True)
+def test_a_translation_appears_while_one_types(run_notebook, explorer, shoot, axe):
+    page = run_notebook(explorer)
+    view = page.locator(".sv.live")
+    box, out, told = view.locator("textarea"), view.locator(".out"), view.locator(".figures")
+    box.click()
+    box.press_sequentially("Tom reads ", delay=20)
+    expect(out).to_contain_text("Tom")
+    expect(out.locator(".mask")).to_be_visible()
+    box.press_sequentially("a book.", delay=20)
+    expect(out).to_have_text(re.compile(r"^Tom liest ein ▒▒$"))  # a pause sends the last word, too
+    assert box.input_value() == "Tom reads a book."
+    expect(told).to_contain_text("cache rows kept")
+    updates = int(told.locator("div", has_text="updates").locator("b").last.inner_text())
+    assert updates >= 2
+    shoot(view, "lab-live")
+    view.get_by_role("button", name="Done").click()
+    expect(out).to_have_text("Tom liest ein Buch.")
+    box.press("Escape")
+    expect(out).to_have_text("")
+    box.fill("The cat sleeps in the old house near the river.")
+    box.press("ControlOrMeta+Enter")
+    expect(view.get_by_role("button", name="Type it")).to_be_visible()
+    expect(out).to_contain_text("Die Katze")
+    shoot(view, "lab-live-typed")
+    assert not axe(page, ".sv.live")
