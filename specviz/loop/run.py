@@ -440,8 +440,7 @@ def streams(given: Any, method: Method) -> list[dict[str, Any]]:
             "example specviz.streams.fixed_lag(text), or a list of such"
         )
     return [
-        {"stream": s, "kind": "stream"} | {k: getattr(s, k) for k in KEPT if k != "kind"}
-        for s in several
+        {"stream": s, "kind": "stream"} | {k: getattr(s, k) for k in KEPT if k != "kind"} for s in several
     ]
 
 
