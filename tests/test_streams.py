@@ -328,6 +328,14 @@ def test_simulated_partials_end_at_the_text(text, seed, revise, shrink):
         assert all(b.text.startswith(a.text) for a, b in pairwise(updates))
 
 
+def test_words_are_taken_back_now_and_then():
+    text = "one two three four five six seven eight nine ten"
+    for shrink, some in ((0.4, True), (0.0, False)):
+        streams = [plain(simulate_partials(text, seed, revise=0, shrink=shrink)) for seed in range(10)]
+        assert any(len(b) < len(a) for s in streams for a, b in pairwise(s)) == some
+        assert all(text.startswith(t) and t for s in streams for t in s)
+
+
 def test_simulated_partials_grow_shrink_and_revise():
     text = "Their son would write to me for a week, and then we will wait by the sea for the new weather."
     streams = [plain(simulate_partials(text, seed)) for seed in range(20)]
@@ -412,6 +420,24 @@ def test_the_end_comes_once_more_if_it_was_read():
     empty = Live()
     empty.finish()
     assert list(empty) == []
+
+
+def test_who_waits_is_told_of_a_push():
+    live, seen, told = Live(), [], threading.Event()
+
+    def read():
+        for update in live:
+            seen.append(update.text)
+            told.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    told.wait(0.05)  # it waits by now
+    live.push("a")
+    assert told.wait(20) and seen == ["a"]
+    live.finish()
+    reader.join(20)
+    assert not reader.is_alive()
 
 
 @pytest.mark.parametrize("skip", [True, False])

@@ -55,7 +55,7 @@ def fixed_lag(
     for k in range(step, len(units) + step, step):
         heard = min(k, len(units))
         time = None if pace is None else heard * pace
-        updates.append(Update("".join(units[:heard]), time, heard == len(units)))
+        updates.append(Update("".join(units[:heard]), time))
     return Stream(updates, id, language, reference, segmentation.segmenter(text, language))
 
 

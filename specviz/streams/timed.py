@@ -72,9 +72,9 @@ def word_timed(
         last = i + 1 == len(heard)
         if seconds is None:
             if last or (i + 1) % step == 0:
-                updates.append(Update(text, end, last))
+                updates.append(Update(text, end))
         elif last or _tick(heard[i + 1][1], seconds) > _tick(end, seconds):
-            updates.append(Update(text, _tick(end, seconds) * seconds, last))
+            updates.append(Update(text, _tick(end, seconds) * seconds))
     name = id if id is not None else Path(source).stem if isinstance(source, str | Path) else None
     return Stream(updates, name, language, reference, "the transcript's words")
 
