@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import regex
@@ -497,6 +498,20 @@ def test_what_is_displayed_update_by_update(town):
     assert sum(u.drafted for u in seen) == (cycles["sent"] - cycles["cut"]).sum()
     assert run.trace.run["prompts"][0]["segmented"] == "spaces"
     assert [u.source for u in seen if u.stream == 0] == plain(streams[0])
+
+
+def test_a_character_that_is_only_begun_waits():
+    def cycle(update, text, shown):
+        return SimpleNamespace(
+            number=0, prompt=0, update=update, tokens=[*text.encode(), 0], status=[], end="eos", shown=shown,
+            source="", arrival=None, context=1, reused=0,
+        )  # fmt: skip
+
+    show = lambda ids: bytes(ids).decode("utf8", "replace")
+    first, second = follow([cycle(0, " 新的x", 5), cycle(1, " 新的x", 8)], show)
+    assert (first.text, first.hidden) == ("新", 3) and (second.kept, second.new) == ("新", "的x")
+    (broken,) = follow([cycle(0, " 新的x", 8)], lambda ids: show(ids[:5]))
+    assert broken.text == "新\ufffd", "what is broken for good is shown"
 
 
 def test_a_live_stream_is_decoded_while_it_is_pushed(town):

@@ -86,11 +86,13 @@ def follow(run: Iterable[Any], show: Callable[[list[int]], str]) -> Iterator[Sho
         if cycle.end is None:
             continue
         displayed = output[: cycle.shown]
+        written = len(output) - (cycle.end == "eos")
         text = show(displayed).lstrip(" ")
+        if written > len(displayed):  # a character that is only begun waits for what is masked
+            text = text.rstrip("\ufffd")
         stays = kept(stood, text)
         same = next((i for i, (a, b) in enumerate(zip(before, displayed)) if a != b), None)
         same = min(len(before), len(displayed)) if same is None else same
-        written = len(output) - (cycle.end == "eos")
         yield Shown(
             stream, cycle.update, first.source, first.arrival, text[:stays], text[stays:], stood[stays:],
             len(before) - same, written - len(displayed), drafted, accepted, len(output),
