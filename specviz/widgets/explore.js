@@ -56,20 +56,20 @@ function render({ model, el }) {
 		let inputs;
 		if (p.kind === "bool") {
 			const box = h("input", { type: "checkbox", id, "aria-describedby": `${id}h` });
-			box.addEventListener("change", () => change(p.name, box.checked));
+			hear(box, "change", () => change(p.name, box.checked));
 			inputs = { nodes: [box], put: (v) => { box.checked = v; } };
 		} else if (p.kind === "str") {
 			const select = h("select", { id, "aria-describedby": `${id}h` }, ...p.choices.map((c) => h("option", { value: c }, c)));
-			select.addEventListener("change", () => change(p.name, select.value));
+			hear(select, "change", () => change(p.name, select.value));
 			inputs = { nodes: [select], put: (v) => { select.value = v; } };
 		} else {
 			const slide = h("input", { type: "range", id, min: p.low, max: p.high, step: p.step, "aria-describedby": `${id}h` });
 			const exact = h("input", { type: "number", step: p.kind === "int" ? 1 : "any", "aria-label": `${p.name}, as a number` });
 			const at = () => +(+slide.value).toPrecision(6);
-			for (const touch of ["pointerdown", "focus"]) slide.addEventListener(touch, () => tabulate(p));
-			slide.addEventListener("input", () => { tabulate(p); exact.value = number(at()); drag(p, at()); });
-			slide.addEventListener("change", () => { dragged = null; change(p.name, at()); });
-			exact.addEventListener("change", () => {
+			for (const touch of ["pointerdown", "focus"]) hear(slide, touch, () => tabulate(p));
+			hear(slide, "input", () => { tabulate(p); exact.value = number(at()); drag(p, at()); });
+			hear(slide, "change", () => { dragged = null; change(p.name, at()); });
+			hear(exact, "change", () => {
 				const value = Number(exact.value);
 				if (exact.value === "" || !Number.isFinite(value)) return;
 				slide.value = value;
@@ -172,7 +172,7 @@ function render({ model, el }) {
 	const badge = (word) => h("span", { class: `badge how ${word.replaceAll(" ", "-")}` }, word);
 	const again = () => { const node = button("Decode", "decode with these settings", () => ask("run")); node.disabled = model.get("state") === "running"; return node; };
 
-	root.addEventListener("keydown", (event) => {
+	hear(root, "keydown", (event) => {
 		if (event.key !== "Tab") event.stopPropagation(); // the notebook has shortcuts of its own
 		if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.target.type === "range")) { event.preventDefault(); ask("run"); }
 		if (event.key === "Escape" && model.get("state") === "running") ask("cancel");

@@ -45,8 +45,8 @@ function render({ model, el }) {
 			if (shown >= words.length) { stop(); model.send({ do: "finish" }); }
 		}, TYPED);
 	}
-	box.addEventListener("input", (event) => { stop(); typed(event); });
-	box.addEventListener("compositionend", () => typed());
+	hear(box, "input", (event) => { stop(); typed(event); });
+	hear(box, "compositionend", () => typed());
 	const self = button("▶ Type it", "the text types itself, word by word (Ctrl Enter)", retype, { class: "main" });
 	const done = button("Done", "the source is complete: what is masked is shown (Enter twice)", () => { clearTimeout(timer); send(box.value); model.send({ do: "finish" }); });
 	const clear = button("Clear", "begin anew (Escape)", () => { stop(); clearTimeout(timer); box.value = ""; send(""); box.focus(); });
@@ -57,8 +57,8 @@ function render({ model, el }) {
 	function number(name, sign, high, step, title) {
 		const id = unique(), told = h("output", { for: id });
 		const slide = h("input", { type: "range", id, min: 0, max: high, step });
-		slide.addEventListener("input", () => { told.textContent = slide.value; });
-		slide.addEventListener("change", () => change(name, +slide.value));
+		hear(slide, "input", () => { told.textContent = slide.value; });
+		hear(slide, "change", () => change(name, +slide.value));
 		const put = () => { const value = model.get(name); slide.max = Math.max(high, value); slide.value = value; told.textContent = String(value); };
 		puts.push([name, put]);
 		return h("span.set", { title }, h("label", { for: id }, sign), slide, told);
@@ -66,7 +66,7 @@ function render({ model, el }) {
 	function choice(name, word, values, title) {
 		const own = model.get(values);
 		const select = h("select", ...own.map((value) => h("option", { value }, value)));
-		select.addEventListener("change", () => change(name, select.value));
+		hear(select, "change", () => change(name, select.value));
 		puts.push([name, () => {
 			const value = model.get(name);
 			if (![...select.options].some((o) => o.value === value)) select.append(h("option", { value }, value));
@@ -110,7 +110,7 @@ function render({ model, el }) {
 	function drawError() { error.textContent = model.get("error"); }
 	function drawSource() { if (!typing && document.activeElement !== box && box.value !== model.get("source")) box.value = model.get("source"); }
 
-	root.addEventListener("keydown", (event) => {
+	hear(root, "keydown", (event) => {
 		if (event.key !== "Tab") event.stopPropagation(); // the notebook has shortcuts of its own
 		if (event.isComposing) return;
 		if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); retype(); }

@@ -281,8 +281,8 @@ class TextLane {
 		this.body = h("span");
 		this.caret = h("span.caret", { "aria-hidden": "true" });
 		this.node = h("div.text", { dir: "auto", tabindex: "0", role: "region", "aria-label": "the text so far; click a token to go to its cycle" }, this.earlier, this.body, this.caret);
-		this.earlier.addEventListener("click", () => { this.all = true; this.draw(this.cycle, this.phase, this.first); });
-		this.body.addEventListener("click", (event) => {
+		hear(this.earlier, "click", () => { this.all = true; this.draw(this.cycle, this.phase, this.first); });
+		hear(this.body, "click", (event) => {
 			const index = [...this.body.children].indexOf(event.target.closest(".t"));
 			if (index >= 0) go(this.born[this.rows[index]]);
 		});
@@ -536,7 +536,7 @@ class Overview {
 		this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept);
 		this.cursor = h("i.cursor");
 		this.range = h("input", { type: "range", min: "0", step: "1", "aria-label": "cycle" });
-		this.range.addEventListener("input", () => seek(+this.range.value));
+		hear(this.range, "input", () => seek(+this.range.value));
 		this.node = h("div.overview", { title: "each cycle: tokens drafted (light), tokens written (dark)" }, this.svg, h("div.over", this.cursor), this.range);
 	}
 	open(first, last) {
@@ -826,13 +826,13 @@ function render({ model, el }) {
 		p: () => setProjector(!root.classList.contains("projector")), "[": () => turn(-1), "]": () => turn(1), "?": () => help.toggle(),
 	}));
 	// Keys belong to the player once it was clicked.
-	root.addEventListener("pointerdown", (event) => { if (!event.target.closest("button, select, input, summary, [tabindex='0']")) root.focus({ preventScroll: true }); });
-	chooser.addEventListener("change", () => choose(+chooser.value));
-	speeds.addEventListener("change", () => { speed = +speeds.value; tell(); });
+	hear(root, "pointerdown", (event) => { if (!event.target.closest("button, select, input, summary, [tabindex='0']")) root.focus({ preventScroll: true }); });
+	hear(chooser, "change", () => choose(+chooser.value));
+	hear(speeds, "change", () => { speed = +speeds.value; tell(); });
 
 	// Beside each other where there is room, in the letters' measure; a container query would cost a layout a step.
 	function arrange() {
-		root.classList.toggle("narrow", el.clientWidth < 58 * (parseFloat(getComputedStyle(root).fontSize) || 14));
+		root.classList.toggle("narrow", el.clientWidth < 58 * emOf(root));
 		// what is left of the window when all else stands: the tree and its signals fit into it
 		tree.size(0);
 		const { em } = tree, above = grid.offsetTop, below = root.classList.contains("narrow") ? 0 : pair.offsetHeight + 0.6 * em;

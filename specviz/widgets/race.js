@@ -106,7 +106,7 @@ class Strip {
 	constructor(kinds, phases, seek) {
 		Object.assign(this, { kinds, phases, seek, rows: [], shown: [0, 0] });
 		this.node = h("div.strip", { tabindex: "0", role: "group", "aria-label": "tokens by output position" });
-		this.node.addEventListener("scroll", () => { if (!this.moving) this.held = true; this.window(); this.draw(this.t); });
+		hear(this.node, "scroll", () => { if (!this.moving) this.held = true; this.window(); this.draw(this.t); });
 	}
 	open(field, lanes) {
 		this.lanes = lanes;
@@ -136,7 +136,7 @@ class Strip {
 	}
 	base() { return this.lanes[this.field.baseline]; }
 	size() { // the column's width follows the font's size
-		const em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
+		const em = emOf(this.node);
 		this.cell = Math.round(em * 5.2);
 		this.node.style.setProperty("--cell", `${this.cell}px`);
 		this.node.style.setProperty("--columns", this.columns);
@@ -175,7 +175,7 @@ class Strip {
 		const said = lane.passSentence(k, this.kinds);
 		const parts = this.phases.map((p) => `${p} ${ms(lane[p][k])}`).join(", ");
 		const node = h("div", { class: wait >= 0 ? "block wait" : "block", title: `${said}: ${parts}` }, bar, label);
-		node.addEventListener("click", () => this.seek(lane.end_time[k]));
+		hear(node, "click", () => this.seek(lane.end_time[k]));
 		this.placeBlock(lane, k, node);
 		return node;
 	}
@@ -245,14 +245,14 @@ class Chart {
 			const box = this.node.getBoundingClientRect();
 			seek(((event.clientX - box.left - this.left) / this.inner) * this.last);
 		};
-		this.node.addEventListener("pointerdown", (event) => { this.node.setPointerCapture(event.pointerId); this.drag = true; go(event); });
-		this.node.addEventListener("pointermove", (event) => { if (this.drag) go(event); });
-		this.node.addEventListener("pointerup", () => { this.drag = false; });
+		hear(this.node, "pointerdown", (event) => { this.node.setPointerCapture(event.pointerId); this.drag = true; go(event); });
+		hear(this.node, "pointermove", (event) => { if (this.drag) go(event); });
+		hear(this.node, "pointerup", () => { this.drag = false; });
 	}
 	open(field, lanes, last) { Object.assign(this, { field, lanes, last }); this.size(); }
 	size() {
 		if (!this.lanes) return;
-		const em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
+		const em = emOf(this.node);
 		const width = Math.max(260, this.node.clientWidth || 900), height = Math.round(em * 15);
 		const left = em * 2.6, right = em * 1.2, top = em * 0.8, strips = this.lanes.length * em * 0.5, low = height - em * 1.6 - strips;
 		const most = Math.max(1, ...this.lanes.map((lane) => Math.max(0, ...lane.stands)));
@@ -356,7 +356,7 @@ function waitButton(lane, k, i, kinds, phases, seek) {
 	const at = k ? lane.stands[k - 1] : 0;
 	const told = lane.sent[k] ? `, ${lane.accepted[k]} of ${lane.sent[k]} drafted accepted` : "";
 	const button = h("button", { type: "button", class: "link" }, `${RANKS[i]} ${ms(seconds)} at token ${at}`);
-	button.addEventListener("click", () => seek(lane.end_time[k]));
+	hear(button, "click", () => seek(lane.end_time[k]));
 	return h("span", button, ` (cycle ${lane.cycle[k]}: ${count(lane.tokens[k], "token")}${told}; ${phase} ${share} %)`);
 }
 
@@ -379,9 +379,9 @@ function render({ model, el }) {
 	const slowed = h("span.soft.slowed");
 	const play = press("▶", "play (space)", () => toggle());
 	const scrubber = h("input", { type: "range", min: "0", max: "1000", step: "1", "aria-label": "time" });
-	scrubber.addEventListener("input", () => seek((last * scrubber.value) / 1000));
+	hear(scrubber, "input", () => seek((last * scrubber.value) / 1000));
 	const paces = h("select", { "aria-label": "how long the race takes on the screen" }, ...PACES.map((p) => h("option", { value: p }, `${p} s`)));
-	paces.addEventListener("change", () => { pace = +paces.value; tellPace(); share(model, { pace }); });
+	hear(paces, "change", () => { pace = +paces.value; tellPace(); share(model, { pace }); });
 	const controls = h("div.controls", {},
 		press("⇤", "start (Home)", () => seek(0)), press("←", "previous pass (←)", () => step(-1)), play,
 		press("→", "next pass (→)", () => step(1)), press("⇥", "finish (End)", () => seek(last)),
@@ -501,7 +501,7 @@ function render({ model, el }) {
 		Home: () => seek(0), End: () => seek(last), " ": toggle,
 		l: () => seek(leadChange()), w: () => seek(nextWait()), p: projector, "?": () => help.toggle(),
 	}));
-	chooser.addEventListener("change", () => { stop(); open(+chooser.value); model.set("prompt", +chooser.value); tell(); });
+	hear(chooser, "change", () => { stop(); open(+chooser.value); model.set("prompt", +chooser.value); tell(); });
 	const deaf = listen(root, model, [
 		["change:time", () => { if (Math.abs(model.get("time") - t) > 1e-9) { stop(); show(model.get("time"), true); } }],
 		["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],

@@ -14,12 +14,15 @@ function build(make, tag, [first, ...rest]) {
 const h = (tag, ...rest) => build((name) => document.createElement(name), tag, rest);
 const s = (tag, ...rest) => build((name) => document.createElementNS("http://www.w3.org/2000/svg", name), tag, rest);
 
+const hear = (node, what, act) => node.addEventListener(what, act);
+const emOf = (node) => parseFloat(getComputedStyle(node).fontSize) || 14; // pixels
+
 // A lane: its heading, what it says of itself, its content.
 const lane = (name, title, said, ...rest) => h("section", { class: name }, h("header", h("h3", title), ...said), ...rest);
 // A button with a word or a sign on it.
 function press(sign, title, act, more = {}) {
 	const node = h("button", { type: "button", title, "aria-label": title, ...more }, sign);
-	node.addEventListener("click", act);
+	hear(node, "click", act);
 	return node;
 }
 // A badge that says how sure a text is the target's own.
@@ -86,7 +89,7 @@ function followTheme(root, model) {
 	tell();
 	const observer = new MutationObserver(tell);
 	observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
-	query.addEventListener("change", tell);
+	hear(query, "change", tell);
 	model.on("change:theme", tell);
 	return () => {
 		observer.disconnect();
@@ -107,7 +110,7 @@ function listen(root, model, heard) {
 
 // Keys of a view: `acts(event)` gives {key: act}. None goes further: the notebook has shortcuts of its own.
 function keys(root, help, acts) {
-	root.addEventListener("keydown", (event) => {
+	hear(root, "keydown", (event) => {
 		event.stopPropagation();
 		const { tagName } = event.target;
 		if (event.ctrlKey || event.metaKey || event.altKey || tagName === "SELECT") return;

@@ -98,7 +98,7 @@ class TreeLane {
 		Object.assign(this, { record, act, pool: [], hover: null, fit: true, room: 0, tallest: 0 });
 		this.said = h("span.soft");
 		this.growing = h("input", { type: "range", min: "0", step: "1", "aria-label": "growth of the draft" });
-		this.growing.addEventListener("input", () => act.grow(+this.growing.value));
+		hear(this.growing, "input", () => act.grow(+this.growing.value));
 		this.grown = h("output");
 		this.zoom = press("full size", "full size, or fitted to the lane (Z)", act.zoom, { "aria-label": null, "aria-pressed": "false" });
 		this.tools = h("span.growth", h("label", h("span", "growth "), this.growing), this.grown, this.zoom);
@@ -121,10 +121,10 @@ class TreeLane {
 			const group = event.target.closest?.("[data-i]");
 			return group ? +group.dataset.i : event.clientX === undefined ? null : this.nearest(event);
 		};
-		this.svg.addEventListener("pointermove", (event) => { const i = at(event); if (i !== this.hover) { this.hover = i; act.look(i); } });
-		this.svg.addEventListener("pointerleave", () => { this.hover = null; act.look(null); });
-		this.svg.addEventListener("click", (event) => { if (at(event) !== null) act.click(at(event)); });
-		this.svg.addEventListener("focusin", (event) => { if (at(event) !== null) act.focus(at(event)); });
+		hear(this.svg, "pointermove", (event) => { const i = at(event); if (i !== this.hover) { this.hover = i; act.look(i); } });
+		hear(this.svg, "pointerleave", () => { this.hover = null; act.look(null); });
+		hear(this.svg, "click", (event) => { if (at(event) !== null) act.click(at(event)); });
+		hear(this.svg, "focusin", (event) => { if (at(event) !== null) act.focus(at(event)); });
 	}
 	source(cycle, i) { return this.record.header.words.source?.[cycle.value("source", i)]; }
 	group(i) {
@@ -382,7 +382,7 @@ class TreeLane {
 	}
 	// `room`: the height that the lane may take, in pixels.
 	size(room) {
-		this.em = parseFloat(getComputedStyle(this.node).fontSize) || 14;
+		this.em = emOf(this.node);
 		this.width = this.scroll.clientWidth || 640;
 		this.room = room;
 		this.tallest = 0;
