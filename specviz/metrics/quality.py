@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 COMET = "Unbabel/wmt22-comet-da"  # the paper's; sacrebleu's figures are in percent, COMET's is not
 
 
-def quality(trace: Trace, tokenize: str | None = None) -> dict[str, Any]:
+def quality(trace: Trace, tokenize: str | None = None, resamples: int = RESAMPLES) -> dict[str, Any]:
     """BLEU and chrF of the final texts of a run, by sacrebleu.
 
     Of a stream the text is the last update's whole output. Texts without a reference are left out.
@@ -26,6 +26,8 @@ def quality(trace: Trace, tokenize: str | None = None) -> dict[str, Any]:
         Of one run.
     tokenize : str, optional
         BLEU's tokenizer; default as in `specviz.metrics.tokenizer`.
+    resamples : int
+        Of the bootstrap; with 1 there is no interval, as with fewer than three texts.
 
     Returns
     -------
@@ -50,7 +52,7 @@ def quality(trace: Trace, tokenize: str | None = None) -> dict[str, Any]:
     columns = [[each[i] if i < len(each) else "" for each in references] for i in range(most)]
     found: dict[str, Any] = {"texts": len(said), "signature": {}}
     for name, metric in (("bleu", BLEU(tokenize=tokenizer(trace.run, tokenize).name)), ("chrf", CHRF())):
-        score = metric.corpus_score(said, columns, n_bootstrap=RESAMPLES if len(said) > 2 else 1)
+        score = metric.corpus_score(said, columns, n_bootstrap=resamples if len(said) > 2 else 1)
         signature = metric.get_signature().format()
         told = json.loads(score.format(width=6, signature=signature, is_json=True))
         middle, half = (told.get(f"confidence_{part}", float("nan")) for part in ("mean", "var"))
