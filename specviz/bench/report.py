@@ -12,7 +12,6 @@ import numpy as np
 from specviz.metrics import Estimate
 
 if TYPE_CHECKING:
-
     import pandas as pd
 
 SCHEMA = 1
