@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import Phase, given, settings
@@ -14,8 +13,8 @@ from tiny import TableModel
 import specviz
 from specviz import metrics
 from specviz.errors import ParameterError, TraceError
-from specviz.methods.retranslate import Retranslate
 from specviz.replay import whatif
+from specviz.replay.updates import PARTS
 from specviz.streams import Stream, Update
 from specviz.trace import validate
 
@@ -106,8 +105,137 @@ def test_what_is_exact_is_what_a_rerun_does(model, sources, own, asked, limit, r
         assert row["NE"] == pytest.approx(metrics.normalized_erasure(real, tokenize="model"), nan_ok=True)
         assert row["A/D"] == pytest.approx(metrics.acceptance_rate(real), nan_ok=True)
         assert row["A/O"] == pytest.approx(metrics.accepted_share(real), nan_ok=True)
-    texts = real.updates.set_index(["prompt", "update"])["ids"]
-    before = trace.updates.set_index(["prompt", "update"])["ids"]
     for place in answer.places.itertuples():
-        if place.why == "the text parts here":  # and so it does
-            assert texts[place.prompt, place.update] != before[place.prompt, place.update]
+        if place.why == PARTS:  # and so it does, with that token
+            said, says = (texts(each)[place.prompt, place.update] for each in (trace, real))
+            assert says[: place.position] == said[: place.position]
+            assert says[place.position] == place.token != said[place.position]
+
+
+def texts(trace):
+    """Each update's tokens, the end included."""
+    return trace.outputs.groupby(["prompt", "update"])["token"].agg(list)
+
+
+SOME = [["ab", "abc", "abcd", "abcdab", "abcdabc"], ["c", "cc", "ccd"]]
+
+
+def test_a_display_hides_what_it_hides():
+    for model in MODELS:
+        trace = run(model, SOME, beta=0.2, k=1)
+        answer = whatif(trace).retranslate(tokenize="model", k=range(5))
+        assert answer.badge == "exact"
+        assert answer.why == "no stream's text would part"
+        for k in range(5):
+            real = run(model, SOME, beta=0.2, k=k)
+            assert answer.table["NE"][k] == metrics.normalized_erasure(real, tokenize="model")
+            assert answer.trace(k=k).updates["shown"].tolist() == real.updates["shown"].tolist()
+        assert answer.table["NE"].is_monotonic_decreasing
+        assert answer.table["A/D"].nunique() == answer.table["target_passes"].nunique() == 1
+
+
+def test_what_a_run_from_scratch_tells_of_verification():
+    """The text of re-translation is that of β = 0, whatever is drafted or masked."""
+    for model in MODELS:
+        answer = whatif(run(model, SOME, mode="rt")).retranslate(
+            tokenize="model", mode="ssbd", beta=0, k=[0, 2], mask=["display", "draft"]
+        )
+        assert answer.badge == "exact"
+        for i, row in enumerate(answer.table.itertuples()):
+            real = run(model, SOME, beta=0.0, k=row.k, mask=row.mask)
+            same(answer.trace(i), real)
+        masked = answer.table.set_index(["k", "mask"])
+        assert masked.loc[(2, "draft"), "A/O"] < masked.loc[(2, "display"), "A/O"]
+
+
+def test_the_bias_is_told_to_the_first_text_that_parts():
+    told = of = parted = 0
+    for model in MODELS:
+        answer = whatif(run(model, SOME, beta=0.2)).retranslate(tokenize="model", beta=[0.0, 0.1, 0.4, 0.6])
+        told, of = told + answer.table["updates"].sum(), of + answer.table["of"].sum()
+        parted += (answer.places["why"] == PARTS).sum()
+        assert (answer.places["why"] == PARTS).all()  # what was judged is enough to say so
+    assert parted > len(MODELS)
+    assert 0.3 < told / of < 1
+
+
+def test_what_the_record_leaves_open_is_said():
+    """Behind what was carried unreviewed nobody asked the target."""
+    trace = run(MODELS[0], SOME, mode="cd")
+    answer = whatif(trace).retranslate(tokenize="model", mode="ssbd", beta=[0.0, 1.0])
+    assert answer.table["updates"].tolist() == [2, 2]
+    assert set(answer.places["why"]) == {"the record does not hold what the target thinks of this token here"}
+    assert set(answer.places["update"]) == {1}
+
+
+def test_a_run_that_was_cut_off_is_told_to_there():
+    cycles = specviz.stream(
+        MODELS[1], Stream([Update(s) for s in SOME[0]]), "retranslate", template="a{source}f", k=0
+    )
+    for cycle in cycles:
+        if cycle.update == 2 and cycle.number == 1 and cycle.end is None:
+            break
+    cycles.close()
+    answer = whatif(cycles.trace).retranslate(tokenize="model", k=2)
+    assert answer.table["updates"].tolist() == [2]
+    assert answer.places["why"].tolist() == ["the run was stopped here"]
+    assert answer.trace(0).updates["shown"].tolist() == [
+        max(0, n - 2) for n in cycles.trace.updates["shown"][:2]
+    ]
+
+
+def test_ties_are_not_called_exact():
+    class Even(Calm):
+        def logits(self, text):
+            found = super().logits(text)
+            order = found.argsort()
+            found[order[-2]] = found[order[-1]] - 1e-7  # the two best are as good as even
+            return found
+
+    trace = run(Even(0), SOME, beta=0.0)
+    answer = whatif(trace).retranslate(tokenize="model", mode=["ssbd", "rt"])
+    own, other = (answer.trace(i).updates if n else None for i, n in enumerate(answer.table["updates"]))
+    assert len(own) == len(trace.updates)  # the run's own setting does what the run did
+    assert answer.table["updates"][1] < len(trace.updates)
+    assert "two choices are closer here than passes of different shape round" in set(answer.places["why"])
+
+
+def test_it_says_what_it_can_and_cannot():
+    trace = run(MODELS[0], SOME, beta=0.2)
+    ask = whatif(trace)
+    assert ask.can_answer("k")[0] == ask.can_answer("beta")[0] == "exact"
+    assert "no text" in ask.can_answer("k")[1]
+    assert ask.can_answer("second_pass")[0] == "needs a rerun"
+    assert "What if, of run" in repr(ask) and "beta: exact" in repr(ask)
+    assert ask.ask(beta=0.2).table["updates"].tolist() == [8]
+    assert ask.speculative(draft_length=2).badge == "needs a rerun"
+    row = ask.retranslate(tokenize="model", mask=["display", "draft"], k=2).row(mask="draft")
+    assert row == 1
+    for values, line in (
+        ({"beta": 1.5}, r"beta must lie in \[0, 1\], got 1.5"),
+        ({"k": -1}, "k must lie in"),
+        ({"mask": "screen"}, "mask must be one of display, draft, got 'screen'"),
+        ({"template": "town"}, "retranslate has no parameter 'template'"),
+    ):
+        with pytest.raises(ParameterError, match=line):
+            ask.retranslate(**values)
+    still = specviz.generate(TableModel(6, 1), [1, 2], "autoregressive", max_new_tokens=5)
+    with pytest.raises(TraceError, match="the source of this run of autoregressive stood still"):
+        whatif(still).retranslate(beta=0.1)
+
+
+def test_on_the_bundled_model():
+    words = "A cook opened a letter on Friday and he worked at the station .".split()
+    stream = Stream([Update(" ".join(words[:n])) for n in range(2, len(words) + 1, 3)])
+    town = specviz.load("town")
+    trace = specviz.generate(town, stream, "retranslate", beta=0.2, k=2)
+    answer = whatif(trace).retranslate(beta=[0.0, 0.2, 0.6], mask=["display", "draft"])
+    for i, row in enumerate(answer.table.itertuples()):
+        real = specviz.generate(town, stream, "retranslate", beta=row.beta, k=2, mask=row.mask)
+        assert row.updates
+        same(answer.trace(i), real)
+        if row.badge == "exact":
+            assert row.NE == metrics.normalized_erasure(real)
+    timed = whatif(trace).clock(answer)
+    assert timed.badge in ("modelled", "needs a rerun")
+    assert (timed.table["seconds"] > 0).all()
