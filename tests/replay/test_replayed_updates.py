@@ -76,7 +76,7 @@ def same(told, real):
         pd.testing.assert_frame_equal(one, kept, check_dtype=False, check_categorical=False)
 
 
-@settings(max_examples=40, deadline=None, phases=[Phase.generate])
+@settings(max_examples=25, deadline=None, phases=[Phase.generate])
 @given(
     model=st.sampled_from(MODELS),
     sources=st.lists(SOURCES, min_size=1, max_size=2),
@@ -145,7 +145,8 @@ def test_what_a_run_from_scratch_tells_of_verification():
             real = run(model, SOME, beta=0.0, k=row.k, mask=row.mask)
             same(answer.trace(i), real)
         masked = answer.table.set_index(["k", "mask"])
-        assert masked.loc[(2, "draft"), "A/O"] < masked.loc[(2, "display"), "A/O"]
+        assert masked.loc[(2, "draft"), "A/O"] <= masked.loc[(2, "display"), "A/O"]
+        assert masked.loc[(2, "draft"), "drafted"] < masked.loc[(2, "display"), "drafted"]
 
 
 def test_the_bias_is_told_to_the_first_text_that_parts():
@@ -194,8 +195,7 @@ def test_ties_are_not_called_exact():
 
     trace = run(Even(0), SOME, beta=0.0)
     answer = whatif(trace).retranslate(tokenize="model", mode=["ssbd", "rt"])
-    own, other = (answer.trace(i).updates if n else None for i, n in enumerate(answer.table["updates"]))
-    assert len(own) == len(trace.updates)  # the run's own setting does what the run did
+    assert answer.table["updates"][0] == len(trace.updates)  # the run's own setting does what the run did
     assert answer.table["updates"][1] < len(trace.updates)
     assert "two choices are closer here than passes of different shape round" in set(answer.places["why"])
 
@@ -225,7 +225,22 @@ def test_it_says_what_it_can_and_cannot():
 
 
 def test_on_the_bundled_model():
-    words = "A cook opened a letter on Friday and he worked at the station .".split()
+    words = [
+        "A",
+        "cook",
+        "opened",
+        "a",
+        "letter",
+        "on",
+        "Friday",
+        "and",
+        "he",
+        "worked",
+        "at",
+        "the",
+        "station",
+        ".",
+    ]
     stream = Stream([Update(" ".join(words[:n])) for n in range(2, len(words) + 1, 3)])
     town = specviz.load("town")
     trace = specviz.generate(town, stream, "retranslate", beta=0.2, k=2)
@@ -235,7 +250,7 @@ def test_on_the_bundled_model():
         assert row.updates
         same(answer.trace(i), real)
         if row.badge == "exact":
-            assert row.NE == metrics.normalized_erasure(real)
+            assert metrics.normalized_erasure(real) == row.NE
     timed = whatif(trace).clock(answer)
     assert timed.badge in ("modelled", "needs a rerun")
     assert (timed.table["seconds"] > 0).all()
