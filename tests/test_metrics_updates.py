@@ -141,6 +141,8 @@ def test_lagging_by_hand(two):
 def test_a_token_is_stable_when_it_stays():
     assert metrics.stable([[1, 2, 3], [1, 9], [1, 2, 3, 4]]).tolist() == [0, 2, 2, 2]
     assert metrics.stable([[1], [1, 2]]).tolist() == [0, 1]
+    flickers = [[1, 2], [1, 2], [1, 2], [1], [1, 2]]
+    assert metrics.stable(flickers).tolist() == [0, 4]
     assert metrics.stable([[1], []]).tolist() == []
 
 

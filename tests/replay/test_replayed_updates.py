@@ -151,8 +151,11 @@ def test_what_a_run_from_scratch_tells_of_verification():
 
 def test_the_bias_is_told_to_the_first_text_that_parts():
     told = of = parted = 0
+    betas = [0.0, 0.1, 0.17, 0.23, 0.4, 0.6]
     for model in MODELS:
-        answer = whatif(run(model, SOME, beta=0.2)).retranslate(tokenize="model", beta=[0.0, 0.1, 0.4, 0.6])
+        answer = whatif(run(model, SOME, beta=0.2)).retranslate(tokenize="model", beta=betas)
+        for i, beta in enumerate(betas):
+            same(answer.trace(i), run(model, SOME, beta=beta))
         told, of = told + answer.table["updates"].sum(), of + answer.table["of"].sum()
         parted += (answer.places["why"] == PARTS).sum()
         assert (answer.places["why"] == PARTS).all()  # what was judged is enough to say so
@@ -163,8 +166,8 @@ def test_the_bias_is_told_to_the_first_text_that_parts():
 def test_what_the_record_leaves_open_is_said():
     """Behind what was carried unreviewed nobody asked the target."""
     trace = run(MODELS[0], SOME, mode="cd")
-    answer = whatif(trace).retranslate(tokenize="model", mode="ssbd", beta=[0.0, 1.0])
-    assert answer.table["updates"].tolist() == [2, 2]
+    answer = whatif(trace).retranslate(tokenize="model", mode="ssbd", beta=[0.0, 0.2, 1.0])
+    assert answer.table["updates"].tolist() == [2, 2, 2]
     assert set(answer.places["why"]) == {"the record does not hold what the target thinks of this token here"}
     assert set(answer.places["update"]) == {1}
 
@@ -178,6 +181,7 @@ def test_a_run_that_was_cut_off_is_told_to_there():
             break
     cycles.close()
     answer = whatif(cycles.trace).retranslate(tokenize="model", k=2)
+    assert cycles.trace.updates["shown"][1] > 0
     assert answer.table["updates"].tolist() == [2]
     assert answer.places["why"].tolist() == ["the run was stopped here"]
     assert answer.trace(0).updates["shown"].tolist() == [
@@ -254,3 +258,30 @@ def test_on_the_bundled_model():
     timed = whatif(trace).clock(answer)
     assert timed.badge in ("modelled", "needs a rerun")
     assert (timed.table["seconds"] > 0).all()
+
+
+def test_where_the_last_update_is_not_known_nothing_is_last():
+    cycles = specviz.stream(
+        MODELS[1], Stream([Update(s) for s in SOME[0]]), "retranslate", template="a{source}f", k=0
+    )
+    for cycle in cycles:
+        if cycle.update == 1 and cycle.end is not None:
+            break
+    cycles.close()
+    shown = cycles.trace.updates["shown"]
+    told = whatif(cycles.trace).retranslate(tokenize="model", k=[0, 1]).trace(k=1).updates["shown"]
+    assert shown.min() > 0
+    assert told.tolist() == (shown - 1).tolist()
+
+
+def test_a_draft_is_cut_to_the_room_there_is():
+    sources = [["ab", "abcde" * 6, "abcde" * 6 + "abc"]]  # room for 12, 8 and 5 tokens
+    for model in MODELS:
+        model.eos = ()
+        trace = run(model, sources, limit=12, beta=0.9)
+        answer = whatif(trace).retranslate(tokenize="model", beta=[0.6, 0.9], k=[0, 1], mask="draft")
+        assert answer.table["updates"].tolist()[::2] == [3, 3]
+        for i, row in enumerate(answer.table.itertuples()):
+            same(answer.trace(i), run(model, sources, limit=12, beta=row.beta, k=row.k, mask="draft"))
+        model.eos = (1,)
+    assert trace.updates["drafted"].tolist() == [0, 8, 5]
