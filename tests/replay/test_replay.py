@@ -361,7 +361,8 @@ def test_the_parameters_are_the_methods_own():
         )  # of which some can be asked
         for setting, p in ((setting, declared[parameter]) for parameter, setting in known.items()):
             assert (setting.default, type(setting.default)) == (p.default, type(p.default))
-            if not isinstance(p.default, bool):
+            assert setting.choices == p.choices
+            if not isinstance(p.default, bool | str):
                 assert (setting.low, setting.high) == (p.low, math.inf if p.high is None else p.high)
 
 
