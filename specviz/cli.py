@@ -943,7 +943,51 @@ def _show_calibration(found: Any, new: bool) -> None:
 
 
 def _print_table(trace: Trace) -> None:
-    """One line a run."""
+    """One line a run; runs of streams have a table of their own."""
+    parts = trace.split()
+    streams = [part for part in parts if len(part.updates)]
+    if streams:
+        _print_streams(streams)
+    if len(streams) < len(parts):
+        _print_prompts([part for part in parts if not len(part.updates)])
+
+
+def _print_streams(parts: list[Trace]) -> None:
+    from specviz.bench.report import Column, print_table
+    from specviz.view.picture import visible
+
+    shown = {
+        "updates": ("updates", "{:,.0f}"),
+        "NE": ("NE", "{:.2f}"),
+        "A/D": ("A/D", "{:.2f}"),
+        "A/O": ("A/O", "{:.2f}"),
+        "tokens_per_second": ("tokens/s", "{:,.0f}"),
+        "AL": ("AL", "{:.1f}"),
+        "reused_share": ("reused", "{:.0%}"),
+        "BLEU": ("BLEU", "{:.1f}"),
+    }
+    columns = [Column("method"), Column("setting"), Column("exactness", folds=14)]
+    spare = {"reused_share": 0, "AL": 1, "A/O": 2}
+    columns += [Column(heading, True, spare=spare.get(name)) for name, (heading, _) in shown.items()]
+    rows, tokenizers = [], []
+    for part in parts:
+        row, values = part.summary().iloc[0], part.run["parameters"] or {}
+        setting = str(values.get("mode", ""))
+        setting += f" β={values['beta']:g}" if setting == "ssbd" else ""
+        setting += f" k={values['k']} ({values['mask']})" if values.get("k") else ""
+        cells = [
+            form.format(row[name]) if row[name] == row[name] else "–" for name, (_, form) in shown.items()
+        ]
+        rows.append([*map(visible, (row["method"], setting, row["exactness"])), *cells])
+        tokenizers.append(row["tokenizer"])
+    print_table(_console(), columns, rows)
+    print(
+        f"NE: tokens ({', '.join(dict.fromkeys(tokenizers))}) erased from the display for each of the last "
+        "one; AL: words behind; reused: of the prompts' tokens"
+    )
+
+
+def _print_prompts(parts: list[Trace]) -> None:
     from specviz.bench.report import Column, print_table
     from specviz.view.picture import visible
 
@@ -957,7 +1001,8 @@ def _print_table(trace: Trace) -> None:
     columns = [Column("method"), Column("draft"), Column("exactness", folds=14)]
     columns += [Column(heading, True, spare=0 if heading == "A/O" else None) for heading in shown.values()]
     rows = []
-    for run, row in zip(trace.split(), trace.summary().to_dict("records")):
+    for run in parts:
+        row = run.summary().iloc[0].to_dict()
         numbers = [row[name] for name in shown]
         forms = ("{:.2f}", "{:.2f}", "{:.2f}", "{:,.0f}", "{:,.0f}")
         cells = [form.format(x) if x == x else "–" for form, x in zip(forms, numbers)]

@@ -21,7 +21,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "streams": (GROUND, 1),
     "trace": (GROUND, 2),
     "metrics": (LOOKING, 3),
-    "replay": (LOOKING, 3),
+    "replay": (LOOKING, 3.5),
     "check": (LOOKING, 3),
     "view": (LOOKING, 4),
     "widgets": (LOOKING, 5),

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from specviz.bench.prompts import spread
-from specviz.bench.report import RESAMPLES, Estimate
 from specviz.bench.runner import BASELINE, Texts, Timed, closing, paired, quiet_clock
 from specviz.loop import Run
 from specviz.methods import find
 from specviz.methods.base import Method
+from specviz.metrics import Estimate, pooled
 
 KINDS = {  # headings of the bundled suite's kinds of work
     "conversation": "conv.",
@@ -103,22 +103,6 @@ class Decoded:
         pairs = zip(self.timed.texts, other.timed.texts, self.of(kind))
         found = [a == b for a, b, chosen in pairs if chosen]
         return f"{sum(found)}/{len(found)}"
-
-
-def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
-    """A ratio of sums over texts with its 95 % bootstrap interval; in place of a median stands the ratio.
-
-    Where all texts have the same ratio (τ of autoregressive decoding) there is no interval.
-    """
-    n = len(above)
-    if not n or not below.sum():
-        return Estimate.of([])
-    low = high = float("nan")
-    if n > 2 and (above * below.sum() != below * above.sum()).any():
-        draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
-        ratios = above[draws].sum(1) / np.maximum(below[draws].sum(1), 1)
-        low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
-    return Estimate(float(above.sum() / below.sum()), low, high, n)
 
 
 def others(entries: list[dict[str, Any]], chosen: list[dict[str, Any]]) -> list[dict[str, Any]]:

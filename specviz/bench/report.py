@@ -9,41 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from specviz.metrics import Estimate
 
+if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
-RESAMPLES = 2000
 FOLD = ("decoder", "exactness")  # columns of several words
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A median of paired measurements with its 95 % bootstrap interval over the pairs."""
-
-    median: float
-    low: float
-    high: float
-    pairs: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate:
-        """The estimate from one value a pair; the interval is NaN for fewer than three."""
-        found = np.asarray(values, np.float64)
-        found = found[np.isfinite(found)]
-        if not len(found):
-            return cls(float("nan"), float("nan"), float("nan"), 0)
-        low = high = float("nan")
-        if len(found) > 2:
-            draws = np.random.default_rng(0).choice(found, (RESAMPLES, len(found)))
-            low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975)).tolist()
-        return cls(float(np.median(found)), low, high, len(found))
-
-    def __str__(self) -> str:
-        known = self.low == self.low
-        return f"{self.median:.3f}" + (f" [{self.low:.3f}, {self.high:.3f}]" if known else "")
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ class Answer:
         The columns of the table that are the setting.
     drafter : bool
         Whether drafting takes passes.
+    begun : bool
+        Whether a row that needs a rerun shows what it told up to there: of streams, whole updates.
     """
 
     question: str
@@ -75,6 +77,7 @@ class Answer:
     parameters: tuple[str, ...]
     drafter: bool
     _cell: Callable[[int], Trace] = field(repr=False)
+    begun: bool = False
 
     def row(self, **setting: Any) -> int:
         """The number of the row with these parameters.
@@ -91,7 +94,10 @@ class Answer:
             )
         fits = np.ones(len(self.table), bool)
         for name, value in setting.items():
-            fits &= np.isclose(self.table[name].to_numpy(np.float64), float(value), rtol=0, atol=1e-12)
+            if isinstance(value, str):
+                fits &= (self.table[name] == value).to_numpy()
+            else:
+                fits &= np.isclose(self.table[name].to_numpy(np.float64), float(value), rtol=0, atol=1e-12)
         rows = np.flatnonzero(fits)
         if len(rows) != 1:
             words = ", ".join(f"{name}={value}" for name, value in setting.items()) or "nothing"
@@ -113,12 +119,13 @@ class Answer:
         Raises
         ------
         ParameterError
-            If the row's replay had to stop: then there is no whole trace to show.
+            If the row's replay had to stop: then there is no whole trace to show. But of streams the updates
+            that were told are.
         """
         row = self.row(**setting) if row is None else row
         if not 0 <= row < len(self.table):
             raise ParameterError(f"the answer has rows 0 to {len(self.table) - 1}, not {row}")
-        if any(walk.place for walk in self.walks[row]):
+        if not self.begun and any(walk.place for walk in self.walks[row]):
             raise ParameterError(
                 f"row {row} needs a rerun, so there is nothing whole to show: see answer.places"
             )

@@ -146,7 +146,7 @@ def timed(trace: Trace) -> pd.DataFrame:
     cycles = cycles[(cycles["cycle"] > 0) & cycles["duration"].notna()]
     if not len(cycles):
         raise TraceError("the trace holds no times, so there is no s(g) to take from it: give costs")
-    keys = ["prompt", "cycle"]
+    keys = ["prompt", "update", "cycle"]
     passes = trace.passes
     fed = passes[passes["model"] == "target"].groupby(keys)["tokens"].sum().rename("fed")
     asked = passes[passes["model"] == "draft"].groupby(keys).size().rename("asked")

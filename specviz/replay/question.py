@@ -27,6 +27,16 @@ from specviz.replay.cell import build
 from specviz.replay.costs import Costs, timed
 from specviz.replay.known import Known, Rounding, read, whole
 from specviz.replay.tree import NOT_ALL, STALE, Lessons, Trees, lessons
+from specviz.replay.updates import (
+    Choice,
+    StreamWalk,
+    Told,
+    build_updates,
+    read_updates,
+    replay,
+    tabulate_updates,
+    tolerance,
+)
 from specviz.replay.walk import TURN, Place, Walk
 
 if TYPE_CHECKING:
@@ -36,11 +46,12 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """A parameter as a what-if takes it: its default, and the least and the greatest legal value."""
+    """A parameter as a what-if takes it: default, least and greatest legal value, or the choices."""
 
     default: Any
-    low: float
-    high: float
+    low: float = 0
+    high: float = 0
+    choices: tuple[str, ...] = ()
 
 
 # What can be asked of the methods that can be replayed, as the methods declare it (a test compares).
@@ -58,6 +69,12 @@ METHODS: dict[str, dict[str, Setting]] = {
         "review_end": Setting(False, 0, 1),
     },
     "unispec": {"draft_size": Setting(24, 1, 512), "threshold": Setting(0.05, 0, 1)},
+    "retranslate": {
+        "mode": Setting("ssbd", choices=("rt", "ssbd", "cd")),
+        "beta": Setting(0.2, 0, 1),
+        "k": Setting(0, 0, float("inf")),
+        "mask": Setting("display", choices=("display", "draft")),
+    },
 }
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
 VAIN = "; how much was drafted in vain lies between the bounds"
@@ -69,6 +86,11 @@ STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are 
 STORED = "exact until a tree grows from what this run never read, a model from there on"
 GROWN = "the trees follow from what the passes taught the store, as far as the run read the same"
 MODEL = "exact for {} of {} cycles, see places for where that ends; from there on " + STALE
+STREAMS = "this is a run of streams, and it decodes prompts"
+SHOWS = "what a display hides changes no text"
+UPDATES = "exact up to the first update where a stream's text would part; the place is named"
+FIRST = "{} of {} updates are told, to the first of each stream whose text would part; see places"
+WHOLE = "no stream's text would part"
 WARM = "the store was warm when the run began, and what it held is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
 
@@ -119,7 +141,8 @@ class WhatIf:
         return Costs.of(self.trace)
 
     def __repr__(self) -> str:
-        count, own = len(self.texts), self._run["method"]
+        own = self._run["method"]
+        count = len(self._streams if own == "retranslate" else self.texts)
         known = METHODS.get(own, {})
         lines = [f"What if, of run {self._run['run']} ({count} text{'s' * (count != 1)}):"]
         for name in known:
@@ -127,7 +150,7 @@ class WhatIf:
             lines.append(f"  {name}: {badge}; {why}")
         if known:
             name, setting = next(iter(known.items()))
-            lines.append(f"Ask it with .{own}({name}={setting.default}), a list asks several at once.")
+            lines.append(f"Ask it with .{own}({name}={setting.default!r}), a list asks several at once.")
         else:
             lines.append(f"  Nothing: {self._problem(own)}.")
         return "\n".join(lines)
@@ -159,6 +182,9 @@ class WhatIf:
             return EXACT, "the drafts follow from the tokens alone"
         if method == "unispec":
             return MODELLED, STORED
+        if method == "retranslate":
+            shows = parameter in ("k", "mask") and self._run["parameters"]["mask"] == "display"
+            return EXACT, f"{SHOWS}; as a draft's, {UPDATES}" if shows else UPDATES
         if not self._dense:
             return RERUN, NOT_DENSE
         if parameter != "stop":
@@ -170,6 +196,10 @@ class WhatIf:
         own, lossy = self._run["method"], self._run["exactness"] == "lossy"
         if method not in METHODS:
             return f"{method} cannot be replayed from a trace"
+        if method == "retranslate":
+            return "" if own == "retranslate" else f"the source of this run of {own} stood still"
+        if own == "retranslate":
+            return STREAMS
         if method == "bild":
             return "" if own == "bild" else f"its text is its own, and this is a run of {own}"
         if method == "unispec":
@@ -189,6 +219,11 @@ class WhatIf:
         if ((run["memory"] or {}).get("start") or {}).get("state") != "cold":
             return WARM
         return "" if run["record"] == "all" else NOT_ALL
+
+    @cached_property
+    def _streams(self) -> list[list[Told]]:
+        """What is told of each stream."""
+        return read_updates(self.trace)
 
     @cached_property
     def _lessons(self) -> tuple[list[Lessons], int]:
@@ -278,6 +313,67 @@ class WhatIf:
             return Trees(self.texts, *self._lessons, self._run["parameters"] | setting)
 
         return self._answer("unispec", begin, parameters)
+
+    def retranslate(self, tokenize: str | None = None, **parameters: Any) -> Answer:
+        """What would re-translation have done with another bias, mask or mode? See `specviz.replay.updates`.
+
+        Exact, update for update, up to the first one of a stream whose text would be another: from there on
+        each draft is another, too, and a rerun has to say. What is masked for display alone changes no text,
+        so every `k` of a display is exact to the end; the last update that is recorded is taken to be the
+        stream's last, in which nothing is hidden. A draft masked by another `k` writes the same text where
+        what was cut, or now is not, would have been refused anyway or is what the target would write by
+        itself.
+
+        Parameters
+        ----------
+        tokenize : str, optional
+            What erasure is counted in, as in `specviz.metrics.erasure`; ``model`` needs no sacrebleu.
+        mode, beta, k, mask : number or text, or several
+            Default: as in the run.
+
+        Returns
+        -------
+        Answer
+            Its table has one row a choice: ``streams`` that are told to their end; exact ``updates``, ``of``
+            how many; over these ``drafted``, ``accepted`` and ``emitted`` tokens, ``A/D``, ``A/O``,
+            ``target_passes``, and what is displayed: ``tokens`` of each stream's last one that is told,
+            ``erased`` ones, ``NE``. As `specviz.metrics.by_stream` defines them. In `places` stands the
+            ``update``, and what the text would have there. `Answer.trace` gives the updates that are told, as
+            a trace.
+        """
+        grid = self._grid("retranslate", parameters)
+        choices = [Choice(**row) for row in grid]
+        varied = {name: list(dict.fromkeys(row[name] for row in grid)) for name in METHODS["retranslate"]}
+        words = [f"{name} = {_spell(values)}" for name, values in varied.items()]
+        question = f"What if retranslate had run with {', '.join(words)}?"
+        if problem := self._problem("retranslate"):
+            raise TraceError(f"nothing can be said of retranslate: {problem}")
+        run, own = self._run, Choice(*(self._run["parameters"][name] for name in Choice._fields))
+        width, twice = tolerance(run), bool(run["parameters"].get("second_pass"))
+        rows: list[tuple[Choice, list[StreamWalk]]] = [
+            (choice, [replay(told, own, choice, self._eos, width, twice) for told in self._streams])
+            for choice in choices
+        ]
+        table = tabulate_updates(self.trace, rows, tokenize)
+        pieces = self.trace.pieces
+        places = list_places(
+            [(choice._asdict(), list[Walk](walks)) for choice, walks in rows],
+            lambda token: pieces.get(token, b"").decode("utf8", "backslashreplace"),
+        ).rename(columns={"cycle": "update"})
+        badge, least = weakest(table["badge"]), table["updates"].min()
+        why = FIRST.format(least, len(self.trace.updates)) if badge == RERUN else WHOLE
+        names = table.columns[len(Choice._fields) : -1]
+        return Answer(
+            question, badge, why, table, places, dict.fromkeys(names, badge),
+            [list[Walk](walks) for _, walks in rows], Choice._fields, False,
+            lambda row: self._begun(rows[row]), True,
+        )  # fmt: skip
+
+    def _begun(self, row: tuple[Choice, list[StreamWalk]]) -> Trace:
+        """The updates of a row that are told, as a trace."""
+        choice, walks = row
+        label = ", ".join([self._run["run"], *(f"{k}={v}" for k, v in choice._asdict().items())])
+        return build_updates(self.trace, walks, choice, label)
 
     def clock(self, answer: Answer, costs: Costs | None = None) -> Answer:
         """How long would that have taken? Modelled: each pass at its price, each cycle at its.
@@ -433,6 +529,10 @@ def check(name: str, value: Any, setting: Setting) -> Any:
         If it has another type or lies outside the range.
     """
     kind = type(setting.default)
+    if kind is str:
+        if value in setting.choices:
+            return value
+        raise ParameterError(f"{name} must be one of {', '.join(setting.choices)}, got {value!r}")
     if kind is bool:
         if isinstance(value, bool | np.bool_):
             return bool(value)
@@ -460,7 +560,7 @@ def _spell(values: list[Any]) -> str:
     """A parameter's values in words."""
     if len(values) > 4:
         return f"{values[0]:g} ... {values[-1]:g}"
-    return " or ".join(str(value) if isinstance(value, bool) else f"{value:g}" for value in values)
+    return " or ".join(str(value) if isinstance(value, bool | str) else f"{value:g}" for value in values)
 
 
 def whatif(trace: Trace) -> WhatIf:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from specviz.trace.reading import Store
 
@@ -46,7 +46,7 @@ def text_of(store: Store, ids: list[int]) -> str:
     return b"".join(bytes_of(store, token) for token in ids if token not in ends).decode("utf8", "replace")
 
 
-def begun_text_of(store: Store, ids: list[int]) -> str:
+def begun_text(pieces: Mapping[int, bytes], ids: list[int]) -> str:
     """The text of tokens that others follow: a character of which only the first bytes are there waits."""
-    joined = b"".join(bytes_of(store, token) for token in ids)
+    joined = b"".join(pieces.get(token, b"<%d>" % token) for token in ids)
     return codecs.getincrementaldecoder("utf8")("replace").decode(joined)

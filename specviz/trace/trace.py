@@ -27,7 +27,7 @@ from specviz.trace.files import (
     write_parquet,
 )
 from specviz.trace.reading import Store, as_trace_error, open_file, open_partial
-from specviz.trace.text import begun_text_of, bytes_of, text_of, whole_characters
+from specviz.trace.text import begun_text, bytes_of, text_of, whole_characters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -327,7 +327,7 @@ class Trace:
             data["ids"].append(ids)
             data["shown"].append(shown)
             data["text"].append(text_of(store, ids))
-            data["shown_text"].append(begun_text_of(store, ids[:shown]))
+            data["shown_text"].append(begun_text(store.pieces, ids[:shown]))
         for name, values in data.items():
             frame[name] = pd.Series(values, frame.index, dtype=int if name == "shown" else object)
         return frame.reset_index()

@@ -15,7 +15,7 @@ from rich.console import Console
 import specviz
 from specviz import metrics
 from specviz.bench import experiments, find, passes
-from specviz.bench.compare import Contender, compare, others, pooled, tabulate
+from specviz.bench.compare import Contender, compare, others, tabulate
 from specviz.bench.quality import Rouge
 from specviz.errors import ParameterError
 from specviz.models import load
@@ -91,11 +91,11 @@ def test_a_store_is_warm_only_with_what_is_not_measured(model):
 
 
 def test_pooled_is_a_ratio_of_sums():
-    found = pooled(np.array([10, 1, 1]), np.array([1, 1, 1]))
+    found = metrics.pooled(np.array([10, 1, 1]), np.array([1, 1, 1]))
     assert found.median == 4
     assert found.low < 4 < found.high
-    assert np.isnan(pooled(np.array([2, 3, 4]), np.array([2, 3, 4])).low)
-    assert np.isnan(pooled(np.array([]), np.array([])).median)
+    assert np.isnan(metrics.pooled(np.array([2, 3, 4]), np.array([2, 3, 4])).low)
+    assert np.isnan(metrics.pooled(np.array([]), np.array([])).median)
 
 
 @pytest.mark.parametrize("name", ["ablation", "threshold", "deviation"])

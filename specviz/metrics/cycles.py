@@ -1,4 +1,4 @@
-"""What a trace says in numbers: each metric is one function, its definition is its docstring.
+"""What the cycles did in numbers: each metric is one function, its definition is its docstring.
 
 Counts are pooled over all cycles of the trace (sums first, one division last), not averaged over
 prompts. Prefill (cycle 0) counts as no step. A metric that the trace cannot give is NaN.
@@ -8,14 +8,18 @@ judgement (``unreviewed``: BiLD's last block, Algorithm 1, line 2) is drafted an
 neither sent nor accepted: it stands on neither side of A/D, and in A/O only below the line. (The BiLD
 paper prints no A/D; here it rates the target's answers to what it was sent, and these were not.)
 
+Of a stream every update has an output, which the next one supersedes. What is said "of the final texts"
+counts the last one's; what is said "of the texts" counts all of them, for each was decoded.
+`specviz.metrics.updates` has the metrics of streams.
+
 Where every step emits a bonus or correction token and nothing is cut by the end of a text:
 emitted = accepted + steps, tau = emitted / steps, and A/O = 1 - 1/tau.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -53,6 +57,21 @@ def _passes(trace: Trace, model: str) -> pd.DataFrame:
     return passes[~twice]
 
 
+def _streamed(trace: Trace, rows: pd.DataFrame) -> np.ndarray:
+    """Which rows (with ``run`` and ``prompt``) belong to a source that arrived in updates; bool [rows]."""
+    cycles = trace.cycles
+    streams = cycles.loc[cycles["source"].notna(), ["run", "prompt"]].drop_duplicates()
+    if not len(streams):
+        return np.zeros(len(rows), bool)
+    return rows[["run", "prompt"]].merge(streams, how="left", indicator=True)["_merge"].to_numpy() == "both"
+
+
+def _texts(trace: Trace) -> pd.DataFrame:
+    """Tokens of the texts, of a stream those of every update's output."""
+    outputs = trace.outputs
+    return outputs[outputs["kept"].to_numpy() | _streamed(trace, outputs)]
+
+
 def steps(trace: Trace) -> int:
     """Draft-verify cycles; the prefill is none."""
     return len(_steps(trace))
@@ -64,7 +83,7 @@ def emitted(trace: Trace) -> int:
 
 
 def output(trace: Trace) -> int:
-    """Tokens of the final texts: emitted and not taken back by a later cycle's `keep`."""
+    """Tokens of the final texts: emitted and not taken back by a later cycle's `keep`, or superseded."""
     return int(trace.outputs["kept"].sum())
 
 
@@ -117,12 +136,15 @@ def acceptance_rate(trace: Trace) -> float:
 
 
 def accepted_share(trace: Trace) -> float:
-    """A/O: accepted draft tokens divided by tokens of the final texts.
+    """A/O: accepted draft tokens divided by tokens of the texts.
 
     The share that came from drafts and was checked by the target; unreviewed tokens are only below the line.
+    But in a stream what continuous decoding carries from output to output is the draft, and nobody ever
+    judges it: there the share that was kept stands for A/O, as in `specviz.metrics.by_stream`.
     """
-    outputs = trace.outputs[trace.outputs["kept"]]
-    return _ratio((outputs["origin"] == "draft").sum(), len(outputs))
+    outputs = _texts(trace)
+    carried = (outputs["origin"] == "unreviewed") & _streamed(trace, outputs)
+    return _ratio(((outputs["origin"] == "draft") | carried).sum(), len(outputs))
 
 
 def mean_accepted(trace: Trace) -> float:
@@ -174,14 +196,14 @@ def seconds(trace: Trace, prefill: bool = True) -> float:
 
 
 def tokens_per_second(trace: Trace, prefill: bool = False) -> float:
-    """Tokens of the final texts per second of decoding.
+    """Tokens of the texts per second of decoding.
 
     Parameters
     ----------
     prefill : bool
         Whether the prefill's time is inside, as in Spec-Bench; everywhere called "tokens/s with prefill".
     """
-    return _ratio(output(trace), seconds(trace, prefill))
+    return _ratio(len(_texts(trace)), seconds(trace, prefill))
 
 
 def fallback_share(trace: Trace) -> float:
@@ -189,13 +211,13 @@ def fallback_share(trace: Trace) -> float:
 
     A fallback is a cycle in which drafting stopped to hand over to the target: the drafter was unsure
     (``fallback``), or its run was full (``length``). A block emitted unreviewed was handed to no one. The
-    paper names no denominator; ours is the tokens of the final texts.
+    paper names no denominator; ours is the tokens of the texts.
     """
     if _silent(trace):
         return float("nan")
     cycles = _steps(trace)
     handed = cycles["stop"].isin(["fallback", "length"]) & (cycles["unreviewed"] == 0)
-    return _ratio(handed.sum(), output(trace))
+    return _ratio(handed.sum(), len(_texts(trace)))
 
 
 def rollback_share(trace: Trace) -> float:
@@ -203,9 +225,9 @@ def rollback_share(trace: Trace) -> float:
 
     A rollback is a cycle in which the target rejected a node and so threw it away with all behind it. For a
     tree it is a cycle in which the target left the drafted tree before a leaf. The paper names no
-    denominator; ours is the tokens of the final texts.
+    denominator; ours is the tokens of the texts.
     """
-    return float("nan") if _silent(trace) else _ratio(len(_rejections(trace)), output(trace))
+    return float("nan") if _silent(trace) else _ratio(len(_rejections(trace)), len(_texts(trace)))
 
 
 def _rejections(trace: Trace) -> pd.DataFrame:
@@ -256,7 +278,7 @@ def by_depth(trace: Trace) -> pd.DataFrame:
 
 
 def on_text(trace: Trace) -> np.ndarray:
-    """Whether each drafted node stands in the final text, and all above it do.
+    """Whether each drafted node stands in the final text (of a stream in its update's), and all above it do.
 
     Also for nodes that were never judged or sent: what a smaller budget or a threshold left out can be rated,
     too. In a greedy run these are the nodes that the target would have accepted; a sampled text is one of
@@ -269,12 +291,12 @@ def on_text(trace: Trace) -> np.ndarray:
     """
     from specviz.trace import KEYS
 
-    nodes, outputs, keys = trace.nodes, trace.outputs, [*KEYS]
-    kept = outputs.loc[outputs["kept"], ["run", "prompt", "position", "token"]]
+    nodes, keys, text = trace.nodes, [*KEYS], ["run", "prompt", "update"]
+    kept = _texts(trace)[[*text, "position", "token"]]
     begin = nodes[keys].merge(trace.cycles[[*keys, "keep"]], how="left", on=keys)["keep"]
     depth = nodes["depth"].to_numpy()
-    place = nodes[["run", "prompt"]].assign(position=begin.to_numpy() + depth - 1)
-    found = place.merge(kept, how="left", on=["run", "prompt", "position"])["token"].to_numpy(np.float64)
+    place = nodes[text].assign(position=begin.to_numpy() + depth - 1)
+    found = place.merge(kept, how="left", on=[*text, "position"])["token"].to_numpy(np.float64)
     right = np.where(np.isnan(found), np.nan, found == nodes["token"].to_numpy())
     first = np.arange(len(nodes)) - nodes["node"].to_numpy()
     above = first + nodes["parent"].to_numpy()
@@ -481,88 +503,15 @@ def exactness(trace: Trace) -> str:
     return max(labels, key=EXACTNESS.index) if labels <= set(EXACTNESS) else ""
 
 
-def _measure(trace: Trace) -> dict[str, Any]:
-    return {
-        "exactness": exactness(trace),
-        "texts": len(trace.texts),
-        "output": output(trace),
-        "steps": steps(trace),
-        "emitted": emitted(trace),
-        "drafted": drafted(trace),
-        "sent": sent(trace),
-        "accepted": accepted(trace),
-        "tau": tau(trace),
-        "A/D": acceptance_rate(trace),
-        "A/O": accepted_share(trace),
-        "mean_accepted": mean_accepted(trace),
-        "tokens_per_second": tokens_per_second(trace),
-        "tokens_per_second_with_prefill": tokens_per_second(trace, prefill=True),
-        "seconds": seconds(trace),
-        "target_passes": target_passes(trace),
-        "draft_passes": draft_passes(trace),
-        "fallback_share": fallback_share(trace),
-        "rollback_share": rollback_share(trace),
-        "peak_memory": peak_memory(trace),
-    }
-
-
-def summary(trace: Trace) -> pd.DataFrame:
-    """One row a run: every metric of this module, by its name or the field's (``tau``, ``A/D``, ``A/O``).
-
-    ``tokens_per_second`` leaves the prefill's time out; ``seconds`` has it inside. `peak_memory` is in
-    bytes, `seconds` in seconds, the shares are per token of the final texts.
-    """
-    import pandas as pd
-
-    rows = []
-    for part in trace.split():
-        rows.append({"run": part.run["run"], "method": part.run["method"], **_measure(part)})
-    return pd.DataFrame(rows)
-
-
-def compare(traces: Mapping[str, Trace], baseline: str) -> pd.DataFrame:
-    """The metrics of several traces side by side, with their speedup.
-
-    Parameters
-    ----------
-    traces : mapping of name to Trace
-        A trace of several runs is pooled.
-    baseline : str
-        The name that the others are compared with; usually autoregressive decoding.
-
-    Returns
-    -------
-    DataFrame
-        One row a name; ``speedup`` = tokens per second / the baseline's, of decoding alone;
-        ``speedup_with_prefill`` the same with the prefill's time inside. Both are ratios of totals, not
-        means of ratios.
-
-    Raises
-    ------
-    TraceError
-        If there is no such baseline.
-    """
-    import pandas as pd
-
-    if baseline not in traces:
-        raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
-    table = pd.DataFrame([{"name": name, **_measure(trace)} for name, trace in traces.items()])
-    base = table[table["name"] == baseline].iloc[0]
-    for name, column in (
-        ("speedup", "tokens_per_second"),
-        ("speedup_with_prefill", "tokens_per_second_with_prefill"),
-    ):
-        table[name] = table[column] / base[column]
-    return table
-
-
 def recheck(trace: Trace) -> pd.DataFrame:
     """Decide every judged node again from what was recorded.
 
     The rule follows from the run's metadata: ``rollback`` (method bild: keep y iff -ln p(y) <= the
     rollback threshold, BiLD eq. 3), ``greedy`` (temperature 0: keep the target's first candidate
-    after the node's parent; without recorded candidates, rank 0) or ``sampling`` (keep iff
-    u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023, algorithm 1).
+    after the node's parent; without recorded candidates, rank 0), ``biased`` (method retranslate with a bias:
+    keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et al.) or
+    ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023,
+    algorithm 1).
 
     Returns
     -------
@@ -602,15 +551,22 @@ def _recheck(part: Trace) -> pd.DataFrame:
     elif not sampling.get("temperature"):
         rule = "greedy"
         tops = part.tops("pred")
-        first = tops.loc[tops["place"] == 0, [*keys, "node", "token"]]
-        first = first.rename(columns={"node": "parent", "token": "first"})
+        first = tops.loc[tops["place"] == 0, [*keys, "node", "token", "p"]]
+        first = first.rename(columns={"node": "parent", "token": "first", "p": "most"})
         # A left merge keeps the nodes' order.
-        best = nodes.merge(first, how="left", on=[*keys, "parent"])["first"].to_numpy(np.float64)
+        asked = nodes.drop(columns="p").merge(first, how="left", on=[*keys, "parent"])
+        best = asked["first"].to_numpy(np.float64)
         known = ~np.isnan(best) | nodes["rank"].notna().to_numpy()
         expected = np.where(np.isnan(best), nodes["rank"] == 0, nodes["token"].to_numpy() == best)[known]
+        own, most = nodes["p"].to_numpy(np.float64)[known], asked["most"].to_numpy(np.float64)[known]
         nodes = nodes[known]
         margin = np.full(len(nodes), np.nan)
         close = np.zeros(len(nodes), bool)
+        if run["method"] == "retranslate" and (beta := parameters.get("beta")):
+            rule = "biased"
+            margin = (1 - beta) * own + beta - (1 - beta) * most
+            close = np.abs(margin) <= ROUNDING
+            expected = expected | (margin >= 0)
     else:
         rule = "sampling"
         nodes = nodes[nodes["p"].notna() & nodes["u"].notna()]

@@ -1,0 +1,95 @@
+"""What a trace says in numbers: each metric is one function, its definition is its docstring.
+
+`cycles` (what the draft-verify cycles did), `updates` (streams: erasure, kept drafts, lagging), `quality`
+(texts against references), `tables` (several at once: `summary`, `compare`); below them `tokens` (texts as
+sacrebleu's tokens) and `interval` (bootstrap over texts).
+"""
+
+from specviz.metrics.cycles import (
+    READINGS,
+    ROUNDING,
+    acceptance_rate,
+    accepted,
+    accepted_share,
+    by_depth,
+    by_prompt,
+    by_score,
+    by_source,
+    draft_passes,
+    drafted,
+    emitted,
+    exactness,
+    fallback_share,
+    learnt,
+    mean_accepted,
+    on_text,
+    output,
+    peak_memory,
+    recheck,
+    rollback_share,
+    seconds,
+    sent,
+    steps,
+    target_passes,
+    tau,
+    tokens_per_second,
+)
+from specviz.metrics.interval import Estimate, pooled
+from specviz.metrics.quality import comet, quality
+from specviz.metrics.tables import compare, summary
+from specviz.metrics.tokens import tokenizer
+from specviz.metrics.updates import (
+    average_lagging,
+    by_stream,
+    erasure,
+    lagging,
+    normalized_erasure,
+    shared,
+    speedup,
+    stable,
+)
+
+__all__ = [
+    "READINGS",
+    "ROUNDING",
+    "Estimate",
+    "acceptance_rate",
+    "accepted",
+    "accepted_share",
+    "average_lagging",
+    "by_depth",
+    "by_prompt",
+    "by_score",
+    "by_source",
+    "by_stream",
+    "comet",
+    "compare",
+    "draft_passes",
+    "drafted",
+    "emitted",
+    "erasure",
+    "exactness",
+    "fallback_share",
+    "lagging",
+    "learnt",
+    "mean_accepted",
+    "normalized_erasure",
+    "on_text",
+    "output",
+    "peak_memory",
+    "pooled",
+    "quality",
+    "recheck",
+    "rollback_share",
+    "seconds",
+    "sent",
+    "shared",
+    "speedup",
+    "stable",
+    "steps",
+    "summary",
+    "target_passes",
+    "tau",
+    "tokenizer",
+    "tokens_per_second",
+]

@@ -1,0 +1,60 @@
+"""How sure a number over texts is: bootstrap over the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median of paired measurements with its 95 % bootstrap interval over the pairs."""
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate:
+        """The estimate from one value a pair; the interval is NaN for fewer than three."""
+        found = np.asarray(values, np.float64)
+        found = found[np.isfinite(found)]
+        if not len(found):
+            return cls(float("nan"), float("nan"), float("nan"), 0)
+        low = high = float("nan")
+        if len(found) > 2:
+            draws = np.random.default_rng(0).choice(found, (RESAMPLES, len(found)))
+            low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975)).tolist()
+        return cls(float(np.median(found)), low, high, len(found))
+
+    def __str__(self) -> str:
+        known = self.low == self.low
+        return f"{self.median:.3f}" + (f" [{self.low:.3f}, {self.high:.3f}]" if known else "")
+
+
+def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
+    """A ratio of sums over texts with its 95 % bootstrap interval; in place of a median stands the ratio.
+
+    Where all texts have the same ratio (τ of autoregressive decoding) there is no interval.
+
+    Parameters
+    ----------
+    above, below : array [texts]
+        What is summed above the line and below it, of each text.
+    """
+    above, below = np.asarray(above), np.asarray(below)
+    n = len(above)
+    if not n or not below.sum():
+        return Estimate.of([])
+    low = high = float("nan")
+    if n > 2 and (above * below.sum() != below * above.sum()).any():
+        draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
+        under = below[draws].sum(1)
+        ratios = above[draws].sum(1)[under > 0] / under[under > 0]
+        low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
+    return Estimate(float(above.sum() / below.sum()), low, high, n)

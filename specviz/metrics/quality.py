@@ -1,0 +1,116 @@
+"""How good the texts are, against the references that their prompts brought: BLEU, chrF, COMET."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from specviz.errors import ParameterError, TraceError
+from specviz.metrics.interval import RESAMPLES, Estimate
+from specviz.metrics.tokens import ABSENT, tokenizer
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+COMET = "Unbabel/wmt22-comet-da"  # the paper's; sacrebleu's figures are in percent, COMET's is not
+
+
+def quality(trace: Trace, tokenize: str | None = None, resamples: int = RESAMPLES) -> dict[str, Any]:
+    """BLEU and chrF of the final texts of a run, by sacrebleu.
+
+    Of a stream the text is the last update's whole output. Texts without a reference are left out.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of one run.
+    tokenize : str, optional
+        BLEU's tokenizer; default as in `specviz.metrics.tokenizer`.
+    resamples : int
+        Of the bootstrap; with 1 there is no interval, as with fewer than three texts.
+
+    Returns
+    -------
+    dict
+        ``bleu`` and ``chrf``: `Estimate`, in percent; the interval is sacrebleu's bootstrap over texts, its
+        mean and half width. ``texts`` that had a reference; ``signature`` of each, as sacrebleu prints it.
+
+    Raises
+    ------
+    ParameterError
+        If sacrebleu is not installed.
+    TraceError
+        If no text has a reference.
+    """
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError:
+        raise ParameterError(ABSENT) from None
+    said, references, _ = _pairs(trace)
+    # sacrebleu takes as many lists as a text has references at most; what is missing is empty.
+    most = max(map(len, references))
+    columns = [[each[i] if i < len(each) else "" for each in references] for i in range(most)]
+    found: dict[str, Any] = {"texts": len(said), "signature": {}}
+    for name, metric in (("bleu", BLEU(tokenize=tokenizer(trace.run, tokenize).name)), ("chrf", CHRF())):
+        score = metric.corpus_score(said, columns, n_bootstrap=resamples if len(said) > 2 else 1)
+        signature = metric.get_signature().format()
+        told = json.loads(score.format(width=6, signature=signature, is_json=True))
+        middle, half = (told.get(f"confidence_{part}", float("nan")) for part in ("mean", "var"))
+        found[name] = Estimate(float(score.score), middle - half, middle + half, len(said))
+        found["signature"][name] = signature
+    return found
+
+
+def comet(trace: Trace, model: str = COMET) -> list[float]:
+    """COMET of each final text that has a reference, by the package unbabel-comet.
+
+    Nothing is downloaded: the model is taken from a file or from Hugging Face's cache.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of one run of streams; the source is the last update's.
+    model : str
+        Its id, or the path of a checkpoint.
+
+    Raises
+    ------
+    ParameterError
+        If unbabel-comet is not installed or the model is not there.
+    TraceError
+        If no text has a reference, or the trace is of no streams.
+    """
+    try:
+        from comet import download_model, load_from_checkpoint
+    except ImportError:
+        raise ParameterError("COMET needs the package unbabel-comet: pip install unbabel-comet") from None
+    said, references, sources = _pairs(trace)
+    if None in sources:
+        raise TraceError("COMET reads the source, and only streams keep theirs apart from the prompt")
+    try:
+        path = model if model.endswith(".ckpt") else download_model(model, local_files_only=True)
+        scorer = load_from_checkpoint(path)
+    except (OSError, KeyError, ValueError):
+        raise ParameterError(
+            f"the COMET model {model} is not in Hugging Face's cache, and nothing is downloaded here: fetch "
+            "it first, or name a checkpoint (.ckpt)"
+        ) from None
+    data = [{"src": s, "mt": t, "ref": r[0]} for s, t, r in zip(sources, said, references)]
+    return [float(score) for score in scorer.predict(data, gpus=0, progress_bar=False).scores]
+
+
+def _pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
+    """Texts that have references, these, and their sources (None where the source stood still)."""
+    _ = trace.run  # of one run
+    updates = trace.updates
+    last = updates[~updates.duplicated("prompt", keep="last")].set_index("prompt")["source"]
+    said, references, sources = [], [], []
+    for (number, given), text in zip(trace.prompts[["prompt", "reference"]].values.tolist(), trace.texts):
+        known = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
+        if known:
+            said.append(text)
+            references.append(known)
+            sources.append(last.get(number))
+    if not said:
+        raise TraceError("no text of the trace has a reference to be compared with")
+    return said, references, sources

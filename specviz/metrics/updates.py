@@ -1,0 +1,289 @@
+"""Streams in numbers: how much that was shown is taken back, how much of a draft stays, how late words come.
+
+Metrics of runs whose source arrives in updates (`specviz.Trace.updates`), as Zeng et al. ("Self-Speculative
+Biased Decoding for Faster Re-translation", section 4.1) report them. Everything is counted an update
+(`erasure`), then a stream (`by_stream`); over several streams sums come first and one division last.
+`by_stream` holds both sides of each ratio, so that `pooled` gives it with its bootstrap interval over
+streams: ``pooled(table["erased"], table["tokens"])``.
+
+An update has two outputs. The *display* is what a reader sees of it, masked tokens left out; the *draft* is
+all of it, before masking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.metrics.interval import Estimate
+from specviz.metrics.tokens import MODEL, tokenizer, words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+DISPLAY, DRAFT = OUTPUTS = ("display", "draft")
+STREAM = ["run", "prompt"]
+
+
+def shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many entries two sequences begin with in common."""
+    return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+
+
+def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.DataFrame:
+    """What each update took back: tokens of the output before that the new one does not begin with.
+
+    Arivazhagan et al. 2020a ("Re-translation versus Streaming for Simultaneous Translation", section 3.3): to
+    turn output o_{u-1} into o_u a reader's screen deletes the |o_{u-1}| - |LCP(o_{u-1}, o_u)| tokens behind
+    their longest common prefix, whether or not the same words come again. The first update erases nothing.
+
+    Parameters
+    ----------
+    trace : Trace
+    of : {"display", "draft"}
+        Successive displays, or the whole outputs, masked or not.
+    tokenize : str, optional
+        A tokenizer of sacrebleu, or ``model`` for the model's own tokens. Default: ``flores101`` where its
+        file is there, else the standard one of the run's target language; see `tokenizer`. A masked output
+        may end inside a word, whose piece is then erased when the word is whole.
+
+    Returns
+    -------
+    DataFrame
+        One row an update: ``run``, ``prompt``, ``update``; ``words``, the output's tokens (list of str; of
+        ``model`` list of int); ``tokens``, how many; ``kept`` of the output before and ``erased`` of it;
+        ``written``, those behind the kept ones; ``tokenizer``, its name.
+
+    Raises
+    ------
+    ParameterError
+        If `of` is none, sacrebleu is not installed, or the tokenizer's model or dictionary is not there.
+    """
+    import pandas as pd
+
+    if of not in OUTPUTS:
+        raise ParameterError(f"of is one of {', '.join(OUTPUTS)}, not {of!r}")
+    tables = []
+    for part in trace.split():
+        updates = part.updates
+        if tokenize == MODEL:
+            name, cuts = MODEL, [ids[:n] for ids, n in zip(updates["ids"], updates["shown"])]
+            cuts = cuts if of == DISPLAY else updates["ids"].tolist()
+        else:
+            cut = tokenizer(part.run, tokenize)
+            name = cut.name
+            cuts = [cut(text) for text in updates["shown_text" if of == DISPLAY else "text"]]
+        table = updates[[*STREAM, "update"]].copy()
+        table["words"] = pd.Series(cuts, table.index, dtype=object)
+        first = ~table.duplicated(STREAM)
+        before = [[], *cuts[:-1]]
+        kept = [0 if new else shared(a, b) for new, a, b in zip(first, before, cuts)]
+        had = np.where(first, 0, np.array([len(each) for each in before[: len(cuts)]], int))
+        table["tokens"] = np.array([len(each) for each in cuts], int)
+        table["kept"] = np.array(kept, int)
+        table["erased"] = had - table["kept"]
+        table["written"] = table["tokens"] - table["kept"]
+        tables.append(table.assign(tokenizer=name))
+    return pd.concat(tables, ignore_index=True)
+
+
+def normalized_erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> float:
+    """NE: tokens erased between successive outputs, over the tokens of the last outputs.
+
+    Arivazhagan et al. 2020a: how many tokens were shown and taken back for each token that is left in the
+    end; 0 for a display that only grows. Pooled over streams (sums first, one division last): the papers do
+    not say how they average. Parameters as in `erasure`; NaN without streams.
+    """
+    table = erasure(trace, of, tokenize)
+    last = table[~table.duplicated(STREAM, keep="last")]["tokens"].sum()
+    return float(table["erased"].sum() / last) if last else float("nan")
+
+
+def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
+    """Everything that is counted of a stream, summed over its updates.
+
+    Parameters
+    ----------
+    trace : Trace
+    tokenize : str, optional
+        As in `erasure`.
+
+    Returns
+    -------
+    DataFrame
+        One row a stream, in the order they were decoded: ``run``, ``prompt``, ``id``, ``language``;
+        ``updates``; then
+
+        - ``tokens`` of the last display, ``erased`` from displays before, ``NE`` = erased / tokens;
+          ``draft_tokens``, ``draft_erased``, ``draft_NE`` of the outputs before masking; ``tokenizer``.
+          `erasure` defines them.
+        - ``drafted`` tokens that were sent to the target, ``accepted`` of them; ``unreviewed``, kept without
+          a look (continuous decoding); ``emitted`` tokens of all outputs, an end token counted.
+          ``A/D`` = accepted / drafted, Zeng et al.'s accepted draft tokens over draft length. ``A/O`` =
+          (accepted + unreviewed) / emitted, over total output tokens. Continuous decoding keeps its draft
+          unjudged: its A/D is NaN (the paper prints 100), and its A/O the share that was kept.
+        - ``seconds`` from the end of the prompt's prefill on, the verification pass in, and ``prefill``,
+          seconds of the prompts. ``tokens_per_second`` = emitted / seconds is the paper's TPS (appendix A.1:
+          tokens emitted per update over generation time; Table 5: counted from the first token of output);
+          ``tokens_per_second_with_prefill`` has the prompts in. The clock of continuous decoding leaves out
+          the pass that reads the carried tokens, for it is part of the prompt's: only the second figure has
+          it.
+        - ``prompt_tokens`` and how many were ``reused``: rows of the KV cache that an update did not compute.
+        - ``AL``, ``LAAL`` in words and ``AL_seconds``, ``LAAL_seconds``: see `lagging`.
+    """
+    import pandas as pd
+
+    updates = trace.updates
+    groups = updates.groupby(STREAM, observed=True, sort=False)
+    sums = {name: (name, "sum") for name in ("unreviewed", "emitted", "prompt_tokens", "reused", "prefill")}
+    table = groups.agg(updates=("update", "size"), **sums, seconds=("duration", "sum")).reset_index()
+    cycles = trace.cycles
+    judged = cycles.assign(sent=cycles["sent"] - cycles["cut"])
+    judged = judged.groupby(STREAM, observed=True)[["sent", "accepted"]].sum()
+    table = table.merge(judged.reset_index().rename(columns={"sent": "drafted"}), how="left", on=STREAM)
+    for of, prefix in ((DISPLAY, ""), (DRAFT, "draft_")):
+        counted = erasure(trace, of, tokenize)
+        found = counted.groupby(STREAM, observed=True, sort=False).agg(
+            erased=("erased", "sum"), tokens=("tokens", "last"), tokenizer=("tokenizer", "last")
+        )
+        table = table.merge(found.drop(columns="tokenizer").add_prefix(prefix).reset_index(), on=STREAM)
+        table[f"{prefix}NE"] = table[f"{prefix}erased"] / table[f"{prefix}tokens"].where(
+            table[f"{prefix}tokens"] > 0
+        )
+    table["tokenizer"] = found["tokenizer"].to_numpy()
+    table["A/D"] = table["accepted"] / table["drafted"].where(table["drafted"] > 0)
+    table["A/O"] = (table["accepted"] + table["unreviewed"]) / table["emitted"].where(table["emitted"] > 0)
+    with_prefill = table["seconds"] + table["prefill"]
+    for name, seconds in (("", table["seconds"]), ("_with_prefill", with_prefill)):
+        table[f"tokens_per_second{name}"] = table["emitted"] / seconds.where(seconds > 0)
+    late = lagging(trace, tokenize)
+    table = table.merge(late, on=STREAM)
+    return pd.DataFrame(trace.prompts[[*STREAM, "id", "language"]].merge(table, on=STREAM))
+
+
+def speedup(trace: Trace, baseline: Trace, prefill: bool = False) -> Estimate:
+    """How many times as fast as another trace of the same streams.
+
+    Tokens per second of a stream (`by_stream`) over the baseline's on the same stream; the median over
+    streams with its 95 % bootstrap interval, as the benches of this package print it. Zeng et al. divide the
+    means over three runs.
+
+    Parameters
+    ----------
+    trace, baseline : Trace
+        The baseline is usually re-translation from scratch (``mode="rt"``).
+    prefill : bool
+        Whether the time that the prompts took counts.
+
+    Raises
+    ------
+    TraceError
+        If they are not of the same streams in the same order.
+    """
+    if _sources(trace) != _sources(baseline):
+        raise TraceError("a speedup is over the same streams in the same order, and these are others")
+    name = "tokens_per_second" + ("_with_prefill" if prefill else "")
+    one, other = (by_stream(each, MODEL)[name].to_numpy(np.float64) for each in (trace, baseline))
+    return Estimate.of((one / other).tolist())
+
+
+def _sources(trace: Trace) -> list[list[str]]:
+    """What came of each stream."""
+    groups = trace.updates.groupby(STREAM, observed=True, sort=False)
+    return [part["source"].tolist() for _, part in groups]
+
+
+def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
+    """Average lagging of the displays: how far they are behind a translator who never waits.
+
+    Ma et al. 2019 (STACL, equation 8), computed as SimulEval does:
+    AL = 1/τ Σ_{t=1..τ} (g(t) - (t-1) |x| / |y|), where g(t) is the delay of target token t, |x| the length of
+    the source, |y| the reference's (the output's where there is none), τ the first token with g(t) ≥ |x|.
+    LAAL (Papi et al. 2022) has the longer of reference and output as |y|: writing too much wins nothing.
+
+    A re-translated token may be taken back. Its delay is that of the first update from which on every display
+    begins with the last display's tokens up to it: when it was displayed for good. In words g(t) is how many
+    of the source's were known by then (the most that any update so far had, at most |x|); of Chinese and
+    Japanese each character is a word. In seconds it is when that update arrived on the stream's own clock,
+    and |x| is when the last one did: the time that decoding took is not in it (SimulEval's
+    computation-unaware delay).
+
+    Parameters
+    ----------
+    trace : Trace
+    tokenize : str, optional
+        Target tokens, as in `erasure`. References are counted by the same tokenizer (with ``model``: left
+        out, |y| is the output's length).
+
+    Returns
+    -------
+    DataFrame
+        One row a stream: ``run``, ``prompt``, ``AL``, ``LAAL`` in words, ``AL_seconds``, ``LAAL_seconds``
+        (NaN without arrival times). NaN where nothing was displayed.
+    """
+    import pandas as pd
+
+    shown = erasure(trace, DISPLAY, tokenize)
+    runs = {part.run["run"]: part.run for part in trace.split()}
+    references = trace.prompts.set_index(STREAM)["reference"]
+    updates = trace.updates
+    rows = []
+    for each, index in shown.groupby(STREAM, observed=True, sort=False).indices.items():
+        key = cast("tuple[str, int]", each)
+        displays = shown["words"].iloc[index].tolist()
+        reference, length = references.get(key), len(displays[-1])
+        if isinstance(reference, str) and reference and tokenize != MODEL:
+            length = len(tokenizer(runs[key[0]], tokenize)(reference))
+        known = np.array([len(words(text)) for text in updates["source"].iloc[index]])
+        read = np.minimum(np.maximum.accumulate(known), known[-1]).astype(float)
+        arrival = updates["arrival"].iloc[index].to_numpy(np.float64)
+        at = stable(displays)
+        row: dict[str, Any] = dict(zip(STREAM, key))
+        for name, delays in (("", read), ("_seconds", arrival)):
+            for metric, target in (("AL", length), ("LAAL", max(length, len(displays[-1])))):
+                row[metric + name] = average_lagging(delays[at], float(delays[-1]), target)
+        rows.append(row)
+    names = [*STREAM, "AL", "LAAL", "AL_seconds", "LAAL_seconds"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def stable(outputs: Sequence[Sequence[Any]]) -> np.ndarray:
+    """For each token of the last output, from which update on all outputs begin with it and what is before.
+
+    Parameters
+    ----------
+    outputs : sequence of sequences of tokens
+        Of each update.
+
+    Returns
+    -------
+    array of int [tokens of the last output]
+    """
+    last = outputs[-1]
+    same = np.array([shared(each, last) for each in outputs])
+    lasting = np.minimum.accumulate(same[::-1])[::-1]  # never less again; rises from update to update
+    return np.searchsorted(lasting, np.arange(1, len(last) + 1))
+
+
+def average_lagging(delays: np.ndarray, source: float, target: int) -> float:
+    """Ma et al. 2019, equation 8, of one text.
+
+    Parameters
+    ----------
+    delays : array [tokens]
+        g(t), in the unit of `source`.
+    source : float
+        The source's length |x|.
+    target : int
+        The target's length |y|.
+    """
+    if not len(delays) or not target or not source > 0 or np.isnan(delays).any():
+        return float("nan")
+    full = np.flatnonzero(delays >= source)
+    tau = int(full[0]) + 1 if len(full) else len(delays)
+    return float(np.mean(delays[:tau] - np.arange(tau) * source / target))
