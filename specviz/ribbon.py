@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from .widgets.flicker import LiveFlicker
 
 
-def flicker(traces: Any, prompt: int | None = None, *, live: bool = False, **state: Any) -> Flicker | LiveFlicker:
+def flicker(
+    traces: Any, prompt: int | None = None, *, live: bool = False, **state: Any
+) -> Flicker | LiveFlicker:
     """What a stream's display showed, took back and hid: time down, words across, runs side by side.
 
     Parameters

@@ -43,8 +43,6 @@ LONG = 160  # characters of kept words after which their beginning is left out
 TAIL = 48  # and how many of them stay
 BESIDE = 4  # runs that stand side by side in a notebook
 MAP = 150  # pixels that the map of all updates is high at most
-# How a draft token that was not taken over is marked.
-DROPPED = {"rejected": ("no", "×"), "unjudged": ("idle", ""), "cut": ("idle", "")}
 HUES = {"kept": "#0072b2", "rewritten": "#d55e00", "new": "#009e73", "hidden": "#8a8a8a", "erased": "#222222"}
 
 
@@ -88,12 +86,17 @@ def _words(row: Row, whole: bool) -> str:
     return "".join(parts)
 
 
+def marks(status: str, text: str) -> tuple[str, str]:
+    """How a draft token is marked: the class of its style, and its text."""
+    if status == "rejected":
+        return "no", f"×{text}"
+    return {"accepted": "u", "unreviewed": "unseen-draft"}.get(status, "idle"), text
+
+
 def _drafted(row: Row) -> str:
-    parts = []
-    for text, status in row.draft:
-        kind, mark = DROPPED.get(status, ("u" if status == "accepted" else "unseen-draft", ""))
-        parts.append(f'<span class="{kind}">{mark}{_text(text)}</span>')
-    return f'<p class="draft-line">draft: {"".join(parts) or "none"}</p>'
+    parts = [marks(status, _text(text)) for text, status in row.draft]
+    spans = "".join(f'<span class="{kind}">{text}</span>' for kind, text in parts)
+    return f'<p class="draft-line">draft: {spans or "none"}</p>'
 
 
 def _cell(one: Ribbon, row: Row, slowest: float, cache: bool, whole: bool) -> str:

@@ -8,6 +8,7 @@ in Zeng et al. Words are words, or characters in scripts without spaces; punctua
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -234,7 +235,7 @@ def same(one: Sequence[str], other: Sequence[str]) -> int:
     return n
 
 
-def ribbon(trace: Trace, prompt: int | None = None) -> Ribbon:
+def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Ribbon:
     """Reduce one stream of one run to what is drawn.
 
     Parameters
@@ -243,6 +244,9 @@ def ribbon(trace: Trace, prompt: int | None = None) -> Ribbon:
         Of one run.
     prompt : int, optional
         Which stream; default the first.
+    k : int, optional
+        Another display-only mask-k than the run's: how many last tokens are hidden, of every update but the
+        last. Exact, for such a mask changes nothing but the display.
 
     Raises
     ------
@@ -258,11 +262,12 @@ def ribbon(trace: Trace, prompt: int | None = None) -> Ribbon:
             "updates, sv.generate(model, Stream([...]), 'retranslate')"
         )
     run, pieces = one.run, one.pieces
-    outputs, nodes = one.outputs, one.nodes
-    origins = {int(str(u)): o["origin"].astype(str).tolist() for u, o in outputs.groupby("update")}
+    origins = {int(str(u)): o["origin"].astype(str).tolist() for u, o in one.outputs.groupby("update")}
     drafts = {
-        int(str(u)): (d["token"].tolist(), d["status"].astype(str).tolist()) for u, d in nodes.groupby("update")
+        int(str(u)): list(zip(d["token"].tolist(), d["status"].astype(str)))
+        for u, d in one.nodes.groupby("update")
     }
+    final = int(updates["update"].iloc[-1])
     rows: list[Row] = []
     source: list[str] = []
     display: list[str] = []
@@ -271,7 +276,8 @@ def ribbon(trace: Trace, prompt: int | None = None) -> Ribbon:
         common = same(source, now)
         number = int(u["update"])
         written = whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in u["ids"])
-        shown, reuse, texts = _output(written, origins.get(number, []), u["shown_text"])
+        seen = u["shown_text"] if k is None else begun(u["ids"], k * (number < final), pieces)
+        shown, reuse, texts = _output(written, origins.get(number, []), seen)
         kept = same(display, texts[:shown])
         rows.append(
             Row(
@@ -283,7 +289,7 @@ def ribbon(trace: Trace, prompt: int | None = None) -> Ribbon:
                 shown,
                 kept,
                 tuple(display[kept:]),
-                _draft(*drafts.get(number, ([], [])), pieces),
+                _draft(drafts.get(number, []), pieces),
                 {name: int(u[name]) for name in ("drafted", "accepted", "unreviewed", "emitted")}
                 | {"reused": _whole(u["reused"]), "prompt": int(u["prompt_tokens"])},
                 float(u["prefill"]),
@@ -330,6 +336,12 @@ def name(run: Mapping[str, Any]) -> str:
     return ", ".join(found)
 
 
+def begun(ids: Sequence[int], k: int, pieces: Mapping[int, bytes]) -> str:
+    """What is displayed of an output whose last `k` tokens are masked: whole characters."""
+    joined = b"".join(pieces.get(t, b"<%d>" % t) for t in ids[: max(0, len(ids) - k)])
+    return codecs.getincrementaldecoder("utf8")("replace").decode(joined)
+
+
 def _whole(value: Any) -> int:
     return int(value) if value == value and value is not None else 0
 
@@ -360,17 +372,17 @@ def _output(
     return len(first), reuse, texts
 
 
-def _draft(tokens: list[int], status: list[str], pieces: Mapping[int, bytes]) -> tuple[tuple[str, str], ...]:
+def _draft(nodes: Sequence[tuple[int, str]], pieces: Mapping[int, bytes]) -> tuple[tuple[str, str], ...]:
     """A draft's text in runs of one status; a character has that of its first token."""
     found: list[tuple[str, str]] = []
     place = 0
-    for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in tokens):
-        own = status[place]
+    for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t, _ in nodes):
+        status = nodes[place][1]
         place += len(ids)
-        if found and found[-1][1] == own:
-            found[-1] = (found[-1][0] + text, own)
+        if found and found[-1][1] == status:
+            found[-1] = (found[-1][0] + text, status)
         else:
-            found.append((text, own))
+            found.append((text, status))
     return tuple(found)
 
 
@@ -389,27 +401,14 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
         )  # fmt: skip
     if total["drafted"] and not total["unreviewed"]:
         found.append(
-            (
-                "A/D",
-                f"{total['accepted'] / total['drafted']:.2f}",
-                "draft tokens accepted over drafted, all updates",
-            )
+            ("A/D", f"{total['accepted'] / total['drafted']:.2f}", "draft tokens accepted over drafted")
         )
-        found.append(
-            (
-                "A/O",
-                f"{total['accepted'] / total['emitted']:.2f}",
-                "accepted draft tokens over tokens written, all updates",
-            )
+    if total["drafted"]:
+        taken = (total["accepted"] + total["unreviewed"]) / total["emitted"]
+        why = "draft tokens taken over, over tokens written" + (
+            "; the target never judged them" if total["unreviewed"] else ""
         )
-    if total["unreviewed"]:
-        found.append(
-            (
-                "taken unseen",
-                f"{total['unreviewed'] / total['emitted']:.2f}",
-                "tokens that the target never judged, over tokens written",
-            )
-        )
+        found.append(("A/O", f"{taken:.2f}", why))
     if prompt:
         found.append(
             (

@@ -6,6 +6,8 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from specviz.view.flicker import styles
+
 
 def names() -> list[str]:
     """The files of the front-end."""
@@ -35,5 +37,6 @@ def script(name: str) -> str:
 
 @cache
 def style(name: str) -> str:
-    """The style sheet of a view, `shared.css` in front."""
-    return text("shared.css") + text(f"{name}.css")
+    """The style sheet of a view, `shared.css` in front; the ribbon's own is that of the still one."""
+    still = styles() if name == "flicker" else ""
+    return text("shared.css") + still + text(f"{name}.css")
