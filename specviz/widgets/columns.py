@@ -18,9 +18,11 @@ from specviz import schema
 from specviz.errors import TraceError
 from specviz.trace import whole_characters
 from specviz.trace.checks import list_sizes
+from specviz.view import updates
 from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times, visible
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
     from specviz.trace import Trace
@@ -410,11 +412,35 @@ def _prompts(trace: Trace) -> list[dict[str, Any]]:
     found = []
     for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(index)]):
         known = asked.get(int(index[first]), {})
-        words = {n: known[n] if isinstance(known.get(n), str) else "" for n in ("kind", "language", "text")}
+        told = {n: known[n] if isinstance(known.get(n), str) else "" for n in ("kind", "language", "text")}
         found.append(
             {"prompt": int(index[first]), "first": first, "last": last}
-            | {name: visible(word) for name, word in words.items()}
+            | {name: visible(word) for name, word in told.items()}
+            | {"updates": _updates(trace.cycles.iloc[first:last], first)}
         )
+    return found
+
+
+def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
+    """Each update of a stream: its rows ``[first, last)``, number, source, and where what is new in it begins;
+    when it came, how many rows of the cache stayed, and how many tokens are displayed. Empty without updates.
+    """
+    found: list[dict[str, Any]] = []
+    before: list[str] = []
+    for row, each in enumerate(
+        cycles[["update", "source", "arrival", "reused", "shown"]].to_dict("records"), first
+    ):
+        if isinstance(each["source"], str):
+            now = updates.words(each["source"])
+            common = "".join(now[: updates.same(before, now)])
+            source = {"source": visible(each["source"]), "new": len(visible(common))}
+            kept = {name: _finite(float(each[name])) for name in ("arrival", "reused")}
+            found.append({"update": int(each["update"]), "first": row, "shown": None} | source | kept)
+            before = now
+        if found:
+            found[-1]["last"] = row + 1
+            if each["shown"] == each["shown"] and each["shown"] is not None:
+                found[-1]["shown"] = int(each["shown"])
     return found
 
 
