@@ -422,7 +422,7 @@ def _prompts(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
-    """Each update of a stream: its rows ``[first, last)``, number, source, and where what is new in it begins;
+    """Each update of a stream: its rows ``[first, last)``, number, source, where what is new in it begins;
     when it came, how many rows of the cache stayed, and how many tokens are displayed. Empty without updates.
     """
     found: list[dict[str, Any]] = []
