@@ -273,7 +273,8 @@ def notebook(runs: Sequence[Trace], most: int) -> str:
         left += len(known) - len(known[:most])
         for index in known[:most]:
             one = ribbon(run, index)
-            group = next((g for g in groups if len(g) < BESIDE and alike(g[0][0], one)), None)
+            fits = (g for g in groups if len(g) < BESIDE and run is not g[-1][1] and alike(g[0][0], one))
+            group = next(fits, None)
             if group is None:
                 groups.append(group := [])
             group.append((one, run))

@@ -1,8 +1,8 @@
 """matplotlib views of what re-translation trades: quality, erasure and speed by β, by mask and by language.
 
 They draw tables with a row a setting (and language): `settings` makes one of traces, and the rows of
-``specviz bench retranslation`` are such. Each takes ``ax=``, draws only on it, and returns it. A figure may be
-a number or an `Estimate`, whose interval is drawn.
+``specviz bench retranslation`` are such. Each takes ``ax=``, draws only on it, and returns it. A figure may
+be a number or an `Estimate`, whose interval is drawn.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _language(run: Mapping[str, Any]) -> str:
 
 
 def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> Axes:
-    """β against a figure, a line a language; RT stands before β = 0 and continuous decoding behind β = 1 (Table 3).
+    """β against a figure, a line a language; RT before β = 0, continuous decoding behind β = 1 (Table 3).
 
     Parameters
     ----------
@@ -131,20 +131,32 @@ def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> A
         for alone, at, form in ((RT, -APART, "<"), (CD, 1 + APART, ">")):
             there = _values(rows[rows["method"] == alone], figure)
             for value, low, high in there.T:
-                ax.plot(at, value, marker=form, ms=8, color=hue, mec="black", mew=0.6, ls="none", clip_on=False)
+                ax.plot(
+                    at, value, marker=form, ms=8, color=hue, mec="black", mew=0.6, ls="none", clip_on=False
+                )
                 ax.vlines(at, low, high, color=hue, lw=1.2)
     ticks = [-APART, 0, 0.2, 0.4, 0.6, 0.8, 1, 1 + APART]
     ax.set_xticks(ticks, [RT, "0", "0.2", "0.4", "0.6", "0.8", "1", CD])
     ax.set(xlim=(-APART - 0.05, 1 + APART + 0.05), xlabel="β", ylabel=FIGURES.get(figure, figure))
     ax.axvspan(0.5, 1, color=GREY, alpha=0.1, lw=0)
-    ax.text(0.75, 1.0, "every draft token is kept", transform=ax.get_xaxis_transform(), ha="center", va="bottom", size=7)
+    ax.text(
+        0.75,
+        1.0,
+        "every draft token is kept",
+        transform=ax.get_xaxis_transform(),
+        ha="center",
+        va="bottom",
+        size=7,
+    )
     _open(ax)
     if len(ax.lines) and ax.get_legend_handles_labels()[1] != [""]:
         _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.06))
     return ax
 
 
-def masks(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None, base: str = f"{BETA}0.2") -> Axes:
+def masks(
+    results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None, base: str = f"{BETA}0.2"
+) -> Axes:
     """k against a figure: mask-k beside display-only mask-k (Table 4).
 
     Parameters
@@ -165,6 +177,8 @@ def masks(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None, bas
     TraceError
         If the table has no masked setting with this figure.
     """
+    from matplotlib.ticker import MaxNLocator
+
     ax = _axes(ax, (5.4, 3.2))
     drawn = 0
     languages = _by_language(results)
@@ -174,25 +188,39 @@ def masks(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None, bas
             line = rows[rows["method"].str.startswith(start)]
             if not len(_having(line, figure)):
                 continue
-            k = [0.0] * int((rows["method"] == base).any()) + line["method"].str.removeprefix(start).astype(float).tolist()
+            k = [0.0] * int((rows["method"] == base).any()) + line["method"].str.removeprefix(start).astype(
+                float
+            ).tolist()
             y = np.hstack([_values(rows[rows["method"] == base], figure)[:, :1], _values(line, figure)])
             order = np.argsort(k)
             hue, mark = LOOKS[(number if len(languages) > 1 else kind) % len(LOOKS)]
             said = f"{language}, {word}" if len(languages) > 1 else word
-            ax.plot(np.array(k)[order], y[0][order], color=hue, marker=mark, ms=5, lw=1.6, ls=style, label=visible(said))
+            ax.plot(
+                np.array(k)[order],
+                y[0][order],
+                color=hue,
+                marker=mark,
+                ms=5,
+                lw=1.6,
+                ls=style,
+                label=visible(said),
+            )
             ax.fill_between(np.array(k)[order], y[1][order], y[2][order], color=hue, alpha=0.12, lw=0)
             drawn += 1
     if not drawn:
         raise TraceError("no setting in the table has a mask and this figure: run SSBD with k above 0")
     ax.set(xlabel="k, hidden tokens", ylabel=FIGURES.get(figure, figure))
-    ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     _open(ax)
     ax.legend(frameon=False, fontsize=8)
     return ax
 
 
 def by_language(
-    results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None, methods: Sequence[str] = (RT, f"{BETA}0.2", CD)
+    results: pd.DataFrame,
+    figure: str = "ne",
+    ax: Axes | None = None,
+    methods: Sequence[str] = (RT, f"{BETA}0.2", CD),
 ) -> Axes:
     """A figure by language, bars side by side for the settings: what word order costs (Table 2).
 
@@ -222,11 +250,24 @@ def by_language(
     there = [m for m in methods if (shown["method"] == m).any()]
     wide = 0.8 / len(there)
     for number, method in enumerate(there):
-        rows = shown[shown["method"] == method].drop_duplicates("language").set_index("language").reindex(languages)
+        rows = (
+            shown[shown["method"] == method]
+            .drop_duplicates("language")
+            .set_index("language")
+            .reindex(languages)
+        )
         y = _values(rows, figure)
         x = np.arange(len(languages)) + (number - (len(there) - 1) / 2) * wide
         hatch = ("", "///", "...", "xx")[number % 4]
-        ax.bar(x, y[0], width=0.92 * wide, color=LOOKS[number % len(LOOKS)][0], hatch=hatch, edgecolor="white", label=method)
+        ax.bar(
+            x,
+            y[0],
+            width=0.92 * wide,
+            color=LOOKS[number % len(LOOKS)][0],
+            hatch=hatch,
+            edgecolor="white",
+            label=method,
+        )
         known = np.isfinite(y[1])
         ax.vlines(x[known], y[1][known], y[2][known], color="black", lw=1)
     ax.set_xticks(range(len(languages)), [visible(str(each)) for each in languages])
