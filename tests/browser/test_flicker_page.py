@@ -67,7 +67,7 @@ def test_keys_move_the_cursor(show):
         "what was erased is gone from the display"
     )
     press(page, "d")
-    assert page.locator(".now .draft-line").nth(1).inner_text() == "draft: w0× w1 w2"
+    assert page.locator(".now .draft-line").nth(1).inner_text() == "draft:  w0× w1 w2"
     press(page, "?")
     assert page.locator(".flicker .overlay").is_visible()
     press(page, "Escape", "p")
