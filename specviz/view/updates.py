@@ -149,7 +149,7 @@ class Row:
             found.append(f"cache {c['reused']}/{c['prompt']}")
         took = self.prefill + self.seconds
         if took == took and took > 0:
-            found.append(f"{took * 1e3:.{1 if took < 0.1 else 0}f} ms")
+            found.append(spell(took))
         return tuple(found)
 
 
@@ -176,6 +176,13 @@ class Ribbon:
     rows: tuple[Row, ...]
     numbers: Numbers
     note: str
+
+
+def spell(seconds: float) -> str:
+    """A time with as many digits as it deserves."""
+    if seconds >= 1:
+        return f"{seconds:,.2f} s"
+    return f"{seconds * 1e3:.{1 if seconds < 0.1 else 0}f} ms"
 
 
 def is_stream(trace: Trace) -> bool:
@@ -428,7 +435,7 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
         found.append(
             (
                 "in all",
-                f"{(seconds + prefill) * 1e3:,.0f} ms",
+                spell(seconds + prefill),
                 "the time of all updates, their prompts included",
             )
         )

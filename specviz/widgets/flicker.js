@@ -1,14 +1,13 @@
-// The live flicker ribbon: one cursor (update) and two sliders (β, k). Built on shared.js, which stands in front of this
-// text. What stands where, how far a β is told and how sure that is were computed in Python and are looked up here.
+// The live flicker ribbon: a cursor (update) and two sliders (β, k). Built on shared.js, which stands in front of
+// this text. What stands where, and how far and how surely a β is told, is looked up in tables made in Python.
 
 const FATED = ["erased", "kept", "rewritten", "new", "hidden"];
 const MARKS = ["", "u", "unseen-draft"];
 const TAGS = { erased: "s", kept: "span", hidden: "i" };
 const AROUND = 7; // rows before and behind the cursor that are drawn of a long stream
 const FLICKER_KEYS = [
-	["← →", "the previous or next update"], ["Home End", "the first, the last update"],
-	["space", "play or pause, at the stream's own pace"], ["[ ]", "less or more β"], ["- +", "hide fewer or more tokens (k)"],
-	["D", "show what was drafted"], ["P", "projector: everything larger"], ["?", "this list; Escape closes it"],
+	["← →", "the previous or next update"], ["Home End", "the first, the last one"], ["space", "play or pause, at the stream's pace"],
+	["[ ]", "less or more β"], ["- +", "hide fewer or more tokens"], ["D", "show drafts"], ["P", "projector: larger"], ["?", "this list"],
 ];
 
 function render({ model, el }) {
@@ -98,7 +97,7 @@ function render({ model, el }) {
 			drawn.push(...late);
 		}
 		own.map.setAttribute("height", sources.length * tall);
-		own.map.setAttribute("aria-label", `map of ${count(sources.length, "update")}; ${Math.max(0, last + 1 - seen.until)} need a rerun`);
+		own.map.setAttribute("aria-label", `map of ${count(sources.length, "update")}`);
 		own.map.replaceChildren(...drawn, s("rect", { class: "m-now", width: "100%", y: state.update * tall, height: tall }));
 	}
 	function show() {

@@ -179,7 +179,8 @@ def _source(row: Row, together: bool) -> list[Any]:
     label = f"{row.update}" + ("" if arrived is None else f", {arrived:.4g} s")
     common, gone, new = (visible(part).strip() for part in row.source)
     cache = f"cache {row.counts['reused']}/{row.counts['prompt']}" if together else ""
-    return [label, arrived, "… " * bool(common), gone, f" {new}" if gone or new else "no change", cache]
+    fresh = f"{' ' * bool(gone)}{new}" if gone or new else "no change"
+    return [label, arrived, "… " * bool(common), gone, fresh, cache]
 
 
 def _told(column: Column, run: Trace, one: Ribbon, together: bool, slowest: float) -> dict[str, Any]:
