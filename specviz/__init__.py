@@ -61,7 +61,6 @@ _DOORS = {
 __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
     "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
-    "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
     "list_models", "live", "load", "method", "open", "player", "race", "stream", "streams", "whatif",
 ]  # fmt: skip
 

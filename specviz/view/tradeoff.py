@@ -1,6 +1,6 @@
 """matplotlib views of what re-translation trades: quality, erasure and speed by β, by mask and by language.
 
-They draw tables with a row a setting (and language): `settings` makes one of traces, and the rows of
+They draw tables with a row a setting (and language): `trade_offs` makes one of traces, and the rows of
 ``specviz bench retranslation`` are such. Each takes ``ax=``, draws only on it, and returns it. A figure may
 be a number or an `Estimate`, whose interval is drawn.
 """
@@ -38,7 +38,7 @@ WINDOW = 15  # updates of a running median
 APART = 0.09  # how far RT and CD stand from β = 0 and 1
 
 
-def settings(traces: Any) -> pd.DataFrame:
+def trade_offs(traces: Any) -> pd.DataFrame:
     """One row a run: Table 3's and 4's columns, from traces.
 
     Parameters
@@ -103,7 +103,7 @@ def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> A
     Parameters
     ----------
     results : DataFrame
-        As `settings` makes it.
+        As `trade_offs` makes it.
     figure : str
         One of `FIGURES`.
     ax : Axes, optional
@@ -162,7 +162,7 @@ def masks(
     Parameters
     ----------
     results : DataFrame
-        As `settings` makes it.
+        As `trade_offs` makes it.
     figure : str
     ax : Axes, optional
     base : str
@@ -227,7 +227,7 @@ def by_language(
     Parameters
     ----------
     results : DataFrame
-        As `settings` makes it.
+        As `trade_offs` makes it.
     figure : str
     ax : Axes, optional
     methods : sequence of str

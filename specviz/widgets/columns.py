@@ -82,6 +82,7 @@ KEYS = (
     ("↑ ↓", "the previous or next node of the draft"),
     ("space", "play or pause"),
     ("Home End", "the prefill, the last cycle"),
+    ("PgUp PgDn", "of a stream: the previous or next update"),
     ("S", "steps: whole cycles, or their three phases"),
     ("G", "growth: the draft level by level, then what was cut"),
     ("Z", "a large tree at full size, or fitted to its lane"),
@@ -423,19 +424,25 @@ def _prompts(trace: Trace) -> list[dict[str, Any]]:
 
 def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
     """Each update of a stream: its rows ``[first, last)``, number, source, where what is new in it begins;
-    when it came, how many rows of the cache stayed, and how many tokens are displayed. Empty without updates.
+    rows of the cache that stayed, tokens that are displayed, and a sentence. Empty without updates.
     """
     found: list[dict[str, Any]] = []
     before: list[str] = []
     for row, each in enumerate(
-        cycles[["update", "source", "arrival", "reused", "shown"]].to_dict("records"), first
+        cycles[["update", "context", "source", "reused", "shown"]].to_dict("records"), first
     ):
         if isinstance(each["source"], str):
             now = updates.words(each["source"])
             common = "".join(now[: updates.same(before, now)])
-            source = {"source": visible(each["source"]), "new": len(visible(common))}
-            kept = {name: _finite(float(each[name])) for name in ("arrival", "reused")}
-            found.append({"update": int(each["update"]), "first": row, "shown": None} | source | kept)
+            source, old = visible(each["source"]), len(visible(common))
+            reused = int(each["reused"]) if each["reused"] == each["reused"] else 0
+            fresh = source[old:].strip()
+            said = (
+                f"the source goes on with ‘\u2068{fresh}\u2069’" if fresh else "the source brings nothing new"
+            )
+            said += f"; {reused} of {int(each['context'])} rows of its prompt stay in the cache"
+            told = {"source": source, "new": old, "reused": reused, "said": said, "shown": None}
+            found.append({"update": int(each["update"]), "first": row} | told)
             before = now
         if found:
             found[-1]["last"] = row + 1

@@ -5,10 +5,6 @@ const FATED = ["erased", "kept", "rewritten", "new", "hidden"];
 const MARKS = ["", "u", "unseen-draft"];
 const TAGS = { erased: "s", kept: "span", hidden: "i" };
 const AROUND = 7; // rows before and behind the cursor that are drawn of a long stream
-const FLICKER_KEYS = [
-	["← →", "the previous or next update"], ["Home End", "the first, the last one"], ["space", "play or pause, at the stream's pace"],
-	["[ ]", "less or more β"], ["- +", "hide fewer or more tokens"], ["D", "show drafts"], ["P", "projector: larger"], ["?", "this list"],
-];
 
 function render({ model, el }) {
 	const { header } = unpack(model.get("data")), { sources, columns, unit } = header, last = sources.length - 1;
@@ -18,7 +14,7 @@ function render({ model, el }) {
 	// A slider over values of the state.
 	const slider = (name, title, values, say) => {
 		const input = h("input", { type: "range", min: 0, max: values.length - 1, "aria-label": title }), told = h("output");
-		input.addEventListener("input", () => { stop(); set(name, values[input.value]); });
+		hear(input, "input", () => { stop(); set(name, values[input.value]); });
 		return {
 			node: values.length > 1 ? h("label", { class: name }, title.split(",")[0], input, told) : "",
 			move: (way) => { stop(); set(name, values[Math.max(0, Math.min(values.length - 1, values.indexOf(state[name]) + way))]); },
@@ -32,26 +28,26 @@ function render({ model, el }) {
 	};
 	const play = press(icon("play"), "play (space)", () => toggle()), said = h("p", { class: "live", "aria-live": "polite" });
 	const drafts = h("input", { type: "checkbox", class: "sv-drafts" });
-	const help = overlay(root, "Keys of the ribbon", FLICKER_KEYS);
+	const help = overlay(root, "Keys of the ribbon", header.keys);
 	const large = (on = !root.classList.contains("projector")) => { root.classList.toggle("projector", on); tell({ projector: on }); };
 	const heads = columns.map(() => {
 		const own = { name: h("strong"), badge: h("span"), what: h("span", { class: "badge what" }), nums: h("small", { class: "nums" }), screen: words("screen"), map: s("svg", { class: "map", width: "100%", role: "img" }) };
-		own.map.addEventListener("click", ({ offsetY }) => { stop(); set("update", Math.floor(offsetY / tall)); });
+		hear(own.map, "click", ({ offsetY }) => { stop(); set("update", Math.floor(offsetY / tall)); });
 		return own;
 	});
-	const row = (title, note, cells, more = {}) => h("tr", more, h("th", {}, title, h("br"), h("small", {}, note)), ...cells);
+	const row = (title, note, cells, more = {}) => h("tr", more, h("th", title, h("br"), h("small", note)), ...cells);
 	const body = h("tbody"), tall = Math.max(2, Math.min(12, 150 / sources.length));
 	root.append(
-		h("div", { class: "head" }, h("strong", {}, header.title), h("span", { class: "soft" }, header.model),
+		h("div", { class: "head" }, h("strong", header.title), h("span", { class: "soft" }, header.model),
 			h("span", { class: "keys" }, ...FATED.map((fate) => h("span", { title: header.fates[fate] }, word("words", fate), ` ${fate}`)),
-				h("span", { class: "u" }, "from the draft"), h("span", { class: "unseen-draft" }, "from the draft, unseen"), h("label", {}, drafts, " show drafts (D)")),
+				h("span", { class: "u" }, "from the draft"), h("span", { class: "unseen-draft" }, "from the draft, unseen"), h("label", drafts, " show drafts (D)")),
 			h("span", { class: "tools" }, press(icon("large"), "projector (P)", () => large()), press("?", "keys (?)", () => help.toggle()))),
 		h("div", { class: "controls" }, press(icon("back"), "the update before (←)", () => sliders.update.move(-1)), play, press(icon("on"), "the next update (→)", () => sliders.update.move(1)),
 			...Object.values(sliders).map((one) => one.node)), said,
-		h("div", { class: "scroll" }, h("table", {}, h("colgroup", {}, h("col", { class: "src" })), h("thead", {},
+		h("div", { class: "scroll" }, h("table", h("colgroup", h("col.src")), h("thead",
 			row("Source", "what each update brings", heads.map((own) => h("th", { scope: "col" }, own.name, " ", own.badge, " ", own.what, own.nums))),
-			row("The display", "at the cursor", heads.map((own) => h("td", {}, own.screen))),
-			row("All updates", "click to go there", heads.map((own) => h("td", {}, own.map)), { class: "maps" })), body)));
+			row("The display", "at the cursor", heads.map((own) => h("td", own.screen))),
+			row("All updates", "click to go there", heads.map((own) => h("td", own.map)), { class: "maps" })), body)));
 	el.append(root);
 
 	function words(name) { return h("div", { class: name, dir: "auto", lang: header.language }); }
@@ -75,12 +71,12 @@ function render({ model, el }) {
 		if (i >= seen.until) return h("td", { class: "unknown" }, h("p", { class: "said" }, i > seen.until ? "needs a rerun" : `needs a rerun: ${seen.why}`));
 		const runs = cut(seen, i), [, draft, more, took] = seen.rows[i], out = words("out");
 		out.append(...written(runs));
-		return h("td", {}, out, h("p", { class: "draft-line" }, "draft: ", ...draft.map(([mark, text]) => h("span", { class: mark }, text))),
+		return h("td", out, h("p", { class: "draft-line" }, "draft: ", ...draft.map(([mark, text]) => h("span", { class: mark }, text))),
 			h("p", { class: "said" }, [...counts(runs), ...more].join(" · ")), h("div", { class: "took" }, ...took.map((part) => h("i", { style: `width:${part}%` }))));
 	}
 	function source(i) {
 		const [name, , before, gone, fresh, cache] = sources[i];
-		return h("th", { scope: "row" }, h("small", {}, name), h("br"), before, h("s", {}, gone), h("b", {}, fresh), h("p", { class: "said" }, cache));
+		return h("th", { scope: "row" }, h("small", name), h("br"), before, h("s", gone), h("b", fresh), h("p", { class: "said" }, cache));
 	}
 	function map(own, seen) {
 		const drawn = [], x = (n) => `${(100 * n) / unit}%`;
@@ -114,20 +110,17 @@ function render({ model, el }) {
 			own.what.textContent = one.badge;
 			own.what.title = one.why;
 			own.nums.textContent = one.until > last ? [one.cuts.erased, ...one.numbers].join(" · ") : "";
-			own.screen.replaceChildren(...(at < one.until ? written(cut(one, at).filter(([fate]) => fate !== "erased" && fate !== "hidden")) : [h("small", {}, "needs a rerun")]));
+			own.screen.replaceChildren(...(at < one.until ? written(cut(one, at).filter(([fate]) => fate !== "erased" && fate !== "hidden")) : [h("small", "needs a rerun")]));
 			map(own, one);
 		});
 		const most = 2 * AROUND + 1, from = Math.max(0, Math.min(at - AROUND, last + 1 - most));
 		body.replaceChildren(...sources.slice(from, from + most).map((_, j) => {
 			const i = from + j, line = h("tr", i === at ? { class: "now", "aria-current": "step" } : {}, source(i), ...seen.map((one) => cell(one, i)));
-			line.addEventListener("click", () => { stop(); set("update", i); });
+			hear(line, "click", () => { stop(); set("update", i); });
 			return line;
 		}));
 	}
-	function tell(now) {
-		for (const [name, value] of Object.entries(now)) model.set(name, value);
-		model.save_changes();
-	}
+	const tell = (now) => share(model, now);
 	function set(name, value) {
 		if (value === undefined) return;
 		state[name] = name === "update" ? Math.max(0, Math.min(last, value)) : value;

@@ -31,6 +31,16 @@ MOST_K = 10
 RECORDED = "recorded"
 BETAS = tuple(round(0.05 * i, 2) for i in range(21))
 FATED = ("erased", "kept", "rewritten", "new", "hidden")  # as flicker.js numbers them
+KEYS = (
+    ("← →", "the previous or next update"),
+    ("Home End", "the first, the last update"),
+    ("space", "play or pause, at the stream's own pace"),
+    ("[ ]", "less or more β"),
+    ("- +", "hide fewer or more tokens (k)"),
+    ("D", "show what was drafted"),
+    ("P", "projector: everything larger"),
+    ("?", "this list; Escape closes it"),
+)
 REUSES = ["", "draft", "unreviewed"]
 
 
@@ -153,6 +163,7 @@ def table(made: Sequence[Column]) -> dict[str, Any]:
         "title": "Stream" + (f" ({visible(first.title)})" if first.title else ""),
         "model": visible(first.model),
         "language": first.language or None,
+        "keys": KEYS,
         "fates": {n: f.meaning for n, f in FATES.items()},
         "betas": sorted({beta for c in made for beta in c.betas}),
         "ks": [*([-1] if len(owns) > 1 else []), *sorted(ks)],

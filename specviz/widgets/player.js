@@ -243,7 +243,7 @@ function narrate(cycle, phase, whole, stage) {
 	const { record } = cycle;
 	const { update } = cycle, head = update ? `Update ${update.update}, cycle ${cycle.number}` : `Cycle ${cycle.number}`;
 	if (stage) return `${head}, draft, ${grew(cycle, stage)}`;
-	if (cycle.prefill && update) return `${head}: the source ${update.new < update.source.length ? `goes on with ‘\u2068${update.source.slice(update.new).trim()}\u2069’` : "brings nothing new"}; ${update.reused ?? 0} of ${cycle.context} rows of its prompt stay in the cache, the target reads ${count(targetTokens(cycle), "token")}.`;
+	if (cycle.prefill && update) return `${head}: ${update.said}, the target reads ${count(targetTokens(cycle), "token")}.`;
 	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
 	const stop = { fallback: "; it stopped where it was unsure", eos: "; it ended the text", unsure: "; it stopped where it was unsure" }[cycle.stop] ?? "";
