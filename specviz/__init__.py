@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .models import load
     from .paths import example
     from .replay import whatif
+    from .ribbon import flicker
     from .trace import Trace
     from .widgets.player import player
     from .widgets.race import race
@@ -42,6 +43,7 @@ _DOORS = {
     "whatif": ("replay", "whatif"),
     "player": ("widgets.player", "player"),
     "race": ("widgets.race", "race"),
+    "flicker": ("ribbon", "flicker"),
     "explore": ("explorer", "explore"),
     "live": ("explorer", "live"),
     "open": ("trace", "Trace.open"),
@@ -58,8 +60,8 @@ _DOORS = {
 
 __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
-    "calibrate", "check", "densify", "example", "explore", "generate", "list_methods", "list_models", "live",
-    "load", "method", "open", "player", "race", "stream", "streams", "whatif",
+    "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
+    "list_models", "live", "load", "method", "open", "player", "race", "stream", "streams", "whatif",
 ]  # fmt: skip
 
 

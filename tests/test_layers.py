@@ -37,6 +37,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "training": (APART, 7),
     "cli": (DOOR, 8),
     "explorer": (DOOR, 8),
+    "ribbon": (DOOR, 8),
     "__init__": (DOOR, 8),
     "__main__": (DOOR, 9),
 }

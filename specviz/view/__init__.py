@@ -6,17 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
+from specviz.view.flicker import drawn as ribbon
 from specviz.view.heat import heat_map
 from specviz.view.plots import confidence, phases, reliability, timeline, token_strip
 from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
+from specviz.view.tradeoff import bias, by_language, masks, trade_offs, update_costs
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
 __all__ = [
-    "acceptance_by_score", "by_device", "by_prompts", "calibration_png", "confidence", "curve", "deviation",
-    "heat_map", "html", "page", "phases", "png", "reliability", "right_by", "store", "store_growth", "text",
-    "timeline", "token_strip", "warm_up",
+    "acceptance_by_score", "bias", "by_device", "by_language", "by_prompts", "calibration_png", "confidence",
+    "curve", "deviation", "heat_map", "html", "masks", "page", "phases", "png", "reliability", "ribbon",
+    "right_by", "store", "store_growth", "text", "timeline", "token_strip", "trade_offs", "update_costs",
+    "warm_up",
 ]  # fmt: skip
 
 
@@ -33,25 +36,39 @@ def html(trace: Trace, most: int = 2) -> str:
     -------
     str
     """
+    from specviz.view.flicker import notebook
     from specviz.view.static import block
+    from specviz.view.updates import is_stream
 
-    return block(trace, most)
+    runs = trace.split()
+    streams = [run for run in runs if is_stream(run)]
+    others = [run.run["run"] for run in runs if run not in streams]
+    parts = [notebook(streams, most)] if streams else []
+    if others:
+        parts.append(block(trace.select(run=others) if streams else trace, most))
+    return "".join(parts)
 
 
 def png(trace: Trace) -> bytes:
     """The first text of the first run as an image, for front-ends that strip HTML."""
-    from specviz.view.plots import poster
+    from specviz.view import flicker, plots
+    from specviz.view.updates import is_stream
 
-    return poster(trace)
+    return (flicker if is_stream(trace.split()[0]) else plots).poster(trace)
 
 
 def text(trace: Trace, colour: bool = False, most: int = 2) -> str:
     """The trace as plain text with marks, and with ANSI colours if asked for."""
+    from specviz.view.flicker import plain
     from specviz.view.picture import headline, pictures, prompts
     from specviz.view.terminal import block, head
+    from specviz.view.updates import is_stream, ribbon
 
     parts = []
     for run in trace.split():
+        if is_stream(run):
+            parts += [plain(ribbon(run, n), colour) for n in prompts(run)[:most]]
+            continue
         shown, count = pictures(run, most), len(prompts(run))
         parts.append(head(shown[0], headline(run) if count > 1 else (), count, colour))
         parts += [block(one, colour) for one in shown]

@@ -6,6 +6,8 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from specviz.view.flicker import styles
+
 
 def names() -> list[str]:
     """The files of the front-end."""
@@ -16,12 +18,15 @@ def names() -> list[str]:
 # is no part of a string; and no template goes over a line's end (the tests see to it).
 UNSENT = re.compile(r"""^\t*(?://.*)?|(?<=[;{},)\]]) // [^"'`\n]*$""", re.MULTILINE)
 
+# A style sheet's comment, and a line's end where no two words would become one.
+UNSTYLED = re.compile(r" ?/\*.*?\*/|(?<=[{};,])\n", re.DOTALL)
+
 
 @cache
 def text(name: str) -> str:
-    """One file of the front-end as it is sent: without comments and indentation, its lines' numbers kept."""
+    """One file of the front-end as it is sent: without comments and indentation; a script keeps its lines."""
     whole = files("specviz.widgets").joinpath(name).read_text(encoding="utf8")
-    return UNSENT.sub("", whole) if name.endswith(".js") else whole
+    return UNSENT.sub("", whole) if name.endswith(".js") else UNSTYLED.sub("", whole)
 
 
 BEFORE = {"player": ("tree.js",)}  # what a view's own text is built on, beside `shared.js`
@@ -35,5 +40,6 @@ def script(name: str) -> str:
 
 @cache
 def style(name: str) -> str:
-    """The style sheet of a view, `shared.css` in front."""
-    return text("shared.css") + text(f"{name}.css")
+    """The style sheet of a view, `shared.css` in front; the ribbon's own is that of the still one."""
+    still = styles() if name == "flicker" else ""
+    return text("shared.css") + still + text(f"{name}.css")

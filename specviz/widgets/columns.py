@@ -18,9 +18,11 @@ from specviz import schema
 from specviz.errors import TraceError
 from specviz.trace import whole_characters
 from specviz.trace.checks import list_sizes
+from specviz.view import updates
 from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times, visible
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
     from specviz.trace import Trace
@@ -80,6 +82,7 @@ KEYS = (
     ("↑ ↓", "the previous or next node of the draft"),
     ("space", "play or pause"),
     ("Home End", "the prefill, the last cycle"),
+    ("PgUp PgDn", "of a stream: the previous or next update"),
     ("S", "steps: whole cycles, or their three phases"),
     ("G", "growth: the draft level by level, then what was cut"),
     ("Z", "a large tree at full size, or fitted to its lane"),
@@ -410,11 +413,41 @@ def _prompts(trace: Trace) -> list[dict[str, Any]]:
     found = []
     for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(index)]):
         known = asked.get(int(index[first]), {})
-        words = {n: known[n] if isinstance(known.get(n), str) else "" for n in ("kind", "language", "text")}
+        told = {n: known[n] if isinstance(known.get(n), str) else "" for n in ("kind", "language", "text")}
         found.append(
             {"prompt": int(index[first]), "first": first, "last": last}
-            | {name: visible(word) for name, word in words.items()}
+            | {name: visible(word) for name, word in told.items()}
+            | {"updates": _updates(trace.cycles.iloc[first:last], first)}
         )
+    return found
+
+
+def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
+    """Each update of a stream: its rows ``[first, last)``, number, source, where what is new in it begins;
+    rows of the cache that stayed, tokens that are displayed, and a sentence. Empty without updates.
+    """
+    found: list[dict[str, Any]] = []
+    before: list[str] = []
+    for row, each in enumerate(
+        cycles[["update", "context", "source", "reused", "shown"]].to_dict("records"), first
+    ):
+        if isinstance(each["source"], str):
+            now = updates.words(each["source"])
+            common = "".join(now[: updates.same(before, now)])
+            source, old = visible(each["source"]), len(visible(common))
+            reused = int(each["reused"]) if each["reused"] == each["reused"] else 0
+            fresh = source[old:].strip()
+            said = (
+                f"the source goes on with ‘\u2068{fresh}\u2069’" if fresh else "the source brings nothing new"
+            )
+            said += f"; {reused} of {int(each['context'])} rows of its prompt stay in the cache"
+            told = {"source": source, "new": old, "reused": reused, "said": said, "shown": None}
+            found.append({"update": int(each["update"]), "first": row} | told)
+            before = now
+        if found:
+            found[-1]["last"] = row + 1
+            if each["shown"] == each["shown"] and each["shown"] is not None:
+                found[-1]["shown"] = int(each["shown"])
     return found
 
 

@@ -45,6 +45,7 @@ class Cycle {
 		this.o1 = a.out_at[row + 1];
 		this.context = a.context[row];
 		this.prefill = this.number === 0 && this.n === 0 && this.o0 === this.o1;
+		this.update = record.updateOf(row);
 		this.stop = header.words.stop[a.stop[row]] ?? "";
 		this.end = header.words.end[a.end[row]] ?? "";
 		this.token = [], this.parent = [], this.depth = [], this.status = [];
@@ -105,6 +106,13 @@ class Record {
 			this.cache.set(row, found = new Cycle(this, row));
 		}
 		return found;
+	}
+	// The update of a stream that a row belongs to.
+	updateOf(row) {
+		const all = this.header.prompts.find((p) => row < p.last)?.updates ?? [];
+		let low = 0, high = all.length - 1;
+		while (low < high) { const middle = (low + high + 1) >> 1; if (all[middle].first <= row) low = middle; else high = middle - 1; }
+		return all[low];
 	}
 	text(token) { return this.ends.has(token) ? "■" : this.pieces.get(token) ?? `<${token}>`; }
 	outText(row) { return this.header.words.text[this.a.out_text[row]]; }
@@ -174,6 +182,10 @@ function why(cycle, i, details) {
 			const verdict = `−ln p = ${p > 0 ? d : "∞"} ${yes ? "≤" : ">"} α_RB = ${limit}: ${yes ? "kept" : "rolled back, with all behind it"}`;
 			return `${verdict}; the large model's own choice ${rank === 0 ? "is this token too" : `is ${own}`}.`;
 		}
+		if (known(params.beta) && known(p) && best && rank !== 0 && !drawn) {
+			const [gap, limit] = apart(best[1] - p, params.beta < 1 ? params.beta / (1 - params.beta) : Infinity);
+			return `max p − p = ${gap} ${yes ? "≤" : ">"} β/(1 − β) = ${limit}: ${yes ? "kept, for the bias favours the draft" : "refused, with all behind it"}; the target's own choice is ${own}.`;
+		}
 		if (drawn && known(u) && known(p) && known(q) && q > 0) {
 			const [a, b] = apart(u, p / q);
 			return `u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}: ${status}${yes && p >= q ? " (as always where p ≥ q)" : ""}.`;
@@ -213,6 +225,7 @@ function why(cycle, i, details) {
 		return `Cut by the threshold: its score ${a} is below ${b}; nothing grows from it.`;
 	}
 	if (status === "cut") return `The target agreed, but the text had ended before it (${ENDS[cycle.end] ?? "a limit"}).`;
+	if (cycle.update) return "Carried on from the output before; continuous decoding has nobody judge it.";
 	return "Written without the target: the drafter ended the text, and this method does not have that reviewed.";
 }
 
@@ -228,21 +241,23 @@ function whyExtra(cycle) {
 // What happens in a phase of a cycle, for the line under the controls and for a screen reader.
 function narrate(cycle, phase, whole, stage) {
 	const { record } = cycle;
-	const head = `Cycle ${cycle.number}`;
+	const { update } = cycle, head = update ? `Update ${update.update}, cycle ${cycle.number}` : `Cycle ${cycle.number}`;
 	if (stage) return `${head}, draft, ${grew(cycle, stage)}`;
+	if (cycle.prefill && update) return `${head}: ${update.said}, the target reads ${count(targetTokens(cycle), "token")}.`;
 	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
 	const stop = { fallback: "; it stopped where it was unsure", eos: "; it ended the text", unsure: "; it stopped where it was unsure" }[cycle.stop] ?? "";
 	const lost = [["pruned", "below the threshold"], ["unsent", "over the budget"]].map(([name, why]) => [cycle.fared(name), why]).filter(([lost]) => lost);
 	const branches = cycle.children.some((below) => below.length > 1);
 	const cuts = branches && lost.length ? `; not sent: ${lost.map(([n, why]) => `${n} ${why}`).join(", ")}` : "";
-	const drafted = cycle.n ? `the drafter proposes ${count(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
+	const drafted = cycle.n ? `${update ? "the output before is the draft:" : "the drafter proposes"} ${count(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
 	const unread = cycle.status.includes("unreviewed");
 	const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
 	const grown = cycle.o1 - cycle.o0;
 	const extra = cycle.extra >= 0 ? `, ${grown > 1 ? "the last one " : ""}${cycle.kind.came}: ${quote(record.text(record.a.out_token[cycle.extra]))}` : "";
 	const ended = cycle.end ? `; the text ends (${ENDS[cycle.end]})` : "";
-	const written = `${count(grown, "token")} written${extra}${ended}`;
+	const masked = cycle.end && update?.shown !== null && update ? `; the display shows ${update.shown}` : "";
+	const written = `${count(grown, "token")} written${extra}${ended}${masked}`;
 	if (whole) return `${head}: ${drafted}; ${judged}; ${written}.`;
 	return `${head}, ${PHASES[phase]}: ${[drafted, judged, written][phase]}.`;
 }
@@ -355,7 +370,7 @@ class WhyLane {
 		const { record } = this, details = record.details(cycle);
 		if (i === null || (i === cycle.n && (phase === 0 || cycle.extra < 0)) || i > cycle.n) {
 			this.word.textContent = this.fate.textContent = "";
-			this.sentence.textContent = cycle.prefill ? "The prompt is read once; its rows stay in the cache and every cycle builds on them." : "This cycle has nothing to ask about.";
+			this.sentence.textContent = cycle.prefill ? cycle.update ? "What the prompt begins with as the one before did stays in the cache; all behind it, the output too, is computed anew." : "The prompt is read once; its rows stay in the cache and every cycle builds on them." : "This cycle has nothing to ask about.";
 			this.drafter.replaceChildren();
 			this.target.replaceChildren();
 			this.node.classList.add("empty");
@@ -466,8 +481,10 @@ class CacheLane {
 		const fed = targetTokens(cycle);
 		// of the rows that were fed, those of nodes that were not accepted are dropped
 		const dropped = fed ? Math.min(fed, cycle.sent - cycle.accepted) : 0, kept = fed - dropped;
-		const before = cycle.prefill ? 0 : Math.max(0, cycle.context - 1);
-		this.old.firstChild.textContent = cycle.prefill ? "empty" : before.toLocaleString("en");
+		// what continuous decoding carries on was read with the prompt
+		const carried = cycle.update && !fed ? cycle.fared("unreviewed") : 0;
+		const before = cycle.prefill ? cycle.update?.reused ?? 0 : Math.max(0, cycle.context - 1 + carried);
+		this.old.firstChild.textContent = cycle.prefill && !before ? "empty" : before.toLocaleString("en");
 		this.old.title = `${count(before, "row")} from before`;
 		const shown = Math.min(fed, 160);
 		while (this.rows.children.length < shown) this.rows.append(h("i"));
@@ -480,7 +497,7 @@ class CacheLane {
 			const fate = { gone: ": dropped", kept: ": kept" }[role] ?? "";
 			set(cell, {
 				hidden: k >= shown || role === "" ? "" : null, class: role,
-				title: k < lead ? (cycle.prefill ? "a token of the prompt" : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${fate}`,
+				title: k < lead ? (cycle.prefill ? (cycle.update ? "a token of the prompt, or of the output that is carried on" : "a token of the prompt") : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${fate}`,
 			});
 		});
 		this.rows.classList.toggle("many", shown > 40);
@@ -533,13 +550,14 @@ class Overview {
 	constructor(record, seek) {
 		this.record = record;
 		this.sent = s("path.sent"), this.kept = s("path.kept");
-		this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept);
+		this.borders = s("path.borders"); // of updates
+		this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept, this.borders);
 		this.cursor = h("i.cursor");
 		this.range = h("input", { type: "range", min: "0", step: "1", "aria-label": "cycle" });
 		hear(this.range, "input", () => seek(+this.range.value));
 		this.node = h("div.overview", { title: "each cycle: tokens drafted (light), tokens written (dark)" }, this.svg, h("div.over", this.cursor), this.range);
 	}
-	open(first, last) {
+	open(first, last, updates) {
 		const { a } = this.record, n = last - first;
 		const columns = Math.min(n, COLUMNS); // of many cycles, the most in a column
 		const heights = (at) => {
@@ -555,6 +573,7 @@ class Overview {
 		this.svg.setAttribute("viewBox", `0 0 ${columns} 100`);
 		this.sent.setAttribute("d", area(drafted));
 		this.kept.setAttribute("d", area(written));
+		this.borders.setAttribute("d", updates.slice(1).map((u) => `M${((u.first - first) * columns) / n} 0V100`).join(""));
 		this.cursor.style.width = `max(4px, ${100 / n}%)`;
 		this.range.max = n - 1;
 		this.n = n;
@@ -575,10 +594,12 @@ function render({ model, el }) {
 	const root = h("div.sv.player", { tabindex: "-1", role: "group", "aria-label": "player of a decode" });
 	let prompt = header.prompts[0], row = 0, phase = 2, playing = false, predict = false, substeps = false, speed = 1, timer = 0;
 	let focus = null, looked = null, asked = -1, guesses = new Set();
+	let told = null; // the update whose source stands in the head
 	let growth = false, grown = null; // whether drafts grow level by level, and how far this one has; null: wholly
 	const scored = new Map(); // row -> [right, guessed, right by confidence]
 
 	const chooser = h("select", { "aria-label": "prompt" }, ...header.prompts.map((p, i) => h("option", { value: i }, `${p.prompt + 1}: ${[p.kind, p.language].filter(Boolean).join(", ") || "prompt"}`)));
+	const updates = h("select", { "aria-label": "update" });
 	const promptText = h("pre", { dir: "auto" }), promptLine = h("summary");
 	const play = press(icon("play"), "play (space)", () => toggle(), { class: "play" });
 	const where = h("output.where");
@@ -605,6 +626,7 @@ function render({ model, el }) {
 		h("div.head", h("strong", run.method), h("span.soft", run.model + (run.draft ? ` ← ${run.draft}` : "")),
 			exactness(run.exactness, { title: "whether the text is the target's own" }),
 			header.prompts.length > 1 ? h("label.chooser", h("span.soft", "prompt "), chooser) : "",
+			h("label.chooser", h("span.soft", "update "), updates),
 			h("details.prompt", promptLine, promptText), legend,
 			h("span.tools", press(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), press("?", "keys (?)", () => help.toggle()))),
 		...notes,
@@ -624,7 +646,9 @@ function render({ model, el }) {
 		promptLine.textContent = `Prompt${header.prompts.length > 1 ? ` ${prompt.prompt + 1}` : ""}: ${prompt.text ? prompt.text.replace(/\s+/g, " ").slice(0, 90) + (prompt.text.length > 90 ? "…" : "") : "not in the trace"}`;
 		promptText.textContent = prompt.text || "not in the trace";
 		tree.first = prompt.first;
-		overview.open(prompt.first, prompt.last);
+		overview.open(prompt.first, prompt.last, prompt.updates);
+		updates.parentNode.hidden = !prompt.updates.length;
+		updates.replaceChildren(...prompt.updates.map((u) => h("option", { value: u.first }, u.update)));
 		time.scale(prompt.first, prompt.last);
 	}
 	// Everything at the cursor.
@@ -636,7 +660,15 @@ function render({ model, el }) {
 		row = at;
 		phase = waits(row) ? 0 : to;
 		const cycle = record.cycle(row), whole = phase === 2 && !substeps && !predict && !growth, part = stage();
-		where.textContent = `cycle ${cycle.number} / ${a.cycle[prompt.last - 1]}`;
+		const { update } = cycle;
+		where.textContent = `cycle ${cycle.number} / ${a.cycle[(update ?? prompt).last - 1]}`;
+		if (update && update !== told) {
+			told = update;
+			tree.first = update.first;
+			updates.value = update.first;
+			promptLine.replaceChildren("Source so far: ", ...(update.new > 60 ? ["… ", update.source.slice(update.new - 50, update.new)] : [update.source.slice(0, update.new)]), h("b", {}, update.source.slice(update.new)));
+			promptText.textContent = update.source;
+		}
 		[...steps.children].forEach((node, i) => { pressed(node, i === phase); node.disabled = waits(row) && i > 0; });
 		const line = waits(row) ? `${narrate(cycle, 0, false, part)} Which survive?` : narrate(cycle, phase, whole, part);
 		said.textContent = line;
@@ -815,12 +847,17 @@ function render({ model, el }) {
 		const i = header.prompts.indexOf(prompt) + way;
 		if (i >= 0 && i < header.prompts.length) choose(i);
 	}
+	function jump(way) {
+		const i = prompt.updates.indexOf(record.cycle(row).update) + way;
+		if (prompt.updates[i]) seek(prompt.updates[i].first);
+	}
 	function choose(i) { stop(); open(i); show(prompt.first, 2, true); }
 
 	keys(root, help, ({ key, shiftKey, target }) => (target === tree.growing && key.length > 1 ? {} : {
 		ArrowRight: () => { stop(); step(1, shiftKey || substeps || growth); }, ArrowLeft: () => { stop(); step(-1, shiftKey || substeps || growth); },
 		ArrowDown: () => move(1), ArrowUp: () => move(-1),
 		Home: () => seek(prompt.first), End: () => seek(prompt.last - 1), " ": toggle,
+		PageDown: prompt.updates.length ? () => jump(1) : null, PageUp: prompt.updates.length ? () => jump(-1) : null,
 		Enter: target.dataset?.i !== undefined ? () => mark(+target.dataset.i) : null,
 		s: () => setSub(!substeps), g: () => { stop(); setGrowth(!growth); }, z: () => setZoom(), m: () => setPredict(!predict), r: () => answer(),
 		p: () => setProjector(!root.classList.contains("projector")), "[": () => turn(-1), "]": () => turn(1), "?": () => help.toggle(),
@@ -828,6 +865,7 @@ function render({ model, el }) {
 	// Keys belong to the player once it was clicked.
 	hear(root, "pointerdown", (event) => { if (!event.target.closest("button, select, input, summary, [tabindex='0']")) root.focus({ preventScroll: true }); });
 	hear(chooser, "change", () => choose(+chooser.value));
+	hear(updates, "change", () => seek(+updates.value));
 	hear(speeds, "change", () => { speed = +speeds.value; tell(); });
 
 	// Beside each other where there is room, in the letters' measure; a container query would cost a layout a step.

@@ -15,6 +15,7 @@ from anywidget import AnyWidget
 from specviz.errors import ParameterError, TraceError
 from specviz.view.picture import PHASES, visible
 from specviz.view.static import table, write_text
+from specviz.view.updates import is_stream
 from specviz.widgets import columns
 from specviz.widgets.assets import script, style
 from specviz.widgets.page import View, document
@@ -146,9 +147,15 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
     Raises
     ------
     TraceError
-        If there are fewer than two runs, their prompts differ, or one recorded no times.
+        If there are fewer than two runs, their prompts differ, one recorded no times, or one is of streams.
     """
     named = _named(traces)
+    for name, trace in named:
+        if is_stream(trace):
+            raise TraceError(
+                f"{name} decoded a source that arrived in updates, and a race is over one text: "
+                "specviz.flicker([...]) sets such runs side by side"
+            )
     sources = [_sources(trace) for _, trace in named]
     first = sources[0]
     if not first:

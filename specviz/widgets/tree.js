@@ -455,5 +455,5 @@ class TreeLane {
 	}
 }
 
-const SOURCE_WORDS = { ngram: "n-gram pool", model: "draft model" };
+const SOURCE_WORDS = { ngram: "n-gram pool", model: "draft model", previous: "output before" };
 const sourceWord = (source) => SOURCE_WORDS[source] ?? source;

@@ -1,0 +1,502 @@
+"""The flicker ribbon: time runs down, an update a row; words run across; runs stand side by side.
+
+As HTML without a script, as matplotlib axes, as plain text. Every text that came from outside is escaped.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from importlib.resources import files
+from itertools import groupby
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specviz.view.picture import prompts, spaced, visible
+from specviz.view.plots import _axes, fonts
+from specviz.view.static import chips, document, style, write_text
+from specviz.view.updates import (
+    FATES,
+    REUSES,
+    Ribbon,
+    Row,
+    Run,
+    alike,
+    distinct,
+    ribbon,
+    side_by_side,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+FIRST, LAST = 12, 3  # rows of a long stream that are not folded
+MOST_ROWS = 400  # beyond this the rows stop and say so; the trace itself holds everything
+LONG = 160  # characters of kept words after which their beginning is left out
+TAIL = 48  # and how many of them stay
+BESIDE = 4  # runs that stand side by side in a notebook
+MAP = 150  # pixels that the map of all updates is high at most
+HUES = {"kept": "#0072b2", "rewritten": "#d55e00", "new": "#009e73", "hidden": "#8a8a8a", "erased": "#222222"}
+
+
+def styles() -> str:
+    """The ribbon's style; it stands behind that of a page or of a widget."""
+    return files("specviz.view").joinpath("ribbon.css").read_text(encoding="utf8")
+
+
+# ---------------------------------------------------------------- HTML
+
+
+def _text(text: str) -> str:
+    return escape(spaced(text)).replace("\n", "⏎\n")
+
+
+def _run(run: Run, whole: bool) -> str:
+    """Words of one fate and one origin; the beginning of many kept words is a number."""
+    text, lead = run.text, ""
+    if run.fate == "kept" and not whole and len(text) > LONG:
+        cut = text.find(" ", len(text) - TAIL)
+        text = text[cut if cut >= 0 else len(text) - TAIL :]
+        lead = f'<i class="more">… {len(run.text) - len(text)} characters kept </i>'
+    marks = {"draft": "u", "unreviewed": "unseen-draft"}.get(run.reuse, "")
+    if run.fate == "kept":
+        inner = _text(text)
+        return lead + (f'<span class="{marks}">{inner}</span>' if marks else inner)
+    tag = "i" if run.fate == "hidden" else "b"
+    gap = text[: len(text) - len(text.lstrip(" "))]
+    names = f"{run.fate} {marks}".strip()
+    return f'{gap}<{tag} class="{names}">{_text(text[len(gap) :])}</{tag}>'
+
+
+def _words(row: Row, whole: bool) -> str:
+    """The display, with what was taken back where the display parted, and what is hidden behind it."""
+    parts = [_run(run, whole) for run in row.runs]
+    if row.erased:
+        at = sum(run.fate == "kept" for run in row.runs)
+        gone = "".join(row.erased)
+        gap = " " if gone[:1] == " " else ""
+        parts.insert(at, f"{gap}<s>{_text(gone.strip(' '))}</s>")
+    return "".join(parts)
+
+
+def marks(status: str, text: str) -> tuple[str, str]:
+    """How a draft token is marked: the class of its style, and its text."""
+    if status == "rejected":
+        return "no", f"×{text}"
+    return {"accepted": "u", "unreviewed": "unseen-draft"}.get(status, "idle"), text
+
+
+def _drafted(row: Row) -> str:
+    parts = [marks(status, _text(text)) for text, status in row.draft]
+    spans = "".join(f'<span class="{kind}">{text}</span>' for kind, text in parts)
+    return f'<p class="draft-line">draft: {spans or "none"}</p>'
+
+
+def _cell(one: Ribbon, row: Row, slowest: float, cache: bool, whole: bool) -> str:
+    language = f' lang="{one.language}"' if one.language else ""
+    bar = ""
+    if slowest > 0 and row.seconds == row.seconds:
+        share = [100 * max(0.0, t) / slowest for t in (row.prefill, row.seconds)]
+        bar = '<div class="took">' + "".join(f'<i style="width:{w:.1f}%"></i>' for w in share) + "</div>"
+    return (
+        f'<td><div class="out" dir="auto"{language}>{_words(row, whole)}</div>{_drafted(row)}'
+        f'<p class="said">{" · ".join(row.said(cache))}</p>{bar}</td>'
+    )
+
+
+def _source(row: Row, cache: bool) -> str:
+    common, gone, new = row.source
+    arrival = f" <small>{row.arrival:g} s</small>" if isfinite(row.arrival) else ""
+    lead = '<i class="more">… </i>' if common else ""
+    lost = f"<s>{_text(gone.strip())}</s> " if gone.strip() else ""
+    said = f"<b>{_text(new.strip())}</b>" if new.strip() else "" if lost else '<i class="more">no change</i>'
+    kept = f'<p class="said">cache {row.counts["reused"]}/{row.counts["prompt"]}</p>' if cache else ""
+    return (
+        f'<th scope="row"><span class="at">{row.update}{arrival}</span>'
+        f'<span dir="auto">{lead}{lost}{said}</span>{kept}</th>'
+    )
+
+
+def overview(one: Ribbon, width: int) -> str:
+    """All updates of a run at a glance, a thin row each: form tells a word's fate, colour only repeats it."""
+    rows = one.rows[:MOST_ROWS]
+    tall = max(2.0, min(12.0, MAP / max(1, len(rows))))
+    drawn = []
+    for i, row in enumerate(rows):
+        y, x = (i + 0.5) * tall, 0
+        for fate in ("kept", "rewritten", "new", "hidden"):
+            n = row.count(fate)
+            if not n:
+                continue
+            a, b = 100 * x / width, 100 * (x + n) / width
+            if fate == "hidden":
+                place = f'x="{a:.2f}%" width="{b - a:.2f}%" y="{y - 0.35 * tall:.1f}"'
+                drawn.append(f'<rect class="m-hidden" {place} height="{0.7 * tall:.1f}"/>')
+            else:
+                thick = tall * (0.3 if fate == "kept" else 0.8)
+                place = f'x1="{a:.2f}%" x2="{b:.2f}%" y1="{y:.1f}" y2="{y:.1f}"'
+                drawn.append(f'<line class="m-{fate}" {place} style="stroke-width:{thick:.1f}"/>')
+            x += n
+        if row.erased:
+            a, b = 100 * row.kept / width, 100 * (row.kept + len(row.erased)) / width
+            drawn.append(f'<line class="m-erased" x1="{a:.2f}%" x2="{b:.2f}%" y1="{y:.1f}" y2="{y:.1f}"/>')
+    total = {fate: sum(row.count(fate) for row in one.rows) for fate in FATES}
+    told = ", ".join(f"{n:,} {fate}" for fate, n in total.items() if n)
+    label = escape(f"map of {len(one.rows)} updates, words over all of them: {told}")
+    return (
+        f'<svg class="map" width="100%" height="{len(rows) * tall:.0f}" role="img" aria-label="{label}">'
+        f"<title>{label}</title>{''.join(drawn)}</svg>"
+    )
+
+
+def keys(found: Sequence[Ribbon]) -> str:
+    """What the marks mean, of those that occur."""
+    rows = [row for one in found for row in one.rows]
+    samples = {
+        "kept": "words",
+        "rewritten": '<b class="rewritten key">words</b>',
+        "new": '<b class="new key">words</b>',
+        "hidden": '<i class="hidden key">words</i>',
+        "erased": "<s>words</s>",
+    }
+    items = [
+        f'<span title="{escape(fate.meaning)}"><span class="out">{samples[n]}</span> {fate.word}</span>'
+        for n, fate in FATES.items()
+        if any(row.count(n) for row in rows)
+    ]
+    used = {reuse for row in rows for reuse in row.reuse}
+    for reuse, mark, said in (
+        ("draft", "u", "from the draft"),
+        ("unreviewed", "unseen-draft", "from the draft, unseen"),
+    ):
+        if reuse in used:
+            items.append(f'<span title="{REUSES[reuse]}"><span class="out {mark}">words</span> {said}</span>')
+    if any(row.draft for row in rows):
+        items.append('<label class="show"><input type="checkbox" class="sv-drafts"> show drafts</label>')
+    return f'<div class="keys">{"".join(items)}</div>'
+
+
+def figure(found: Sequence[Ribbon]) -> str:
+    """Ribbons over one source side by side, without the style block.
+
+    Parameters
+    ----------
+    found : sequence of Ribbon
+    """
+    first = found[0]
+    width = max(1, *(max(len(r.words), r.kept + len(r.erased)) for one in found for r in one.rows))
+    took = [r.prefill + r.seconds for one in found for r in one.rows]
+    slowest = max((t for t in took if t == t), default=0.0)
+    together = all(
+        [(r.counts["reused"], r.counts["prompt"]) for r in one.rows]
+        == [(r.counts["reused"], r.counts["prompt"]) for r in first.rows]
+        for one in found
+    )
+    badge = {"exact": "yes", "exact up to ties": "ties"}
+    shared = [n for n in first.numbers if all(n in one.numbers for one in found)]
+    heads = "".join(
+        f'<th scope="col"><strong>{escape(visible(one.name))}</strong> '
+        f'<span class="badge {badge.get(one.exactness, "lossy")}">{escape(one.exactness)}</span>'
+        f"{chips(tuple(n for n in one.numbers if len(found) == 1 or n not in shared))}</th>"
+        for one in found
+    )
+    maps = "".join(f"<td>{overview(one, width)}</td>" for one in found)
+    columns = '<colgroup><col class="src">' + "<col>" * len(found) + "</colgroup>"
+    count = min(len(first.rows), MOST_ROWS)
+
+    def rows(low: int, high: int) -> str:
+        lines = []
+        for i in range(low, high):
+            cells = (
+                _cell(one, one.rows[i], slowest, not together, i == len(first.rows) - 1) for one in found
+            )
+            lines.append(f"<tr>{_source(first.rows[i], together)}{''.join(cells)}</tr>")
+        return f"<tbody>{''.join(lines)}</tbody>"
+
+    top = (
+        '<thead><tr><th scope="col"><strong>Source</strong><br><small>what each update brings</small></th>'
+        f"{heads}</tr>"
+        f'<tr class="maps"><th scope="row"><small>all updates at a glance</small></th>{maps}</tr></thead>'
+    )
+    if count > FIRST + LAST + 1:
+        middle = f"updates {first.rows[FIRST].update} to {first.rows[count - LAST - 1].update}"
+        body = (
+            f"<table>{columns}{top}{rows(0, FIRST)}</table><details><summary>{middle}</summary>"
+            f"<table>{columns}{rows(FIRST, count - LAST)}</table></details>"
+            f"<table>{columns}{rows(count - LAST, count)}</table>"
+        )
+    else:
+        body = f"<table>{columns}{top}{rows(0, count)}</table>"
+    left = len(first.rows) - count
+    more = f'<p class="note">{left:,} more updates are in the trace.</p>' if left else ""
+    notes = "".join(
+        f'<p class="note">{escape(visible(one.name))}: {escape(visible(one.note))}</p>'
+        for one in found
+        if one.note
+    )
+    which = f"stream {first.index + 1} of {first.of}" if first.of > 1 else "stream"
+    title = f" ({escape(visible(first.title))})" if first.title else ""
+    models = ", ".join(dict.fromkeys(escape(visible(one.model)) for one in found))
+    head = (
+        f'<div class="head"><strong>{which.capitalize()}{title}</strong> <span class="models">{models}</span>'
+        f"{chips(tuple(shared)) if len(found) > 1 else ''}</div>"
+    )
+    return f'<div class="ribbon">{head}{notes}{keys(found)}{body}{more}</div>'
+
+
+def block(figures: Sequence[str]) -> str:
+    """Figures as a self-contained fragment for a notebook."""
+    return f'<div class="specviz wide"><style>{style()}{styles()}</style>{"".join(figures)}</div>'
+
+
+def notebook(runs: Sequence[Trace], most: int) -> str:
+    """Runs of streams as a fragment for a notebook: those over one source side by side.
+
+    Parameters
+    ----------
+    runs : sequence of Trace
+        Of one run each.
+    most : int
+        How many streams of each are drawn.
+    """
+    groups: list[list[tuple[Ribbon, Trace]]] = []
+    left = 0
+    for run in runs:
+        known = prompts(run)
+        left += len(known) - len(known[:most])
+        for index in known[:most]:
+            one = ribbon(run, index)
+            fits = (g for g in groups if len(g) < BESIDE and run is not g[-1][1] and alike(g[0][0], one))
+            group = next(fits, None)
+            if group is None:
+                groups.append(group := [])
+            group.append((one, run))
+    figures = []
+    for group in groups:
+        names = distinct([one.name for one, _ in group], [run for _, run in group])
+        figures.append(figure([replace(one, name=label) for (one, _), label in zip(group, names)]))
+    more = f'<p class="note">{left} more streams: trace.select(prompt=…) shows each.</p>' if left else ""
+    return block([*figures, more])
+
+
+class Flicker:
+    """A flicker ribbon that shows itself in a notebook; made by `specviz.flicker`.
+
+    Attributes
+    ----------
+    ribbons : list of Ribbon
+        One a column.
+    """
+
+    def __init__(self, ribbons: Sequence[Ribbon]) -> None:
+        self.ribbons = list(ribbons)
+
+    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write it as one offline page without a script; an existing file only with `force`.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        page = document("specviz flicker", [block([figure(self.ribbons)])])
+        return write_text(Path(path), page, force)
+
+    def _repr_html_(self) -> str:
+        return block([figure(self.ribbons)])
+
+    def __repr__(self) -> str:
+        return "\n\n".join(plain(one) for one in self.ribbons)
+
+
+def flicker(traces: Any, prompt: int | None = None) -> Flicker:
+    """What a stream's display showed, took back and hid: time down, words across, runs side by side.
+
+    Parameters
+    ----------
+    traces : Trace, list of Trace, or dict of name to Trace
+        Runs over one stream; every run of each is a column.
+    prompt : int, optional
+        Which stream of the runs; default the first.
+
+    Returns
+    -------
+    Flicker
+        Static; shows itself in a notebook. ``to_html(path)`` writes it.
+
+    Raises
+    ------
+    TraceError
+        If a run is none of a stream, or the sources differ.
+    """
+    return Flicker(side_by_side(traces, prompt))
+
+
+# ---------------------------------------------------------------- text
+
+
+def plain(one: Ribbon, colour: bool = False, most: int = 40) -> str:
+    """A ribbon for a terminal: ``[-erased-]``, ``{+new+}``, ``{~rewritten~}``, ``⟦hidden⟧``.
+
+    Parameters
+    ----------
+    one : Ribbon
+    colour : bool
+        Use ANSI colours; the marks are there either way.
+    most : int
+        Rows after which it stops and says so.
+    """
+    paint = {"new": "32;1", "rewritten": "33;1", "hidden": "2", "erased": "9;2"}
+    around = {"new": ("{+", "+}"), "rewritten": ("{~", "~}"), "hidden": ("⟦", "⟧"), "erased": ("[-", "-]")}
+
+    def marked(text: str, fate: str) -> str:
+        gap = text[: len(text) - len(text.lstrip(" "))]
+        word = spaced(text[len(gap) :])
+        left, right = around.get(fate, ("", ""))
+        word = f"{left}{word}{right}"
+        code = paint.get(fate)
+        return gap + (f"\x1b[{code}m{word}\x1b[0m" if colour and code else word)
+
+    lines = [f"{visible(one.name)}  [{one.exactness}]  " + "  ".join(f"{n} {v}" for n, v, _ in one.numbers)]
+    for row in one.rows[:most]:
+        parts = []
+        marks = [(run.fate, run.text) for run in row.runs]
+        if row.erased:
+            marks.insert(sum(run.fate == "kept" for run in row.runs), ("erased", "".join(row.erased)))
+        for fate, group in groupby(marks, key=lambda mark: mark[0]):
+            parts.append(marked("".join(text for _, text in group), fate))
+        lines.append(f"{row.update:4d}  " + "".join(parts).strip().replace("\n", "⏎"))
+    if len(one.rows) > most:
+        lines.append(f"      … {len(one.rows) - most} more updates")
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------- matplotlib
+
+
+def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words: bool | None = None) -> Axes:
+    """The ribbon of one run for a paper: an update a row, a word a place.
+
+    Kept words are thin bars, rewritten ones hatched, new ones full, hidden ones outlined; what was taken back
+    is struck.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of one run.
+    prompt : int, optional
+    ax : Axes, optional
+    words : bool, optional
+        Whether the words stand in their places; default: up to 12 updates of up to 16 words.
+
+    Returns
+    -------
+    Axes
+    """
+    return _drawn(ribbon(trace, prompt), ax, words)
+
+
+def _drawn(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+
+    wide = max(1, *(max(len(r.words), r.kept + len(r.erased)) for r in one.rows))
+    if words is None:
+        words = len(one.rows) <= 12 and wide <= 16
+    ax = _axes(ax, (10, 0.9 + max(1.2, (0.34 if words else 0.08) * len(one.rows))))
+    looks: dict[str, dict[str, Any]] = {
+        "kept": {"alpha": 0.35, "lw": 0},
+        "rewritten": {"alpha": 0.55, "hatch": "////", "edgecolor": "white", "lw": 0},
+        "new": {"alpha": 0.55, "lw": 0},
+        "hidden": {"fill": False, "edgecolor": HUES["hidden"], "ls": ":", "lw": 0.9},
+    }
+    used: dict[str, None] = {}
+    for y, row in enumerate(one.rows):
+        x = 0
+        for fate in looks:
+            n = row.count(fate)
+            if n:
+                tall = 0.35 if fate == "kept" and not words else 0.86
+                ax.barh(y, n, left=x, height=tall, color=HUES[fate], **looks[fate])
+                used[fate] = None
+            x += n
+        if row.erased:
+            ax.plot(
+                [row.kept, row.kept + len(row.erased)],
+                [y + 0.3] * 2 if words else [y] * 2,
+                color=HUES["erased"],
+                lw=1.4,
+                solid_capstyle="butt",
+            )
+            used["erased"] = None
+        for i, word in enumerate(row.words if words else ()):
+            shown = spaced(word.strip() or word)
+            ax.text(
+                i + 0.5,
+                y,
+                shown if len(shown) <= 14 else shown[:13] + "…",
+                ha="center",
+                va="center",
+                size=7,
+                family=fonts(),
+                parse_math=False,
+            )
+    handles = [
+        ax.plot([], [], color=HUES[f], lw=1.4)[0]
+        if f == "erased"
+        else Patch(facecolor=HUES[f], **looks[f])
+        if f != "hidden"
+        else Patch(**looks[f])
+        for f in FATES
+        if f in used
+    ]
+    ax.legend(
+        handles,
+        [f for f in FATES if f in used],
+        frameon=False,
+        fontsize=8,
+        ncols=5,
+        loc="lower right",
+        bbox_to_anchor=(1, 1.0),
+        borderpad=0,
+        borderaxespad=0.3,
+    )
+    ax.set(xlim=(0, wide), ylim=(len(one.rows) - 0.45, -0.55), xlabel="words", ylabel="update")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_title(visible(one.name), size=9, loc="left", parse_math=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def poster(trace: Trace) -> bytes:
+    """The ribbon of a trace's first stream as PNG.
+
+    Returns
+    -------
+    bytes
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+    one = ribbon(trace.split()[0])
+    tall = 1.5 + max(1.2, 0.34 * min(len(one.rows), 24))
+    made = Figure(figsize=(10, tall), dpi=100, facecolor="white", layout="constrained")
+    FigureCanvasAgg(made)
+    _drawn(one, made.subplots(), None)
+    line = "   ".join(f"{n} {v}" for n, v, _ in one.numbers)
+    made.suptitle(
+        visible(f"{one.model}   {line}"), size=9, x=0.01, ha="left", family=fonts(), parse_math=False
+    )
+    out = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for what no font has
+        made.savefig(out, format="png")
+    return out.getvalue()

@@ -1,0 +1,336 @@
+"""matplotlib views of what re-translation trades: quality, erasure and speed by β, by mask and by language.
+
+They draw tables with a row a setting (and language): `trade_offs` makes one of traces, and the rows of
+``specviz bench retranslation`` are such. Each takes ``ax=``, draws only on it, and returns it. A figure may
+be a number or an `Estimate`, whose interval is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.view.picture import visible
+from specviz.view.plots import _axes, _legend
+from specviz.view.stores import GREY, LOOKS, _open
+from specviz.view.updates import name, named
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+RT, CD = "RT", "CD"
+BETA = "β = "
+MASKS = {"mask": "mask-k (draft and display)", "display": "display-only mask-k"}
+FIGURES = {
+    "bleu": "BLEU of the last outputs",
+    "chrf": "chrF of the last outputs",
+    "ne": "NE, tokens erased a final token",
+    "ad": "A/D, accepted over drafted",
+    "ao": "A/O, kept over written",
+    "tps": "output tokens/s",
+    "speedup": "speedup over RT",
+}
+WINDOW = 15  # updates of a running median
+APART = 0.09  # how far RT and CD stand from β = 0 and 1
+
+
+def trade_offs(traces: Any) -> pd.DataFrame:
+    """One row a run: Table 3's and 4's columns, from traces.
+
+    Parameters
+    ----------
+    traces : Trace, list of Trace, or dict of name to Trace
+        Runs over the same streams, one a setting (and language); one of re-translation (RT) for each language
+        gives the speedups.
+
+    Returns
+    -------
+    DataFrame
+        ``method`` (RT, CD, ``β = 0.2``, ``mask-3``, ``display-3``), ``language`` (what was translated into),
+        ``ne``, ``ad``, ``ao`` (`Estimate` over streams), ``tps``, ``speedup`` over RT on the same streams;
+        ``bleu`` and ``chrf`` where the streams have references. `specviz.metrics` defines them.
+    """
+    import pandas as pd
+
+    from specviz import metrics
+
+    runs = [run for _, run in named(traces)]
+    bases: dict[str, Any] = {}
+    for run in runs:
+        if label(run.run) == RT:
+            bases.setdefault(_language(run.run), run)
+    rows = []
+    for run in runs:
+        table = metrics.by_stream(run)
+        own: dict[str, Any] = {"method": label(run.run), "language": _language(run.run)}
+        kept = table["accepted"] + table["unreviewed"]
+        own["ne"] = metrics.pooled(table["erased"], table["tokens"])
+        drafted = table["drafted"].fillna(0)
+        own["ad"] = metrics.pooled(table["accepted"], drafted) if drafted.sum() else None
+        own["ao"] = metrics.pooled(kept, table["emitted"]) if kept.sum() else None
+        own["tps"] = float(table["emitted"].sum() / table["seconds"].sum())
+        base = bases.get(own["language"])
+        own["speedup"] = metrics.speedup(run, base) if base is not None else None
+        if run.prompts["reference"].notna().any():
+            found = metrics.quality(run)
+            own |= {key: found[key] for key in ("bleu", "chrf")}
+        rows.append(own)
+    return pd.DataFrame(rows)
+
+
+def label(run: Mapping[str, Any]) -> str:
+    """A run's setting as the paper's tables name it."""
+    own = run["parameters"] or {}
+    mode = own.get("mode")
+    if mode is None:
+        return name(run)
+    if own.get("k"):
+        return f"{'display' if own.get('mask') == 'display' else 'mask'}-{own['k']}"
+    return {"rt": RT, "cd": CD}.get(mode, f"{BETA}{own.get('beta'):g}")
+
+
+def _language(run: Mapping[str, Any]) -> str:
+    return str((run["parameters"] or {}).get("target_language", ""))
+
+
+def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> Axes:
+    """β against a figure, a line a language; RT before β = 0, continuous decoding behind β = 1 (Table 3).
+
+    Parameters
+    ----------
+    results : DataFrame
+        As `trade_offs` makes it.
+    figure : str
+        One of `FIGURES`.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    TraceError
+        If the table has no such figure, or no setting with a β.
+    """
+    ax = _axes(ax, (5.4, 3.2))
+    swept = results[results["method"].str.startswith(BETA)]
+    if not len(_having(swept, figure)):
+        raise TraceError("no setting in the table has a β and this figure: run SSBD with several")
+    for number, (language, rows) in enumerate(_by_language(results)):
+        hue, mark = LOOKS[number % len(LOOKS)]
+        line = rows[rows["method"].str.startswith(BETA)]
+        line = line.assign(beta=line["method"].str.removeprefix(BETA).astype(float)).sort_values("beta")
+        x, y = line["beta"].to_numpy(float), _values(line, figure)
+        ax.plot(x, y[0], color=hue, marker=mark, ms=5, lw=1.6, label=visible(language))
+        ax.fill_between(x, y[1], y[2], color=hue, alpha=0.15, lw=0)
+        for alone, at, form in ((RT, -APART, "<"), (CD, 1 + APART, ">")):
+            there = _values(rows[rows["method"] == alone], figure)
+            for value, low, high in there.T:
+                ax.plot(
+                    at, value, marker=form, ms=8, color=hue, mec="black", mew=0.6, ls="none", clip_on=False
+                )
+                ax.vlines(at, low, high, color=hue, lw=1.2)
+    ticks = [-APART, 0, 0.2, 0.4, 0.6, 0.8, 1, 1 + APART]
+    ax.set_xticks(ticks, [RT, "0", "0.2", "0.4", "0.6", "0.8", "1", CD])
+    ax.set(xlim=(-APART - 0.05, 1 + APART + 0.05), xlabel="β", ylabel=FIGURES.get(figure, figure))
+    ax.axvspan(0.5, 1, color=GREY, alpha=0.1, lw=0)
+    ax.text(
+        0.75,
+        1.0,
+        "every draft token is kept",
+        transform=ax.get_xaxis_transform(),
+        ha="center",
+        va="bottom",
+        size=7,
+    )
+    _open(ax)
+    if len(ax.lines) and ax.get_legend_handles_labels()[1] != [""]:
+        _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.06))
+    return ax
+
+
+def masks(
+    results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None, base: str = f"{BETA}0.2"
+) -> Axes:
+    """k against a figure: mask-k beside display-only mask-k (Table 4).
+
+    Parameters
+    ----------
+    results : DataFrame
+        As `trade_offs` makes it.
+    figure : str
+    ax : Axes, optional
+    base : str
+        The setting without a mask.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    TraceError
+        If the table has no masked setting with this figure.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    ax = _axes(ax, (5.4, 3.2))
+    drawn = 0
+    languages = _by_language(results)
+    for number, (language, rows) in enumerate(languages):
+        for kind, (word, style) in enumerate(zip(MASKS.values(), ("-", "--"))):
+            start = f"{list(MASKS)[kind]}-"
+            line = rows[rows["method"].str.startswith(start)]
+            if not len(_having(line, figure)):
+                continue
+            k = [0.0] * int((rows["method"] == base).any()) + line["method"].str.removeprefix(start).astype(
+                float
+            ).tolist()
+            y = np.hstack([_values(rows[rows["method"] == base], figure)[:, :1], _values(line, figure)])
+            order = np.argsort(k)
+            hue, mark = LOOKS[(number if len(languages) > 1 else kind) % len(LOOKS)]
+            said = f"{language}, {word}" if len(languages) > 1 else word
+            ax.plot(
+                np.array(k)[order],
+                y[0][order],
+                color=hue,
+                marker=mark,
+                ms=5,
+                lw=1.6,
+                ls=style,
+                label=visible(said),
+            )
+            ax.fill_between(np.array(k)[order], y[1][order], y[2][order], color=hue, alpha=0.12, lw=0)
+            drawn += 1
+    if not drawn:
+        raise TraceError("no setting in the table has a mask and this figure: run SSBD with k above 0")
+    ax.set(xlabel="k, hidden tokens", ylabel=FIGURES.get(figure, figure))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _open(ax)
+    ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def by_language(
+    results: pd.DataFrame,
+    figure: str = "ne",
+    ax: Axes | None = None,
+    methods: Sequence[str] = (RT, f"{BETA}0.2", CD),
+) -> Axes:
+    """A figure by language, bars side by side for the settings: what word order costs (Table 2).
+
+    Parameters
+    ----------
+    results : DataFrame
+        As `trade_offs` makes it.
+    figure : str
+    ax : Axes, optional
+    methods : sequence of str
+        Which settings, where the table has them.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    TraceError
+        If the table has none of the settings with this figure.
+    """
+    shown = _having(results[results["method"].isin(methods)], figure)
+    if not len(shown):
+        raise TraceError(f"the table has none of {', '.join(methods)} with this figure")
+    ax = _axes(ax, (5.4, 3.2))
+    languages = list(dict.fromkeys(shown["language"]))
+    there = [m for m in methods if (shown["method"] == m).any()]
+    wide = 0.8 / len(there)
+    for number, method in enumerate(there):
+        rows = (
+            shown[shown["method"] == method]
+            .drop_duplicates("language")
+            .set_index("language")
+            .reindex(languages)
+        )
+        y = _values(rows, figure)
+        x = np.arange(len(languages)) + (number - (len(there) - 1) / 2) * wide
+        hatch = ("", "///", "...", "xx")[number % 4]
+        ax.bar(
+            x,
+            y[0],
+            width=0.92 * wide,
+            color=LOOKS[number % len(LOOKS)][0],
+            hatch=hatch,
+            edgecolor="white",
+            label=method,
+        )
+        known = np.isfinite(y[1])
+        ax.vlines(x[known], y[1][known], y[2][known], color="black", lw=1)
+    ax.set_xticks(range(len(languages)), [visible(str(each)) for each in languages])
+    ax.set(ylabel=FIGURES.get(figure, figure))
+    _open(ax)
+    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.02))
+    return ax
+
+
+def update_costs(traces: Any, ax: Axes | None = None, prefill: bool = True) -> Axes:
+    """What an update costs, by how many came before it: dots, and their running median, a colour a run.
+
+    Parameters
+    ----------
+    traces : Trace, list of Trace, or dict of name to Trace
+        A long stream decoded by each run; of several streams the median at each update.
+    ax : Axes, optional
+    prefill : bool
+        Whether the prompt's time is inside.
+
+    Returns
+    -------
+    Axes
+        Number of the update against milliseconds.
+
+    Raises
+    ------
+    TraceError
+        If a run is none of a stream.
+    """
+    ax = _axes(ax, (6.4, 3.2))
+    for number, (given, run) in enumerate(named(traces)):
+        updates = run.updates
+        if not len(updates):
+            raise TraceError(f"the run of {run.run['method']} has no updates, and so no cost of one")
+        spent = updates["duration"] + (updates["prefill"] if prefill else 0)
+        each = 1e3 * spent.groupby(updates["update"]).median()
+        hue, mark = LOOKS[number % len(LOOKS)]
+        ax.plot(each.index, each, ls="none", marker=mark, ms=3, color=hue, alpha=0.4)
+        smooth = each.rolling(WINDOW, center=True, min_periods=1).median()
+        ax.plot(smooth.index, smooth, color=hue, lw=1.8, label=visible(given or name(run.run)))
+    inside = "its prompt's time inside" if prefill else "without its prompt's time"
+    ax.set(xlabel="update", ylabel="ms an update", ylim=(0, None))
+    ax.set_title(f"Cost of an update, {inside}; lines: median of {WINDOW}", size=9, loc="left", pad=18)
+    _open(ax)
+    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    return ax
+
+
+def _by_language(results: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(str(each), rows) for each, rows in results.groupby("language", sort=False)]
+
+
+def _having(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
+    return rows[rows[figure].notna()] if figure in rows else rows[:0]
+
+
+def _values(rows: pd.DataFrame, figure: str) -> np.ndarray:
+    """A figure of each row: [value, low, high; rows]; NaN where it is missing, or has no interval."""
+    found = np.full((3, len(rows)), np.nan)
+    for i, value in enumerate(rows[figure]):
+        if hasattr(value, "median"):
+            found[:, i] = value.median, value.low, value.high
+        elif value is not None:
+            found[0, i] = float(value)
+    return found

@@ -1,0 +1,503 @@
+"""What became of each word that a stream's display showed, before it is HTML, an image or text.
+
+A :class:`Ribbon` is one stream's decoding, an update a row. What is *displayed* and what the next update has
+as its *draft* are apart: a word's fate is the display's (equal to what stood there, rewritten, new, hidden),
+its `reuse` is the draft's (taken over from the output before, or written anew), as the underlines of Table 7
+in Zeng et al. Words are words, or characters in scripts without spaces; punctuation stands alone.
+"""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from specviz.errors import TraceError
+from specviz.trace import whole_characters
+from specviz.view.picture import Numbers, name_of, prompts, visible
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a word on the display: its word and what that means. How it looks is the drawing's."""
+
+    word: str
+    meaning: str
+
+
+FATES = {
+    "kept": Fate("kept", "stood there at the update before, and so did all before it"),
+    "rewritten": Fate("rewritten", "stands where something else stood"),
+    "new": Fate("new", "stands where nothing stood"),
+    "hidden": Fate("hidden", "written and not displayed (mask-k); in the next draft all the same"),
+    "erased": Fate("erased", "was displayed, and is taken back: all behind the first place that changed"),
+}
+# How a token came into an output: the marks under the words.
+REUSES = {
+    "draft": "taken over from the output before: verified in one pass",
+    "unreviewed": "taken over from the output before, unseen by the target",
+    "": "written anew, token by token",
+}
+# Scripts whose words are not parted by spaces: Thai, Lao, Burmese, Khmer, kana, Han and their signs.
+UNSPACED = (
+    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x312F), (0x31A0, 0x31FF),
+    (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
+)  # fmt: skip
+JOINER = "\u200d"
+LANGUAGES = {
+    "chinese": "zh", "english": "en", "french": "fr", "german": "de", "japanese": "ja", "spanish": "es",
+    "vietnamese": "vi",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """Words that stand together and have one fate and one origin."""
+
+    text: str  # with the spaces before its words
+    words: int
+    fate: str
+    reuse: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One update.
+
+    Parameters
+    ----------
+    update : int
+    arrival : float
+        Seconds of the stream's clock; NaN where it has none.
+    source : (str, str, str)
+        What it has in common with the source before, what of that one is gone, and what is new.
+    words : tuple of str
+        The output, displayed words first, each with the spaces before it.
+    reuse : tuple of str
+        For each of them where it comes from (`REUSES`).
+    shown : int
+        How many of them are displayed.
+    kept : int
+        How many of these begin the display as they began the one before.
+    erased : tuple of str
+        What was displayed before, behind those.
+    draft : tuple of (text, status)
+        What was drafted, in runs of one status.
+    counts : dict of str to int
+        Tokens ``drafted``, ``accepted``, ``unreviewed``, ``emitted``; ``reused`` rows of the cache and
+        ``prompt`` tokens.
+    prefill, seconds : float
+        Seconds for the prompt, and from there on.
+    end : str
+    """
+
+    update: int
+    arrival: float
+    source: tuple[str, str, str]
+    words: tuple[str, ...]
+    reuse: tuple[str, ...]
+    shown: int
+    kept: int
+    erased: tuple[str, ...]
+    draft: tuple[tuple[str, str], ...]
+    counts: Mapping[str, int]
+    prefill: float
+    seconds: float
+    end: str
+
+    @property
+    def fates(self) -> tuple[str, ...]:
+        """Of each word."""
+        before = self.kept + len(self.erased)
+        return tuple(
+            "hidden" if i >= self.shown else "kept" if i < self.kept else "rewritten" if i < before else "new"
+            for i in range(len(self.words))
+        )
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The words in runs of one fate and one origin."""
+        found = []
+        marked = zip(self.words, self.fates, self.reuse)
+        for (fate, reuse), group in groupby(marked, key=lambda word: word[1:]):
+            texts = [text for text, *_ in group]
+            found.append(Run("".join(texts), len(texts), fate, reuse))
+        return tuple(found)
+
+    def count(self, fate: str) -> int:
+        """How many words have this fate."""
+        return len(self.erased) if fate == "erased" else self.fates.count(fate)
+
+    def said(self, cache: bool = True) -> tuple[str, ...]:
+        """The update in words; what is nought is left out but for erasures."""
+        found = [f"{self.count('erased')} erased"]
+        found += [f"{n} {fate}" for fate in ("kept", "rewritten", "new", "hidden") if (n := self.count(fate))]
+        c = self.counts
+        if c["unreviewed"]:
+            found.append(f"draft: {c['unreviewed']} tokens unseen")
+        elif c["drafted"]:
+            found.append(f"draft {c['accepted']}/{c['drafted']} tokens")
+        if cache:
+            found.append(f"cache {c['reused']}/{c['prompt']}")
+        took = self.prefill + self.seconds
+        if took == took and took > 0:
+            found.append(spell(took))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Ribbon:
+    """One stream by one run.
+
+    Parameters
+    ----------
+    name : str
+        How it was decoded: RT, SSBD with its β, CD, mask-k.
+    rows : tuple of Row
+        One an update.
+    numbers : tuple of (name, value, what it means)
+    """
+
+    name: str
+    exactness: str
+    model: str
+    language: str  # BCP 47, empty if unknown
+    index: int
+    of: int  # streams of the run
+    title: str
+    rows: tuple[Row, ...]
+    numbers: Numbers
+    note: str
+
+
+def spell(seconds: float) -> str:
+    """A time with as many digits as it deserves."""
+    if seconds >= 1:
+        return f"{seconds:,.2f} s"
+    return f"{seconds * 1e3:.{1 if seconds < 0.1 else 0}f} ms"
+
+
+def is_stream(trace: Trace) -> bool:
+    """Whether every text of the trace was decoded from a source that arrived in updates."""
+    table = trace.arrow(["prompt", "source"])
+    with_source = table.filter(table.column("source").is_valid())
+    every = set(table.column("prompt").to_pylist())
+    return bool(every) and set(with_source.column("prompt").to_pylist()) == every
+
+
+def words(text: str) -> list[str]:
+    """A text in words, each with the spaces before it; joined they are the text.
+
+    In scripts without spaces a word is a character with its marks; punctuation stands alone.
+    """
+    found: list[str] = []
+    inner = False  # the last word may go on
+    spaces = ""
+    for i, char in enumerate(text):
+        if char.isspace():
+            spaces, inner = spaces + char, False
+            continue
+        if found and not spaces and (_joins(char) or text[i - 1] == JOINER):
+            found[-1] += char
+            continue
+        if char in "'’-" and inner and i + 1 < len(text) and text[i + 1].isalnum():
+            found[-1] += char
+            continue
+        letter = char.isalnum() and not _unspaced(char)
+        if letter and inner:
+            found[-1] += char
+        else:
+            found.append(spaces + char)
+        spaces, inner = "", letter
+    if spaces:  # behind the last word
+        found[-1:] = ["".join([*found[-1:], spaces])]
+    return found
+
+
+def _joins(char: str) -> bool:
+    """Whether a character belongs to the one before it: a mark, a joiner, an emoji's colour."""
+    return unicodedata.category(char)[0] == "M" or char == JOINER or 0x1F3FB <= ord(char) <= 0x1F3FF
+
+
+def _unspaced(char: str) -> bool:
+    code = ord(char)
+    return any(low <= code <= high for low, high in UNSPACED)
+
+
+def same(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many words two texts begin with in common; spaces do not count."""
+    n = 0
+    for a, b in zip(one, other):
+        if a.strip() != b.strip():
+            break
+        n += 1
+    return n
+
+
+def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Ribbon:
+    """Reduce one stream of one run to what is drawn.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of one run.
+    prompt : int, optional
+        Which stream; default the first.
+    k : int, optional
+        Another display-only mask-k than the run's: how many last tokens are hidden, of every update but the
+        last. Exact, for such a mask changes nothing but the display.
+
+    Raises
+    ------
+    TraceError
+        If it is no stream.
+    """
+    index = prompts(trace)[0] if prompt is None else prompt
+    one = trace.select(prompt=index)
+    updates = one.updates
+    if not len(updates):
+        raise TraceError(
+            f"this run of {one.run['method']} has no updates: a flicker ribbon is for sources that arrive in "
+            "updates, sv.generate(model, Stream([...]), 'retranslate')"
+        )
+    run, pieces = one.run, one.pieces
+    origins = {int(str(u)): o["origin"].astype(str).tolist() for u, o in one.outputs.groupby("update")}
+    drafts = {
+        int(str(u)): list(zip(d["token"].tolist(), d["status"].astype(str)))
+        for u, d in one.nodes.groupby("update")
+    }
+    final = int(updates["update"].iloc[-1])
+    rows: list[Row] = []
+    source: list[str] = []
+    display: list[str] = []
+    for u in updates.to_dict("records"):
+        now = words(u["source"] or "")
+        common = same(source, now)
+        number = int(u["update"])
+        written = whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in u["ids"])
+        seen = u["shown_text"] if k is None else begun(u["ids"], k * (number < final), pieces)
+        shown, reuse, texts = _output(written, origins.get(number, []), seen)
+        kept = same(display, texts[:shown])
+        rows.append(
+            Row(
+                number,
+                float("nan") if u["arrival"] is None else float(u["arrival"]),
+                ("".join(now[:common]), "".join(source[common:]), "".join(now[common:])),
+                tuple(texts),
+                tuple(reuse),
+                shown,
+                kept,
+                tuple(display[kept:]),
+                _draft(drafts.get(number, []), pieces),
+                {name: int(u[name]) for name in ("drafted", "accepted", "unreviewed", "emitted")}
+                | {"reused": _whole(u["reused"]), "prompt": int(u["prompt_tokens"])},
+                float(u["prefill"]),
+                float(u["duration"]),
+                str(u["end"] or ""),
+            )
+        )
+        source, display = now, texts[:shown]
+    asked = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
+    facts = [asked[n] for n in ("id", "language") if isinstance(asked.get(n), str)]
+    stopped = (
+        ""
+        if run.get("complete", True)
+        else f"The run did not end by itself: {run.get('stopped') or 'cut off'}."
+    )
+    parameters = run["parameters"] or {}
+    return Ribbon(
+        name(run),
+        str(run["exactness"]),
+        name_of(run["model"]),
+        LANGUAGES.get(str(parameters.get("target_language", "")).lower(), ""),
+        index,
+        len(run.get("prompts") or []) or 1,
+        ", ".join(facts),
+        tuple(rows),
+        _numbers(rows, updates),
+        stopped,
+    )
+
+
+def name(run: Mapping[str, Any]) -> str:
+    """How a run decoded its streams, as the paper calls it."""
+    own = run["parameters"] or {}
+    mode = own.get("mode")
+    if mode is None:
+        return str(run["method"])
+    found = [
+        {"rt": "Re-translation (RT)", "ssbd": "SSBD", "cd": "Continuous decoding (CD)"}.get(mode, str(mode))
+    ]
+    if mode == "ssbd":
+        found.append(f"β = {own.get('beta'):g}")
+    if own.get("k"):
+        found.append(f"mask-k {own['k']}" + (" (display)" if own.get("mask") == "display" else ""))
+    return ", ".join(found)
+
+
+def begun(ids: Sequence[int], k: int, pieces: Mapping[int, bytes]) -> str:
+    """What is displayed of an output whose last `k` tokens are masked: whole characters."""
+    joined = b"".join(pieces.get(t, b"<%d>" % t) for t in ids[: max(0, len(ids) - k)])
+    return codecs.getincrementaldecoder("utf8")("replace").decode(joined)
+
+
+def _whole(value: Any) -> int:
+    return int(value) if value == value and value is not None else 0
+
+
+def _output(
+    written: list[tuple[str, list[int]]], origins: list[str], shown_text: str
+) -> tuple[int, list[str], list[str]]:
+    """How many words are displayed, where each word comes from, and the words.
+
+    A word that the mask cuts in two is two: what is displayed of it, and what is hidden.
+    """
+    text, came = "", []  # of each character
+    place = 0
+    for piece, ids in written:
+        own = origins[place : place + len(ids)]
+        drafted = own and all(o == own[0] for o in own) and own[0] in REUSES
+        came += [own[0] if drafted else ""] * len(piece)
+        text += piece
+        place += len(ids)
+    at = min(len(shown_text), len(text))
+    first = words(text[:at])
+    texts = first + words(text[at:])
+    reuse, place = [], 0
+    for word in texts:
+        own = came[place : place + len(word)]
+        reuse.append(own[-1] if all(o == own[-1] for o in own[len(word) - len(word.lstrip()) :]) else "")
+        place += len(word)
+    return len(first), reuse, texts
+
+
+def _draft(nodes: Sequence[tuple[int, str]], pieces: Mapping[int, bytes]) -> tuple[tuple[str, str], ...]:
+    """A draft's text in runs of one status; a character has that of its first token."""
+    found: list[tuple[str, str]] = []
+    place = 0
+    for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t, _ in nodes):
+        status = nodes[place][1]
+        place += len(ids)
+        if found and found[-1][1] == status:
+            found[-1] = (found[-1][0] + text, status)
+        else:
+            found.append((text, status))
+    return tuple(found)
+
+
+def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
+    """The stream's figures, all updates together; what does not apply is left out."""
+    erased, final = sum(r.count("erased") for r in rows), len(rows[-1].words)
+    total = {n: float(updates[n].sum()) for n in ("drafted", "accepted", "unreviewed", "emitted")}
+    seconds, prefill = float(updates["duration"].sum()), float(updates["prefill"].sum())
+    reused, prompt = float(updates["reused"].sum()), float(updates["prompt_tokens"].sum())
+    found = [("updates", f"{len(rows)}", "times that the source grew or changed, the first included")]
+    if final:
+        found.append(
+            ("erased a word", f"{erased / final:.2f}",
+             f"{erased} words taken back on the display, over {final} words of the final text: normalized "
+             "erasure in words as drawn here; specviz.metrics counts it in tokens of sacrebleu's tokenizer")
+        )  # fmt: skip
+    if total["drafted"] and not total["unreviewed"]:
+        found.append(
+            ("A/D", f"{total['accepted'] / total['drafted']:.2f}", "draft tokens accepted over drafted")
+        )
+    if total["drafted"]:
+        taken = (total["accepted"] + total["unreviewed"]) / total["emitted"]
+        why = "draft tokens taken over, over tokens written" + (
+            "; the target never judged them" if total["unreviewed"] else ""
+        )
+        found.append(("A/O", f"{taken:.2f}", why))
+    if prompt:
+        found.append(
+            (
+                "cache reused",
+                f"{reused / prompt:.0%}",
+                "prompt tokens whose keys and values were kept, over all prompt tokens",
+            )
+        )
+    if seconds > 0:
+        found.append(
+            (
+                "tokens/s",
+                f"{total['emitted'] / seconds:,.0f}",
+                "output tokens a second, from the first output token on (the prompt's time left out)",
+            )
+        )
+        found.append(
+            (
+                "in all",
+                spell(seconds + prefill),
+                "the time of all updates, their prompts included",
+            )
+        )
+    return tuple(found)
+
+
+def side_by_side(traces: Any, prompt: int | None = None) -> list[Ribbon]:
+    """The ribbons of several runs over one stream.
+
+    Parameters
+    ----------
+    traces : Trace, list of Trace, or dict of name to Trace
+        Every run of each.
+    prompt : int, optional
+        Which stream; default the first.
+
+    Raises
+    ------
+    TraceError
+        If one is no stream, or their sources differ.
+    """
+    given = named(traces)
+    found = [ribbon(run, prompt) for _, run in given]
+    names = distinct([label or r.name for (label, _), r in zip(given, found)], [run for _, run in given])
+    for r, label in zip(found[1:], names[1:]):
+        if not alike(r, found[0]):
+            raise TraceError(
+                f"{names[0]} and {label} did not decode the same stream: their sources differ; side by side "
+                "stand runs over one source"
+            )
+    return [replace(r, name=visible(label)) for r, label in zip(found, names)]
+
+
+def alike(one: Ribbon, other: Ribbon) -> bool:
+    """Whether two ribbons are of one source."""
+    return [row.source for row in one.rows] == [row.source for row in other.rows]
+
+
+def distinct(names: list[str], runs: Sequence[Trace]) -> list[str]:
+    """The names, with the parameters that differ where a name stands twice."""
+    told = [run.run["parameters"] or {} for run in runs]
+    differ = [k for k in told[0] if any(t.get(k) != told[0].get(k) for t in told[1:])]
+    return [
+        n
+        if names.count(n) == 1
+        else ", ".join([n, *(f"{k} {t.get(k)}" for k in differ if k not in ("beta", "mode"))])
+        for n, t in zip(names, told)
+    ]
+
+
+def named(traces: Any) -> list[tuple[str, Trace]]:
+    """Every run of what was given, with the name that it was given."""
+    if isinstance(traces, Mapping):
+        pairs = [(str(label), trace) for label, trace in traces.items()]
+    else:
+        pairs = [("", trace) for trace in ([traces] if hasattr(traces, "split") else traces)]
+    runs = [
+        (label if len(parts) == 1 else "", run)
+        for label, trace in pairs
+        for parts in [trace.split()]
+        for run in parts
+    ]
+    if not runs:
+        raise TraceError("there is no run to draw")
+    return runs

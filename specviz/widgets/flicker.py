@@ -1,0 +1,324 @@
+"""The live flicker ribbon: a cursor over the updates, and sliders for β and k with answers computed here.
+
+The browser computes nothing: of every k it has where each output is cut, of every β which recorded run tells
+it and up to which update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import traitlets as t
+from anywidget import AnyWidget
+
+from specviz.errors import ParameterError, TraceError
+from specviz.view.flicker import block, figure, marks
+from specviz.view.picture import spaced, visible
+from specviz.view.static import write_text
+from specviz.view.updates import FATES, Ribbon, Row, alike, distinct, name, named, ribbon
+from specviz.widgets.assets import script, style
+from specviz.widgets.columns import pack
+from specviz.widgets.page import View, document
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+MOST_K = 10
+RECORDED = "recorded"
+BETAS = tuple(round(0.05 * i, 2) for i in range(21))
+FATED = ("erased", "kept", "rewritten", "new", "hidden")  # as flicker.js numbers them
+KEYS = (
+    ("← →", "the previous or next update"),
+    ("Home End", "the first, the last update"),
+    ("space", "play or pause, at the stream's own pace"),
+    ("[ ]", "less or more β"),
+    ("- +", "hide fewer or more tokens (k)"),
+    ("D", "show what was drafted"),
+    ("P", "projector: everything larger"),
+    ("?", "this list; Escape closes it"),
+)
+REUSES = ["", "draft", "unreviewed"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a β would have done: which recorded run tells it, up to which update, and how sure that is."""
+
+    run: int
+    until: int  # updates that are told
+    badge: str
+    why: str
+
+
+@dataclass
+class Column:
+    """Runs that differ in nothing but β, or one run.
+
+    Parameters
+    ----------
+    name : str
+    runs : list of Trace
+    ribbons : list of Ribbon
+        Of each, as it was recorded.
+    betas : dict of float to Answer
+        Empty where β says nothing.
+    k : int
+        How many tokens the runs hid.
+    masked : str
+        Why another k cannot be shown; empty if it can.
+    """
+
+    name: str
+    runs: list[Trace]
+    ribbons: list[Ribbon]
+    betas: dict[float, Answer]
+    k: int
+    masked: str
+
+    @property
+    def ks(self) -> list[int]:
+        """The k that can be shown."""
+        return [self.k] if self.masked else sorted({*range(MOST_K + 1), self.k})
+
+
+def columns(traces: Any, prompt: int | None = None) -> list[Column]:
+    """The runs as columns of a live ribbon; see `specviz.flicker`.
+
+    Raises
+    ------
+    TraceError
+        If a run is none of a stream, or the sources differ.
+    """
+    groups: list[list[tuple[str, Trace]]] = []
+    for label, run in named(traces):
+        found = next((g for g in groups if not label and not g[0][0] and _siblings(g[0][1], run)), None)
+        if found is None:
+            groups.append(found := [])
+        found.append((label, run))
+    made = []
+    names = distinct([g[0][0] or name(g[0][1].run) for g in groups], [g[0][1] for g in groups])
+    for label, group in zip(names, groups):
+        runs = [run for _, run in group]
+        ribbons = [ribbon(run, prompt) for run in runs]
+        own = runs[0].run["parameters"] or {}
+        short = label.replace(f", β = {own['beta']:g}", "") if own.get("mode") == "ssbd" else label
+        hidden = bool(own.get("k")) and own.get("mask") == "draft"
+        why = "its mask is the draft's too: another k needs a rerun" if hidden else ""
+        made.append(Column(short, runs, ribbons, _betas(runs, ribbons), int(own.get("k") or 0), why))
+    for column in made:
+        for one in column.ribbons:
+            if not alike(one, made[0].ribbons[0]):
+                raise TraceError(
+                    f"{made[0].name} and {one.name} did not decode the same stream: their sources differ; "
+                    "side by side stand runs over one source"
+                )
+    return made
+
+
+def _siblings(one: Trace, other: Trace) -> bool:
+    """Whether two runs differ in nothing but β."""
+    a, b = ({k: v for k, v in (run.run["parameters"] or {}).items() if k != "beta"} for run in (one, other))
+    same = all(one.run[k] == other.run[k] for k in ("method", "model", "sampling"))
+    return same and a == b and a.get("mode") == "ssbd"
+
+
+def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon]) -> dict[float, Answer]:
+    """For every β of the slider the run that tells most of it."""
+    parameters = [run.run["parameters"] or {} for run in runs]
+    if parameters[0].get("mode") != "ssbd" or (runs[0].run["sampling"] or {}).get("temperature"):
+        return {}
+    own = [float(each["beta"]) for each in parameters]
+    count = len(ribbons[0].rows)
+    values = sorted({*BETAS, *own})
+    told = [partings(run, one.index, values) for run, one in zip(runs, ribbons)]
+    found = {}
+    for beta in values:
+        if beta in own:
+            found[beta] = Answer(own.index(beta), count, RECORDED, "this run was recorded")
+            continue
+        run = max(range(len(runs)), key=lambda i: told[i][beta][0])
+        until, why = told[run][beta]
+        base = f"from the run with β = {own[run]:g}"
+        if until < count:
+            found[beta] = Answer(run, until, f"exact up to update {until}", f"{base}; {why}")
+        else:
+            found[beta] = Answer(run, count, "exact", f"{base}: every verdict is the same")
+    return found
+
+
+def table(made: Sequence[Column]) -> dict[str, Any]:
+    """What the browser looks up, as plain JSON."""
+    first = made[0].ribbons[0]
+    costs = [[(row.counts["reused"], row.counts["prompt"]) for row in c.ribbons[0].rows] for c in made]
+    together = all(cost == costs[0] for cost in costs)
+    every = [one for c in made for one in c.ribbons]
+    slowest = max([1e-9, *(t for one in every for row in one.rows if (t := row.prefill + row.seconds) == t)])
+    owns = {c.k for c in made}
+    ks = {k for c in made for k in c.ks}
+    return {
+        "title": "Stream" + (f" ({visible(first.title)})" if first.title else ""),
+        "model": visible(first.model),
+        "language": first.language or None,
+        "keys": KEYS,
+        "fates": {n: f.meaning for n, f in FATES.items()},
+        "betas": sorted({beta for c in made for beta in c.betas}),
+        "ks": [*([-1] if len(owns) > 1 else []), *sorted(ks)],
+        "sources": [_source(row, together) for row in first.rows],
+        "unit": max(
+            1, *(max(len(row.words), row.kept + len(row.erased)) for one in every for row in one.rows)
+        ),
+        "columns": [
+            {
+                "name": visible(c.name),
+                "masked": c.masked,
+                "k": c.k,
+                "betas": [[beta, a.run, a.until, a.badge, a.why] for beta, a in c.betas.items()],
+                "runs": [_told(c, run, one, together, slowest) for run, one in zip(c.runs, c.ribbons)],
+            }
+            for c in made
+        ],
+    }
+
+
+def _source(row: Row, together: bool) -> list[Any]:
+    """Of an update: its name, when it came, what of its source is old, gone and new; rows of the cache."""
+    arrived = _or_none(row.arrival)
+    label = f"{row.update}" + ("" if arrived is None else f", {arrived:.4g} s")
+    common, gone, new = (visible(part).strip() for part in row.source)
+    cache = f"cache {row.counts['reused']}/{row.counts['prompt']}" if together else ""
+    fresh = f"{' ' * bool(gone)}{new}" if gone or new else "no change"
+    return [label, arrived, "… " * bool(common), gone, fresh, cache]
+
+
+def _told(column: Column, run: Trace, one: Ribbon, together: bool, slowest: float) -> dict[str, Any]:
+    """One run: what no mask changes, and at every k how its words are cut."""
+    left_out = ("updates", "erased a word", "cache reused")
+    return {
+        "exactness": one.exactness,
+        "kind": {"exact": "yes", "exact up to ties": "ties"}.get(one.exactness, "lossy"),
+        "numbers": [f"{v} {n}" for n, v, _ in one.numbers if n not in left_out],
+        "rows": [_row(row, together, slowest) for row in one.rows],
+        "cuts": {k: _cuts(one if k == column.k else ribbon(run, one.index, k)) for k in column.ks},
+    }
+
+
+def _row(row: Row, together: bool, slowest: float) -> list[Any]:
+    """Of an update: text, marked draft, what it cost in words and as two bars' widths (prompt, output)."""
+    said = [word for word in row.said(not together) if word.split(" ")[-1] not in FATES]
+    draft = [[*marks(status, spaced(text))] for text, status in row.draft] or [["", "none"]]
+    took = [round(100 * max(0.0, t) / slowest, 1) for t in (row.prefill, row.seconds) if t == t]
+    return ["".join(row.words), draft, said, took]
+
+
+def _cuts(masked: Ribbon) -> dict[str, Any]:
+    """At one k, the words of each update in runs, as the browser draws them.
+
+    Returns
+    -------
+    dict
+        ``erased``: the figure in words; ``rows``: for each update ``[fate, origin, characters, words]`` of
+        each run, fates counted in the order of `FATED`; of what was taken back ``[0, from, to, words]``, from
+        and to being characters of the update before.
+    """
+    found: list[Any] = []
+    before = ""
+    for row in masked.rows:
+        runs = [[FATED.index(r.fate), REUSES.index(r.reuse), len(r.text), r.words] for r in row.runs]
+        if row.erased:
+            at = sum(r.fate == "kept" for r in row.runs)
+            gone = len("".join(row.erased))
+            runs.insert(at, [0, len(before) - gone, len(before), len(row.erased)])
+        found.append(runs)
+        before = "".join(row.words[: row.shown])
+    erased = next((f"{value} {n}" for n, value, _ in masked.numbers if n == "erased a word"), "")
+    return {"erased": erased, "rows": found}
+
+
+def _or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+STATE = ("update", "beta", "k", "playing", "theme", "projector")
+
+
+class LiveFlicker(AnyWidget):
+    """A flicker ribbon with a cursor; made by ``specviz.flicker(traces, live=True)``.
+
+    These traits follow what is shown and can be set:
+
+    - ``update``: row of the cursor, from 0; what the display showed then stands above the ribbon.
+    - ``beta``: of the columns that have one; one of the slider's values.
+    - ``k``: tokens that the display hides; -1 leaves each as it was recorded, where they differ.
+    - ``playing``: whether the cursor goes on by itself, at the stream's own pace.
+    - ``theme``: ``auto``, ``light`` or ``dark``; ``projector``: whether everything is larger.
+    """
+
+    _esm = script("flicker")
+    _css = style("flicker")
+    data = t.Bytes().tag(sync=True)
+    update = t.Int(0).tag(sync=True)
+    beta = t.Float(-1.0).tag(sync=True)
+    k = t.Int(-1).tag(sync=True)
+    playing = t.Bool(False).tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+    projector = t.Bool(False).tag(sync=True)
+
+    def __init__(self, traces: Any, prompt: int | None = None, **state: Any) -> None:
+        if unknown := [n for n in state if n not in STATE]:
+            raise ParameterError(f"the ribbon has no {unknown[0]!r}; it has {', '.join(STATE)}")
+        self.columns = columns(traces, prompt)
+        state.setdefault("update", len(self.columns[0].ribbons[0].rows) - 1)
+        owns = {column.k for column in self.columns}
+        state.setdefault("k", owns.pop() if len(owns) == 1 else -1)
+        recorded = [b for c in self.columns for b, answer in c.betas.items() if answer.badge == RECORDED]
+        state.setdefault("beta", recorded[0] if recorded else -1.0)
+        try:
+            super().__init__(data=pack(table(self.columns), {}), **state)
+        except t.TraitError as error:
+            raise ParameterError(f"the ribbon cannot start so: {error}") from None
+
+    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the ribbon as one offline page; an existing file only with `force`.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        state = {n: getattr(self, n) for n in STATE} | {"playing": False}
+        still = block([figure([one for column in self.columns for one in column.ribbons[:1]])])
+        view = View("flicker", "Flicker", self.data, state)
+        names = ", ".join(column.name for column in self.columns)
+        return write_text(Path(path), document(f"specviz flicker: {names}", [view], still), force)
+
+
+def partings(trace: Trace, prompt: int, betas: Sequence[float]) -> dict[float, tuple[int, str]]:
+    """For each β how many updates are told by a run with another one, and why the next one is not.
+
+    Up to the first update whose text would part every verdict is the same, so everything is. Equation 3 is
+    decided again from the recorded probabilities of the draft's tokens and of the target's best.
+    """
+    one = trace.select(prompt=prompt)
+    nodes = one.nodes[one.nodes["source"] == "previous"]
+    tops = one.tops()
+    keys = ["update", "cycle"]
+    best = tops[tops["place"] == 0].rename(columns={"node": "parent", "token": "best", "p": "most"})
+    judged = nodes.merge(best[[*keys, "parent", "best", "most"]], how="left", on=[*keys, "parent"])
+    found = dict.fromkeys(betas, (len(one.updates), ""))
+    for number in sorted(judged["update"].unique().tolist(), reverse=True):
+        draft = judged[judged["update"] == number]
+        p, most = draft["p"].to_numpy(float), draft["most"].to_numpy(float)
+        right = (draft["token"] == draft["best"]).to_numpy()
+        kept = int(draft["status"].isin(["accepted", "cut"]).sum())
+        for beta in betas:
+            keeps = right | ((1 - beta) * most <= (1 - beta) * p + beta)
+            would = int(keeps.cumprod().sum())
+            if would != kept:
+                word = visible(str(draft["text"].iloc[min(would, kept)])).strip()
+                verb = "would stay" if would > kept else "would go"
+                found[beta] = (int(number), f"at update {number} the draft's ‘{word}’ {verb}")
+    return found

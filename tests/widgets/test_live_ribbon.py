@@ -1,0 +1,120 @@
+"""The live ribbon's tables: what the browser looks up is what the record says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ribbons import FLICKERS, W, stream
+
+import specviz as sv
+from specviz.errors import ParameterError, TraceError
+from specviz.view.updates import ribbon
+
+pytest.importorskip("anywidget", reason="needs the lab extra")
+
+from specviz.widgets.columns import columns as player_columns
+from specviz.widgets.columns import unpack
+from specviz.widgets.flicker import BETAS, FATED, MOST_K, RECORDED, columns, partings, table
+from specviz.widgets.race import race
+
+OTHER = [[W, W + 1, W + 2], [W, W + 1, W + 2, W + 3], [W, W + 1], [W, W + 1]]
+
+
+def cut(told, k, i):
+    """An update as the browser puts it together."""
+    place, found = 0, []
+    text, before = told["rows"][i][0], told["rows"][i - 1][0] if i else ""
+    for fate, a, b, _ in told["cuts"][k]["rows"][i]:
+        if FATED[fate] == "erased":
+            found.append(("erased", before[a:b]))
+        else:
+            found.append((FATED[fate], text[place : place + b]))
+            place += b
+    return found
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_the_cuts_are_the_ribbon_at_every_k(k):
+    trace = stream(FLICKERS)
+    told = table(columns(trace))["columns"][0]["runs"][0]
+    for i, row in enumerate(ribbon(trace, k=k).rows):
+        parts = cut(told, k, i)
+        assert "".join(t for f, t in parts if f != "erased") == "".join(row.words)
+        assert "".join(t for f, t in parts if f == "erased") == "".join(row.erased)
+        for fate in ("kept", "rewritten", "new", "hidden"):
+            own = "".join(word for word, f in zip(row.words, row.fates) if f == fate)
+            assert "".join(t for f, t in parts if f == fate) == own
+
+
+def test_a_beta_is_told_up_to_where_its_text_would_part():
+    """Kept at 0.9 of 0.9, refused at 0.3 of 0.6: a gap of 0.3 is let through where β/(1 - β) reaches it."""
+    found = partings(stream(FLICKERS), 0, [0.0, 0.2, 0.23, 0.24, 1.0])
+    assert [until for until, _ in found.values()] == [4, 4, 4, 1, 1]
+    assert found[1.0][1] == "at update 1 the draft's ‘w1’ would stay"
+
+
+def test_a_bias_that_kept_what_is_not_the_first_choice_parts_below_it():
+    trace = stream([[W, W + 1], [W, W + 1, W + 2]])
+    first = trace.tops()
+    assert (first["p"] == first["p"]).all()
+    assert partings(trace, 0, [0.0])[0.0] == (2, ""), "every draft token was the first choice"
+
+
+def test_runs_that_differ_in_beta_share_a_column():
+    made = columns(
+        [stream(FLICKERS, mode="rt"), stream(FLICKERS), stream(OTHER, beta=0.5), stream(FLICKERS, k=1)]
+    )
+    assert [c.name for c in made] == ["Re-translation (RT)", "SSBD", "SSBD, mask-k 1 (display)"]
+    betas = made[1].betas
+    assert betas[0.2].badge == betas[0.5].badge == RECORDED and (betas[0.2].run, betas[0.5].run) == (0, 1)
+    assert (betas[0.0].run, betas[0.0].badge) == (0, "exact")
+    assert set(betas) == {*BETAS} and not made[0].betas
+    told = table(made)
+    assert told["ks"] == [-1, *range(MOST_K + 1)], "the columns hid differently when they ran"
+    with pytest.raises(TraceError, match="sources differ"):
+        columns([stream(FLICKERS), stream(FLICKERS[:2], mode="rt")])
+
+
+def test_a_mask_of_the_draft_cannot_be_moved():
+    column = columns(stream(FLICKERS, k=2, mask="draft"))[0]
+    assert column.ks == [2] and "rerun" in column.masked
+
+
+def test_the_widget_starts_where_the_run_was():
+    live = sv.flicker([stream(FLICKERS), stream(FLICKERS, mode="rt")], live=True)
+    assert (live.update, live.beta, live.k) == (3, 0.2, 0)
+    header, _ = unpack(live.data)
+    assert header["betas"][4] == 0.2 and len(header["sources"]) == 4
+    with pytest.raises(ParameterError, match="no 'speed'"):
+        sv.flicker(stream(FLICKERS), live=True, speed=2)
+    with pytest.raises(ParameterError, match="cannot start"):
+        sv.flicker(stream(FLICKERS), live=True, update="x")
+
+
+def test_the_player_knows_the_updates():
+    header, arrays = player_columns(stream(FLICKERS, streams=2, k=1))
+    for prompt in header["prompts"]:
+        updates = prompt["updates"]
+        assert [u["update"] for u in updates] == [0, 1, 2, 3]
+        assert [u["first"] for u in updates] == [
+            r for r in range(prompt["first"], prompt["last"]) if not arrays["cycle"][r]
+        ]
+        assert [u["last"] for u in updates] == [*(u["first"] for u in updates[1:]), prompt["last"]]
+        assert [u["shown"] for u in updates] == [2, 3, 1, 2] and [u["reused"] for u in updates] == [
+            0,
+            8,
+            10,
+            12,
+        ]
+        assert updates[1]["source"][updates[1]["new"] :] == " src2 src3"
+    standing = player_columns(sv.open(sv.example("bild")))[0]
+    assert all(prompt["updates"] == [] for prompt in standing["prompts"])
+
+
+def test_a_race_is_over_one_text():
+    with pytest.raises(TraceError, match=r"specviz.flicker"):
+        race([stream(FLICKERS), stream(FLICKERS, mode="rt")])
