@@ -108,19 +108,22 @@ class Text:
         return [int(i) for i in ids]
 
     def _chat(self, messages: list[dict], model: str) -> list[int]:
+        # The template writes the begin-of-text token itself.
+        return self._ids(self._tokens(self._rendered(messages, model), False), model)
+
+    def _rendered(self, messages: list[dict], model: str) -> str:
+        """The chat as the model's template writes it, the answer's beginning last."""
         if not getattr(self.tokenizer, "chat_template", None):
             raise PromptError(f"{model} has no chat template: pass the prompt as plain text")
         for number, message in enumerate(messages):
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
                 raise PromptError(f"message {number} needs a role and a content, both text")
         try:
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # a template is a program; it raises what it likes
             raise PromptError(
                 f"{model}'s chat template refuses these messages: {str(error).splitlines()[0]}"
             ) from None
-        # The template writes the begin-of-text token itself.
-        return self._ids(self._tokens(text, False), model)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`: their pieces joined, special tokens left out, broken characters replaced."""

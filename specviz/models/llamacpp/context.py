@@ -1,0 +1,351 @@
+"""The causal context over llama.cpp: rows of text in shared cells, a tree as one sequence a leaf.
+
+Row r is sequence r. A chain's nodes are more tokens of its row. A tree has a sequence for each leaf: a node
+belongs to those of all leaves below it, and so do the row's own tokens while the tree is judged, so that each
+leaf's sequence is one whole text. Committing a path gives its nodes to the row and forgets the leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from specviz.draft import Draft
+from specviz.errors import ModelError, PromptError
+from specviz.models.context import Pass
+from specviz.models.llamacpp.native import SEQUENCES, Native
+
+if TYPE_CHECKING:
+    from specviz.models.llamacpp.model import LlamaCpp
+
+
+class LlamaCppContext:
+    """Rows of committed text over a GGUF file; made by `LlamaCpp.open`.
+
+    The verbs are those of `specviz.models.Context`.
+
+    Attributes
+    ----------
+    length : list of int
+        Committed tokens of each row.
+    cached : list of int
+        How many of them have their keys and values in the cells; the rest are computed by the next pass.
+    """
+
+    def __init__(self, model: LlamaCpp, prompts: Sequence[Sequence[int]], room: int) -> None:
+        if not prompts or any(len(prompt) == 0 for prompt in prompts):
+            raise PromptError("the prompt is empty; give at least one token")
+        longest = max(len(prompt) for prompt in prompts)
+        if longest > model.max_length:
+            raise PromptError(f"the prompt has {longest} tokens, but {model.name} takes at most {model.max_length}")
+        if len(prompts) > SEQUENCES:
+            raise ModelError(f"llama.cpp decodes at most {SEQUENCES} rows at once, got {len(prompts)}: open fewer")
+        self.model = model
+        self.rows = len(prompts)
+        self.slots = longest + room
+        self.length = [len(prompt) for prompt in prompts]
+        self.cached = [0] * self.rows
+        self._drafts: list[Draft] | None = None
+        self._leaves: list[list[int]] = []  # of each row's open draft: the first node below each sequence's end
+        self._ids = np.zeros((self.rows, self.slots), np.int32)
+        for row, prompt in enumerate(prompts):
+            self._ids[row, : len(prompt)] = _checked(prompt, model)
+        self.native: Native = model.take(self.rows * self.slots)
+
+    # -- what is committed --------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The committed tokens of each row."""
+        return [self._ids[row, :length].tolist() for row, length in enumerate(self.length)]
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit behind the longest row, draft nodes included."""
+        return min(self.slots, self.model.max_length) - max(self.length)
+
+    def extend(self, tokens: Any) -> None:
+        """Commit tokens that no draft held; they are computed by the next pass.
+
+        Parameters
+        ----------
+        tokens : list of lists of int, one for each row (an empty list leaves its row as it is)
+            For a context of one row also a flat list or a tensor.
+
+        Raises
+        ------
+        ModelError
+            If the tokens do not fit into the room that `open` was asked for.
+        """
+        if self.rows == 1 and (torch.is_tensor(tokens) or not _nested(tokens)):
+            tokens = [tokens]
+        if len(tokens) != self.rows:
+            raise ModelError(f"extend got tokens for {len(tokens)} rows; the context has {self.rows}")
+        found = [_checked(new, self.model) for new in tokens]
+        for row, new in enumerate(found):
+            self._fits(row, len(new), len(new))
+        self._drop()
+        for row, new in enumerate(found):
+            end = self.length[row] + len(new)
+            self._ids[row, self.length[row] : end] = new
+            self.length[row] = end
+
+    def commit(self, paths: Sequence[Any]) -> None:
+        """Keep these nodes of the drafts just read, drop the others.
+
+        Parameters
+        ----------
+        paths : list of lists of int, one for each row
+            Node indices from the first level down; empty keeps nothing. One row also takes a flat list.
+
+        Raises
+        ------
+        ModelError
+            If no draft is open or the nodes are not a path from the root.
+        """
+        if self.rows == 1 and not _nested(paths):
+            paths = [paths]
+        drafts = self._drafts
+        if drafts is None:
+            raise ModelError("commit follows forward: there is no draft to keep nodes of")
+        if len(paths) != self.rows:
+            raise ModelError(f"commit got paths for {len(paths)} rows; the context has {self.rows}")
+        for row, path in enumerate(paths):
+            if any(drafts[row].parents[node] != before for before, node in zip([-1, *path], path)):
+                raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
+        for row, path in enumerate(paths):
+            if len(path):
+                start, end = self.length[row], self.length[row] + len(path)
+                nodes = np.asarray(path, np.int64)
+                self._ids[row, start:end] = _host(drafts[row].tokens)[nodes]
+                if sequences := self._leaves[row]:
+                    below = drafts[row].mask[_ends(drafts[row]), nodes[-1]]
+                    self.native.copy(sequences[int(below.argmax())], row, start, end)
+                self.length[row] = self.cached[row] = end
+        self._drop()
+
+    def rewind(self, length: int | Sequence[int]) -> None:
+        """Forget everything past the first `length` tokens (one number, or one for each row)."""
+        lengths = [length] * self.rows if isinstance(length, int) else list(length)
+        for row, (new, old) in enumerate(zip(lengths, self.length, strict=True)):
+            if not 1 <= new <= old:
+                raise ModelError(
+                    f"rewind of row {row} to {new} tokens: it holds {old}, and at least 1 must stay"
+                )
+        self._drop()
+        for row, new in enumerate(lengths):
+            if new < self.cached[row]:
+                self.native.remove(row, new)
+                self.cached[row] = new
+        self.length = lengths
+
+    def reserve(self, room: int) -> None:
+        """Make sure that `room` more tokens fit behind the longest row; what is computed stays.
+
+        Raises
+        ------
+        ModelError
+            If the cells, which were allocated when the context was opened, are too few.
+        """
+        want = max(self.length) + room
+        if want <= self.slots:
+            return
+        most = self.native.cells // self.rows
+        if want > most:
+            raise ModelError(
+                f"{self.model.name} holds {most} tokens a row here; {want} do not fit: load it with context={want} "
+                "or more"
+            )
+        self.slots = min(most, max(want, 2 * self.slots))
+        ids = np.zeros((self.rows, self.slots), np.int32)
+        ids[:, : self._ids.shape[1]] = self._ids
+        self._ids = ids
+
+    def close(self) -> None:
+        """Give the cells back to the model, for its next context."""
+        if self.native is not None:
+            self.model.give(self.native)
+            self.native = None  # type: ignore[assignment]
+
+    # -- passes -----------------------------------------------------------------------------
+
+    def prefill(self) -> int:
+        """Compute all pending tokens but the last of each row, without logits; give how many were fed."""
+        self._drop()
+        before = sum(self.cached)
+        self._advance([length - 1 for length in self.length])
+        return sum(self.cached) - before
+
+    def forward(self, drafts: Draft | Sequence[Draft], hidden: Sequence[int] = ()) -> Pass:
+        """One pass over the pending tokens and the drafts' nodes.
+
+        Parameters
+        ----------
+        drafts : Draft, or one for each row
+            ``Draft.empty()`` reads the root alone.
+        hidden : sequence of int
+            Must be empty: llama.cpp does not give hidden states.
+
+        Raises
+        ------
+        ModelError
+            If nodes or positions go beyond the room or the model's context, a node stands elsewhere than at
+            its depth, or the trees have more leaves than llama.cpp has sequences.
+        """
+        drafts = [drafts] if isinstance(drafts, Draft) else list(drafts)
+        if len(drafts) != self.rows:
+            raise ModelError(f"forward got {len(drafts)} drafts for {self.rows} rows")
+        if len(hidden):
+            raise ModelError(
+                f"{self.model.name} runs on llama.cpp, which gives no hidden states: a method that drafts from the "
+                "target's layers needs a folder in transformers' format"
+            )
+        tokens = [_checked(draft.tokens, self.model) for draft in drafts]
+        for row, draft in enumerate(drafts):
+            if len(draft):
+                self._fits(row, len(draft), int(draft.depths.max()))
+                if draft.positions is not None and not np.array_equal(draft.offsets, draft.depths):
+                    raise ModelError("llama.cpp reads a node at its depth; this draft places one elsewhere")
+        branching = [row for row, draft in enumerate(drafts) if not draft.is_chain]
+        ends = {row: _ends(drafts[row]) for row in branching}
+        if (need := self.rows + sum(map(len, ends.values()))) > SEQUENCES:
+            raise ModelError(
+                f"the draft has {need - self.rows} leaves; llama.cpp has {SEQUENCES} sequences, {self.rows} of "
+                "them in use: draft a narrower tree"
+            )
+        if (need := self.rows + sum(map(len, drafts))) > self.native.batch:
+            raise ModelError(
+                f"a pass of {need} tokens through {self.model.name}; llama.cpp takes {self.native.batch}: draft fewer"
+            )
+        self._drop()
+        self._again()
+        pending = sum(self.length) - sum(self.cached)
+        if pending + sum(map(len, drafts)) > self.native.batch:
+            self._advance([length - 1 for length in self.length])
+            fed = pending
+        fed = pending
+        native, at, rows, held = self.native, 0, [], []
+        free = self.rows
+        self._drafts, self._leaves = drafts, [[] for _ in drafts]  # from here on there is something to drop
+        for row, draft in enumerate(drafts):
+            start, length, n = self.cached[row], self.length[row], len(draft)
+            root, end = at + length - start, at + length - start + n
+            native.tokens[at:root] = self._ids[row, start:length]
+            native.positions[at:root] = np.arange(start, length)
+            native.outputs[at : root - 1] = 0
+            native.outputs[root - 1 : end] = 1
+            if n:
+                native.tokens[root:end] = tokens[row]
+                native.positions[root:end] = length - 1 + draft.depths
+            if row in ends:
+                leaves = list(range(free, free + len(ends[row])))
+                free += len(leaves)
+                for leaf in leaves:
+                    native.copy(row, leaf, 0, -1)
+                self._leaves[row] = leaves
+                held.append(self._mark(row, leaves, draft.mask[ends[row]], at, root))
+            else:
+                native.counts[at:end] = 1
+                native.lists[at:end] = native.alone[row]
+            rows.append(1 + n)
+            at = end
+        native.decode(at)
+        self.cached = list(self.length)
+        # A copy: the record keeps rows for many cycles, llama.cpp writes over them in the next one.
+        logits = torch.from_numpy(native.logits(sum(rows)).copy())
+        return Pass(list(logits.split(rows)), fed + sum(map(len, drafts)), {})
+
+    def _mark(self, row: int, leaves: list[int], below: np.ndarray, at: int, root: int) -> np.ndarray:
+        """Write the sequences of a row's tokens: all for the row's own, of a node those of its leaves.
+
+        `below` [leaves, nodes] says which nodes each leaf sees. The ids' array is given back, to be kept
+        until the pass is over.
+        """
+        native, n = self.native, below.shape[1]
+        node, leaf = np.nonzero(below.T)
+        ids = np.concatenate([[row, *leaves], np.asarray(leaves)[leaf]]).astype(np.int32)
+        count = np.bincount(node, minlength=n)
+        first = 1 + len(leaves) + np.cumsum(count) - count
+        base = ids.ctypes.data
+        native.counts[at:root], native.lists[at:root] = 1 + len(leaves), base
+        native.counts[root : root + n] = count
+        native.lists[root : root + n] = base + 4 * first.astype(np.uintp)
+        return ids
+
+    def _again(self) -> None:
+        """With nothing pending the last committed token is fed again: its prediction is what the root needs."""
+        for row, length in enumerate(self.length):
+            if self.cached[row] == length:
+                self.native.remove(row, length - 1)
+                self.cached[row] = length - 1
+
+    def _advance(self, ends: list[int]) -> None:
+        """Compute each row's tokens up to `ends`, without logits, in passes of what one takes."""
+        native, at = self.native, 0
+        native.outputs[:] = 0
+        for row, end in enumerate(ends):
+            while (start := self.cached[row]) < end:
+                count = min(end - start, native.batch - at)
+                native.tokens[at : at + count] = self._ids[row, start : start + count]
+                native.positions[at : at + count] = np.arange(start, start + count)
+                native.counts[at : at + count], native.lists[at : at + count] = 1, native.alone[row]
+                self.cached[row], at = start + count, at + count
+                if at == native.batch:
+                    native.decode(at)
+                    at = 0
+        if at:
+            native.decode(at)
+
+    def _drop(self) -> None:
+        """Forget what is left of the drafts just read."""
+        if self._drafts is None:
+            return
+        for row, draft in enumerate(self._drafts):
+            for leaf in self._leaves[row]:
+                self.native.remove(leaf, 0)
+            if len(draft) and not self._leaves[row]:
+                self.native.remove(row, self.cached[row])
+        self._drafts, self._leaves = None, []
+
+    def _fits(self, row: int, tokens: int, reach: int) -> None:
+        if self.length[row] + tokens > self.slots:
+            raise ModelError(
+                f"row {row} holds {self.length[row]} of {self.slots} tokens; {tokens} more do not fit: "
+                "open with more room"
+            )
+        if self.length[row] + reach > self.model.max_length:
+            raise ModelError(
+                f"{self.model.name} takes at most {self.model.max_length} tokens; position "
+                f"{self.length[row] + reach - 1} is beyond that"
+            )
+
+
+def _ends(draft: Draft) -> np.ndarray:
+    """Nodes of a draft that have no child."""
+    leaf = np.ones(len(draft) + 1, bool)
+    leaf[draft.parents] = False  # the root's -1 is the entry behind the last node
+    return np.flatnonzero(leaf[:-1])
+
+
+def _nested(values: Sequence[Any]) -> bool:
+    return (
+        len(values) > 0
+        and not isinstance(values[0], (int, np.integer))
+        and not (torch.is_tensor(values[0]) and not values[0].ndim)
+    )
+
+
+def _host(tokens: Any) -> np.ndarray:
+    return tokens.cpu().numpy() if torch.is_tensor(tokens) else np.asarray(tokens, np.int64)
+
+
+def _checked(tokens: Any, model: LlamaCpp) -> np.ndarray:
+    """Tokens on the host, each of them in the vocabulary."""
+    array = _host(tokens)
+    if len(array) and not 0 <= array.min() <= array.max() < model.vocabulary:
+        wrong = int(array.max() if array.max() >= model.vocabulary else array.min())
+        raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")
+    return array
