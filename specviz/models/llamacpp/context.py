@@ -53,7 +53,7 @@ class LlamaCppContext:
         self._ids = np.zeros((self.rows, self.slots), np.int32)
         for row, prompt in enumerate(prompts):
             self._ids[row, : len(prompt)] = _checked(prompt, model)
-        self.native: Native = model.take(self.rows * self.slots)
+        self.native: Native = model.take(self.rows * self.slots, self.rows)
 
     # -- what is committed --------------------------------------------------------------------
 
@@ -145,24 +145,59 @@ class LlamaCppContext:
     def reserve(self, room: int) -> None:
         """Make sure that `room` more tokens fit behind the longest row; what is computed stays.
 
+        The room grows by doubling, up to the model's `max_length`.
+
         Raises
         ------
         ModelError
-            If the cells, which were allocated when the context was opened, are too few.
+            If the model takes fewer tokens, or there is no memory for the cells.
         """
         want = max(self.length) + room
+        if want > self.model.max_length:
+            raise ModelError(
+                f"{self.model.name} takes at most {self.model.max_length} tokens; {want} do not fit: load it with "
+                f"context={want}, if it knows as many positions"
+            )
         if want <= self.slots:
             return
-        most = self.native.cells // self.rows
-        if want > most:
-            raise ModelError(
-                f"{self.model.name} holds {most} tokens a row here; {want} do not fit: load it with context={want} "
-                "or more"
-            )
-        self.slots = min(most, max(want, 2 * self.slots))
+        self._drop()
+        self.slots = min(self.model.max_length, max(want, 2 * self.slots))
+        if self.rows * self.slots > self.native.cells:
+            self._move(self.rows * self.slots, self.native.sequences)
         ids = np.zeros((self.rows, self.slots), np.int32)
         ids[:, : self._ids.shape[1]] = self._ids
         self._ids = ids
+
+    def branch(self, lengths: Sequence[int], room: int) -> LlamaCppContext:
+        """Another context, each row of which is a first part of this one's text, as far as it is computed.
+
+        Parameters
+        ----------
+        lengths : list of int
+            For each row how many of the committed tokens it begins with.
+        room : int
+            As `LlamaCpp.open` takes it.
+
+        Raises
+        ------
+        ModelError
+            If this context has several rows or fewer tokens, or there is no memory for the cells.
+        """
+        if self.rows != 1 or not 1 <= min(lengths) <= max(lengths) <= self.length[0]:
+            raise ModelError(
+                f"branch takes lengths from 1 to {self.length[0]} of a context of one row; this one has "
+                f"{self.rows}"
+            )
+        self._drop()
+        text = self.tokens[0]
+        found = LlamaCppContext(self.model, [text[:length] for length in lengths], room)
+        found.cached = [min(self.cached[0], length) for length in lengths]
+        if any(found.cached):
+            self.native.move(found.native, 0)  # rows share the cells of what they have in common
+            for row, count in enumerate(found.cached):
+                found.native.copy(0, row, 0, count)
+            found.native.remove(0, found.cached[0])
+        return found
 
     def close(self) -> None:
         """Give the cells back to the model, for its next context."""
@@ -211,10 +246,11 @@ class LlamaCppContext:
                     raise ModelError("llama.cpp reads a node at its depth; this draft places one elsewhere")
         branching = [row for row, draft in enumerate(drafts) if not draft.is_chain]
         ends = {row: _ends(drafts[row]) for row in branching}
-        if (need := self.rows + sum(map(len, ends.values()))) > SEQUENCES:
+        leaves = sum(map(len, ends.values()))
+        if self.rows + leaves > SEQUENCES:
             raise ModelError(
-                f"the draft has {need - self.rows} leaves; llama.cpp has {SEQUENCES} sequences, {self.rows} of "
-                "them in use: draft a narrower tree"
+                f"the draft has {leaves} leaves; llama.cpp has {SEQUENCES} sequences, {self.rows} of them in use: "
+                "draft a narrower tree"
             )
         if (need := self.rows + sum(map(len, drafts))) > self.native.batch:
             raise ModelError(
@@ -222,11 +258,11 @@ class LlamaCppContext:
             )
         self._drop()
         self._again()
+        if self.rows + leaves > self.native.sequences:
+            self._move(self.native.cells, self.rows + leaves)
         pending = sum(self.length) - sum(self.cached)
         if pending + sum(map(len, drafts)) > self.native.batch:
             self._advance([length - 1 for length in self.length])
-            fed = pending
-        fed = pending
         native, at, rows, held = self.native, 0, [], []
         free = self.rows
         self._drafts, self._leaves = drafts, [[] for _ in drafts]  # from here on there is something to drop
@@ -241,12 +277,12 @@ class LlamaCppContext:
                 native.tokens[root:end] = tokens[row]
                 native.positions[root:end] = length - 1 + draft.depths
             if row in ends:
-                leaves = list(range(free, free + len(ends[row])))
-                free += len(leaves)
-                for leaf in leaves:
+                below = list(range(free, free + len(ends[row])))
+                free += len(below)
+                for leaf in below:
                     native.copy(row, leaf, 0, -1)
-                self._leaves[row] = leaves
-                held.append(self._mark(row, leaves, draft.mask[ends[row]], at, root))
+                self._leaves[row] = below
+                held.append(self._mark(row, below, draft.mask[ends[row]], at, root))
             else:
                 native.counts[at:end] = 1
                 native.lists[at:end] = native.alone[row]
@@ -256,7 +292,7 @@ class LlamaCppContext:
         self.cached = list(self.length)
         # A copy: the record keeps rows for many cycles, llama.cpp writes over them in the next one.
         logits = torch.from_numpy(native.logits(sum(rows)).copy())
-        return Pass(list(logits.split(rows)), fed + sum(map(len, drafts)), {})
+        return Pass(list(logits.split(rows)), pending + sum(map(len, drafts)), {})
 
     def _mark(self, row: int, leaves: list[int], below: np.ndarray, at: int, root: int) -> np.ndarray:
         """Write the sequences of a row's tokens: all for the row's own, of a node those of its leaves.
@@ -298,6 +334,15 @@ class LlamaCppContext:
                     at = 0
         if at:
             native.decode(at)
+
+    def _move(self, cells: int, sequences: int) -> None:
+        """Go on in another context of llama.cpp, with what is computed."""
+        other = self.model.take(cells, sequences)
+        for row, cached in enumerate(self.cached):
+            if cached:
+                self.native.move(other, row)
+        self.model.give(self.native)
+        self.native = other
 
     def _drop(self) -> None:
         """Forget what is left of the drafts just read."""

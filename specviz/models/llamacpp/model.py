@@ -13,12 +13,12 @@ import torch
 from specviz.errors import ModelError
 from specviz.models.llamacpp.context import LlamaCppContext
 from specviz.models.llamacpp.library import library, said, system, versions
-from specviz.models.llamacpp.native import Native
+from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
 
 PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
-IDLE = 2  # contexts that wait for their next text
+IDLE = 4  # contexts that wait for their next text
 TYPES = {"ALL_F32": "float32", "MOSTLY_F16": "float16", "MOSTLY_BF16": "bfloat16"}
 
 
@@ -197,12 +197,13 @@ class LlamaCpp:
         """Refused: llama.cpp runs all layers or none."""
         raise ModelError(f"{self.name} runs on llama.cpp, which cannot stop behind layer {layers}; use another drafter")
 
-    def take(self, cells: int) -> Native:
-        """An empty context of llama.cpp of at least so many cells: one that waits, or a new one."""
-        cells = max(cells, self.max_length)
-        native = next((each for each in self._idle if each.cells >= cells), None)
-        if native is None:
-            return Native(self, cells)
+    def take(self, cells: int, sequences: int) -> Native:
+        """An empty context of llama.cpp of at least so many cells and sequences: one that waits, or a new one."""
+        cells, sequences = max(cells, self.max_length), rounded(sequences)
+        fit = [each for each in self._idle if each.cells >= cells and each.sequences >= sequences]
+        if not fit:
+            return Native(self, cells, sequences)
+        native = min(fit, key=lambda each: (each.sequences, each.cells))
         self._idle.remove(native)
         native.use(self.threads)
         return native

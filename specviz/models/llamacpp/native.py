@@ -18,6 +18,7 @@ from specviz.models.llamacpp.library import library, said
 SEQUENCES = 256  # LLAMA_MAX_SEQ: sequence ids are smaller
 BATCH = 2048  # most tokens of a pass
 BLOCK = 512  # of which so many are computed together
+PAGE = 256  # cells come in multiples of this, which keeps a pass longer than there are sequences
 
 
 class Native:
@@ -28,12 +29,15 @@ class Native:
     model : LlamaCpp
     cells : int
         Tokens that it holds, of all sequences together.
+    sequences : int
+        Ids of sequences that it knows, counted from 0. Each pass compares all pairs of them, and the scores
+        of as many tokens are allocated from the start, so there should be no more than are needed.
 
     Attributes
     ----------
     batch : int
         Most tokens of one `decode`.
-    cells : int
+    cells, sequences : int
         As given, rounded up.
 
     Raises
@@ -42,13 +46,13 @@ class Native:
         If there is no memory for it.
     """
 
-    def __init__(self, model: Any, cells: int) -> None:
+    def __init__(self, model: Any, cells: int, sequences: int = 1) -> None:
         lib = self.lib = library()
         self.weights = model.weights  # they outlive their contexts
         given = lib.llama_context_default_params()
-        given.n_ctx = cells
+        given.n_ctx = -(-cells // PAGE) * PAGE
         given.n_batch, given.n_ubatch = BATCH, BLOCK
-        given.n_seq_max = 1  # in unified memory all 256 ids are there all the same, and buffers stay small
+        given.n_seq_max = self.sequences = sequences
         given.n_outputs_max = given.n_outputs_max_per_seq = 0
         given.n_threads = given.n_threads_batch = model.threads
         given.kv_unified = True
@@ -134,6 +138,21 @@ class Native:
         """Give the memory back; the context is of no use afterwards."""
         self._free()
 
+    def move(self, other: Native, sequence: int) -> None:
+        """Copy a sequence's cells, as they were computed, to another context of the same model."""
+        self._known(sequence)
+        other._known(sequence)
+        size = self.lib.llama_state_seq_get_size(self.pointer, sequence)
+        room = (ctypes.c_uint8 * size)()
+        got = self.lib.llama_state_seq_get_data(self.pointer, room, size, sequence)
+        if got != size or not self.lib.llama_state_seq_set_data(other.pointer, room, size, sequence):
+            raise ModelError(f"{self.name}'s cells do not fit into {other.cells} others: {said()}")
+
     def _known(self, sequence: int) -> None:
-        if not 0 <= sequence < SEQUENCES:
-            raise ModelError(f"llama.cpp knows sequences 0 to {SEQUENCES - 1}, not {sequence}")
+        if not 0 <= sequence < self.sequences:
+            raise ModelError(f"this context knows sequences 0 to {self.sequences - 1}, not {sequence}")
+
+
+def rounded(sequences: int) -> int:
+    """So many sequences that contexts of few different sizes are made: 1, 16, 32 ... 256."""
+    return 1 if sequences <= 1 else min(SEQUENCES, max(16, 1 << (sequences - 1).bit_length()))
