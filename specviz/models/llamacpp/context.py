@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from specviz.models.llamacpp.model import LlamaCpp
 
 
+NONE = np.empty(0, np.int64)
+
+
 class LlamaCppContext:
     """Rows of committed text over a GGUF file; made by `LlamaCpp.open`.
 
@@ -238,71 +241,89 @@ class LlamaCppContext:
                 f"{self.model.name} runs on llama.cpp, which gives no hidden states: a method that drafts from the "
                 "target's layers needs a folder in transformers' format"
             )
-        tokens = [_checked(draft.tokens, self.model) for draft in drafts]
+        tokens, ends = self._legal(drafts)
+        self._drop()
+        self._again()
+        sequences = self.rows + sum(map(len, ends))
+        if sequences > self.native.sequences:
+            self._move(self.native.cells, sequences)
+        nodes = sum(map(len, drafts))
+        fed = sum(self.length) - sum(self.cached) + nodes
+        if fed > self.native.batch:
+            self._advance([length - 1 for length in self.length])
+        count, kept = self._enter(drafts, tokens, ends)
+        self.native.decode(count)
+        del kept
+        self.cached = self.length[:]
+        # A copy: the record keeps rows for many cycles, llama.cpp writes over them in the next one.
+        logits = torch.from_numpy(self.native.logits(self.rows + nodes).copy())
+        if self.rows == 1:
+            return Pass([logits], fed, {})
+        return Pass(list(logits.split([1 + len(draft) for draft in drafts])), fed, {})
+
+    def _legal(self, drafts: list[Draft]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Each draft's tokens, and of those that branch the leaves; refused is what llama.cpp cannot read."""
+        tokens, ends = [NONE] * self.rows, [NONE] * self.rows
         for row, draft in enumerate(drafts):
-            if len(draft):
-                self._fits(row, len(draft), int(draft.depths.max()))
-                if draft.positions is not None and not np.array_equal(draft.offsets, draft.depths):
-                    raise ModelError("llama.cpp reads a node at its depth; this draft places one elsewhere")
-        branching = [row for row, draft in enumerate(drafts) if not draft.is_chain]
-        ends = {row: _ends(drafts[row]) for row in branching}
-        leaves = sum(map(len, ends.values()))
+            if not len(draft):
+                continue
+            tokens[row] = _checked(draft.tokens, self.model)
+            self._fits(row, len(draft), draft.depth)
+            if draft.positions is not None and not np.array_equal(draft.offsets, draft.depths):
+                raise ModelError("llama.cpp reads a node at its depth; this draft places one elsewhere")
+            if not draft.is_chain:
+                ends[row] = _ends(draft)
+        leaves, width = sum(map(len, ends)), self.rows + sum(map(len, tokens))
         if self.rows + leaves > SEQUENCES:
             raise ModelError(
                 f"the draft has {leaves} leaves; llama.cpp has {SEQUENCES} sequences, {self.rows} of them in use: "
                 "draft a narrower tree"
             )
-        if (need := self.rows + sum(map(len, drafts))) > self.native.batch:
+        if width > self.native.batch:
             raise ModelError(
-                f"a pass of {need} tokens through {self.model.name}; llama.cpp takes {self.native.batch}: draft fewer"
+                f"a pass of {width} tokens through {self.model.name}; llama.cpp takes {self.native.batch}: draft fewer"
             )
-        self._drop()
-        self._again()
-        if self.rows + leaves > self.native.sequences:
-            self._move(self.native.cells, self.rows + leaves)
-        pending = sum(self.length) - sum(self.cached)
-        if pending + sum(map(len, drafts)) > self.native.batch:
-            self._advance([length - 1 for length in self.length])
-        native, at, rows, held = self.native, 0, [], []
-        free = self.rows
-        self._drafts, self._leaves = drafts, [[] for _ in drafts]  # from here on there is something to drop
+        return tokens, ends
+
+    def _enter(
+        self, drafts: list[Draft], tokens: list[np.ndarray], ends: list[np.ndarray]
+    ) -> tuple[int, list[np.ndarray]]:
+        """Write the pending tokens and the nodes into the batch: how many, and arrays that it points into."""
+        native, at, free, kept = self.native, 0, self.rows, []
+        self._drafts, self._leaves = drafts, [[]] * self.rows  # from here on there is something to drop
         for row, draft in enumerate(drafts):
-            start, length, n = self.cached[row], self.length[row], len(draft)
-            root, end = at + length - start, at + length - start + n
+            start, length = self.cached[row], self.length[row]
+            root = at + length - start
+            end = root + len(draft)
             native.tokens[at:root] = self._ids[row, start:length]
-            native.positions[at:root] = np.arange(start, length)
+            native.positions[at:root] = native.places[start:length]
             native.outputs[at : root - 1] = 0
             native.outputs[root - 1 : end] = 1
-            if n:
+            if end > root:
                 native.tokens[root:end] = tokens[row]
-                native.positions[root:end] = length - 1 + draft.depths
-            if row in ends:
-                below = list(range(free, free + len(ends[row])))
-                free += len(below)
-                for leaf in below:
+                native.positions[root:end] = draft.depths
+                native.positions[root:end] += length - 1
+            if len(ends[row]):
+                self._leaves[row] = leaves = list(range(free, free + len(ends[row])))
+                free += len(leaves)
+                for leaf in leaves:
                     native.copy(row, leaf, 0, -1)
-                self._leaves[row] = below
-                held.append(self._mark(row, below, draft.mask[ends[row]], at, root))
+                kept.append(self._mark(row, leaves, draft.mask[ends[row]], at, root))
             else:
                 native.counts[at:end] = 1
                 native.lists[at:end] = native.alone[row]
-            rows.append(1 + n)
             at = end
-        native.decode(at)
-        self.cached = list(self.length)
-        # A copy: the record keeps rows for many cycles, llama.cpp writes over them in the next one.
-        logits = torch.from_numpy(native.logits(sum(rows)).copy())
-        return Pass(list(logits.split(rows)), pending + sum(map(len, drafts)), {})
+        return at, kept
 
     def _mark(self, row: int, leaves: list[int], below: np.ndarray, at: int, root: int) -> np.ndarray:
         """Write the sequences of a row's tokens: all for the row's own, of a node those of its leaves.
 
-        `below` [leaves, nodes] says which nodes each leaf sees. The ids' array is given back, to be kept
-        until the pass is over.
+        `below` [leaves, nodes] says which nodes each leaf sees. Given back is the array of ids, into which
+        the batch points.
         """
         native, n = self.native, below.shape[1]
         node, leaf = np.nonzero(below.T)
-        ids = np.concatenate([[row, *leaves], np.asarray(leaves)[leaf]]).astype(np.int32)
+        ids = np.concatenate([[row, *leaves], leaf + leaves[0]]).astype(np.int32)
         count = np.bincount(node, minlength=n)
         first = 1 + len(leaves) + np.cumsum(count) - count
         base = ids.ctypes.data
@@ -326,7 +347,7 @@ class LlamaCppContext:
             while (start := self.cached[row]) < end:
                 count = min(end - start, native.batch - at)
                 native.tokens[at : at + count] = self._ids[row, start : start + count]
-                native.positions[at : at + count] = np.arange(start, start + count)
+                native.positions[at : at + count] = native.places[start : start + count]
                 native.counts[at : at + count], native.lists[at : at + count] = 1, native.alone[row]
                 self.cached[row], at = start + count, at + count
                 if at == native.batch:
@@ -387,10 +408,13 @@ def _host(tokens: Any) -> np.ndarray:
     return tokens.cpu().numpy() if torch.is_tensor(tokens) else np.asarray(tokens, np.int64)
 
 
-def _checked(tokens: Any, model: LlamaCpp) -> np.ndarray:
+def _checked(tokens: Any, model: LlamaCpp) -> Any:
     """Tokens on the host, each of them in the vocabulary."""
-    array = _host(tokens)
-    if len(array) and not 0 <= array.min() <= array.max() < model.vocabulary:
-        wrong = int(array.max() if array.max() >= model.vocabulary else array.min())
-        raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")
-    return array
+    if not isinstance(tokens, list):
+        tokens = _host(tokens)
+    if len(tokens):
+        low, high = (min(tokens), max(tokens)) if isinstance(tokens, list) else (tokens.min(), tokens.max())
+        if not 0 <= low <= high < model.vocabulary:
+            wrong = int(high if high >= model.vocabulary else low)
+            raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")
+    return tokens

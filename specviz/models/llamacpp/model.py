@@ -210,6 +210,8 @@ class LlamaCpp:
 
     def give(self, native: Native) -> None:
         """Take a context back, for the next text."""
+        if not native.alive:
+            return
         native.clear()
         self._idle.append(native)
         if len(self._idle) > IDLE:

@@ -78,6 +78,7 @@ class Native:
         self.counts = np.ones(self.batch, np.int32)
         self.lists = np.zeros(self.batch, np.uintp)  # where each token's sequence ids stand
         self.outputs = np.zeros(self.batch, np.int8)
+        self.places = np.arange(self.cells, dtype=np.int32)
         self.ids = np.arange(SEQUENCES, dtype=np.int32)
         self.alone = self.ids.ctypes.data + 4 * np.arange(SEQUENCES, dtype=np.uintp)  # lists of one id each
         self._batch = lib.llama_batch(
@@ -116,7 +117,9 @@ class Native:
     def logits(self, rows: int) -> np.ndarray:
         """The scores of the outputs of the last `decode` [rows, vocabulary]: a view, gone with the next one."""
         found = self.lib.llama_get_logits(self.pointer)
-        return np.ctypeslib.as_array(found, (rows, self.vocabulary))
+        size = rows * self.vocabulary * 4
+        block = (ctypes.c_char * size).from_address(ctypes.addressof(found.contents))
+        return np.frombuffer(block, np.float32).reshape(rows, self.vocabulary)
 
     def remove(self, sequence: int, start: int) -> None:
         """Forget a sequence from a position on; cells that no sequence needs are free again."""
@@ -129,6 +132,11 @@ class Native:
         self._known(source)
         self._known(target)
         self.lib.llama_memory_seq_cp(self.memory, source, target, start, end)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was not freed; when Python ends that may happen before the last text is closed."""
+        return self._free.alive
 
     def clear(self) -> None:
         """Forget everything."""
