@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
-from specviz.errors import PromptError
+from specviz.errors import ModelError, PromptError
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -202,3 +202,17 @@ def _alphabet() -> dict[str, int]:
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def check_vocabularies(one: Any, other: Any) -> None:
+    """Check that token ids mean the same in two models, whatever runs them; see `Model.check_vocabulary`."""
+    found = one.text.difference(other.text)
+    sizes = f"{one.name} has {one.vocabulary} ids, {other.name} has {other.vocabulary}"
+    if found is not None:
+        mine, theirs = (repr(text.name(found)) for text in (one.text, other.text))
+        raise ModelError(
+            f"{one.name} and {other.name} have different vocabularies: id {found} is {mine} in the one "
+            f"and {theirs} in the other ({sizes}); use two models with one tokenizer"
+        )
+    if one.vocabulary != other.vocabulary and None in (one.tokenizer, other.tokenizer):
+        raise ModelError(f"the vocabularies differ in size: {sizes}; use two models with one tokenizer")

@@ -43,16 +43,22 @@ class LlamaCppContext:
             raise PromptError("the prompt is empty; give at least one token")
         longest = max(len(prompt) for prompt in prompts)
         if longest > model.max_length:
-            raise PromptError(f"the prompt has {longest} tokens, but {model.name} takes at most {model.max_length}")
+            raise PromptError(
+                f"the prompt has {longest} tokens, but {model.name} takes at most {model.max_length}"
+            )
         if len(prompts) > SEQUENCES:
-            raise ModelError(f"llama.cpp decodes at most {SEQUENCES} rows at once, got {len(prompts)}: open fewer")
+            raise ModelError(
+                f"llama.cpp decodes at most {SEQUENCES} rows at once, got {len(prompts)}: open fewer"
+            )
         self.model = model
         self.rows = len(prompts)
         self.slots = longest + room
         self.length = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
         self._drafts: list[Draft] | None = None
-        self._leaves: list[list[int]] = []  # of each row's open draft: the first node below each sequence's end
+        self._leaves: list[
+            list[int]
+        ] = []  # of each row's open draft: the first node below each sequence's end
         self._ids = np.zeros((self.rows, self.slots), np.int32)
         for row, prompt in enumerate(prompts):
             self._ids[row, : len(prompt)] = _checked(prompt, model)
@@ -148,19 +154,14 @@ class LlamaCppContext:
     def reserve(self, room: int) -> None:
         """Make sure that `room` more tokens fit behind the longest row; what is computed stays.
 
-        The room grows by doubling, up to the model's `max_length`.
+        The room grows by doubling, up to the model's `max_length`; of one row's the cells are there already.
 
         Raises
         ------
         ModelError
-            If the model takes fewer tokens, or there is no memory for the cells.
+            If there is no memory for the cells.
         """
-        want = max(self.length) + room
-        if want > self.model.max_length:
-            raise ModelError(
-                f"{self.model.name} takes at most {self.model.max_length} tokens; {want} do not fit: load it with "
-                f"context={want}, if it knows as many positions"
-            )
+        want = min(max(self.length) + room, self.model.max_length)
         if want <= self.slots:
             return
         self._drop()

@@ -15,6 +15,7 @@ from specviz.models.llamacpp.context import LlamaCppContext
 from specviz.models.llamacpp.library import library, said, system, versions
 from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
+from specviz.models.text import check_vocabularies
 
 PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
@@ -79,7 +80,11 @@ class LlamaCpp:
     ) -> None:
         path = Path(path).expanduser()
         _check_file(path)
-        for name, value, low in (("threads", threads, 1), ("gpu_layers", gpu_layers, -1), ("context", context, 1)):
+        for name, value, low in (
+            ("threads", threads, 1),
+            ("gpu_layers", gpu_layers, -1),
+            ("context", context, 1),
+        ):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
                 raise ModelError(f"{name} must be a whole number of at least {low}, got {value!r}")
         lib = library()
@@ -113,10 +118,13 @@ class LlamaCpp:
         self.layers = int(lib.llama_model_n_layer(pointer))
         self.positions = int(lib.llama_model_n_ctx_train(pointer))
         if context is not None and context > self.positions:
-            raise ModelError(f"{self.name} knows {self.positions} positions; context={context} is beyond that")
+            raise ModelError(
+                f"{self.name} knows {self.positions} positions; context={context} is beyond that"
+            )
         self.max_length = context or min(self.positions, CONTEXT)
         self.dtype = self._type()
         self.cache_type = lib.GGML_TYPE_F32 if self.dtype == "float32" else lib.GGML_TYPE_F16
+        self.versions = versions()
         self.device = torch.device("cpu")  # where the scores arrive, whatever computes them
         self._idle: list[Native] = []
 
@@ -133,7 +141,6 @@ class LlamaCpp:
         """What computes, for the record."""
         return {
             "name": "llama.cpp",
-            **versions(),
             "system": system(),
             "threads": self.threads,
             "gpu_layers": self.gpu_layers,
@@ -169,9 +176,7 @@ class LlamaCpp:
 
     def check_vocabulary(self, other: Any) -> None:
         """Check that token ids mean the same in both models; see `Model.check_vocabulary`."""
-        from specviz.models.model import Model
-
-        Model.check_vocabulary(self, other)  # type: ignore[arg-type]
+        check_vocabularies(self, other)
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -195,7 +200,9 @@ class LlamaCpp:
 
     def first(self, layers: int) -> Any:
         """Refused: llama.cpp runs all layers or none."""
-        raise ModelError(f"{self.name} runs on llama.cpp, which cannot stop behind layer {layers}; use another drafter")
+        raise ModelError(
+            f"{self.name} runs on llama.cpp, which cannot stop behind layer {layers}; use another drafter"
+        )
 
     def take(self, cells: int, sequences: int) -> Native:
         """An empty context of llama.cpp of at least so many cells and sequences: one that waits, or a new one."""
@@ -241,7 +248,9 @@ def _check_file(path: Path) -> None:
     if not path.exists():
         raise ModelError(f"no file {path}; a GGUF model is given as gguf:PATH")
     if path.is_dir():
-        raise ModelError(f"{path} is a folder; name the .gguf file in it, or leave out 'gguf:' for a model's folder")
+        raise ModelError(
+            f"{path} is a folder; name the .gguf file in it, or leave out 'gguf:' for a model's folder"
+        )
     try:
         with open(path, "rb") as file:
             magic = file.read(4)

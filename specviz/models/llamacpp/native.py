@@ -58,7 +58,9 @@ class Native:
         given.kv_unified = True
         given.swa_full = True  # a window's cells must stay until they are rewound
         given.offload_kqv = given.op_offload = model.gpu_layers != 0
-        given.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if model.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        given.flash_attn_type = (
+            lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if model.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
         given.type_k = given.type_v = model.cache_type
         given.embeddings, given.no_perf = False, True
         said()
@@ -104,7 +106,9 @@ class Native:
             If they are more than a pass takes, or llama.cpp refuses them.
         """
         if not 0 < count <= self.batch:
-            raise ModelError(f"a pass of {count} tokens through {self.name}; one takes from 1 to {self.batch}")
+            raise ModelError(
+                f"a pass of {count} tokens through {self.name}; one takes from 1 to {self.batch}"
+            )
         self._batch.n_tokens = count
         status = self.lib.llama_decode(self.pointer, self._batch)
         if status == 1:

@@ -63,7 +63,9 @@ class Tokenizer:
     def __len__(self) -> int:
         return len(self.names)
 
-    def __call__(self, text: str, add_special_tokens: bool = True, verbose: bool = False) -> dict[str, list[int]]:
+    def __call__(
+        self, text: str, add_special_tokens: bool = True, verbose: bool = False
+    ) -> dict[str, list[int]]:
         """Token ids of a person's text: what looks like a control token in it is text."""
         return {"input_ids": self.ids(text, add_special_tokens)}
 
@@ -144,7 +146,8 @@ class GgufText(Text):
         if mark is None:
             raise PromptError("the messages hold every noncharacter from U+FDD0 to U+FDEF; leave one out")
         marked = [
-            message | {"content": controls.sub(lambda found: found[0][0] + mark + found[0][1:], message["content"])}
+            message
+            | {"content": controls.sub(lambda found: found[0][0] + mark + found[0][1:], message["content"])}
             if isinstance(message.get("content"), str)
             else message
             for message in messages

@@ -130,7 +130,9 @@ class _Source:
 
             folder = find(str(model))
             if folder is None:
-                raise ModelError("write_gguf takes a folder or a loaded model: specviz.load the hf: one first")
+                raise ModelError(
+                    "write_gguf takes a folder or a loaded model: specviz.load the hf: one first"
+                )
             self.name, self._folder, self._net = folder.resolve().name, folder, None
             self.config = AutoConfig.from_pretrained(folder, local_files_only=True)
             self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -138,7 +140,9 @@ class _Source:
             generation = GenerationConfig.from_pretrained(folder, local_files_only=True) if there else None
         ends = getattr(generation, "eos_token_id", None)
         ends = self.config.eos_token_id if ends is None else ends
-        self.eos = [] if ends is None else [int(i) for i in (ends if isinstance(ends, list | tuple) else [ends])]
+        self.eos = (
+            [] if ends is None else [int(i) for i in (ends if isinstance(ends, list | tuple) else [ends])]
+        )
         self.tied = bool(self.config.tie_word_embeddings)
         self._check()
 
@@ -152,10 +156,14 @@ class _Source:
             raise refuse(f"of the families only {', '.join(ARCHITECTURES)} are known here")
         rope = getattr(config, "rope_parameters", None) or {}
         if rope.get("rope_type", "default") != "default":
-            raise refuse(f"its rotary positions are scaled ({rope['rope_type']}); convert it with llama.cpp's script")
+            raise refuse(
+                f"its rotary positions are scaled ({rope['rope_type']}); convert it with llama.cpp's script"
+            )
         if rope.get("partial_rotary_factor", 1) != 1:
             raise refuse("it turns only a part of each head")
-        if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", kind == "mistral"):
+        if getattr(config, "sliding_window", None) and getattr(
+            config, "use_sliding_window", kind == "mistral"
+        ):
             raise refuse("it has a sliding window")
         if config.hidden_act != "silu":
             raise refuse(f"its activation is {config.hidden_act}, not silu")
@@ -207,7 +215,9 @@ def _pre_tokenizer(vocabulary: dict[str, Any], refuse: Any) -> str:
         if found is not None and normalizer in (None, "NFC" if found == "qwen2" else None):
             return found
     parts = [normalizer, *kinds]
-    raise refuse(f"llama.cpp has no name for how its tokenizer cuts text ({', '.join(map(str, filter(None, parts)))})")
+    raise refuse(
+        f"llama.cpp has no name for how its tokenizer cuts text ({', '.join(map(str, filter(None, parts)))})"
+    )
 
 
 def _write(source: _Source, path: Path, type: str) -> None:
