@@ -30,6 +30,9 @@ class Weights:
         lib = library()
         given = lib.llama_model_default_params()
         given.n_gpu_layers = gpu_layers
+        # llama.cpp's AMX kernels for quantized matrices end the process at passes of several tokens (seen with
+        # llama-cpp-python 0.3.36, by its own generation too): where they would be used, plain ones are.
+        given.use_extra_bufts = "AMX_INT8 = 1" not in system()
         said()
         self.pointer = lib.llama_model_load_from_file(str(path).encode(), given)
         if not self.pointer:

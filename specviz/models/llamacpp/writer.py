@@ -181,7 +181,7 @@ class _Source:
         import torch
 
         if self._net is not None:
-            for name, tensor in self._net.state_dict().items():
+            for name, tensor in sorted(self._net.state_dict().items()):
                 if not (self.tied and name == "lm_head.weight"):
                     yield name, tensor.detach().to("cpu", torch.float32).numpy()
             return
@@ -189,7 +189,7 @@ class _Source:
 
         for file in sorted(self._folder.glob("*.safetensors")):
             with safe_open(file, "pt") as opened:
-                for name in opened.keys():  # noqa: SIM118: not a dict
+                for name in sorted(opened.keys()):
                     if not (self.tied and name == "lm_head.weight"):
                         yield name, opened.get_tensor(name).to(torch.float32).numpy()
 
