@@ -97,6 +97,11 @@ class Run:
         refuse_processors(self.model)
         if self.drafter is not None:
             self.model.check_vocabulary(self.drafter)
+        if self.method.hidden and not getattr(self.model, "gives_hidden", True):
+            raise ParameterError(
+                f"{self.method.name} needs hidden states of the target's layers, and llama.cpp gives none: run it "
+                "on a model in transformers' format"
+            )
         self.method.prepare(self.model)
         self.calibration = None
         if self.method.calibrated:  # the method may have run elsewhere before

@@ -47,13 +47,13 @@ def folder() -> Path:
     return Path(mkdtemp(prefix="specviz-gguf-"))
 
 
-@cache
 def file(type: str = "f32", width: int = 256, layers: int = 2, seed: int = 0) -> Path:
     """A GGUF file of `random_model`."""
     from specviz.models.llamacpp import write_gguf
 
     path = folder() / f"random-{width}-{layers}-{seed}-{type}.gguf"
-    write_gguf(random_model(width, layers, seed), path, type)
+    if not path.exists():
+        write_gguf(random_model(width, layers, seed), path, type)
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import weakref
 from collections.abc import Sequence
@@ -39,6 +40,12 @@ class Weights:
             raise ModelError(f"{path} does not load as a GGUF model: {said() or 'no reason given'}")
         self._free = weakref.finalize(self, lib.llama_model_free, self.pointer)
 
+    def meta(self, key: str) -> str | None:
+        """A value of the file's metadata, as text; its beginning, where it is long."""
+        room = ctypes.create_string_buffer(1 << 12)
+        count = library().llama_model_meta_val_str(self.pointer, key.encode(), room, len(room))
+        return room.value.decode("utf8", "replace") if count >= 0 else None
+
 
 class LlamaCpp:
     """A causal language model in a GGUF file behind the seam's verbs.
@@ -59,6 +66,8 @@ class LlamaCpp:
 
     Attributes
     ----------
+    gives_hidden : bool
+        False: no hidden states of layers, which methods that draft from them need.
     dtype : str
         The file's type: ``float32``, ``float16``, ``Q8_0``, ``Q4_K_M`` ...
     vocabulary, parameters, layers : int
@@ -72,6 +81,8 @@ class LlamaCpp:
     ModelError
         If the file is missing, damaged or not served, or llama.cpp is not installed.
     """
+
+    gives_hidden = False
 
     def __init__(
         self,
@@ -230,20 +241,12 @@ class LlamaCpp:
     def _type(self) -> str:
         from gguf.constants import LlamaFileType
 
-        number = self.meta("general.file_type")
+        number = self.weights.meta("general.file_type")
         try:
             name = LlamaFileType(int(number)).name
         except (TypeError, ValueError):
             return "GGUF"
         return TYPES.get(name, name.removeprefix("MOSTLY_"))
-
-    def meta(self, key: str) -> str | None:
-        """A value of the file's metadata, as text."""
-        import ctypes
-
-        room = ctypes.create_string_buffer(1 << 12)
-        count = library().llama_model_meta_val_str(self.weights.pointer, key.encode(), room, len(room))
-        return room.value.decode("utf8", "replace") if count >= 0 else None
 
 
 def _check_file(path: Path) -> None:

@@ -103,16 +103,24 @@ class Tokenizer:
     @cached_property
     def eos(self) -> tuple[int, ...]:
         """Ids at which generation ends, the file's end token first."""
-        first = int(self._lib.llama_vocab_eos(self._vocab))
+        first = self._named("eos", self._lib.llama_vocab_eos)
         ends = [i for i in range(len(self)) if self._lib.llama_vocab_is_eog(self._vocab, i)]
+        # Where a file names no end token llama.cpp assumes GPT-2's, which is a word here.
+        ends = [i for i in ends if i == first or self._attributes[i] & CONTROL]
         return tuple(sorted(ends, key=lambda i: (i != first, i)))
+
+    def _named(self, name: str, ask: Any) -> int:
+        """The id of ``bos`` or ``eos``; -1 where the file names none and llama.cpp's guess is a word."""
+        token = int(ask(self._vocab))
+        declared = self._weights.meta(f"tokenizer.ggml.{name}_token_id") is not None
+        return token if token >= 0 and (declared or self._attributes[token] & CONTROL) else -1
 
     def special(self) -> dict[str, str]:
         """What a chat template may call by name: ``bos_token`` and ``eos_token``."""
         lib, found = self._lib, {}
-        for name, ask in (("bos_token", lib.llama_vocab_bos), ("eos_token", lib.llama_vocab_eos)):
-            token = int(ask(self._vocab))
-            found[name] = self.names[token] if token >= 0 else ""
+        for name, ask in (("bos", lib.llama_vocab_bos), ("eos", lib.llama_vocab_eos)):
+            token = self._named(name, ask)
+            found[f"{name}_token"] = self.names[token] if token >= 0 else ""
         return found
 
     def apply_chat_template(self, messages: list[dict], **_: Any) -> str:
