@@ -36,7 +36,7 @@ class Tokenizer:
         self._weights = weights  # the vocabulary lives in them
         self._vocab = lib.llama_model_get_vocab(weights.pointer)
         self.name_or_path = name
-        kind = int(lib.llama_vocab_type(self._vocab))
+        kind = self._kind = int(lib.llama_vocab_type(self._vocab))
         if kind not in (SENTENCEPIECE, BYTES):
             raise ModelError(
                 f"{name} cannot be served: its tokenizer is of the kind {KINDS.get(kind, kind)}; byte-level BPE and "
@@ -103,17 +103,18 @@ class Tokenizer:
     @cached_property
     def eos(self) -> tuple[int, ...]:
         """Ids at which generation ends, the file's end token first."""
-        first = self._named("eos", self._lib.llama_vocab_eos)
+        first, assumed = self._named("eos", self._lib.llama_vocab_eos), self._lib.llama_vocab_eos(self._vocab)
         ends = [i for i in range(len(self)) if self._lib.llama_vocab_is_eog(self._vocab, i)]
-        # Where a file names no end token llama.cpp assumes GPT-2's, which is a word here.
-        ends = [i for i in ends if i == first or self._attributes[i] & CONTROL]
+        ends = [i for i in ends if i == first or i != assumed]
         return tuple(sorted(ends, key=lambda i: (i != first, i)))
 
     def _named(self, name: str, ask: Any) -> int:
-        """The id of ``bos`` or ``eos``; -1 where the file names none and llama.cpp's guess is a word."""
-        token = int(ask(self._vocab))
+        """The id of ``bos`` or ``eos``, -1 where there is none.
+
+        Where a byte-level file names none llama.cpp assumes id 11, GPT-2's, which means something else here.
+        """
         declared = self._weights.meta(f"tokenizer.ggml.{name}_token_id") is not None
-        return token if token >= 0 and (declared or self._attributes[token] & CONTROL) else -1
+        return int(ask(self._vocab)) if declared or self._kind == SENTENCEPIECE else -1
 
     def special(self) -> dict[str, str]:
         """What a chat template may call by name: ``bos_token`` and ``eos_token``."""
