@@ -218,7 +218,7 @@ class Stepwise:
         native.positions[:n] = range(place, place + n)
         native.counts[:n], native.lists[:n], native.outputs[:n] = 1, native.alone[0], wanted
         native.decode(n)
-        return torch.from_numpy(native.logits(n).copy()) if wanted else None
+        return native.logits(n) if wanted else None
 
 
 def bound_of(measured: float, scale: float, count: int, eps: float, against: str = "float64") -> Bound:

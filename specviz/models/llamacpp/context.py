@@ -115,11 +115,11 @@ class LlamaCppContext:
         ModelError
             If no draft is open or the nodes are not a path from the root.
         """
-        if self.rows == 1 and not _nested(paths):
-            paths = [paths]
         drafts = self._drafts
         if drafts is None:
             raise ModelError("commit follows forward: there is no draft to keep nodes of")
+        if self.rows == 1 and not _nested(paths):
+            paths = [paths]
         if len(paths) != self.rows:
             raise ModelError(f"commit got paths for {len(paths)} rows; the context has {self.rows}")
         for row, path in enumerate(paths):
@@ -234,7 +234,10 @@ class LlamaCppContext:
             If nodes or positions go beyond the room or the model's context, a node stands elsewhere than at
             its depth, or the trees have more leaves than llama.cpp has sequences.
         """
-        drafts = [drafts] if isinstance(drafts, Draft) else list(drafts)
+        if isinstance(drafts, Draft):
+            if self.rows == 1 and not len(drafts) and not len(hidden):
+                return self._root(drafts)
+            drafts = [drafts]
         if len(drafts) != self.rows:
             raise ModelError(f"forward got {len(drafts)} drafts for {self.rows} rows")
         if len(hidden):
@@ -242,6 +245,7 @@ class LlamaCppContext:
                 f"{self.model.name} runs on llama.cpp, which gives no hidden states: a method that drafts from the "
                 "target's layers needs a folder in transformers' format"
             )
+        drafts = list(drafts)
         tokens, ends = self._legal(drafts)
         self._drop()
         self._again()
@@ -256,11 +260,27 @@ class LlamaCppContext:
         self.native.decode(count)
         del kept
         self.cached = self.length[:]
-        # A copy: the record keeps rows for many cycles, llama.cpp writes over them in the next one.
-        logits = torch.from_numpy(self.native.logits(self.rows + nodes).copy())
+        logits = self.native.logits(self.rows + nodes)
         if self.rows == 1:
             return Pass([logits], fed, {})
         return Pass(list(logits.split([1 + len(draft) for draft in drafts])), fed, {})
+
+    def _root(self, draft: Draft) -> Pass:
+        """A pass over what is pending of the one row, without nodes."""
+        self._drop()
+        self._again()
+        length = self.length[0]
+        fed = length - self.cached[0]
+        if fed > self.native.batch:
+            self._advance([length - 1])
+        if length - self.cached[0] == 1:
+            logits = self.native.one(self._ids[0, length - 1], length - 1)
+        else:
+            self.native.decode(self._enter([draft], [NONE], [NONE])[0])
+            logits = self.native.logits(1)
+        self.cached[0] = length
+        self._drafts, self._leaves = [draft], [[]]
+        return Pass([logits], fed, {})
 
     def _legal(self, drafts: list[Draft]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Each draft's tokens, and of those that branch the leaves; refused is what llama.cpp cannot read."""

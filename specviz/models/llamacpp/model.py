@@ -21,24 +21,40 @@ from specviz.models.text import check_vocabularies
 PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
 IDLE = 4  # contexts that wait for their next text
-TYPES = {"ALL_F32": "float32", "MOSTLY_F16": "float16", "MOSTLY_BF16": "bfloat16"}
+WHOLE_NAMES = {"ALL_F32": "float32", "MOSTLY_F16": "float16", "MOSTLY_BF16": "bfloat16"}
+WHOLE = frozenset(WHOLE_NAMES.values())  # what is not quantized
 
 
 class Weights:
-    """The file's contents in llama.cpp's hands; freed behind the last context that uses them."""
+    """The file's contents in llama.cpp's hands; freed behind the last context that uses them.
 
-    def __init__(self, path: Path, gpu_layers: int) -> None:
+    `words` reads the metadata and the vocabulary alone.
+    """
+
+    def __init__(self, path: Path, gpu_layers: int, words: bool = False) -> None:
         lib = library()
         given = lib.llama_model_default_params()
-        given.n_gpu_layers = gpu_layers
-        # llama.cpp's AMX kernels for quantized matrices end the process at passes of several tokens (seen with
-        # llama-cpp-python 0.3.36, by its own generation too): where they would be used, plain ones are.
-        given.use_extra_bufts = "AMX_INT8 = 1" not in system()
+        given.n_gpu_layers, given.vocab_only = gpu_layers, words
+        if not words and "AMX_INT8 = 1" in system():
+            # llama.cpp's AMX kernels for quantized matrices end the process at passes of several tokens (seen
+            # with llama-cpp-python 0.3.36, by its own generation too): plain ones are used in their place.
+            given.use_extra_bufts = Weights(path, 0, words=True).type in WHOLE
         said()
         self.pointer = lib.llama_model_load_from_file(str(path).encode(), given)
         if not self.pointer:
             raise ModelError(f"{path} does not load as a GGUF model: {said() or 'no reason given'}")
         self._free = weakref.finalize(self, lib.llama_model_free, self.pointer)
+
+    @property
+    def type(self) -> str:
+        """The file's number format."""
+        from gguf.constants import LlamaFileType
+
+        try:
+            name = LlamaFileType(int(self.meta("general.file_type") or "")).name
+        except ValueError:
+            return "GGUF"
+        return WHOLE_NAMES.get(name, name.removeprefix("MOSTLY_"))
 
     def meta(self, key: str) -> str | None:
         """A value of the file's metadata, as text; its beginning, where it is long."""
@@ -136,7 +152,7 @@ class LlamaCpp:
                 f"{self.name} knows {self.positions} positions; context={context} is beyond that"
             )
         self.max_length = context or min(self.positions, CONTEXT)
-        self.dtype = self._type()
+        self.dtype = self.weights.type
         self.cache_type = lib.GGML_TYPE_F32 if self.dtype == "float32" else lib.GGML_TYPE_F16
         self.versions = versions()
         self.device = torch.device("cpu")  # where the scores arrive, whatever computes them
@@ -237,16 +253,6 @@ class LlamaCpp:
         self._idle.append(native)
         if len(self._idle) > IDLE:
             self._idle.pop(0).free()
-
-    def _type(self) -> str:
-        from gguf.constants import LlamaFileType
-
-        number = self.weights.meta("general.file_type")
-        try:
-            name = LlamaFileType(int(number)).name
-        except (TypeError, ValueError):
-            return "GGUF"
-        return TYPES.get(name, name.removeprefix("MOSTLY_"))
 
 
 def _check_file(path: Path) -> None:

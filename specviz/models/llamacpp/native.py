@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+import torch
 
 from specviz.errors import ModelError
 from specviz.models.llamacpp.library import library, said
@@ -83,6 +84,7 @@ class Native:
         self.places = np.arange(self.cells, dtype=np.int32)
         self.ids = np.arange(SEQUENCES, dtype=np.int32)
         self.alone = self.ids.ctypes.data + 4 * np.arange(SEQUENCES, dtype=np.uintp)  # lists of one id each
+        self._view: tuple[int, int, np.ndarray] | None = None
         self._batch = lib.llama_batch(
             0,
             self.tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
@@ -118,12 +120,25 @@ class Native:
         if status:
             raise ModelError(f"llama.cpp could not compute {count} tokens (status {status}): {said()}")
 
-    def logits(self, rows: int) -> np.ndarray:
-        """The scores of the outputs of the last `decode` [rows, vocabulary]: a view, gone with the next one."""
-        found = self.lib.llama_get_logits(self.pointer)
-        size = rows * self.vocabulary * 4
-        block = (ctypes.c_char * size).from_address(ctypes.addressof(found.contents))
-        return np.frombuffer(block, np.float32).reshape(rows, self.vocabulary)
+    def logits(self, rows: int) -> torch.Tensor:
+        """The scores of the outputs of the last `decode` [rows, vocabulary], float32.
+
+        A copy: the record keeps rows for many cycles, and llama.cpp writes over them in the next one. NumPy
+        copies, from a view that is kept: behind a pass, its code out of the caches, torch takes three times as long.
+        """
+        address = ctypes.addressof(self.lib.llama_get_logits(self.pointer).contents)
+        if self._view is None or self._view[:2] != (address, rows):
+            block = (ctypes.c_char * (rows * self.vocabulary * 4)).from_address(address)
+            self._view = address, rows, np.frombuffer(block, np.float32).reshape(rows, self.vocabulary)
+        return torch.from_numpy(self._view[2].copy())
+
+    def one(self, token: int, position: int) -> torch.Tensor:
+        """The scores behind one more token of sequence 0 [1, vocabulary]: the shortest way, for most passes."""
+        self.tokens[0], self.positions[0] = token, position
+        self.counts[0] = self.outputs[0] = 1
+        self.lists[0] = self.alone[0]
+        self.decode(1)
+        return self.logits(1)
 
     def remove(self, sequence: int, start: int) -> None:
         """Forget a sequence from a position on; cells that no sequence needs are free again."""
