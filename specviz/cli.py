@@ -33,9 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Model = Annotated[
-    str, typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE, or hf:<id>.")
-]
+Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE, or hf:<id>.")]
 Draft = Annotated[
     str | None, typer.Option("--draft", "-d", help="Draft model; default: the bundled one, if any.")
 ]

@@ -140,7 +140,7 @@ class Reference:
 
 
 class Stepwise:
-    """A GGUF file's predictions, read one token at a time: what a pass of one token computes, and nothing else.
+    """A GGUF file's predictions, read one token at a time: what a pass of one computes, and nothing else.
 
     llama.cpp computes one token and many by different kernels, so a verified text may part from a
     token-by-token one. How far the kernels differ is measured: over whole texts by `bound`, and at the place

@@ -320,7 +320,7 @@ class _Audit:
         other: Tensor | None,
         who: str,
     ) -> Difference:
-        """Judge one place: tie, noise, reference noise, or bug. Of a GGUF file float64 is the reference's rows.
+        """Judge one place: tie, noise, reference noise, or bug. Of a GGUF file float64 is the reference.
 
         Tie: in float64 both tokens lie within `TIE` of the top. Noise: float64 sides with what the method is
         compared with, and the row that the method read is off by no more than the bound, in the gap between
@@ -399,8 +399,8 @@ class _Audit:
         return [
             Difference(
                 number, first, "bug",
-                f"the pass that wrote this token is off: logits differ by {float(gaps[worst]):.1e} from those of "
-                f"{self.reference.name} (bound {self.bound:.1e}), though no token changed",
+                f"the pass that wrote this token is off: logits differ by {float(gaps[worst]):.1e} from "
+                f"those of {self.reference.name} (bound {self.bound:.1e}), though no token changed",
                 distance=float(gaps[worst]),
             )
         ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""This package on llama.cpp against llama-cpp-python's own decoding: the same file, texts and threads, in one run."""
+"""This package on llama.cpp against llama-cpp-python's own decoding: the same file and texts, in one run."""
 
 from __future__ import annotations
 
@@ -43,15 +43,17 @@ PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
 NOTHING = Draft.empty()
 WIDE = {"layers": 8, "width": 512, "heads": 8, "kv_heads": 4, "feed_forward": 1536}  # 27 M parameters
 NOTES = [
-    "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s on the "
-    "same text, with a 95 % bootstrap interval. Peers: Llama.generate, greedy, for autoregressive; the same with "
-    "LlamaPromptLookupDecoding of the same n-grams and length, which needs logits_all, for prompt_lookup. Each text "
-    "begins with an empty cache on both sides.",
-    "our context: the argmax of its scores goes back into it, and nothing else; autoregressive: the method, cycle by "
-    "cycle, with its record.",
+    "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
+    "on the same text, with a 95 % bootstrap interval. Peers: Llama.generate, greedy, for autoregressive; "
+    "the "
+    "same with LlamaPromptLookupDecoding of the same n-grams and length, which needs logits_all, for "
+    "prompt_lookup. Each text begins with an empty cache on both sides.",
+    "our context: the argmax of its scores goes back into it, and nothing else; autoregressive: the method, "
+    "cycle by cycle, with its record.",
     "same text: token for token that of our autoregressive decoding; passes of one and of many tokens round "
     "differently, so others part at near-ties (specviz audit names them).",
-    "wide: random weights, in which a token costs what it costs in a small real model. A token of the bundled "
+    "wide: random weights, in which a token costs what it costs in a small real model. A token of the "
+    "bundled "
     "models costs so little that the work around a pass is seen.",
 ]
 
@@ -79,14 +81,17 @@ def bench(
 ) -> Report:
     """Autoregressive decoding and prompt lookup on llama.cpp against its Python package's own.
 
-    Greedy. A model in transformers' format is written as an F16 GGUF file first, in a temporary folder. Each
-    side gets token ids and gives token ids; the end token counts on both. Bars, medians over texts of the ratio
-    of tokens a second: decoding through our context over ``Llama.generate`` at least 0.95, on the model's file
+    Greedy. A model in transformers' format is written as an F16 GGUF file first, in a temporary folder.
+    Each side gets token ids and gives token ids; the end token counts on both. Bars, medians over texts of
+    the ratio of tokens a second: decoding through our context over ``Llama.generate`` at least 0.95, on the model's
+    file
     and on a wider one of random weights; there the recorded run, too; ``prompt_lookup`` over
     ``LlamaPromptLookupDecoding`` more than 1.
     """
     with TemporaryDirectory(prefix="specviz-") as home:
-        given = model if hasattr(model, "gives_hidden") else _written(model, Path(home) / f"{model.name}.gguf")
+        given = (
+            model if hasattr(model, "gives_hidden") else _written(model, Path(home) / f"{model.name}.gguf")
+        )
         wide = _written(_wide(model), Path(home) / "wide.gguf")
         ids = first_turns(given, spread(entries, prompts)) * rounds
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
@@ -154,7 +159,11 @@ def _decoded(
                 pass
             runs[method] = Run(model, ids, method, max_new_tokens=most)
         texts = {method: Texts(run) for method, run in runs.items()}
-        decoders = {THROUGH: lambda i: through(model, ids[i], most), **texts, **{n: (lambda i, peer=peer: peer(ids[i])) for n, peer in theirs.items()}}
+        decoders = {
+            THROUGH: lambda i: through(model, ids[i], most),
+            **texts,
+            **{n: (lambda i, peer=peer: peer(ids[i])) for n, peer in theirs.items()},
+        }
         times = paired(decoders, len(ids), "cpu", told, quiet_clock("cpu")[0])
         traces = {method: text.finish() for method, text in texts.items()}
     return Side(name, model, ids, times, traces)
@@ -245,8 +254,10 @@ def _around(side: Side) -> str:
         tokens = sum(len(peer(text)) for text in ids)
         theirs = (clock() - begin - sum(inside)) / tokens
     return (
-        f"outside llama_decode, {side.name}: {ours * 1e6:.0f} µs a token and {passes:.2f} passes, llama-cpp-python "
-        f"{theirs * 1e6:.0f} µs and {len(inside) / tokens:.2f} (our prefill leaves the last prompt token to the first cycle)"
+        f"outside llama_decode, {side.name}: autoregressive {ours * 1e6:.0f} µs a token and {passes:.2f} "
+        f"passes, llama-cpp-python {theirs * 1e6:.0f} µs and {len(inside) / tokens:.2f} (our prefill "
+        f"leaves the "
+        "last prompt token to the first cycle)"
     )
 
 

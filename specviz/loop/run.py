@@ -99,8 +99,9 @@ class Run:
             self.model.check_vocabulary(self.drafter)
         if self.method.hidden and not getattr(self.model, "gives_hidden", True):
             raise ParameterError(
-                f"{self.method.name} needs hidden states of the target's layers, and llama.cpp gives none: run it "
-                "on a model in transformers' format"
+                f"{self.method.name} needs hidden states of the target's layers, and llama.cpp gives none: "
+                f"run "
+                "it on a model in transformers' format"
             )
         self.method.prepare(self.model)
         self.calibration = None

@@ -30,7 +30,8 @@ def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model:
     """A transformers model in memory; it keeps its device and dtype unless they are given."""
     if not isinstance(spec, PreTrainedModel):
         raise ModelError(
-            f"a model is a bundled name, a folder, gguf:PATH, hf:<id> or a transformers model; got {type(spec).__name__}"
+            "a model is a bundled name, a folder, gguf:PATH, hf:<id> or a transformers model; got "
+            f"{type(spec).__name__}"
         )
     if device is not None or dtype is not None:
         spec = spec.to(

@@ -25,7 +25,7 @@ def bundled() -> dict[str, Path]:
 
 
 def find(text: str) -> Path | None:
-    """The folder of a model: bundled under that name, or the user's own. None for ``hf:<id>`` and ``gguf:PATH``.
+    """The folder of a model: bundled under that name, or the user's own. None for ``hf:`` and ``gguf:``.
 
     Raises
     ------
@@ -61,8 +61,8 @@ def load(
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. A GGUF file takes it as ``gpu_layers``: none of them for
         ``cpu``, else all.
     dtype : str, default ``float32``
-        ``float32``, ``float16``, ``bfloat16``, ``float64``, or ``auto`` for that of the stored weights. A GGUF
-        file has its own.
+        ``float32``, ``float16``, ``bfloat16``, ``float64``, or ``auto`` for that of the stored weights. A
+        GGUF file has its own.
     tokenizer : transformers tokenizer, folder or hub id, optional
         Default: the one beside the weights.
     revision : str, optional
@@ -111,7 +111,9 @@ def _check_folder(text: str, path: Path) -> None:
         near = difflib.get_close_matches(text, names, 1)
         meant = f"; did you mean {near[0]}?" if near else "."
         raise ModelError(
-            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Others are a folder, gguf:PATH or hf:<id>"
+            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Others are a folder, "
+            f"gguf:PATH or "
+            "hf:<id>"
         )
     if not path.is_dir():
         gguf = f"; for a GGUF file write {GGUF}{text}" if path.suffix == ".gguf" else ""

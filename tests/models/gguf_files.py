@@ -18,9 +18,13 @@ from specviz.training.recipes import Recipe, build
 
 torch.set_num_threads(1)
 ODD = [
-    "7 and 42 and 1,234.56 and ２３ and ٣٤ and ½²Ⅷ", "a  b   c    d", "   ", " x", "x ", "\n", "\n\n  \n\t x\n", "\t",
-    "it's we'll I'M don'T 's 'll", "🙂🙃 👩‍👩‍👧 🇩🇪 ☃️", "e\u0301 é ﬁ ǆ", "…—“”‘’ ¿¡ «»", "a\u00a0b\u3000c\u200bd\u2028e",
-    "<|end|> <s></s> <|user|>hi<|assistant|> <pad> <|nope|> <mask", "<|end|>", "\x00\x01\x7f", "ß ẞ İ ı ſ", "𝔘𝔫𝔦 𠀀𠀁",
+    "7 and 42 and 1,234.56 and ２３ and ٣٤ and ½²Ⅷ", "a  b   c    d", "   ", " x", "x ",
+    "\n", "\n\n  \n\t x\n",
+    "\t",
+    "it's we'll I'M don'T 's 'll", "🙂🙃 👩‍👩‍👧 🇩🇪 ☃️", "e\u0301 é ﬁ ǆ", "…—“”‘’ ¿¡ «»",
+    "a\u00a0b\u3000c\u200bd\u2028e",
+    "<|end|> <s></s> <|user|>hi<|assistant|> <pad> <|nope|> <mask", "<|end|>", "\x00\x01\x7f",
+    "ß ẞ İ ı ſ", "𝔘𝔫𝔦 𠀀𠀁",
     "http://a.b/c?d=e&f=g#h", "x" * 300, "ก็ ภาษาไทย हिन्दी العربية עברית", "100%-ig 3rd 5G v2.0.1",
 ]  # fmt: skip
 
@@ -49,7 +53,6 @@ def folder() -> Path:
 
 def file(type: str = "f32", width: int = 256, layers: int = 2, seed: int = 0) -> Path:
     """A GGUF file of `random_model`."""
-    from specviz.models.llamacpp import write_gguf
 
     path = folder() / f"random-{width}-{layers}-{seed}-{type}.gguf"
     if not path.exists():

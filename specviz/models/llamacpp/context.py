@@ -242,8 +242,9 @@ class LlamaCppContext:
             raise ModelError(f"forward got {len(drafts)} drafts for {self.rows} rows")
         if len(hidden):
             raise ModelError(
-                f"{self.model.name} runs on llama.cpp, which gives no hidden states: a method that drafts from the "
-                "target's layers needs a folder in transformers' format"
+                f"{self.model.name} runs on llama.cpp, which gives no hidden states: a method that drafts "
+                f"from "
+                "the target's layers needs a folder in transformers' format"
             )
         drafts = list(drafts)
         tokens, ends = self._legal(drafts)
@@ -289,20 +290,23 @@ class LlamaCppContext:
             if not len(draft):
                 continue
             tokens[row] = _checked(draft.tokens, self.model)
+            if draft.is_chain:
+                self._fits(row, len(draft), len(draft))
+                continue
             self._fits(row, len(draft), draft.depth)
             if draft.positions is not None and not np.array_equal(draft.offsets, draft.depths):
                 raise ModelError("llama.cpp reads a node at its depth; this draft places one elsewhere")
-            if not draft.is_chain:
-                ends[row] = _ends(draft)
+            ends[row] = _ends(draft)
         leaves, width = sum(map(len, ends)), self.rows + sum(map(len, tokens))
         if self.rows + leaves > SEQUENCES:
             raise ModelError(
-                f"the draft has {leaves} leaves; llama.cpp has {SEQUENCES} sequences, {self.rows} of them in use: "
-                "draft a narrower tree"
+                f"the draft has {leaves} leaves; llama.cpp has {SEQUENCES} sequences, {self.rows} of them in "
+                "use: draft a narrower tree"
             )
         if width > self.native.batch:
             raise ModelError(
-                f"a pass of {width} tokens through {self.model.name}; llama.cpp takes {self.native.batch}: draft fewer"
+                f"a pass of {width} tokens through {self.model.name}; llama.cpp takes {self.native.batch}: "
+                "draft fewer"
             )
         return tokens, ends
 
@@ -320,19 +324,18 @@ class LlamaCppContext:
             native.positions[at:root] = native.places[start:length]
             native.outputs[at : root - 1] = 0
             native.outputs[root - 1 : end] = 1
-            if end > root:
-                native.tokens[root:end] = tokens[row]
-                native.positions[root:end] = draft.depths
-                native.positions[root:end] += length - 1
-            if len(ends[row]):
+            native.tokens[root:end] = tokens[row]
+            if not len(ends[row]):
+                native.positions[root:end] = native.places[length : length + end - root]
+                native.counts[at:end] = 1
+                native.lists[at:end] = native.alone[row]
+            else:
+                native.positions[root:end] = draft.depths + (length - 1)
                 self._leaves[row] = leaves = list(range(free, free + len(ends[row])))
                 free += len(leaves)
                 for leaf in leaves:
                     native.copy(row, leaf, 0, -1)
                 kept.append(self._mark(row, leaves, draft.mask[ends[row]], at, root))
-            else:
-                native.counts[at:end] = 1
-                native.lists[at:end] = native.alone[row]
             at = end
         return at, kept
 
@@ -354,7 +357,7 @@ class LlamaCppContext:
         return ids
 
     def _again(self) -> None:
-        """With nothing pending the last committed token is fed again: its prediction is what the root needs."""
+        """With nothing pending the last committed token is fed again: the root needs its prediction."""
         for row, length in enumerate(self.length):
             if self.cached[row] == length:
                 self.native.remove(row, length - 1)

@@ -1,4 +1,4 @@
-"""The llama.cpp library itself: loaded when first needed, silent, its last complaint kept for our messages."""
+"""The llama.cpp library: loaded when first needed, silent, its last complaint kept for our messages."""
 
 from __future__ import annotations
 

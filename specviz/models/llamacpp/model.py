@@ -120,8 +120,9 @@ class LlamaCpp:
         lib = library()
         if gpu_layers and not lib.llama_supports_gpu_offload():
             raise ModelError(
-                "this llama.cpp was built without a GPU, so gpu_layers must be 0: install llama-cpp-python again with "
-                'CMAKE_ARGS="-DGGML_METAL=on" or "-DGGML_CUDA=on"'
+                "this llama.cpp was built without a GPU, so gpu_layers must be 0: install llama-cpp-python "
+                "again "
+                'with CMAKE_ARGS="-DGGML_METAL=on" or "-DGGML_CUDA=on"'
             )
         self.path, self.name = path, path.stem
         self.gpu_layers, self.flash, self._threads = gpu_layers, bool(flash), threads
@@ -140,8 +141,8 @@ class LlamaCpp:
         self.eos = self.tokenizer.eos
         if not self.eos:
             raise ModelError(
-                f"{self.name} cannot be served: its vocabulary names no end token, so no text would end; convert "
-                "the model again"
+                f"{self.name} cannot be served: its vocabulary names no end token, so no text would end; "
+                "convert the model again"
             )
         self.text = GgufText(self.tokenizer, self.vocabulary, self.eos)
         self.parameters = int(lib.llama_model_n_params(pointer))
@@ -159,7 +160,8 @@ class LlamaCpp:
         self._idle: list[Native] = []
 
     def __repr__(self) -> str:
-        return f"<LlamaCpp {self.name}: {self.parameters / 1e6:.2f} M parameters, {self.dtype}, {self.threads} threads>"
+        size = f"{self.parameters / 1e6:.2f} M parameters"
+        return f"<LlamaCpp {self.name}: {size}, {self.dtype}, {self.threads} threads>"
 
     @property
     def threads(self) -> int:
@@ -235,7 +237,7 @@ class LlamaCpp:
         )
 
     def take(self, cells: int, sequences: int) -> Native:
-        """An empty context of llama.cpp of at least so many cells and sequences: one that waits, or a new one."""
+        """An empty context of at least so many cells and sequences: one that waits, or a new one."""
         cells, sequences = max(cells, self.max_length), rounded(sequences)
         fit = [each for each in self._idle if each.cells >= cells and each.sequences >= sequences]
         if not fit:

@@ -115,7 +115,8 @@ class Native:
         status = self.lib.llama_decode(self.pointer, self._batch)
         if status == 1:
             raise ModelError(
-                f"{self.name}'s cells are full ({self.cells}): open with more room, or load it with a larger context="
+                f"{self.name}'s cells are full ({self.cells}): open with more room, or load it with a larger "
+                "context="
             )
         if status:
             raise ModelError(f"llama.cpp could not compute {count} tokens (status {status}): {said()}")
@@ -124,7 +125,7 @@ class Native:
         """The scores of the outputs of the last `decode` [rows, vocabulary], float32.
 
         A copy: the record keeps rows for many cycles, and llama.cpp writes over them in the next one. NumPy
-        copies, from a view that is kept: behind a pass, its code out of the caches, torch takes three times as long.
+        copies, from a view that is kept: behind a pass, its code not in a cache, torch takes thrice as long.
         """
         address = ctypes.addressof(self.lib.llama_get_logits(self.pointer).contents)
         if self._view is None or self._view[:2] != (address, rows):
@@ -133,7 +134,7 @@ class Native:
         return torch.from_numpy(self._view[2].copy())
 
     def one(self, token: int, position: int) -> torch.Tensor:
-        """The scores behind one more token of sequence 0 [1, vocabulary]: the shortest way, for most passes."""
+        """The scores behind one more token of sequence 0 [1, vocabulary] by the shortest way."""
         self.tokens[0], self.positions[0] = token, position
         self.counts[0] = self.outputs[0] = 1
         self.lists[0] = self.alone[0]

@@ -39,8 +39,9 @@ class Tokenizer:
         kind = self._kind = int(lib.llama_vocab_type(self._vocab))
         if kind not in (SENTENCEPIECE, BYTES):
             raise ModelError(
-                f"{name} cannot be served: its tokenizer is of the kind {KINDS.get(kind, kind)}; byte-level BPE and "
-                "sentencepiece are"
+                f"{name} cannot be served: its tokenizer is of the kind {KINDS.get(kind, kind)}; "
+                f"byte-level BPE "
+                "and sentencepiece are"
             )
         size = int(lib.llama_vocab_n_tokens(self._vocab))
         self.names = [lib.llama_vocab_get_text(self._vocab, i).decode("utf8", "replace") for i in range(size)]
@@ -50,8 +51,10 @@ class Tokenizer:
         missing = sorted(value for piece, value in bytes_.items() if piece not in known)
         if missing:  # llama.cpp would drop such bytes, or end the process
             raise ModelError(
-                f"{name} cannot be served: its vocabulary has no piece for {len(missing)} of the 256 bytes (the first "
-                f"is 0x{missing[0]:02X}), so not every text can be written in it; convert the model again"
+                f"{name} cannot be served: its vocabulary has no piece for {len(missing)} of the 256 bytes "
+                f"(the "
+                f"first is 0x{missing[0]:02X}), so not every text can be written in it; convert the model "
+                f"again"
             )
         found = lib.llama_model_chat_template(weights.pointer, None)
         self.chat_template = found.decode("utf8") if found else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,9 @@ TURNED = ("llama", "mistral")  # whose queries and keys llama.cpp turns by neigh
 ROW = 32  # values that Q8_0 cuts together: a row must be a multiple
 # How text is cut before the merges: a tokenizer's own pattern, and llama.cpp's name for it.
 PATTERNS = {
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "llama-bpe",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen2",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits +
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": name
+    for digits, name in ((r"\p{N}{1,3}", "llama-bpe"), (r"\p{N}", "qwen2"))
 }  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def _pre_tokenizer(vocabulary: dict[str, Any], refuse: Any) -> str:
             return "smollm"
     if plain and kinds == ["Split", "ByteLevel"] and steps[0].get("behavior") == "Isolated":
         found = PATTERNS.get((steps[0].get("pattern") or {}).get("Regex"))
-        # Qwen composes characters first (NFC), which llama.cpp leaves out: text that is composed is cut alike.
+        # Qwen composes characters first (NFC), which llama.cpp leaves out: composed text is cut alike.
         if found is not None and normalizer in (None, "NFC" if found == "qwen2" else None):
             return found
     parts = [normalizer, *kinds]
