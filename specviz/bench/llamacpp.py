@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 from specviz import metrics
 from specviz.bench.peers import spent
@@ -41,7 +42,13 @@ THROUGH = "our context"
 GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python prompt lookup", "prompt_lookup"
 PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
 NOTHING = Draft.empty()
-WIDE = {"layers": 8, "width": 512, "heads": 8, "kv_heads": 4, "feed_forward": 1536}  # 27 M parameters
+WIDE = {  # 27 million parameters
+    "num_hidden_layers": 8,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 1536,
+}
 NOTES = [
     "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
     "on the same text, with a 95 % bootstrap interval. Peers: Llama.generate, greedy, for autoregressive; "
@@ -83,16 +90,15 @@ def bench(
 
     Greedy. A model in transformers' format is written as an F16 GGUF file first, in a temporary folder.
     Each side gets token ids and gives token ids; the end token counts on both. Bars, medians over texts of
-    the ratio of tokens a second: decoding through our context over ``Llama.generate`` at least 0.95, on the model's
-    file
-    and on a wider one of random weights; there the recorded run, too; ``prompt_lookup`` over
+    the ratio of tokens a second: decoding through our context over ``Llama.generate`` at least 0.95, on the
+    model's file and on a wider one of random weights; there the recorded run, too; ``prompt_lookup`` over
     ``LlamaPromptLookupDecoding`` more than 1.
     """
     with TemporaryDirectory(prefix="specviz-") as home:
         given = (
             model if hasattr(model, "gives_hidden") else _written(model, Path(home) / f"{model.name}.gguf")
         )
-        wide = _written(_wide(model), Path(home) / "wide.gguf")
+        wide = _written(_wide(), Path(home) / "wide.gguf")
         ids = first_turns(given, spread(entries, prompts)) * rounds
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
         todo = 5 * len(ids) + 3 * len(few)
@@ -130,15 +136,16 @@ def _written(model: Any, path: Path) -> Any:
     return load(f"gguf:{write_gguf(model, path, 'f16').path}")
 
 
-def _wide(model: Any) -> Any:
+def _wide() -> Any:
     """Random weights behind a bundled tokenizer, seeded."""
-    from specviz.models.fetching import adopt
-    from specviz.training.recipes import Recipe, build
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    words = load("town-draft").tokenizer
-    net = build(Recipe("wide", tokens=0, **WIDE))
-    net.generation_config.eos_token_id = [4, 1]
-    return adopt(net, None, None, words)
+    like = load("town-draft")
+    torch.manual_seed(0)
+    words = {"vocab_size": like.vocabulary, "tie_word_embeddings": True, "eos_token_id": list(like.eos)}
+    return load(
+        LlamaForCausalLM(LlamaConfig(**WIDE, **words, max_position_embeddings=1024)), tokenizer=like.tokenizer
+    )
 
 
 def _decoded(
@@ -159,7 +166,7 @@ def _decoded(
                 pass
             runs[method] = Run(model, ids, method, max_new_tokens=most)
         texts = {method: Texts(run) for method, run in runs.items()}
-        decoders = {
+        decoders: dict[str, Callable[[int], list[int]]] = {
             THROUGH: lambda i: through(model, ids[i], most),
             **texts,
             **{n: (lambda i, peer=peer: peer(ids[i])) for n, peer in theirs.items()},

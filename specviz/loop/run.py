@@ -341,7 +341,7 @@ def ready(model: Any, device: str | None, dtype: str | None) -> Any:
         return model
     from ..models import load
 
-    return load(model, **{k: v for k, v in (("device", device), ("dtype", dtype)) if v is not None})
+    return load(model, device, dtype)
 
 
 def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: str | None) -> Any:

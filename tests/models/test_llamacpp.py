@@ -371,8 +371,8 @@ def test_without_the_extra() -> None:
 # -- text -------------------------------------------------------------------------------------------
 
 TEMPLATES = {
-    "chatml": "{% for message in messages %}{{'<|user|>' + message['role'] + '\n' + message['content'] | trim "
-    "+ '<|end|>' + '\n'}}"
+    "chatml": "{% for message in messages %}{{'<|user|>' + message['role'] + '\n' + message['content'] "
+    "| trim + '<|end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>assistant\n' }}{% endif %}",
     "named": "{{ bos_token }}{% set ns = namespace(n=0) %}{% for m in messages %}"
     "{% if m.role == 'system' %}{% continue %}{% endif %}"
