@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,7 +43,7 @@ THROUGH = "our context"
 GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python prompt lookup", "prompt_lookup"
 PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
 NOTHING = Draft.empty()
-WIDE = {  # 27 million parameters
+WIDE: dict[str, Any] = {  # 27 million parameters
     "num_hidden_layers": 8,
     "hidden_size": 512,
     "num_attention_heads": 8,
@@ -142,7 +143,11 @@ def _wide() -> Any:
 
     like = load("town-draft")
     torch.manual_seed(0)
-    words = {"vocab_size": like.vocabulary, "tie_word_embeddings": True, "eos_token_id": list(like.eos)}
+    words: dict[str, Any] = {
+        "vocab_size": like.vocabulary,
+        "tie_word_embeddings": True,
+        "eos_token_id": list(like.eos),
+    }
     return load(
         LlamaForCausalLM(LlamaConfig(**WIDE, **words, max_position_embeddings=1024)), tokenizer=like.tokenizer
     )
@@ -169,7 +174,7 @@ def _decoded(
         decoders: dict[str, Callable[[int], list[int]]] = {
             THROUGH: lambda i: through(model, ids[i], most),
             **texts,
-            **{n: (lambda i, peer=peer: peer(ids[i])) for n, peer in theirs.items()},
+            **{name: partial(_of, peer, ids) for name, peer in theirs.items()},
         }
         times = paired(decoders, len(ids), "cpu", told, quiet_clock("cpu")[0])
         traces = {method: text.finish() for method, text in texts.items()}
@@ -208,6 +213,11 @@ class Peer:
             if token in self.ends or len(found) == self.most:
                 break
         return found
+
+
+def _of(decode: Callable[[list[int]], list[int]], ids: list[list[int]], number: int) -> list[int]:
+    """Text `number` by what decodes token ids."""
+    return decode(ids[number])
 
 
 def through(model: Any, ids: list[int], most: int) -> list[int]:
