@@ -114,6 +114,14 @@ def test_any_history_gives_the_one_by_one_scores(data: st.DataObject) -> None:
     context.close()
 
 
+def test_what_is_rewound_is_gone() -> None:
+    context = small().open([[5, 6, 7, 8]], ROOM)
+    check(context, [[5, 6, 7, 8]], [Draft.chain([1, 2])])
+    context.rewind(2)
+    context.extend([9])
+    check(context, [[5, 6, 9]], [Draft(np.array([3, 4]), np.array([-1, -1]))])
+
+
 def test_a_branch_goes_on_from_any_place() -> None:
     base = small().open([[3, 1, 4, 1, 5]], ROOM)
     base.prefill()
