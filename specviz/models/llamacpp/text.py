@@ -67,10 +67,14 @@ class Tokenizer:
         return len(self.names)
 
     def __call__(
-        self, text: str, add_special_tokens: bool = True, verbose: bool = False
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        split_special_tokens: bool = True,
+        verbose: bool = False,
     ) -> dict[str, list[int]]:
-        """Token ids of a person's text: what looks like a control token in it is text."""
-        return {"input_ids": self.ids(text, add_special_tokens)}
+        """Token ids of a person's text: what looks like a control token in it is text, unless not split."""
+        return {"input_ids": self.ids(text, add_special_tokens, not split_special_tokens)}
 
     def ids(self, text: str, begin: bool = False, control: bool = False) -> list[int]:
         """Token ids; `begin` adds what the file says stands around a text, `control` reads control tokens."""
