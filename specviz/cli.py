@@ -33,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, or hf:<id>.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE, or hf:<id>.")]
 Draft = Annotated[
     str | None, typer.Option("--draft", "-d", help="Draft model; default: the bundled one, if any.")
 ]
@@ -263,7 +263,8 @@ def generate(
         _show(trace, file)
     size = trace.run["calibration"]
     calibrated = f", {size['parameter']} {size['value']} by calibration" if size else ""
-    print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {dtype}{calibrated}")
+    number = str(target.dtype).removeprefix("torch.")
+    print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {number}{calibrated}")
     if file is not None:
         page = trace.to_html(file.with_suffix(".html"), force=force)
         print(f"trace: {file}\npage: {page}")
@@ -538,9 +539,15 @@ def calibrate(
         print(f"picture: {_write_bytes(png, view.calibration_png(found))}")
 
 
-@app.command()
-def models() -> None:
+models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(models_app, name="models")
+
+
+@models_app.callback()
+def models(context: typer.Context) -> None:
     """List the bundled models with their figures, and the methods with their parameters."""
+    if context.invoked_subcommand is not None:
+        return
     from rich.text import Text
 
     from specviz.bench.report import Column, print_table
@@ -571,6 +578,23 @@ def models() -> None:
             rows.append([f"  {p.name}", f"{p.default}".lower(), f"{legal} {p.unit}".strip(), meaning])
         if rows:
             print_table(console, columns, rows, headings=False)
+
+
+@models_app.command()
+def gguf(
+    model: Annotated[str, typer.Argument(help="Bundled name or folder of the Llama family.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .gguf file to write.")],
+    type_: Annotated[str, typer.Option("--type", help="f32, f16, q8_0 or q4_k_m.")] = "f16",
+    force: Force = False,
+) -> None:
+    """Write a model as a GGUF file, which llama.cpp runs; use it with --model gguf:FILE."""
+    _writable(out, force)
+    with _loading():
+        from specviz.models.llamacpp import write_gguf
+
+        written = write_gguf(model, out, type_, force)
+    print(f"gguf: {written}")
+    print(_command("generate", "autoregressive", "--model", f"gguf:{out}", "--prompt", "..."))
 
 
 @app.command()

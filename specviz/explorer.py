@@ -46,7 +46,7 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     ParameterError, ModelError, PromptError
         Before any decode, with one line that says what to do.
     """
-    from .loop.run import DEFAULT_DRAFT, Run, prompts, ready
+    from .loop.run import DEFAULT_DRAFT, Run, beside, prompts, ready
     from .methods import find, near
     from .widgets.explore import Explorer
 
@@ -73,7 +73,7 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
             raise ParameterError(f"{method} needs a draft model: pass draft= (a name, a folder or a model)")
     drafter = None
     if kind.needs_draft:
-        drafter = ready(draft, str(target.device), str(target.dtype).removeprefix("torch."))
+        drafter = beside(target, draft, None, None)
 
     def decode(run: str, **values: Any) -> Run:
         # A dense record costs a pass of each model and the drafter's tails, and makes most what-ifs exact.

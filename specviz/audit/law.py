@@ -398,11 +398,11 @@ def chi_square(
         If n is too small for two cells, or the text ends before a cell is whole too often to compare.
     """
     from ..methods import find
-    from .reference import Reference
+    from .reference import reference_of
 
     make = method or find("speculative")
     ids = list(model.encode(prompt))
-    law = first_tokens(model, Reference(model), ids, n, tokens, sampling)
+    law = first_tokens(model, reference_of(model), ids, n, tokens, sampling)
     counts: Counter[tuple[int, ...]] = Counter()
     for i in range(n):
         text: list[int] = []

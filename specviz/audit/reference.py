@@ -1,4 +1,8 @@
-"""The target computed without any of our code: stock transformers, whole texts, no cache; and in float64."""
+"""The target computed without any of our code: stock transformers, whole texts, no cache; and in float64.
+
+A GGUF file has no float64, and no stock module: there the reference is the same file read one token at a
+time in a fresh context, without drafts, trees or rewinding (`Stepwise`).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,10 @@ from ..errors import ModelError
 FACTOR = 8.0  # the bound is this many times the largest rounding error that was measured ...
 FLOOR, CAP = 2.0, 1024.0  # ... between these multiples of eps times the largest logit ...
 SHARE = 0.05  # ... and never more than this share of the largest logit
+WIDTHS = (2, 4, 16, 64)  # tokens of a pass at which llama.cpp's kernels are compared with the one for one
+# A GGUF file's rounding: of its cache and products, where it is not quantized; else of the eight-bit numbers
+# that its products are taken of.
+EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10}
 
 
 class Wide(TorchFunctionMode):
@@ -48,6 +56,8 @@ class Bound:
         Predictions over which it was measured.
     low, high : float
         Limits of `value`; the upper one keeps a bug that moves every logit from hiding in its own bound.
+    against : str
+        What the error was measured against.
     """
 
     value: float
@@ -55,13 +65,20 @@ class Bound:
     rows: int
     low: float
     high: float
+    against: str = "float64"
 
     def __str__(self) -> str:
         text = f"{self.value:.1e} = {FACTOR:g} x {self.measured:.1e}, the largest error of {self.rows}"
-        text += " predictions against float64"
+        text += f" predictions against {self.against}"
         if self.value in (self.low, self.high):
             text += f", {'raised' if self.value == self.low else 'lowered'} to its limit"
         return text
+
+
+def reference_of(model: Any) -> Reference | Stepwise:
+    """What a model's predictions are compared with."""
+    own = getattr(model, "backend", {}).get("name") == "llama.cpp"
+    return Stepwise(model) if own else Reference(model)
 
 
 class Reference:
@@ -77,6 +94,8 @@ class Reference:
     ModelError
         If the model does not run on transformers, or only part of it is used.
     """
+
+    name, exactly = "the stock module", "in float64"
 
     def __init__(self, model: Any) -> None:
         self.net: Any = getattr(model, "net", None)
@@ -112,9 +131,100 @@ class Reference:
             measured = max(measured, distance(found, exact))
             scale = max(scale, float(exact.abs().max()))
             count += len(exact)
-        eps = torch.finfo(self.net.dtype).eps
-        low, high = FLOOR * eps * scale, min(CAP * eps, SHARE) * scale
-        return Bound(min(max(FACTOR * measured, low), high), measured, count, low, high)
+        self._bound = bound_of(measured, scale, count, torch.finfo(self.net.dtype).eps)
+        return self._bound
+
+    def bound_at(self, ids: Sequence[int]) -> float:
+        """How far rounding may move a logit behind `ids`: everywhere as far as `bound` measured."""
+        return self._bound.value
+
+
+class Stepwise:
+    """A GGUF file's predictions, read one token at a time: what a pass of one computes, and nothing else.
+
+    llama.cpp computes one token and many by different kernels, so a verified text may part from a
+    token-by-token one. How far the kernels differ is measured: over whole texts by `bound`, and at the place
+    where two texts part by `bound_at`.
+
+    Parameters
+    ----------
+    model : LlamaCpp
+        Its file is used, through a context of its own.
+    """
+
+    name, exactly = "the file read token by token", "token by token"
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._native = model.take(model.max_length, 1)
+        self._ids: list[int] = []
+        self._scale = 0.0
+
+    def rows(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
+        """Logits that predict each token of `text` behind `prompt`: float32 [len(text), vocabulary]."""
+        ids = [*prompt, *text[:-1]]
+        # What was read before the same way need not be read again.
+        shared = next((i for i, (a, b) in enumerate(zip(self._ids, ids)) if a != b), len(self._ids))
+        shared = min(shared, len(prompt) - 1)
+        self._native.remove(0, shared)
+        self._ids = self._ids[:shared]
+        found = []
+        for place in range(shared, len(ids)):
+            kept = self._read(place, ids[place : place + 1], place >= len(prompt) - 1)
+            self._ids.append(ids[place])
+            if kept is not None:
+                found.append(kept)
+        return torch.cat(found)
+
+    def double(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
+        """The same, in float64's clothes."""
+        return self.rows(prompt, text).double()
+
+    def bound(self, texts: Sequence[tuple[list[int], list[int]]]) -> Bound:
+        """Measure how far the kernels for many tokens are from that for one, over (prompt, text) pairs."""
+        measured, scale, count = 0.0, 0.0, 0
+        for prompt, text in texts:
+            if not text:
+                continue
+            exact = self.rows(prompt, text)
+            for width in WIDTHS:
+                found = self._blocks([*prompt, *text[:-1]], width)[len(prompt) - 1 :]
+                measured = max(measured, distance(found, exact))
+            scale = max(scale, float(exact.abs().max()))
+            count += len(exact)
+        eps = EPSILON.get(self.model.dtype, 2.0**-8)
+        self._scale = scale
+        return bound_of(measured, scale, count, eps, "the same file read one token at a time")
+
+    def bound_at(self, ids: Sequence[int]) -> float:
+        """How far the kernels may move a logit behind `ids`, measured there at several widths."""
+        exact = self.rows(ids, [0])
+        noise = max(distance(self._blocks(ids, width)[-1:], exact) for width in WIDTHS)
+        eps = EPSILON.get(self.model.dtype, 2.0**-8)
+        return bound_of(noise, self._scale, 1, eps).value
+
+    def _blocks(self, ids: Sequence[int], width: int) -> Tensor:
+        """Logits behind every token of `ids`, read `width` tokens a pass."""
+        self._native.remove(0, 0)
+        self._ids = []
+        parts = [self._read(i, ids[i : i + width], True) for i in range(0, len(ids), width)]
+        self._native.remove(0, 0)
+        return torch.cat(parts)  # type: ignore[arg-type]
+
+    def _read(self, place: int, ids: Sequence[int], wanted: bool) -> Tensor | None:
+        """One pass over `ids` behind the `place` tokens read before."""
+        native, n = self._native, len(ids)
+        native.tokens[:n] = ids
+        native.positions[:n] = range(place, place + n)
+        native.counts[:n], native.lists[:n], native.outputs[:n] = 1, native.alone[0], wanted
+        native.decode(n)
+        return native.logits(n) if wanted else None
+
+
+def bound_of(measured: float, scale: float, count: int, eps: float, against: str = "float64") -> Bound:
+    """The bound that a measured error makes, for logits as large as `scale`."""
+    low, high = FLOOR * eps * scale, min(CAP * eps, SHARE) * scale
+    return Bound(min(max(FACTOR * measured, low), high), measured, count, low, high, against)
 
 
 def _forward(net: Any, ids: list[int], keep: int) -> Tensor:

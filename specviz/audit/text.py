@@ -21,12 +21,13 @@ from .. import methods as catalogue
 from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import Cycle, decode
-from ..loop.run import DEFAULT_DRAFT, Run, ready
+from ..loop.run import DEFAULT_DRAFT, Run, beside, ready
+from ..loop.run import threads as threads_of
 from ..methods.base import Method
 from ..sampling import Sampling
 from . import law
 from .decisions import recorded
-from .reference import Bound, Reference, distance
+from .reference import Bound, Reference, Stepwise, distance, reference_of
 from .result import AuditResult, Difference, Drawn, Row
 
 TIE = 1e-6  # float64 gap below which two tokens tie
@@ -99,7 +100,7 @@ def run(
         ids = [_ids(target, prompt) for prompt in prompts]
         factories = _factories(methods, str(target.dtype).removeprefix("torch."))
         drafters = _drafters(target, drafts, factories, device, dtype)
-        reference = Reference(target)
+        reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
         sampled = min(sampled, len(ids))
         step, total = [0], len(ids) + sampled
@@ -139,7 +140,7 @@ def run(
             target.name,
             str(target.device),
             str(target.dtype).removeprefix("torch."),
-            torch.get_num_threads(),
+            threads_of(target),
             max_new_tokens,
             bound,
             rows,
@@ -208,7 +209,7 @@ class _Audit:
     """Judges each prompt's texts."""
 
     def __init__(
-        self, target: Any, reference: Reference, bound: float, sampling: Sampling, limit: int
+        self, target: Any, reference: Reference | Stepwise, bound: float, sampling: Sampling, limit: int
     ) -> None:
         self.target, self.reference, self.bound, self.sampling = target, reference, bound, sampling
         self.limit = limit
@@ -304,7 +305,7 @@ class _Audit:
         best = rows.argmax(-1).tolist()
         wrong = [i for i, (a, b) in enumerate(zip(best, text)) if a != b and i not in known]
         return [
-            self.place(number, prompt, text[:i], best[i], text[i], read[i], rows[i], "the stock module")
+            self.place(number, prompt, text[:i], best[i], text[i], read[i], rows[i], self.reference.name)
             for i in wrong[:PLACES]
         ]
 
@@ -319,7 +320,7 @@ class _Audit:
         other: Tensor | None,
         who: str,
     ) -> Difference:
-        """Judge one place: tie, noise, reference noise, or bug.
+        """Judge one place: tie, noise, reference noise, or bug. Of a GGUF file float64 is the reference.
 
         Tie: in float64 both tokens lie within `TIE` of the top. Noise: float64 sides with what the method is
         compared with, and the row that the method read is off by no more than the bound, in the gap between
@@ -334,6 +335,7 @@ class _Audit:
             failed = f"; a pass of width 1 there raised {_raised(error)}"
         words = [self.target.piece(token).decode("utf8", "backslashreplace") for token in (expected, found)]
         gap_double = float(exact[expected] - exact[found])
+        bound = self.reference.bound_at([*prompt, *prefix])
         result = Difference(
             number, len(prefix), "bug", "", expected, found, words[0], words[1],
             gap=None if read is None else float(read[expected] - read[found]),
@@ -349,8 +351,8 @@ class _Audit:
             result.verdict, loser = "tie", None
         if (
             loser is not None
-            and abs(float(loser[expected] - loser[found])) <= self.bound
-            and distance(loser, exact) <= self.bound
+            and abs(float(loser[expected] - loser[found])) <= bound
+            and distance(loser, exact) <= bound
         ):
             result.verdict = "noise" if best == expected else "reference noise"
         numbers = [
@@ -358,7 +360,7 @@ class _Audit:
             for name, value in (
                 ("in its own pass", result.gap),
                 ("alone", result.gap_alone),
-                ("in float64", gap_double),
+                (self.reference.exactly, gap_double),
             )
             if value is not None
         ]
@@ -369,7 +371,7 @@ class _Audit:
             f"{words[1]!r} where {who} has {words[0]!r}; logits apart: {', '.join(numbers)}"
             + ("" if result.distance is None else f"; its row is off by {result.distance:.1e}")
             + off
-            + f" (bound {self.bound:.1e}){failed}"
+            + f" (bound {bound:.1e}){failed}"
         )
         return result
 
@@ -397,8 +399,8 @@ class _Audit:
         return [
             Difference(
                 number, first, "bug",
-                f"the pass that wrote this token is off: logits differ by {float(gaps[worst]):.1e} from the "
-                f"stock module's (bound {self.bound:.1e}), though no token changed",
+                f"the pass that wrote this token is off: logits differ by {float(gaps[worst]):.1e} from "
+                f"those of {self.reference.name} (bound {self.bound:.1e}), though no token changed",
                 distance=float(gaps[worst]),
             )
         ]  # fmt: skip
@@ -429,7 +431,7 @@ def _drawn(
     target: Any,
     drafters: list[Any],
     factories: list[Callable[[], Method]],
-    reference: Reference,
+    reference: Reference | Stepwise,
     prompts: list[list[int]],
     sampling: Sampling,
     draws: int,
@@ -479,7 +481,7 @@ def _rows_read(cycles: list[Cycle]) -> list[Tensor | None]:
     return read
 
 
-def _measure(target: Any, reference: Reference, ids: list[list[int]], limit: int) -> Bound:
+def _measure(target: Any, reference: Reference | Stepwise, ids: list[list[int]], limit: int) -> Bound:
     """The bound, over texts spread evenly among the prompts."""
     picks = sorted({round(i) for i in np.linspace(0, len(ids) - 1, min(SAMPLE, len(ids)))})
     texts = []
@@ -563,8 +565,7 @@ def _drafters(
         if drafts is None:
             raise ParameterError("methods with a draft model need drafts= (names, folders or models)")
     each = drafts if isinstance(drafts, list | tuple) else [drafts]
-    where, number = device or str(target.device), dtype or str(target.dtype).removeprefix("torch.")
-    found = [ready(draft, where, number) for draft in each]
+    found = [beside(target, draft, device, dtype) for draft in each]
     if not found:
         raise ParameterError("methods with a draft model need at least one draft")
     for drafter in found:

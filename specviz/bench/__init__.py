@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BENCHES: dict[str, str] = {
     "overhead": "what recording costs: paired runs with and without, every method (bar: at most 3 %)",
     "peers": "this package against transformers: same models, prompts and threads, in one run",
+    "llamacpp": "this package on llama.cpp against llama-cpp-python's own decoding of the same file",
     "whatif": "what-ifs against reruns, cycle for cycle (bars: exact ones equal, bounded ones contain)",
     "player": "what the player sends, and its time to open and to step, in Chromium (no model is loaded)",
     "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",

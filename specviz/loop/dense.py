@@ -238,12 +238,19 @@ def _together(
     return [entry for tail in written for entry in tail]
 
 
+def epsilon(model: Any) -> float:
+    """Of the numbers that a model computes with; quantized files round what they multiply to eight bits."""
+    if isinstance(model.dtype, torch.dtype):
+        return torch.finfo(model.dtype).eps
+    return {"float32": 2.0**-23, "float16": 2.0**-10}.get(model.dtype, 2.0**-8)
+
+
 def _check(
     number: int, text: np.ndarray, said: dict[str, np.ndarray], run: dict[str, Any], model: Any
 ) -> None:
     """Whether the models could have written the text, as far as the record knows."""
     token, p = said["out_top_token"], said["out_top_p"]
-    tie = max(TIE, ROUGH * torch.finfo(model.dtype).eps)
+    tie = max(TIE, ROUGH * epsilon(model))
     fits = (token == text[:, None]) & (p >= p[:, :1] - tie)
     written = fits.any(1)
     if run["exactness"] == "lossy" and "out_draft_token" in said:

@@ -97,6 +97,12 @@ class Run:
         refuse_processors(self.model)
         if self.drafter is not None:
             self.model.check_vocabulary(self.drafter)
+        if self.method.hidden and not getattr(self.model, "gives_hidden", True):
+            raise ParameterError(
+                f"{self.method.name} needs hidden states of the target's layers, and llama.cpp gives none: "
+                f"run "
+                "it on a model in transformers' format"
+            )
         self.method.prepare(self.model)
         self.calibration = None
         if self.method.calibrated:  # the method may have run elsewhere before
@@ -242,9 +248,10 @@ class Run:
             "eos": list(model.eos),
             "prompts": [],
             "machine": machine(model.device),
-            "threads": torch.get_num_threads(),
+            "threads": threads(model),
             "dtype": dtype,
-            "versions": versions(),
+            "backend": getattr(model, "backend", None),
+            "versions": versions() | getattr(model, "versions", {}),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "timing": self.clock.timing if self.clock else None,
         }
@@ -334,7 +341,7 @@ def ready(model: Any, device: str | None, dtype: str | None) -> Any:
         return model
     from ..models import load
 
-    return load(model, **{k: v for k, v in (("device", device), ("dtype", dtype)) if v is not None})
+    return load(model, device, dtype)
 
 
 def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: str | None) -> Any:
@@ -354,7 +361,7 @@ def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: s
                 f"{method.name} needs a draft model: pass draft= (a name, a folder or a model)"
             )
         print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
-    return ready(draft, device or str(model.device), dtype or str(model.dtype).removeprefix("torch."))
+    return beside(model, draft, device, dtype)
 
 
 def refuse_processors(model: Any) -> None:
@@ -459,10 +466,11 @@ def setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
         "draft": None if drafter is None or not method.needs_draft else identity(drafter),
         "device": where["processor"] if cpu else where["device"],
         "dtype": str(model.dtype).removeprefix("torch."),
-        "threads": torch.get_num_threads() if cpu else None,
+        "threads": threads(model) if cpu else None,
         "versions": {
             name: known[name] for name in ("python", "specviz", "torch", "transformers") if name in known
-        },
+        }
+        | getattr(model, "versions", {}),
     }
 
 
@@ -470,6 +478,8 @@ def identity(model: Any) -> dict[str, Any]:
     """What tells a model from another one of the same name: its size and a digest of some of its weights."""
     found = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
     net = getattr(model, "net", None)
+    if net is None and hasattr(model, "digest"):
+        found["weights"] = model.digest
     if net is not None:
         digest = hashlib.sha256()
         for weight in net.parameters():
@@ -484,6 +494,19 @@ def whole(name: str, value: Any, low: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < low:
         raise ParameterError(f"{name} must be a whole number of at least {low}, got {value!r}")
     return int(value)
+
+
+def threads(model: Any) -> int:
+    """Threads that a model's backend computes on."""
+    return getattr(model, "threads", None) or torch.get_num_threads()
+
+
+def beside(model: Any, draft: Any, device: str | None, dtype: str | None) -> Any:
+    """A draft model, loaded on the target's device and in its number format, where it has no other."""
+    own = str(model.dtype).removeprefix("torch.")
+    if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
+        dtype = own  # that of a quantized file is its own
+    return ready(draft, device or str(model.device), dtype)
 
 
 def machine(device: torch.device) -> dict[str, str]:
@@ -526,7 +549,7 @@ def calibrate_options(model: Any, method: Method, drafter: Any = None) -> str:
     """What `specviz calibrate` must be told, beside method and model, to measure in this setting."""
     device, dtype = torch.device(model.device).type, str(model.dtype).removeprefix("torch.")
     told = [] if drafter is None else ["--draft", drafter.name]
-    told += ["--threads", str(torch.get_num_threads())] if device == "cpu" else ["--device", device]
+    told += ["--threads", str(threads(model))] if device == "cpu" else ["--device", device]
     told += [] if dtype == "float32" else ["--dtype", dtype]
     for p in method.parameters:
         if p.name != method.size and method.values[p.name] != p.default:

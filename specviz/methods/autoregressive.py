@@ -6,7 +6,10 @@ from torch import Tensor
 
 from ..draft import Draft
 from ..sampling import FINAL, Sampling, draw
+from ..signals import likeliest
 from .base import Method, Verdict
+
+NOTHING = Draft.empty()
 
 
 class Autoregressive(Method):
@@ -25,13 +28,13 @@ class Autoregressive(Method):
         return "exact"
 
     def draft(self, left: int) -> Draft:
-        return Draft.empty()
+        return NOTHING
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
         sampling = self.session.sampling
         if sampling.greedy:
-            return Verdict([], [], int(scores[0].argmax()), "plain", [])
+            return Verdict([], [], likeliest(scores), "plain", [])
         p = sampling.probabilities(scores[0])
         u = float(self.session.uniforms(FINAL, 1)[0])
         token = int(draw(p, u))

@@ -93,9 +93,12 @@ def verify_greedy(draft: Draft, scores: Tensor) -> Verdict:
     `scores` [1 + n, vocabulary]: row i predicts node i, the last row the bonus.
     """
     n = len(draft)
-    drafted = send(draft.tokens, scores.device)
-    both = torch.cat([scores.argmax(-1), drafted]).tolist()  # the synchronisation
-    best, tokens = both[: n + 1], both[n + 1 :]
+    if scores.device.type == "cpu":  # see `signals.likeliest`
+        best, tokens = scores.numpy().argmax(-1).tolist(), draft.tokens.tolist()
+    else:
+        drafted = send(draft.tokens, scores.device)
+        both = torch.cat([scores.argmax(-1), drafted]).tolist()  # the synchronisation
+        best, tokens = both[: n + 1], both[n + 1 :]
     kept = matching(best, tokens)
     origin = "plain" if n == 0 else "bonus" if kept == n else "correction"
     return Verdict(list(range(kept)), tokens, best[kept], origin, chain_status(n, kept))

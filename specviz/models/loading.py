@@ -1,4 +1,8 @@
-"""From a name, a folder, a hub id or a model in memory to a `Model`."""
+"""From a name, a folder, a file, a hub id or a model in memory to a model that runs.
+
+Importing this loads neither torch nor transformers: what reads a folder and what reads a GGUF file is loaded
+when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,10 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from huggingface_hub import model_info
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.utils import logging
-
-from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
-from specviz.models.model import Model
 from specviz.paths import folder
 
-TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
+GGUF = "gguf:"
 
 
 def bundled() -> dict[str, Path]:
@@ -36,14 +25,14 @@ def bundled() -> dict[str, Path]:
 
 
 def find(text: str) -> Path | None:
-    """The folder of a model: bundled under that name, or the user's own. None for ``hf:<id>``.
+    """The folder of a model: bundled under that name, or the user's own. None for ``hf:`` and ``gguf:``.
 
     Raises
     ------
     ModelError
         If there is none, or it holds no model that can be read.
     """
-    if text.startswith("hf:"):
+    if text.startswith(("hf:", GGUF)):
         return None
     path = bundled().get(text, Path(text).expanduser())
     _check_folder(text, path)
@@ -51,27 +40,40 @@ def find(text: str) -> Path | None:
 
 
 def load(
-    spec: str | Path | PreTrainedModel | Model,
-    device: str | torch.device | None = None,
-    dtype: str | torch.dtype | None = None,
+    spec: Any,
+    device: Any = None,
+    dtype: Any = None,
     tokenizer: Any = None,
     revision: str | None = None,
-) -> Model:
+    *,
+    threads: int | None = None,
+    gpu_layers: int | None = None,
+    context: int | None = None,
+) -> Any:
     """Load a causal language model.
 
     Parameters
     ----------
     spec : str, Path, PreTrainedModel or Model
-        A bundled name, a folder in transformers' format, ``hf:<id>``, or a model in memory (which keeps its
-        device and dtype unless they are given).
+        A bundled name, a folder in transformers' format, ``hf:<id>``, ``gguf:PATH`` for a GGUF file that
+        llama.cpp runs, or a model in memory (which keeps its device and dtype unless they are given).
     device : str, default ``cpu``
-        ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
+        ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. A GGUF file takes it as ``gpu_layers``: none of them for
+        ``cpu``, else all.
     dtype : str, default ``float32``
-        ``float32``, ``float16``, ``bfloat16``, ``float64``, or ``auto`` for that of the stored weights.
+        ``float32``, ``float16``, ``bfloat16``, ``float64``, or ``auto`` for that of the stored weights. A
+        GGUF file has its own.
     tokenizer : transformers tokenizer, folder or hub id, optional
         Default: the one beside the weights.
     revision : str, optional
         Branch, tag or commit of a hub model.
+    threads, gpu_layers, context : int, optional
+        Of a GGUF file: threads that it is computed on (default: torch's), layers on the GPU (-1: all; default
+        none), most tokens of a text (default: what the model knows, at most 4096).
+
+    Returns
+    -------
+    Model or LlamaCpp
 
     Raises
     ------
@@ -79,128 +81,28 @@ def load(
         If there is no such model, it cannot be served, or the device is absent or full. No code that comes
         with a model is ever run, and only safetensors weights are read.
     """
-    if isinstance(spec, Model):
+    if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         return spec
-    if isinstance(spec, PreTrainedModel):
-        if device is not None or dtype is not None:
-            spec = spec.to(
-                device=_device(device) if device is not None else spec.device,
-                dtype=_dtype(dtype) if dtype not in (None, "auto") else spec.dtype,
-            )
-        name = Path(getattr(spec, "name_or_path", "") or type(spec).__name__).name
-        words = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
-        return _probed(Model(spec.eval(), words, name))
-    if not isinstance(spec, (str, Path)):
-        raise ModelError(
-            f"a model is a bundled name, a folder, hf:<id> or a transformers model; got {type(spec).__name__}"
-        )
-    target = _device(device or "cpu")
-    number = _dtype(dtype or "float32")
-    text = str(spec)
-    path = find(text)
-    if path is None:
-        source, name, local = text[3:], text[3:], False
-    else:
-        source, name, local = str(path), path.resolve().name, True
-    net, words = _fetch(source, name, local, revision, number)
-    if tokenizer is not None:
-        words = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
-    try:
-        net = net.to(target)
-    except RuntimeError as error:
-        if "memory" not in str(error):
-            raise
-        size = sum(p.numel() * p.element_size() for p in net.parameters()) / 2**30
-        raise ModelError(
-            f"out of memory on {target}: {name} needs {size:.1f} GiB; load with dtype='bfloat16', "
-            "on another device, or a smaller model"
-        ) from None
-    return _probed(Model(net.eval().requires_grad_(False), words, name))
+    if isinstance(spec, str) and spec.startswith(GGUF):
+        for name, value in (("tokenizer", tokenizer), ("revision", revision), ("dtype", dtype)):
+            if value not in (None, "auto", "float32"):  # which is the default
+                raise ModelError(f"a GGUF file brings its own {name}: drop {name}={value!r}")
+        from specviz.models.llamacpp.model import LlamaCpp
 
+        if gpu_layers is None:
+            gpu_layers = 0 if device is None or str(device) == "cpu" else -1
+        return LlamaCpp(spec.removeprefix(GGUF), threads, gpu_layers, context)
+    for name, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
+        if value is not None:
+            raise ModelError(f"{name} is a GGUF file's (gguf:PATH): drop {name}={value!r}")
+    if isinstance(spec, (str, Path)):
+        path = find(str(spec))  # before the libraries are loaded, which takes seconds
+        from specviz.models.fetching import fetch
 
-@torch.no_grad()
-def _probed(model: Model) -> Model:
-    """`model`, if a small tree's scores are those of transformers alone; asked of families not tested here.
+        return fetch(str(spec), path, device or "cpu", dtype or "float32", tokenizer, revision)
+    from specviz.models.fetching import adopt
 
-    A family may take positions from slots, keep a state of its own or look both ways: this finds out.
-    """
-    if model.config.model_type in TESTED:
-        return model
-    head, tokens = [i % model.vocabulary for i in (5, 3, 7)], [i % model.vocabulary for i in (11, 2, 13)]
-    draft = Draft(np.array(tokens), np.array([-1, -1, 0]))
-    try:
-        found = model.open([head], 8).forward(draft).logits[0].cpu()
-        paths = ([], tokens[:1], tokens[1:2], [tokens[0], tokens[2]])
-        texts = [torch.tensor([head + path], device=model.device) for path in paths]
-        want = torch.stack([model.net(text, use_cache=False).logits[0, -1].float().cpu() for text in texts])
-    except Exception as error:  # whatever a foreign model raises, it cannot be served
-        said = " ".join(str(error).split())[:150]
-        raise ModelError(f"{model.name} ({model.config.model_type}) cannot be served: {said}") from None
-    bound = (1e-3 if model.dtype in (torch.float32, torch.float64) else 5e-2) * float(want.abs().max())
-    if not (found - want).abs().max() <= bound:
-        raise ModelError(
-            f"{model.name} ({model.config.model_type}) cannot be served: a token tree's scores differ from "
-            "those of its paths read alone: not a causal language model, or one with a state of its own"
-        )
-    return model
-
-
-def _fetch(
-    source: str, name: str, local: bool, revision: str | None, dtype: Any
-) -> tuple[PreTrainedModel, Any]:
-    """Weights and tokenizer: from the disk or the hub's cache, else from the network."""
-    options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
-    known = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
-    error: Exception | None = None
-    bar = logging.is_progress_bar_enabled()
-    try:
-        for only in (True,) if local else (True, False):
-            # Reading the disk needs no bar; a download does.
-            (logging.disable_progress_bar if only or not bar else logging.enable_progress_bar)()
-            try:
-                if not only:
-                    _ask(source, revision)
-                config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
-                _check_config(config, name)
-                words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
-                net = AutoModelForCausalLM.from_pretrained(
-                    source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only, **options
-                )
-                return net, words
-            except SpecvizError:
-                raise
-            except known as found:
-                error = found
-    finally:
-        if bar:
-            logging.enable_progress_bar()
-    raise ModelError(_why(source, name, local, revision, error)) from None
-
-
-def _ask(source: str, revision: str | None) -> None:
-    """Ask the hub for a model once: what does not answer would be retried for long by a download."""
-    try:
-        model_info(source, revision=revision, timeout=10)
-    except Exception as error:  # the client's own kinds of error differ between its versions
-        raise OSError(str(error)) from error
-
-
-def _why(source: str, name: str, local: bool, revision: str | None, error: Exception | None) -> str:
-    """One line for what transformers says in many."""
-    said = " ".join(str(error).split())
-    if "trust_remote_code" in said or "custom code" in said:
-        return f"{name} comes with code of its own, which is never run; use a model that transformers knows"
-    if "out of memory" in said or "allocate memory" in said:
-        return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
-    if local:
-        return f"{source} does not load as a causal language model: {said[:200]}"
-    where = f" at revision {revision}" if revision else ""
-    if isinstance(error, OSError):
-        return (
-            f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or no access); "
-            f"pass a local folder, or one of the bundled models: {', '.join(bundled()) or 'none here'}"
-        )
-    return f"hf:{source}{where} does not load as a causal language model: {said[:200]}"
+    return adopt(spec, device, dtype, tokenizer)
 
 
 def _check_folder(text: str, path: Path) -> None:
@@ -209,52 +111,14 @@ def _check_folder(text: str, path: Path) -> None:
         near = difflib.get_close_matches(text, names, 1)
         meant = f"; did you mean {near[0]}?" if near else "."
         raise ModelError(
-            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Others are a folder or hf:<id>"
+            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Others are a folder, "
+            f"gguf:PATH or "
+            "hf:<id>"
         )
     if not path.is_dir():
-        raise ModelError(f"{text} is a file; a model is a folder in transformers' format")
+        gguf = f"; for a GGUF file write {GGUF}{text}" if path.suffix == ".gguf" else ""
+        raise ModelError(f"{text} is a file; a model is a folder in transformers' format{gguf}")
     if not (path / "config.json").is_file():
         raise ModelError(f"{text} is not a model folder: it has no config.json")
     if not any(path.glob("*.safetensors")):
         raise ModelError(f"{text} has no safetensors weights (other formats can run code and are not read)")
-
-
-def _check_config(config: Any, name: str) -> None:
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{name} ({config.model_type}) cannot be served: it is not a causal language model but an "
-            "encoder-decoder"
-        )
-
-
-def _tokenizer(source: str | Path) -> Any:
-    text = str(source)
-    local = not text.startswith("hf:")
-    try:
-        return AutoTokenizer.from_pretrained(
-            text.removeprefix("hf:"), local_files_only=local, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"no tokenizer in {text}: {' '.join(str(error).split())[:200]}") from None
-
-
-def _dtype(dtype: str | torch.dtype) -> Any:
-    if isinstance(dtype, torch.dtype) or dtype == "auto":
-        return dtype
-    if dtype not in DTYPES:
-        raise ModelError(f"no dtype {dtype!r}; choose one of {', '.join(DTYPES)} or auto")
-    return DTYPES[dtype]
-
-
-def _device(device: str | torch.device) -> torch.device:
-    try:
-        target = torch.device(device)
-    except RuntimeError:
-        raise ModelError(f"no device {str(device)!r}; choose cpu, cuda, cuda:<number> or mps") from None
-    if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
-        raise ModelError(
-            f"device {device} is not there (torch sees {torch.cuda.device_count()} CUDA devices); use cpu"
-        )
-    if target.type == "mps" and not torch.backends.mps.is_available():
-        raise ModelError("device mps is not there; use cpu")
-    return target

@@ -15,7 +15,7 @@ from specviz.errors import ModelError
 from specviz.models import attention
 from specviz.models.context import Context, Store
 from specviz.models.llama import Llama, describes
-from specviz.models.text import Text
+from specviz.models.text import Text, check_vocabularies
 
 UNBOUNDED = 1 << 40
 
@@ -99,6 +99,11 @@ class Model:
         """Number format of the weights."""
         return self.net.dtype
 
+    @property
+    def backend(self) -> dict[str, Any]:
+        """What computes, for the record."""
+        return {"name": "torch", "threads": torch.get_num_threads()}
+
     # -- text -----------------------------------------------------------------------------------
 
     def encode(self, prompt: str | Sequence[Any], *, raw: bool = False) -> list[int]:
@@ -126,16 +131,7 @@ class Model:
         Heads of one family are padded to different sizes (Qwen2.5 0.5B and 7B); ids beyond the tokenizer are
         never written, so that alone is no difference.
         """
-        found = self.text.difference(other.text)
-        sizes = f"{self.name} has {self.vocabulary} ids, {other.name} has {other.vocabulary}"
-        if found is not None:
-            mine, theirs = (repr(text.name(found)) for text in (self.text, other.text))
-            raise ModelError(
-                f"{self.name} and {other.name} have different vocabularies: id {found} is {mine} in the one "
-                f"and {theirs} in the other ({sizes}); use two models with one tokenizer"
-            )
-        if self.vocabulary != other.vocabulary and None in (self.tokenizer, other.tokenizer):
-            raise ModelError(f"the vocabularies differ in size: {sizes}; use two models with one tokenizer")
+        check_vocabularies(self, other)
 
     # -- running ----------------------------------------------------------------------------------
 

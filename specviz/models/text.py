@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
-from specviz.errors import PromptError
+from specviz.errors import ModelError, PromptError
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -108,19 +108,22 @@ class Text:
         return [int(i) for i in ids]
 
     def _chat(self, messages: list[dict], model: str) -> list[int]:
+        # The template writes the begin-of-text token itself.
+        return self._ids(self._tokens(self._rendered(messages, model), False), model)
+
+    def _rendered(self, messages: list[dict], model: str) -> str:
+        """The chat as the model's template writes it, the answer's beginning last."""
         if not getattr(self.tokenizer, "chat_template", None):
             raise PromptError(f"{model} has no chat template: pass the prompt as plain text")
         for number, message in enumerate(messages):
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
                 raise PromptError(f"message {number} needs a role and a content, both text")
         try:
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # a template is a program; it raises what it likes
             raise PromptError(
                 f"{model}'s chat template refuses these messages: {str(error).splitlines()[0]}"
             ) from None
-        # The template writes the begin-of-text token itself.
-        return self._ids(self._tokens(text, False), model)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`: their pieces joined, special tokens left out, broken characters replaced."""
@@ -199,3 +202,17 @@ def _alphabet() -> dict[str, int]:
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def check_vocabularies(one: Any, other: Any) -> None:
+    """Check that token ids mean the same in two models, whatever runs them; see `Model.check_vocabulary`."""
+    found = one.text.difference(other.text)
+    sizes = f"{one.name} has {one.vocabulary} ids, {other.name} has {other.vocabulary}"
+    if found is not None:
+        mine, theirs = (repr(text.name(found)) for text in (one.text, other.text))
+        raise ModelError(
+            f"{one.name} and {other.name} have different vocabularies: id {found} is {mine} in the one "
+            f"and {theirs} in the other ({sizes}); use two models with one tokenizer"
+        )
+    if one.vocabulary != other.vocabulary and None in (one.tokenizer, other.tokenizer):
+        raise ModelError(f"the vocabularies differ in size: {sizes}; use two models with one tokenizer")

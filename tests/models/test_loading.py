@@ -95,7 +95,7 @@ def test_bundled_names(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_bad_folders(home: Path, tmp_path: Path) -> None:
     for spec, line in (
-        (tmp_path / "none", "Others are a folder or hf:<id>"),
+        (tmp_path / "none", "Others are a folder, gguf:PATH or hf:<id>"),
         (home / "config.json", "is a file"),
         (tmp_path, "has no config.json"),
     ):

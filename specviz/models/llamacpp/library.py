@@ -1,0 +1,67 @@
+"""The llama.cpp library: loaded when first needed, silent, its last complaint kept for our messages."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from specviz.errors import ModelError
+
+ERROR = 4  # GGML_LOG_LEVEL_ERROR
+CONTINUES = 5  # GGML_LOG_LEVEL_CONT
+MISSING = 'llama.cpp is not installed; a GGUF file needs it: pip install "specviz-lm[llamacpp]"'
+
+_lines: deque[str] = deque(maxlen=8)  # what the library complained of last
+_keep: list[Any] = []  # the callback must outlive the library's use of it
+
+
+@cache
+def library() -> Any:
+    """llama-cpp-python's low-level module, its backend started.
+
+    Raises
+    ------
+    ModelError
+        If it is not installed or does not load.
+    """
+    try:
+        from llama_cpp import llama_cpp as found
+    except ImportError:
+        raise ModelError(MISSING) from None
+    except (OSError, RuntimeError) as error:  # its shared library does not load
+        raise ModelError(f"llama.cpp does not load: {' '.join(str(error).split())[:200]}") from None
+    level = 0
+
+    @found.llama_log_callback
+    def heard(new: int, text: bytes, _: Any) -> None:
+        nonlocal level
+        if new != CONTINUES:
+            level = new
+        if level == ERROR:
+            _lines.append(text.decode("utf8", "replace"))
+
+    _keep.append(heard)
+    found.llama_log_set(heard, ctypes.c_void_p(0))
+    found.llama_backend_init()
+    return found
+
+
+def said() -> str:
+    """What the library complained of since it was last asked, in one line; the innermost reason first."""
+    words = " ".join("".join(_lines).split())
+    _lines.clear()
+    return words[:300]
+
+
+def versions() -> dict[str, str]:
+    """The version of the library's Python package."""
+    return {"llama-cpp-python": metadata.version("llama-cpp-python")}
+
+
+@cache
+def system() -> str:
+    """How the library was built and what it uses of this machine."""
+    return library().llama_print_system_info().decode("utf8", "replace").strip(" |")

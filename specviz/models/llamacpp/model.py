@@ -1,0 +1,274 @@
+"""A GGUF file that is ready to run: the face of `specviz.models.Model` over llama.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specviz.errors import ModelError
+from specviz.models.llamacpp.context import LlamaCppContext
+from specviz.models.llamacpp.library import library, said, system, versions
+from specviz.models.llamacpp.native import Native, rounded
+from specviz.models.llamacpp.text import GgufText, Tokenizer
+from specviz.models.text import check_vocabularies
+
+PREFIX = "gguf:"
+CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
+IDLE = 4  # contexts that wait for their next text
+WHOLE_NAMES = {"ALL_F32": "float32", "MOSTLY_F16": "float16", "MOSTLY_BF16": "bfloat16"}
+WHOLE = frozenset(WHOLE_NAMES.values())  # what is not quantized
+
+
+class Weights:
+    """The file's contents in llama.cpp's hands; freed behind the last context that uses them.
+
+    `words` reads the metadata and the vocabulary alone.
+    """
+
+    def __init__(self, path: Path, gpu_layers: int, words: bool = False) -> None:
+        lib = library()
+        given = lib.llama_model_default_params()
+        given.n_gpu_layers, given.vocab_only = gpu_layers, words
+        if not words and "AMX_INT8 = 1" in system():
+            # llama.cpp's AMX kernels for quantized matrices end the process at passes of several tokens (seen
+            # with llama-cpp-python 0.3.36, by its own generation too): plain ones are used in their place.
+            given.use_extra_bufts = Weights(path, 0, words=True).type in WHOLE
+        said()
+        self.pointer = lib.llama_model_load_from_file(str(path).encode(), given)
+        if not self.pointer:
+            raise ModelError(f"{path} does not load as a GGUF model: {said() or 'no reason given'}")
+        self._free = weakref.finalize(self, lib.llama_model_free, self.pointer)
+
+    @property
+    def type(self) -> str:
+        """The file's number format."""
+        from gguf.constants import LlamaFileType
+
+        try:
+            name = LlamaFileType(int(self.meta("general.file_type") or "")).name
+        except ValueError:
+            return "GGUF"
+        return WHOLE_NAMES.get(name, name.removeprefix("MOSTLY_"))
+
+    def meta(self, key: str) -> str | None:
+        """A value of the file's metadata, as text; its beginning, where it is long."""
+        room = ctypes.create_string_buffer(1 << 12)
+        count = library().llama_model_meta_val_str(self.pointer, key.encode(), room, len(room))
+        return room.value.decode("utf8", "replace") if count >= 0 else None
+
+
+class LlamaCpp:
+    """A causal language model in a GGUF file behind the seam's verbs.
+
+    Parameters
+    ----------
+    path : str or Path
+    threads : int, optional
+        That llama.cpp computes on. Default: as many as torch has when a context is opened.
+    gpu_layers : int, default 0
+        Layers on the GPU (Metal, CUDA), where llama-cpp-python was built for one; -1: all.
+    context : int, optional
+        Most tokens of one text. Default: the positions that the model knows, but no more than 4096: the
+        cells are allocated at once.
+    flash : bool, default False
+        Flash attention. Without it F32, F16 and Q8_0 files are computed the more alike in passes of one and
+        of many tokens.
+
+    Attributes
+    ----------
+    gives_hidden : bool
+        False: no hidden states of layers, which methods that draft from them need.
+    dtype : str
+        The file's type: ``float32``, ``float16``, ``Q8_0``, ``Q4_K_M`` ...
+    vocabulary, parameters, layers : int
+    eos : tuple of int
+        Ids that end a text.
+    max_length : int
+        Most tokens of one text.
+
+    Raises
+    ------
+    ModelError
+        If the file is missing, damaged or not served, or llama.cpp is not installed.
+    """
+
+    gives_hidden = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        threads: int | None = None,
+        gpu_layers: int = 0,
+        context: int | None = None,
+        flash: bool = False,
+    ) -> None:
+        path = Path(path).expanduser()
+        _check_file(path)
+        for name, value, low in (
+            ("threads", threads, 1),
+            ("gpu_layers", gpu_layers, -1),
+            ("context", context, 1),
+        ):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+                raise ModelError(f"{name} must be a whole number of at least {low}, got {value!r}")
+        lib = library()
+        if gpu_layers and not lib.llama_supports_gpu_offload():
+            raise ModelError(
+                "this llama.cpp was built without a GPU, so gpu_layers must be 0: install llama-cpp-python "
+                "again "
+                'with CMAKE_ARGS="-DGGML_METAL=on" or "-DGGML_CUDA=on"'
+            )
+        self.path, self.name = path, path.stem
+        self.gpu_layers, self.flash, self._threads = gpu_layers, bool(flash), threads
+        self.weights = Weights(path, gpu_layers)
+        pointer = self.weights.pointer
+        for test, what in (
+            (lib.llama_model_has_encoder, "it has an encoder"),
+            (lib.llama_model_is_recurrent, "it is recurrent: its state cannot be rewound"),
+            (lib.llama_model_is_hybrid, "it has recurrent layers: their state cannot be rewound"),
+            (lib.llama_model_is_diffusion, "it is a diffusion model"),
+        ):
+            if test(pointer):
+                raise ModelError(f"{self.name} cannot be served: {what}")
+        self.tokenizer = Tokenizer(self.weights, self.name)
+        self.vocabulary = len(self.tokenizer)
+        self.eos = self.tokenizer.eos
+        if not self.eos:
+            raise ModelError(
+                f"{self.name} cannot be served: its vocabulary names no end token, so no text would end; "
+                "convert the model again"
+            )
+        self.text = GgufText(self.tokenizer, self.vocabulary, self.eos)
+        self.parameters = int(lib.llama_model_n_params(pointer))
+        self.layers = int(lib.llama_model_n_layer(pointer))
+        self.positions = int(lib.llama_model_n_ctx_train(pointer))
+        if context is not None and context > self.positions:
+            raise ModelError(
+                f"{self.name} knows {self.positions} positions; context={context} is beyond that"
+            )
+        self.max_length = context or min(self.positions, CONTEXT)
+        self.dtype = self.weights.type
+        self.cache_type = lib.GGML_TYPE_F32 if self.dtype == "float32" else lib.GGML_TYPE_F16
+        self.versions = versions()
+        self.device = torch.device("cpu")  # where the scores arrive, whatever computes them
+        self._idle: list[Native] = []
+
+    def __repr__(self) -> str:
+        size = f"{self.parameters / 1e6:.2f} M parameters"
+        return f"<LlamaCpp {self.name}: {size}, {self.dtype}, {self.threads} threads>"
+
+    @property
+    def threads(self) -> int:
+        """Threads that a context opened now computes on."""
+        return self._threads or torch.get_num_threads()
+
+    @property
+    def backend(self) -> dict[str, Any]:
+        """What computes, for the record."""
+        return {
+            "name": "llama.cpp",
+            "system": system(),
+            "threads": self.threads,
+            "gpu_layers": self.gpu_layers,
+            "flash_attention": self.flash,
+            "type": self.dtype,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Tells the file from another of the same name: a digest of its header and of samples of its data."""
+        size = self.path.stat().st_size
+        found = hashlib.sha256(str(size).encode())
+        with open(self.path, "rb") as file:
+            found.update(file.read(1 << 20))
+            for i in range(64):
+                file.seek(size * i // 64)
+                found.update(file.read(1 << 12))
+        return found.hexdigest()[:16]
+
+    # -- text -----------------------------------------------------------------------------------
+
+    def encode(self, prompt: str | Sequence[Any], *, raw: bool = False) -> list[int]:
+        """Token ids of a text, of chat messages, or of ids (checked); see `Text.encode`."""
+        return self.text.encode(prompt, self.name, raw=raw)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, control tokens left out."""
+        return self.text.decode(ids)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for."""
+        return self.text.piece(token)
+
+    def check_vocabulary(self, other: Any) -> None:
+        """Check that token ids mean the same in both models; see `Model.check_vocabulary`."""
+        check_vocabularies(self, other)
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> LlamaCppContext:
+        """A context holding `prompts` (token ids, one list a row), not yet computed.
+
+        Parameters
+        ----------
+        prompts : list of lists of int
+        room : int
+            Most tokens that will stand behind the longest prompt at any time, draft nodes included.
+
+        Raises
+        ------
+        PromptError
+            If a prompt is empty, longer than the model's context, or holds an id that the model lacks.
+        ModelError
+            If there are too many rows, or no memory for the cells.
+        """
+        return LlamaCppContext(self, prompts, room)
+
+    def first(self, layers: int) -> Any:
+        """Refused: llama.cpp runs all layers or none."""
+        raise ModelError(
+            f"{self.name} runs on llama.cpp, which cannot stop behind layer {layers}; use another drafter"
+        )
+
+    def take(self, cells: int, sequences: int) -> Native:
+        """An empty context of at least so many cells and sequences: one that waits, or a new one."""
+        cells, sequences = max(cells, self.max_length), rounded(sequences)
+        fit = [each for each in self._idle if each.cells >= cells and each.sequences >= sequences]
+        if not fit:
+            return Native(self, cells, sequences)
+        native = min(fit, key=lambda each: (each.sequences, each.cells))
+        self._idle.remove(native)
+        native.use(self.threads)
+        return native
+
+    def give(self, native: Native) -> None:
+        """Take a context back, for the next text."""
+        if not native.alive:
+            return
+        native.clear()
+        self._idle.append(native)
+        if len(self._idle) > IDLE:
+            self._idle.pop(0).free()
+
+
+def _check_file(path: Path) -> None:
+    """Whether there is a GGUF file at all."""
+    if not path.exists():
+        raise ModelError(f"no file {path}; a GGUF model is given as gguf:PATH")
+    if path.is_dir():
+        raise ModelError(
+            f"{path} is a folder; name the .gguf file in it, or leave out 'gguf:' for a model's folder"
+        )
+    try:
+        with open(path, "rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror or error}") from None
+    if magic != b"GGUF":
+        raise ModelError(f"{path} is no GGUF file (it begins with {magic!r})")

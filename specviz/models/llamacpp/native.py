@@ -1,0 +1,186 @@
+"""One context of llama.cpp: its batch in NumPy arrays, and no call that would end the process.
+
+llama.cpp checks its arguments with assertions, which take Python down without an exception. What they check
+is checked here before, in words.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+
+from specviz.errors import ModelError
+from specviz.models.llamacpp.library import library, said
+
+SEQUENCES = 256  # LLAMA_MAX_SEQ: sequence ids are smaller
+BATCH = 2048  # most tokens of a pass
+BLOCK = 512  # of which so many are computed together
+PAGE = 256  # cells come in multiples of this, which keeps a pass longer than there are sequences
+
+
+class Native:
+    """A ``llama_context`` for one or more sequences in shared cells.
+
+    Parameters
+    ----------
+    model : LlamaCpp
+    cells : int
+        Tokens that it holds, of all sequences together.
+    sequences : int
+        Ids of sequences that it knows, counted from 0. Each pass compares all pairs of them, and the scores
+        of as many tokens are allocated from the start, so there should be no more than are needed.
+
+    Attributes
+    ----------
+    batch : int
+        Most tokens of one `decode`.
+    cells, sequences : int
+        As given, rounded up.
+
+    Raises
+    ------
+    ModelError
+        If there is no memory for it.
+    """
+
+    def __init__(self, model: Any, cells: int, sequences: int = 1) -> None:
+        lib = self.lib = library()
+        self.weights = model.weights  # they outlive their contexts
+        given = lib.llama_context_default_params()
+        given.n_ctx = -(-cells // PAGE) * PAGE
+        given.n_batch, given.n_ubatch = BATCH, BLOCK
+        given.n_seq_max = self.sequences = sequences
+        given.n_outputs_max = given.n_outputs_max_per_seq = 0
+        given.n_threads = given.n_threads_batch = model.threads
+        given.kv_unified = True
+        given.swa_full = True  # a window's cells must stay until they are rewound
+        given.offload_kqv = given.op_offload = model.gpu_layers != 0
+        given.flash_attn_type = (
+            lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if model.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
+        given.type_k = given.type_v = model.cache_type
+        given.embeddings, given.no_perf = False, True
+        said()
+        pointer = lib.llama_init_from_model(self.weights.pointer, given)
+        if not pointer:
+            raise ModelError(
+                f"no context of {cells} tokens for {model.name}: {said() or 'out of memory'}; load it with a "
+                "smaller context="
+            )
+        self.pointer = pointer
+        self.memory = lib.llama_get_memory(pointer)
+        self._free = weakref.finalize(self, lib.llama_free, pointer)
+        self.name, self.vocabulary = model.name, model.vocabulary
+        self.cells, self.batch = int(lib.llama_n_ctx(pointer)), int(lib.llama_n_batch(pointer))
+        self.tokens = np.zeros(self.batch, np.int32)
+        self.positions = np.zeros(self.batch, np.int32)
+        self.counts = np.ones(self.batch, np.int32)
+        self.lists = np.zeros(self.batch, np.uintp)  # where each token's sequence ids stand
+        self.outputs = np.zeros(self.batch, np.int8)
+        self.places = np.arange(self.cells, dtype=np.int32)
+        self.ids = np.arange(SEQUENCES, dtype=np.int32)
+        self.alone = self.ids.ctypes.data + 4 * np.arange(SEQUENCES, dtype=np.uintp)  # lists of one id each
+        self._view: tuple[int, int, np.ndarray] | None = None
+        self._batch = lib.llama_batch(
+            0,
+            self.tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            None,
+            self.positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self.counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self.lists.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+            self.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def use(self, threads: int) -> None:
+        """Compute on so many threads from now on."""
+        self.lib.llama_set_n_threads(self.pointer, threads, threads)
+
+    def decode(self, count: int) -> None:
+        """Compute the first `count` entries of the arrays.
+
+        Raises
+        ------
+        ModelError
+            If they are more than a pass takes, or llama.cpp refuses them.
+        """
+        if not 0 < count <= self.batch:
+            raise ModelError(
+                f"a pass of {count} tokens through {self.name}; one takes from 1 to {self.batch}"
+            )
+        self._batch.n_tokens = count
+        status = self.lib.llama_decode(self.pointer, self._batch)
+        if status == 1:
+            raise ModelError(
+                f"{self.name}'s cells are full ({self.cells}): open with more room, or load it with a larger "
+                "context="
+            )
+        if status:
+            raise ModelError(f"llama.cpp could not compute {count} tokens (status {status}): {said()}")
+
+    def logits(self, rows: int) -> torch.Tensor:
+        """The scores of the outputs of the last `decode` [rows, vocabulary], float32.
+
+        A copy: the record keeps rows for many cycles, and llama.cpp writes over them in the next one. NumPy
+        copies, from a view that is kept: behind a pass, its code not in a cache, torch takes thrice as long.
+        """
+        address = ctypes.addressof(self.lib.llama_get_logits(self.pointer).contents)
+        if self._view is None or self._view[:2] != (address, rows):
+            block = (ctypes.c_char * (rows * self.vocabulary * 4)).from_address(address)
+            self._view = address, rows, np.frombuffer(block, np.float32).reshape(rows, self.vocabulary)
+        return torch.from_numpy(self._view[2].copy())
+
+    def one(self, token: int, position: int) -> torch.Tensor:
+        """The scores behind one more token of sequence 0 [1, vocabulary] by the shortest way."""
+        self.tokens[0], self.positions[0] = token, position
+        self.counts[0] = self.outputs[0] = 1
+        self.lists[0] = self.alone[0]
+        self.decode(1)
+        return self.logits(1)
+
+    def remove(self, sequence: int, start: int) -> None:
+        """Forget a sequence from a position on; cells that no sequence needs are free again."""
+        self._known(sequence)
+        if not self.lib.llama_memory_seq_rm(self.memory, sequence, start, -1):
+            raise ModelError(f"{self.name} cannot forget a part of its text (it keeps a state, not a cache)")
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Let the cells of a sequence at positions start ... end belong to another one, too."""
+        self._known(source)
+        self._known(target)
+        self.lib.llama_memory_seq_cp(self.memory, source, target, start, end)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was not freed; when Python ends that may happen before the last text is closed."""
+        return self._free.alive
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.lib.llama_memory_clear(self.memory, False)
+
+    def free(self) -> None:
+        """Give the memory back; the context is of no use afterwards."""
+        self._free()
+
+    def move(self, other: Native, sequence: int) -> None:
+        """Copy a sequence's cells, as they were computed, to another context of the same model."""
+        self._known(sequence)
+        other._known(sequence)
+        size = self.lib.llama_state_seq_get_size(self.pointer, sequence)
+        room = (ctypes.c_uint8 * size)()
+        got = self.lib.llama_state_seq_get_data(self.pointer, room, size, sequence)
+        if got != size or not self.lib.llama_state_seq_set_data(other.pointer, room, size, sequence):
+            raise ModelError(f"{self.name}'s cells do not fit into {other.cells} others: {said()}")
+
+    def _known(self, sequence: int) -> None:
+        if not 0 <= sequence < self.sequences:
+            raise ModelError(f"this context knows sequences 0 to {self.sequences - 1}, not {sequence}")
+
+
+def rounded(sequences: int) -> int:
+    """So many sequences that contexts of few different sizes are made: 1, 16, 32 ... 256."""
+    return 1 if sequences <= 1 else min(SEQUENCES, max(16, 1 << (sequences - 1).bit_length()))

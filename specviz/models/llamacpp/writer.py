@@ -1,0 +1,329 @@
+"""From a model in transformers' format to a GGUF file that llama.cpp runs.
+
+The weights are llama.cpp's under other names, but for one thing: for the Llama family it turns pairs of
+neighbouring values by a position's angle where transformers turns the two halves of a head, so the rows of
+the query and key projections change places.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specviz.errors import ModelError
+
+NAMES = {"f32": "float32", "f16": "float16", "q8_0": "Q8_0", "q4_k_m": "Q4_K_M"}
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+TURNED = ("llama", "mistral")  # whose queries and keys llama.cpp turns by neighbours
+ROW = 32  # values that Q8_0 cuts together: a row must be a multiple
+# How text is cut before the merges: a tokenizer's own pattern, and llama.cpp's name for it.
+PATTERNS = {
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits +
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": name
+    for digits, name in ((r"\p{N}{1,3}", "llama-bpe"), (r"\p{N}", "qwen2"))
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Written:
+    """A GGUF file that was written.
+
+    Parameters
+    ----------
+    path : Path
+    type : str
+        As asked for.
+    tensors : dict of str to list of str
+        By number format the tensors that have it.
+    """
+
+    path: Path
+    type: str
+    tensors: dict[str, list[str]]
+
+    def __str__(self) -> str:
+        size = self.path.stat().st_size / 1e6
+        many = ", ".join(f"{len(names)} in {kind}" for kind, names in self.tensors.items())
+        return f"{self.path} ({size:.1f} MB; tensors: {many})"
+
+
+def write_gguf(model: Any, path: str | Path, type: str = "f16", force: bool = False) -> Written:
+    """Write a model as a GGUF file.
+
+    Parameters
+    ----------
+    model : Model, bundled name or folder in transformers' format
+        Of the Llama family (llama, mistral without a sliding window, qwen2, qwen3), with a byte-level BPE.
+    path : str or Path
+    type : {"f32", "f16", "q8_0", "q4_k_m"}
+        Number format of the matrices; norms stay in float32. Q8_0 needs rows that are multiples of 32, the
+        others stay in F16. Q4_K_M is made by llama.cpp's own quantizer, which wants multiples of 256 and
+        else takes a format of smaller blocks, or F16.
+    force : bool
+        Whether an existing file may be replaced.
+
+    Returns
+    -------
+    Written
+        What was written, and which tensors are in which format.
+
+    Raises
+    ------
+    ModelError
+        If the model is of another family, or a part of it has no counterpart in a GGUF file; if the file
+        exists. Nothing is left half-written.
+    """
+    if type not in NAMES:
+        raise ModelError(f"no GGUF type {type!r}; choose one of {', '.join(NAMES)}")
+    path = Path(path).expanduser()
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder; name a file")
+    if path.exists() and not force:
+        raise ModelError(f"{path} exists: choose another path, or overwrite it with force")
+    source = _Source(model)
+    parts = path.with_name(path.name + ".part"), path.with_name(path.name + ".whole.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if type == "q4_k_m":
+            _write(source, parts[1], "f32")
+            _quantize(parts[1], parts[0])
+        else:
+            _write(source, parts[0], type)
+        found = tensors(parts[0])
+        os.replace(parts[0], path)
+    except OSError as error:
+        raise ModelError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+    return Written(path, type, found)
+
+
+def tensors(path: Path) -> dict[str, list[str]]:
+    """By number format the tensors of a GGUF file that have it."""
+    from gguf import GGUFReader
+
+    found: dict[str, list[str]] = {}
+    for tensor in GGUFReader(path).tensors:
+        found.setdefault(tensor.tensor_type.name, []).append(tensor.name)
+    return found
+
+
+class _Source:
+    """What is to be written: config, weights by name, tokenizer."""
+
+    def __init__(self, model: Any) -> None:
+        if hasattr(model, "net"):
+            self.name, self.config = model.name, model.net.config
+            self._net, self._folder, self.tokenizer = model.net, None, model.tokenizer
+            generation = getattr(model.net, "generation_config", None)
+        else:
+            from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+            from specviz.models.loading import find
+
+            folder = find(str(model))
+            if folder is None:
+                raise ModelError(
+                    "write_gguf takes a folder or a loaded model: specviz.load the hf: one first"
+                )
+            self.name, self._folder, self._net = folder.resolve().name, folder, None
+            self.config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            there = (folder / "generation_config.json").is_file()
+            generation = GenerationConfig.from_pretrained(folder, local_files_only=True) if there else None
+        ends = getattr(generation, "eos_token_id", None)
+        ends = self.config.eos_token_id if ends is None else ends
+        self.eos = (
+            [] if ends is None else [int(i) for i in (ends if isinstance(ends, list | tuple) else [ends])]
+        )
+        self.tied = bool(self.config.tie_word_embeddings)
+        self._check()
+
+    def _check(self) -> None:
+        kind, config = self.config.model_type, self.config
+
+        def refuse(reason: str) -> ModelError:
+            return ModelError(f"{self.name} ({kind}) cannot be written as GGUF: {reason}")
+
+        if kind not in ARCHITECTURES:
+            raise refuse(f"of the families only {', '.join(ARCHITECTURES)} are known here")
+        rope = getattr(config, "rope_parameters", None) or {}
+        if rope.get("rope_type", "default") != "default":
+            raise refuse(
+                f"its rotary positions are scaled ({rope['rope_type']}); convert it with llama.cpp's script"
+            )
+        if rope.get("partial_rotary_factor", 1) != 1:
+            raise refuse("it turns only a part of each head")
+        if getattr(config, "sliding_window", None) and getattr(
+            config, "use_sliding_window", kind == "mistral"
+        ):
+            raise refuse("it has a sliding window")
+        if config.hidden_act != "silu":
+            raise refuse(f"its activation is {config.hidden_act}, not silu")
+        if self.tokenizer is None:
+            raise refuse("it has no tokenizer")
+        if not self.eos:
+            raise refuse("it names no end token: set eos_token_id in its generation config")
+        if len(self.eos) > 3:
+            raise refuse(f"it has {len(self.eos)} end tokens; a GGUF file names three")
+        self.vocabulary = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        self.pre = _pre_tokenizer(self.vocabulary, refuse)
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Each tensor under transformers' name, in float32."""
+        import torch
+
+        if self._net is not None:
+            for name, tensor in sorted(self._net.state_dict().items()):
+                if not (self.tied and name == "lm_head.weight"):
+                    yield name, tensor.detach().to("cpu", torch.float32).numpy()
+            return
+        from safetensors import safe_open
+
+        for file in sorted(self._folder.glob("*.safetensors")):
+            with safe_open(file, "pt") as opened:
+                for name in sorted(opened.keys()):
+                    if not (self.tied and name == "lm_head.weight"):
+                        yield name, opened.get_tensor(name).to(torch.float32).numpy()
+
+
+def _pre_tokenizer(vocabulary: dict[str, Any], refuse: Any) -> str:
+    """llama.cpp's name of how a tokenizer cuts text before the merges."""
+    model = vocabulary["model"]
+    if model["type"] != "BPE" or model.get("byte_fallback"):
+        raise refuse("its tokenizer is no byte-level BPE")
+    normalizer = (vocabulary.get("normalizer") or {}).get("type")
+    pre = vocabulary.get("pre_tokenizer") or {}
+    steps = pre.get("pretokenizers", [pre])
+    kinds = [step.get("type") for step in steps]
+    plain = kinds and kinds[-1] == "ByteLevel" and not steps[-1].get("add_prefix_space")
+    if plain and normalizer is None and steps[-1].get("use_regex", True):
+        if len(steps) == 1:
+            return "gpt-2"
+        if kinds[:-1] == ["Digits"] and steps[0].get("individual_digits"):
+            return "smollm"
+    if plain and kinds == ["Split", "ByteLevel"] and steps[0].get("behavior") == "Isolated":
+        found = PATTERNS.get((steps[0].get("pattern") or {}).get("Regex"))
+        # Qwen composes characters first (NFC), which llama.cpp leaves out: composed text is cut alike.
+        if found is not None and normalizer in (None, "NFC" if found == "qwen2" else None):
+            return found
+    parts = [normalizer, *kinds]
+    raise refuse(
+        f"llama.cpp has no name for how its tokenizer cuts text ({', '.join(map(str, filter(None, parts)))})"
+    )
+
+
+def _write(source: _Source, path: Path, type: str) -> None:
+    import gguf
+
+    config = source.config
+    architecture = ARCHITECTURES[config.model_type]
+    out = gguf.GGUFWriter(path, architecture)
+    _describe(out, source, type)
+    _words(out, source)
+    heads = config.num_attention_heads
+    groups = {"q_proj": heads, "k_proj": getattr(config, "num_key_value_heads", None) or heads}
+    kind = next(each for each in gguf.MODEL_ARCH if gguf.MODEL_ARCH_NAMES[each] == architecture)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    for name, data in source.weights():
+        new = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if new is None:
+            raise ModelError(f"{source.name} cannot be written as GGUF: its tensor {name} has no name there")
+        module = name.split(".")[-2]
+        if module in groups and config.model_type in TURNED:
+            data = turned(data, groups[module])
+        if data.ndim == 1 or type == "f32":
+            out.add_tensor(new, np.ascontiguousarray(data))
+        elif type == "q8_0" and data.shape[-1] % ROW == 0:
+            eight = gguf.GGMLQuantizationType.Q8_0
+            out.add_tensor(new, gguf.quants.quantize(np.ascontiguousarray(data), eight), raw_dtype=eight)
+        else:
+            out.add_tensor(new, np.ascontiguousarray(data, dtype=np.float16))
+    try:
+        out.write_header_to_file()
+        out.write_kv_data_to_file()
+        out.write_tensors_to_file()
+    finally:
+        out.close()
+
+
+def turned(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Rows (or a bias) of a projection to `heads` heads, from halves to neighbours: 0, d/2, 1, d/2 + 1 ..."""
+    return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _describe(out: Any, source: _Source, type: str) -> None:
+    """The shape, as llama.cpp names it."""
+    import gguf
+
+    config = source.config
+    files = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}
+    out.add_name(source.name)
+    out.add_file_type(gguf.LlamaFileType[files[type]])
+    out.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    out.add_context_length(config.max_position_embeddings)
+    out.add_embedding_length(config.hidden_size)
+    out.add_block_count(config.num_hidden_layers)
+    out.add_feed_forward_length(config.intermediate_size)
+    out.add_head_count(config.num_attention_heads)
+    out.add_head_count_kv(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    out.add_key_length(size)
+    out.add_value_length(size)
+    out.add_rope_dimension_count(size)
+    rope = getattr(config, "rope_parameters", None) or {}
+    out.add_rope_freq_base(rope.get("rope_theta", 10000.0))
+    out.add_layer_norm_rms_eps(config.rms_norm_eps)
+    out.add_vocab_size(config.vocab_size)
+
+
+def _words(out: Any, source: _Source) -> None:
+    """The tokenizer: pieces, merges, what each special token is for, the chat template."""
+    from gguf import TokenType
+
+    words, size = source.tokenizer, source.config.vocab_size
+    pieces = {i: piece for piece, i in source.vocabulary["model"]["vocab"].items()}
+    kinds = dict.fromkeys(pieces, TokenType.NORMAL)
+    for added in source.vocabulary["added_tokens"]:
+        pieces[added["id"]] = added["content"]
+        kinds[added["id"]] = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
+    if max(pieces) >= size:
+        raise ModelError(f"{source.name} cannot be written as GGUF: its tokenizer has more ids than its head")
+    # A head may be padded: its last ids are never written.
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre(source.pre)
+    out.add_token_list([pieces.get(i, f"[PAD{i}]") for i in range(size)])
+    out.add_token_types([kinds.get(i, TokenType.UNUSED) for i in range(size)])
+    merges = source.vocabulary["model"]["merges"]
+    out.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+    for add, token in zip((out.add_eos_token_id, out.add_eot_token_id, out.add_eom_token_id), source.eos):
+        add(token)
+    if words.bos_token_id is not None:
+        out.add_bos_token_id(words.bos_token_id)
+    if words.pad_token_id is not None:
+        out.add_pad_token_id(words.pad_token_id)
+    out.add_add_bos_token(words("a")["input_ids"][:1] == [words.bos_token_id])
+    if words.chat_template:
+        out.add_chat_template(words.chat_template)
+
+
+def _quantize(source: Path, target: Path) -> None:
+    """Q4_K_M by llama.cpp's own quantizer."""
+    import ctypes
+
+    from specviz.models.llamacpp.library import library, said
+
+    lib = library()
+    given = lib.llama_model_quantize_default_params()
+    given.ftype = lib.LLAMA_FTYPE_MOSTLY_Q4_K_M
+    given.nthread = 1
+    said()
+    if lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(given)):
+        raise ModelError(f"llama.cpp could not quantize the model: {said() or 'no reason given'}")

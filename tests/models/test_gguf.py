@@ -1,0 +1,219 @@
+"""The GGUF writer against transformers: the same scores, the same tokens, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+pytest.importorskip("gguf", reason="gguf is not installed")
+
+from gguf_files import ODD, random_model, scores, served, strings, tokenizer
+from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from specviz.draft import Draft
+from specviz.errors import ModelError
+from specviz.models.llamacpp import write_gguf
+from specviz.models.llamacpp.writer import tensors, turned
+from specviz.models.loading import bundled, load
+from specviz.models.model import Model
+
+YARN = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
+TEXT = [0, 2, 300, 41, 17, 999, 2048, 3071, 5, 77, 1234, 600]
+# Of the largest difference, where the scores' standard deviation is 1.9; the mean one is far below.
+TOLERANCE = {"f32": 1e-4, "f16": 1e-2, "q8_0": 0.3, "q4_k_m": 3.0}
+
+
+def all_scores(model, ids: list[int]) -> np.ndarray:
+    """llama.cpp's scores behind every token but the first, by one pass."""
+    context = model.open([ids[:1]], len(ids))
+    found = context.forward(Draft.chain(np.array(ids[1:]))).logits[0].numpy()
+    context.close()
+    return found
+
+
+@pytest.mark.parametrize("type", TOLERANCE)
+def test_scores_are_those_of_transformers(type: str) -> None:
+    found, want = all_scores(served(type), TEXT), scores(random_model(), TEXT)
+    assert np.abs(found - want).max() < TOLERANCE[type]
+    assert np.abs(found - want).mean() < TOLERANCE[type] / 5
+    assert want.std() > 1.5  # else any tolerance would do
+    assert (
+        served(type).dtype == {"f32": "float32", "f16": "float16", "q8_0": "Q8_0", "q4_k_m": "Q4_K_M"}[type]
+    )
+
+
+def test_bundled_models_have_rows_that_stay_whole(tmp_path: Path) -> None:
+    made = write_gguf("town", tmp_path / "town.gguf", "q8_0")
+    assert set(made.tensors["Q8_0"]) == {f"blk.{i}.ffn_down.weight" for i in range(8)}  # rows of 384, not 144
+    assert "token_embd.weight" in made.tensors["F16"] and "49 in F16" in str(made)
+    model, town = load(f"gguf:{made.path}", threads=1), load("town")
+    assert np.abs(all_scores(model, TEXT) - scores(town, TEXT)).max() < 0.3
+    assert (model.eos, model.max_length, model.vocabulary) == (town.eos, town.max_length, town.vocabulary)
+    assert model.parameters == town.parameters and model.layers == town.layers
+    model.check_vocabulary(town)
+    town.check_vocabulary(model)
+
+
+@pytest.mark.parametrize("config", [
+    LlamaConfig(attention_bias=True, mlp_bias=False, head_dim=24),
+    LlamaConfig(num_key_value_heads=4, rope_parameters={"rope_type": "default", "rope_theta": 500000.0}),
+    MistralConfig(sliding_window=None, head_dim=32),
+    Qwen2Config(),
+    Qwen3Config(head_dim=32),
+], ids=lambda config: config.model_type)  # fmt: skip
+@pytest.mark.parametrize("tied", [True, False])
+def test_families(config: object, tied: bool, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    for name, value in {
+        "vocab_size": 3080, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 128, "tie_word_embeddings": tied,
+        "eos_token_id": 4,
+        "bos_token_id": 0, "pad_token_id": 6,
+    }.items():  # fmt: skip
+        setattr(config, name, value)
+    if config.num_key_value_heads not in (2, 4):
+        config.num_key_value_heads = 2
+    if hasattr(config, "layer_types"):
+        config.layer_types = ["full_attention"] * 2
+    torch.manual_seed(1)
+    net = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)  # biases and norms too
+    model = Model(net, tokenizer(), config.model_type)
+    write_gguf(model, tmp_path / "x.gguf", "f32")
+    found = load(f"gguf:{tmp_path / 'x.gguf'}", threads=1)
+    assert found.vocabulary == 3080 and found.piece(3079) == b""
+    want = scores(model, TEXT)
+    assert np.abs(all_scores(found, TEXT) - want).max() < 3e-4 * np.abs(want).max()
+
+
+def test_a_folder_and_a_model_give_the_same_file(tmp_path: Path) -> None:
+    write_gguf("town-draft", tmp_path / "a.gguf")
+    write_gguf(load("town-draft"), tmp_path / "b.gguf")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+def test_turned() -> None:
+    assert turned(np.arange(8)[:, None], 2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert turned(np.arange(6), 1).tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_tokenization_is_that_of_transformers() -> None:
+    words, model = tokenizer(), served()
+    texts = strings(290)
+    assert len(texts) >= 2000
+    for text in texts:
+        assert model.text._tokens(text, False) == words(text, add_special_tokens=False)["input_ids"], text
+        assert model.decode(model.encode(text, raw=True)) == text
+    for text in ODD:
+        plain = words(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert model.text._tokens(text, False) == plain, text
+        assert b"".join(map(model.piece, plain)) == text.encode(), text
+
+
+def test_pieces_are_those_of_transformers() -> None:
+    town = load("town")
+    assert [served().piece(i) for i in range(3072)] == [town.piece(i) for i in range(3072)]
+    assert served().text.special == set(range(16))  # every control token, named in the config or not
+
+
+@pytest.mark.parametrize(
+    ("kind", "digits"), [("gpt-2", False), ("smollm", True), ("llama-bpe", False), ("qwen2", True)]
+)
+def test_pre_tokenizers(kind: str, digits: bool, tmp_path: Path) -> None:
+    """Each way of cutting text that the writer knows, on text where they differ."""
+    from tokenizers import Regex, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from specviz.models.llamacpp.writer import PATTERNS
+
+    raw = type(tokenizer().backend_tokenizer).from_str(tokenizer().backend_tokenizer.to_str())
+    pattern = {name: text for text, name in PATTERNS.items()}.get(kind)
+    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
+    if pattern:
+        raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), last])
+    elif digits:
+        raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), last])
+    else:
+        raw.pre_tokenizer = last
+    words = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="<|end|>")
+    model = Model(random_model().net, words, kind)
+    write_gguf(model, tmp_path / "x.gguf")
+    found = load(f"gguf:{tmp_path / 'x.gguf'}")
+    for text in [*ODD, *strings(20), "12345 2024-05-24 x1y22z333 \r\n\r\n a\r\n  b", "I'LL THEY'RE"]:
+        want = words(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert found.text._tokens(text, False) == want, text
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "x.gguf"
+    for what, type, line in (
+        ("town", "q3", "no GGUF type 'q3'; choose one of f32, f16, q8_0, q4_k_m"),
+        ("hf:somebody/model", "f16", "takes a folder or a loaded model"),
+        (str(tmp_path / "none"), "f16", "no model"),
+    ):
+        with pytest.raises(ModelError, match=line):
+            write_gguf(what, out, type)
+    with pytest.raises(ModelError, match="is a folder"):
+        write_gguf("town-draft", tmp_path)
+    out.write_text("mine")
+    with pytest.raises(ModelError, match="exists: choose another path"):
+        write_gguf("town-draft", out)
+    assert out.read_text() == "mine"
+    write_gguf("town-draft", out, force=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.gguf"]
+
+
+@pytest.mark.parametrize(("change", "line"), [
+    ({"config.json": {"rope_parameters": YARN}}, "positions are scaled"),
+    ({"config.json": {"hidden_act": "gelu"}}, "activation is gelu"),
+    ({"config.json": {"model_type": "gemma", "architectures": ["GemmaForCausalLM"]}}, "of the families only"),
+    ({"generation_config.json": {"eos_token_id": [1, 2, 3, 4]}}, "4 end tokens"),
+    ({"tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "no name for .* cuts text .Whitespace"),
+    ({"tokenizer.json": {"normalizer": {"type": "NFKC"}}}, r"cuts text .NFKC"),
+])  # fmt: skip
+def test_what_has_no_counterpart(change: dict, line: str, tmp_path: Path) -> None:
+    home = tmp_path / "m"
+    shutil.copytree(bundled()["town-draft"], home)
+    for name, values in change.items():
+        known = json.loads((home / name).read_text())
+        (home / name).write_text(json.dumps(known | values))
+    with pytest.raises(ModelError, match=line):
+        write_gguf(home, tmp_path / "x.gguf")
+    assert not list(tmp_path.glob("*.gguf*"))
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gguf
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", full)
+    with pytest.raises(ModelError, match=r"cannot write .*: No space left on device"):
+        write_gguf("town-draft", tmp_path / "x.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_command(tmp_path: Path) -> None:
+    out = tmp_path / "d.gguf"
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, "-m", "specviz", *words], capture_output=True, text=True)
+
+    done = run("models", "gguf", "town-draft", "--out", str(out), "--type", "q8_0")
+    assert done.returncode == 0, done.stderr
+    assert "in Q8_0" in done.stdout and f"gguf:{out}" in done.stdout
+    assert set(tensors(out)) == {"F32", "Q8_0"}
+    again = run("models", "gguf", "town-draft", "--out", str(out))
+    assert again.returncode == 2 and "exists" in again.stderr
