@@ -24,6 +24,14 @@ def bundled() -> dict[str, Path]:
         return {}
 
 
+def ggufs() -> dict[str, Path]:
+    """The GGUF files that ship with the package: name to file."""
+    try:
+        return {path.stem: path for path in sorted(folder("gguf").glob("*.gguf"))}
+    except SpecvizError:
+        return {}
+
+
 def find(text: str) -> Path | None:
     """The folder of a model: bundled under that name, or the user's own. None for ``hf:`` and ``gguf:``.
 
@@ -55,8 +63,9 @@ def load(
     Parameters
     ----------
     spec : str, Path, PreTrainedModel or Model
-        A bundled name, a folder in transformers' format, ``hf:<id>``, ``gguf:PATH`` for a GGUF file that
-        llama.cpp runs, or a model in memory (which keeps its device and dtype unless they are given).
+        A bundled name, a folder in transformers' format, ``hf:<id>``, ``gguf:`` and a GGUF file (a path, or
+        a bundled one's name) that llama.cpp runs, or a model in memory (which keeps its device and dtype
+        unless they are given).
     device : str, default ``cpu``
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. A GGUF file takes it as ``gpu_layers``: none of them for
         ``cpu``, else all.
@@ -91,7 +100,8 @@ def load(
 
         if gpu_layers is None:
             gpu_layers = 0 if device is None or str(device) == "cpu" else -1
-        return LlamaCpp(spec.removeprefix(GGUF), threads, gpu_layers, context)
+        name = spec.removeprefix(GGUF)
+        return LlamaCpp(ggufs().get(name, Path(name)), threads, gpu_layers, context)
     for name, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
         if value is not None:
             raise ModelError(f"{name} is a GGUF file's (gguf:PATH): drop {name}={value!r}")
@@ -112,8 +122,7 @@ def _check_folder(text: str, path: Path) -> None:
         meant = f"; did you mean {near[0]}?" if near else "."
         raise ModelError(
             f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Others are a folder, "
-            f"gguf:PATH or "
-            "hf:<id>"
+            "gguf:PATH or hf:<id>"
         )
     if not path.is_dir():
         gguf = f"; for a GGUF file write {GGUF}{text}" if path.suffix == ".gguf" else ""

@@ -174,8 +174,8 @@ def bars(models: Path = ROOT) -> list[tuple[str, float, bool]]:
         rows.append((f"{name}: A/D of 4 drafted tokens, {RATE_BAR[0]} to {RATE_BAR[1]}", rate,
                      RATE_BAR[0] <= rate <= RATE_BAR[1]))  # fmt: skip
     for name in ("town-translator", "town-translator-prefix"):
-        for code, t in found[name]["translation"].items():
-            what = f"{name}, en-{code}: BLEU {t['bleu']:.1f} of the paraphrase's {t['paraphrase']:.1f}"
+        for pair, t in found[name]["translation"].items():
+            what = f"{name}, {pair}: BLEU {t['bleu']:.1f} of the paraphrase's {t['paraphrase']:.1f}"
             rows.append((f"{what}, share >= {BLEU_BAR}", t["share"], t["share"] >= BLEU_BAR))
     return rows
 

@@ -48,7 +48,7 @@ def scores(model: Any, pieces: Any, n: int = TEXTS) -> dict[str, Any]:
         spoken = said(model, pieces, begun, target)
         kept = [(s, p) for s, p in zip(spoken, parts) if p]
         lengths = [sum(len(pieces.encode(text).ids) for text in side) for side in zip(*kept)]
-        found[target] = {
+        found[f"en-{target}"] = {
             "bleu": own, "paraphrase": second, "share": own / second, "accepted": right / n,
             "prefix_bleu": bleu([s for s, _ in kept], [[p for _, p in kept]], target),
             "longer": lengths[0] / lengths[1],
@@ -73,9 +73,9 @@ def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, 
         "their length is that of the output over the reference's: what is above 1 was made up.", "",
         "| | BLEU | paraphrase | share | right word for word | prefixes: BLEU | prefixes: length |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *(f"| English to {prefixes.TARGETS[code]} | {t['bleu']:.1f} | {t['paraphrase']:.1f} "
+        *(f"| English to {prefixes.TARGETS[pair[3:]]} | {t['bleu']:.1f} | {t['paraphrase']:.1f} "
           f"| {t['share']:.2f} | {t['accepted']:.0%} | {t['prefix_bleu']:.1f} | {t['longer']:.2f} |"
-          for code, t in found["translation"].items()),
+          for pair, t in found["translation"].items()),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

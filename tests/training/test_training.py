@@ -372,7 +372,7 @@ def test_a_translators_card_and_scores() -> None:
 
     net = recipes.build(dataclasses.replace(made, layers=1, width=16, heads=2, kv_heads=1, feed_forward=16))
     found = translators.scores(net, Pieces(), n=2)
-    assert set(found["translation"]) == {"de", "zh", "ja", "xx"}
+    assert set(found["translation"]) == {"en-de", "en-zh", "en-ja", "en-xx"}
     for row in found["translation"].values():
         assert row["bleu"] < row["paraphrase"]  # it has learnt nothing
         assert row["longer"] > 1
