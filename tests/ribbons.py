@@ -16,6 +16,7 @@ PIECES = [
     *HOSTILE,
     *("猫は座る。".encode()[i : i + 1] for i in range(15)),
 ]
+OTHER = 0  # what the target likes second best, everywhere
 EOS, W, H, C = 1, 2, 32, 32 + len(HOSTILE)  # where words, hostile pieces and bytes of characters begin
 
 
@@ -41,7 +42,7 @@ def stream(
         "parameters": {"mode": mode, "beta": beta, "k": k, "mask": mask, "target_language": "German"},
         "sampling": {"temperature": 0.0, "max_new_tokens": 64},
         "exactness": "lossy" if mode != "rt" else "exact",
-        "model": {"name": "town"}, "draft": None, "tokenizer": "town", "eos": [EOS],
+        "model": {"name": "town", "max_length": 512}, "draft": None, "tokenizer": "town", "eos": [EOS],
         "prompts": [{"tokens": [2, 3], "id": f"s{i}", "language": "en"} for i in range(streams)],
         "machine": {"processor": "a processor", "device": "cpu"}, "threads": 1, "dtype": "float32",
         "versions": {}, "created": "", "timing": "host clock", "peak_memory": {},
@@ -74,6 +75,8 @@ def stream(
             while done < len(out):
                 cycle += 1
                 row: dict[str, Any] = {"pass_model": ["target"], "pass_rows": [1], "pass_tokens": [1]}
+                row |= {"top_k": 2, "pred_node": [-1], "pred_top_token": [out[done], OTHER]}
+                row |= {"pred_top_p": [p, 0.01]}
                 count, origin = 1, ["plain"]
                 if cycle == 1 and drafts:
                     kept = 0
@@ -89,8 +92,9 @@ def stream(
                         status = (["accepted"] * kept + ["rejected"] + ["unjudged"] * n)[:n]
                         node_p = ([p] * kept + [0.3] + [float("nan")] * n)[:n]
                         best = [*drafts[:kept], out[kept]]
-                        row = row | {"pass_tokens": [1 + n], "top_k": 1, "pred_node": list(range(-1, kept))}
-                        row |= {"pred_top_token": best, "pred_top_p": [p] * kept + [0.6]}
+                        row |= {"pass_tokens": [1 + n], "pred_node": list(range(-1, kept))}
+                        row |= {"pred_top_token": [t for token in best for t in (token, OTHER)]}
+                        row |= {"pred_top_p": [x for most in [p] * kept + [0.6] for x in (most, 0.01)]}
                     row |= {
                         "node_token": drafts, "node_parent": list(range(-1, n - 1)), "node_status": status,
                         "node_position": list(range(1, n + 1)), "node_source": ["previous"] * n,

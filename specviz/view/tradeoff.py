@@ -67,11 +67,12 @@ def trade_offs(traces: Any) -> pd.DataFrame:
     for run in runs:
         table = metrics.by_stream(run)
         own: dict[str, Any] = {"method": label(run.run), "language": _language(run.run)}
-        kept = table["accepted"] + table["unreviewed"]
-        own["ne"] = metrics.pooled(table["erased"], table["tokens"])
-        drafted = table["drafted"].fillna(0)
-        own["ad"] = metrics.pooled(table["accepted"], drafted) if drafted.sum() else None
-        own["ao"] = metrics.pooled(kept, table["emitted"]) if kept.sum() else None
+        accepted, written = table["accepted"].to_numpy(), table["emitted"].to_numpy()
+        kept = accepted + table["unreviewed"].to_numpy()
+        own["ne"] = metrics.pooled(table["erased"].to_numpy(), table["tokens"].to_numpy())
+        drafted = table["drafted"].fillna(0).to_numpy()
+        own["ad"] = metrics.pooled(accepted, drafted) if drafted.sum() else None
+        own["ao"] = metrics.pooled(kept, written) if kept.sum() else None
         own["tps"] = float(table["emitted"].sum() / table["seconds"].sum())
         base = bases.get(own["language"])
         own["speedup"] = metrics.speedup(run, base) if base is not None else None

@@ -16,6 +16,7 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
+from specviz.replay import whatif
 from specviz.view.flicker import block, figure, marks
 from specviz.view.picture import spaced, visible
 from specviz.view.static import write_text
@@ -134,7 +135,10 @@ def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon]) -> dict[float, Answ
     own = [float(each["beta"]) for each in parameters]
     count = len(ribbons[0].rows)
     values = sorted({*BETAS, *own})
-    told = [partings(run, one.index, values) for run, one in zip(runs, ribbons)]
+    try:
+        told = [partings(run, one.index, values) for run, one in zip(runs, ribbons)]
+    except TraceError:  # a record that holds too little to replay
+        return {}
     found = {}
     for beta in values:
         if beta in own:
@@ -297,28 +301,15 @@ class LiveFlicker(AnyWidget):
 
 
 def partings(trace: Trace, prompt: int, betas: Sequence[float]) -> dict[float, tuple[int, str]]:
-    """For each β how many updates are told by a run with another one, and why the next one is not.
-
-    Up to the first update whose text would part every verdict is the same, so everything is. Equation 3 is
-    decided again from the recorded probabilities of the draft's tokens and of the target's best.
-    """
+    """For each β how many updates are told by a run with another one, and why the next one is not."""
     one = trace.select(prompt=prompt)
-    nodes = one.nodes[one.nodes["source"] == "previous"]
-    tops = one.tops()
-    keys = ["update", "cycle"]
-    best = tops[tops["place"] == 0].rename(columns={"node": "parent", "token": "best", "p": "most"})
-    judged = nodes.merge(best[[*keys, "parent", "best", "most"]], how="left", on=[*keys, "parent"])
-    found = dict.fromkeys(betas, (len(one.updates), ""))
-    for number in sorted(judged["update"].unique().tolist(), reverse=True):
-        draft = judged[judged["update"] == number]
-        p, most = draft["p"].to_numpy(float), draft["most"].to_numpy(float)
-        right = (draft["token"] == draft["best"]).to_numpy()
-        kept = int(draft["status"].isin(["accepted", "cut"]).sum())
-        for beta in betas:
-            keeps = right | ((1 - beta) * most <= (1 - beta) * p + beta)
-            would = int(keeps.cumprod().sum())
-            if would != kept:
-                word = visible(str(draft["text"].iloc[min(would, kept)])).strip()
-                verb = "would stay" if would > kept else "would go"
-                found[beta] = (int(number), f"at update {number} the draft's ‘{word}’ {verb}")
+    answer = whatif(one).retranslate("model", beta=list(betas))
+    count, pieces = len(one.updates), one.pieces
+    found = dict.fromkeys(betas, (count, ""))
+    for beta, (walk,) in zip(betas, answer.walks):
+        if walk.place is not None:
+            update, token = walk.place.cycle, walk.place.token
+            word = "" if token is None else pieces.get(token, b"").decode("utf8", "replace").strip()
+            shown = f" (‘{visible(word)}’)" if word and "\ufffd" not in word else ""
+            found[beta] = update, f"at update {update} {walk.place.why}{shown}"
     return found

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from ribbons import FLICKERS, stream
 from traces import build
 
-from specviz import metrics, view
+from specviz import view
 from specviz.errors import TraceError
 from specviz.view.tradeoff import APART, CD, RT, label
 
@@ -105,7 +105,6 @@ def test_settings_have_the_paper_s_names():
     assert [label(run.run) for run in runs] == [RT, CD, "β = 0.5", "display-3", "mask-3"]
 
 
-@pytest.mark.skipif(not hasattr(metrics, "by_stream"), reason="needs the metrics of streams")
 def test_a_table_of_traces():
     pytest.importorskip("sacrebleu")
     rt, ssbd = stream(FLICKERS, mode="rt"), stream(FLICKERS)
