@@ -70,7 +70,9 @@ def test_the_page_holds_every_run_and_no_address(tmp_path):
 def test_the_front_end_is_small_and_plain():
     folder = Path(sv.__file__).parent / "widgets"
     files = [*folder.glob("*.js"), *folder.glob("*.css")]
-    assert sum(len(assets.text(f.name).encode()) for f in files) < 150_000, "what is sent of them"
+    assert assets.first_size() < 150_000
+    assert all(assets.sent_size(name) < 40_000 for name in assets.LATER)
+    assert {*assets.LATER, "player", "race", "explore"} <= {f.stem for f in files}
     words = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "@import", "url(h")
     for file in files:
         text = file.read_text(encoding="utf8")
