@@ -11,7 +11,10 @@ from tiny import llama
 import specviz
 from specviz import methods
 from specviz.loop import clock
+from specviz.loop.updates import decode_stream
 from specviz.models import Model
+from specviz.sampling import Sampling
+from specviz.streams import Stream, Update
 
 PROMPTS = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 3]]
 
@@ -33,7 +36,7 @@ def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_events")
 @pytest.mark.parametrize("plain", [None, True], ids=["own pass", "transformers"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", methods.names(streams=False))
 def test_a_run_on_a_device(name: str, temperature: float, plain: bool | None) -> None:
     def run(nets: list[torch.nn.Module]) -> specviz.Trace:
         target, draft = (Model(net, name=str(i), plain=plain) for i, net in enumerate(nets))
@@ -51,6 +54,30 @@ def test_a_run_on_a_device(name: str, temperature: float, plain: bool | None) ->
     assert found.outputs["token"].tolist() == want.outputs["token"].tolist()
     assert found.nodes["status"].tolist() == want.nodes["status"].tolist()
     np.testing.assert_allclose(found.nodes["p"], want.nodes["p"], atol=1e-4)
+
+
+@pytest.mark.usefixtures("no_events")
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(
+    "values", [{"mode": "rt"}, {"beta": 0.2}, {"beta": 0.9, "k": 2}, {"mode": "cd"}], ids=str
+)
+def test_a_stream_on_a_device(values: dict[str, object], temperature: float) -> None:
+    sources = [PROMPTS[0][:4], PROMPTS[0], PROMPTS[0][:6], PROMPTS[0][:6], PROMPTS[1]]
+
+    def run(net: torch.nn.Module) -> list[int]:
+        model = Model(net)
+        stream = Stream([Update(" ".join(map(str, source))) for source in sources])
+        method = methods.make("retranslate", **values)
+        cycles = decode_stream(
+            model, stream, method, sampling=Sampling(temperature), max_new_tokens=9,
+            template=lambda text: [2, *map(int, text.split()), 3],
+        )  # fmt: skip
+        return [token for cycle in cycles for token in cycle.tokens]
+
+    want = run(pair()[0].net)
+    away = move(pair()[0].net)
+    with Elsewhere():
+        assert run(away) == want
 
 
 def test_what_a_device_refuses_is_refused() -> None:

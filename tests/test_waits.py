@@ -10,8 +10,10 @@ from tiny import llama
 
 from specviz import methods
 from specviz.loop.cycle import decode
+from specviz.loop.updates import decode_stream
 from specviz.models import Model
 from specviz.sampling import Sampling
+from specviz.streams import Stream, Update
 
 GREEDY, WARM = Sampling(), Sampling(temperature=0.9, top_p=0.95)
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
@@ -52,6 +54,32 @@ def test_the_host_waits_once_a_cycle(name: str, given: dict[str, float], samplin
         looks = sum(name == "draft" for cycle in cycles for name, *_ in cycle.passes)
     assert drafted or name == "autoregressive"
     assert waits.reads.total() == len(cycles) + looks
+    assert not waits.sends
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("given", [{"mode": "rt"}, {"beta": 0.2}, {"mode": "cd"}])
+def test_an_update_costs_no_wait_of_its_own(given: dict[str, object], sampling: Sampling) -> None:
+    net = move(llama(eos=()).net)
+    stream = Stream([Update("x" * n) for n in (3, 9, 30, 30, 5)])
+    method = methods.find("retranslate")(**given)
+    with Elsewhere():
+        target = Model(net)
+        with Waits("cuda") as waits, torch.inference_mode():
+            cycles = list(
+                decode_stream(
+                    target,
+                    stream,
+                    method,
+                    template=lambda text: [2] * len(text),
+                    sampling=sampling,
+                    max_new_tokens=12,
+                )
+            )
+    judged = [c for c in cycles if c.verdict is not None and c.scores is not None]
+    carried = sum(c.scores is None for c in cycles if c.verdict is not None)  # cd: known without a pass
+    assert carried == (4 if given.get("mode") == "cd" else 0)
+    assert waits.reads.total() == len(judged) + carried
     assert not waits.sends
 
 

@@ -8,7 +8,6 @@ from importlib.resources import files
 
 from specviz.view.flicker import styles
 
-
 LATER = ("flicker", "live")  # views that came after the player, the race and the explorer
 
 
