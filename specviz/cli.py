@@ -551,7 +551,7 @@ def models(context: typer.Context) -> None:
     from rich.text import Text
 
     from specviz.bench.report import Column, print_table
-    from specviz.models.loading import ggufs
+    from specviz.models.zoo import ggufs
 
     console = _console()
     rows = [[name, f"{_weights(path) / 1e6:.2f} M", _card(path)] for name, path in _bundled().items()]

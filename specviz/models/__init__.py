@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specviz.models.context import Context, Pass
-    from specviz.models.loading import bundled, load
+    from specviz.models.loading import load
     from specviz.models.model import Model
+    from specviz.models.zoo import bundled
 
 __all__ = ["Context", "Model", "Pass", "bundled", "load"]
 
-_HOMES = {"Context": "context", "Pass": "context", "Model": "model", "bundled": "loading", "load": "loading"}
+_HOMES = {"Context": "context", "Pass": "context", "Model": "model", "bundled": "zoo", "load": "loading"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,8 @@ from transformers.utils import logging
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
-from specviz.models.loading import bundled
 from specviz.models.model import Model
+from specviz.models.zoo import bundled
 
 TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
 DTYPES = {

@@ -10,26 +10,10 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from specviz.errors import ModelError, SpecvizError
-from specviz.paths import folder
+from specviz.errors import ModelError
+from specviz.models.zoo import bundled, ggufs
 
 GGUF = "gguf:"
-
-
-def bundled() -> dict[str, Path]:
-    """The models that ship with the package: name to folder."""
-    try:
-        return {path.parent.name: path.parent for path in sorted(folder("models").glob("*/config.json"))}
-    except SpecvizError:
-        return {}
-
-
-def ggufs() -> dict[str, Path]:
-    """The GGUF files that ship with the package: name to file."""
-    try:
-        return {path.stem: path for path in sorted(folder("gguf").glob("*.gguf"))}
-    except SpecvizError:
-        return {}
 
 
 def find(text: str) -> Path | None:

@@ -12,8 +12,9 @@ import torch
 from transformers import AutoTokenizer
 
 from specviz.models.llamacpp import write_gguf
-from specviz.models.loading import bundled, load
+from specviz.models.loading import load
 from specviz.models.model import Model
+from specviz.models.zoo import bundled
 from specviz.training.recipes import Recipe, build
 
 torch.set_num_threads(1)

@@ -23,8 +23,9 @@ from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models.llamacpp import write_gguf
 from specviz.models.llamacpp.writer import tensors, turned
-from specviz.models.loading import bundled, ggufs, load
+from specviz.models.loading import load
 from specviz.models.model import Model
+from specviz.models.zoo import bundled, ggufs
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
 TEXT = [0, 2, 300, 41, 17, 999, 2048, 3071, 5, 77, 1234, 600]
