@@ -35,6 +35,8 @@ class Difference:
         committed prefix, in float64.
     distance : float or None
         Largest difference between the row that the method read there and the float64 row.
+    update : int or None
+        Of a stream, which update; `prompt` is then the stream's index.
     """
 
     prompt: int
@@ -49,9 +51,12 @@ class Difference:
     gap_alone: float | None = None
     gap_double: float | None = None
     distance: float | None = None
+    update: int | None = None
 
     def __str__(self) -> str:
-        place = f"prompt {self.prompt}" + (f", token {self.position}" if self.position >= 0 else "")
+        stream = f"stream {self.prompt}, update {self.update}"
+        place = f"prompt {self.prompt}" if self.update is None else stream
+        place += f", token {self.position}" if self.position >= 0 else ""
         return f"{place}: {self.verdict}: {self.reason}"
 
 

@@ -7,10 +7,8 @@ both sides.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,7 +73,7 @@ NOTES = [
     "with prefill: speedup when the prompt's pass counts. Continuous decoding computes the keys and values "
     "of what it keeps in that pass: the paper's clock leaves its verification-sized pass out, and β = 1, "
     "with the same text, has it inside.",
-    "paper: Tower+ 2B on an Apple M2 Pro, Flores; other texts, model and machine, so only directions compare.",
+    "paper: Tower+ 2B, Apple M2 Pro, Flores; other texts, model and machine: only directions compare.",
 ]
 
 
@@ -319,3 +317,126 @@ def judged(of: Setting, updates: Any, quality: Quality, right: Sequence[Sequence
     last = texts_of["text"].last().tolist()
     sums["bleu"] = quality.statistics(last, right)
     return Decoded(of, sums, last)
+
+
+def bench(
+    models: Sequence[Any],
+    *,
+    languages: Sequence[str] = tuple(TARGETS),
+    number: int = 100,
+    rounds: int = 1,
+    betas: Sequence[float] = BETAS,
+    masks: Sequence[int] = MASKS,
+    max_new_tokens: int = 128,
+    template: str = "town",
+    age: int = AGE,
+    old: int = OLD,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """Re-translation, SSBD and continuous decoding on each model and language, greedy.
+
+    Parameters
+    ----------
+    models : sequence of Model
+        Translators.
+    languages : sequence of str
+        Keys of `specviz.corpus.prefixes.TARGETS`.
+    number : int
+        Texts a language.
+    rounds : int
+        How often each text is timed; of an update's times the median counts.
+    betas, masks : sequence of float, of int
+        SSBD's β and the k of the masks.
+    template : str
+        The prompt, as ``retranslate`` takes it.
+    age, old : int
+        Updates of the streams that show what an update costs late, and how memory grows; 0 leaves one out.
+
+    Raises
+    ------
+    ParameterError
+        For an unknown language, a β or k that does not exist, or a model that cannot read the template.
+    """
+    chosen = settings(betas, masks)
+    for code in languages:
+        texts(code, 0)
+    if not models:
+        raise ParameterError("the bench needs a model: pass --model")
+    for model in models:
+        Run(model, Stream([]), METHOD, template=template).close()
+    done, of = 0, len(models) * len(languages) * number * (len(chosen) * rounds + 1)
+
+    def told(label: str) -> None:
+        nonlocal done
+        done += 1
+        tick(done, of, label)
+
+    report = Report(
+        "retranslation",
+        f"Table 2: re-translation and SSBD, {number} texts a language, three words an update, greedy",
+        setting(models[0], [], texts=number, rounds=rounds, languages=list(languages)),
+        [("model", "model", ""), ("language", "into", ""), ("method", "method", ""), *FIGURES, *THEIRS],
+        [], notes=list(NOTES), spare=SPARE,
+    )  # fmt: skip
+    report.setting["models"] = [{"name": m.name, "parameters": m.parameters} for m in models]
+    report.setting["clock"] = quiet_clock(models[0].device)[1]
+    for model in models:
+        whole: dict[str, dict[str, Decoded]] = {}
+        for code in languages:
+            found, quality = measure(
+                model, code, chosen, number=number, rounds=rounds, max_new_tokens=max_new_tokens,
+                template=template, tick=told,
+            )  # fmt: skip
+            whole[code] = found
+            table(report, model.name, code, found, quality)
+            row, updates = verdict(model, code, number, max_new_tokens, template, told)
+            report.bars += [
+                *bars(f"{model.name}, {code}", code, found, quality, betas, masks),
+                audit_bar(f"{model.name}, {code}", row, updates),
+            ]
+            report.notes += [f"{model.name}, {code}: {difference}" for difference in row.differences[:5]]
+        report.bars += order_bars(model.name, whole)
+        if age or old:
+            report.parts.append(late(report, model, languages[0], age, old, max_new_tokens, template))
+    return report
+
+
+SPARE = ("their speedup", "their A/D", "their NE", "prefilled", "ao", "chrf", "tps")
+SWEEP = [("method", "", ""), *FIGURES, ("chrf", "chrF", "{:.1f}"), *THEIRS]
+
+
+def table(report: Report, model: str, code: str, found: dict[str, Decoded], quality: Quality) -> None:
+    """Add a language's rows to Table 2, and its Tables 3 and 4 as parts."""
+    rows = {label: row_of(decoded, found[RT], quality) for label, decoded in found.items()}
+    main = name_of(BETA)
+    for label, name in ((RT, "RT"), (main, "SSBD")):
+        theirs = dict(zip(PUBLISHED, TABLE_2.get((code, label), ())))
+        report.rows.append({"model": model, "language": code, "method": name} | rows[label] | theirs)
+    theirs_of = TABLES_3_4 if code == "zh" else {}
+    for label, row in rows.items():
+        row |= {"method": label, "model": model, "language": code}
+        row |= dict(zip(PUBLISHED, theirs_of.get(label, ())))
+    split = {"mask", "display"}
+    parts = {
+        "Table 3: the bias": [rows[each] for each in rows if each.split("-")[0] not in split and each != TWICE],
+        f"Table 4: masks, β = {BETA:g}": [rows[each] for each in rows if each.split("-")[0] in split],
+    }
+    parts[f"Table 4: masks, β = {BETA:g}"].insert(0, rows[main])
+    parts["The pass at the divergence (Algorithm 1, lines 13 to 15)"] = [rows[main], rows[TWICE]]
+    for title, lines in parts.items():
+        report.parts.append(Part(f"{title}; {model}, English to {TARGETS[code]}", SWEEP, lines, SPARE))
+
+
+def row_of(decoded: Decoded, base: Decoded, quality: Quality) -> dict[str, Any]:
+    """A setting's figures."""
+    drafts = decoded.sums["drafted"].any()
+    return {
+        "bleu": decoded.of(quality.bleu, "bleu"),
+        "chrf": quality.chrf(decoded.last, decoded.right),
+        "ne": decoded.of(ratio, "erased", "final"),
+        "ad": decoded.of(ratio, "accepted", "drafted") if drafts else None,
+        "ao": decoded.of(ratio, "accepted", "emitted") if drafts else None,
+        "tps": float(ratio(decoded.sums["emitted"].sum(), decoded.sums["seconds"].sum())),
+        "speedup": None if decoded is base else decoded.over(base),
+        "prefilled": None if decoded is base else decoded.over(base, prefill=True),
+    }
