@@ -387,7 +387,15 @@ def audit(
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which one; without a name they are listed.")] = None,
-    model: Model = "town",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Bundled name, folder, or hf:<id>; bench retranslation takes several. Default: town, "
+            "there the bundled translators.",
+        ),
+    ] = None,
     draft: Drafts = None,
     prompts: Prompts = "town",
     number: Annotated[
@@ -402,6 +410,14 @@ def bench(
         typer.Option(
             "--size", help="Draft nodes; in bench trees METHOD=NODES for one method besides. May be repeated."
         ),
+    ] = None,
+    languages: Annotated[
+        str | None, typer.Option(help="Of bench retranslation, as de,ja; default: de,zh,ja,xx.")
+    ] = None,
+    betas: Annotated[str | None, typer.Option(help="Of bench retranslation, as 0,0.2,0.5.")] = None,
+    masks: Annotated[str | None, typer.Option("--k", help="Of bench retranslation, as 3,5.")] = None,
+    template: Annotated[
+        str | None, typer.Option(help="Of bench retranslation: town, tower, qwen3, or a text with {source}.")
     ] = None,
     threads: OneThread = 1,
     device: Device = "cpu",
@@ -422,26 +438,53 @@ def bench(
     if json is not None:
         _writable(json, force)
     asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds, **_sizes(size or [])}
+    asked |= {"languages": _listed("--languages", languages, str), "betas": _listed("--betas", betas, float)}
+    asked |= {"masks": _listed("--k", masks, int), "template": template}
     given = {option: value for option, value in asked.items() if value is not None}
     with _loading():
         measure = find(name)
     for option in given.keys() - signature(measure).parameters.keys():
-        raise ParameterError(f"bench {name} takes no --{'size' if option == 'own' else option}")
+        said = {"own": "size", "masks": "k", "prompts": "number"}.get(option, option.replace("_", "-"))
+        raise ParameterError(f"bench {name} takes no --{said}")
     if name == "player":
         with _progress() as tick:
             report = measure(tick=tick, **given)
+    elif name == "retranslation":
+        with _loading():
+            from specviz.bench.runner import threads as using
+            from specviz.models import load
+
+            targets = [load(each, device, dtype) for each in model or _translators()]
+        with using(threads), _progress() as tick:
+            report = measure(targets, tick=tick, **given)
     else:
+        if model is not None and len(model) > 1:
+            raise ParameterError(f"bench {name} takes one --model")
         entries = suite(prompts or "town") if name != "passes" else []
         with _loading():
             from specviz.bench.runner import threads as using
 
-            target, drafts = _models(model, draft, device, dtype, None)
+            target, drafts = _models(model[0] if model else "town", draft, device, dtype, None)
         with using(threads), _progress() as tick:
             report = measure(target, drafts, entries, tick=tick, **given)
     report.show(_console())
     if json is not None:
         report.write(json, force)
     raise typer.Exit(0 if report.held else 1)
+
+
+def _listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
+    """Values with commas between them."""
+    try:
+        return None if given is None else [kind(part.strip()) for part in given.split(",")]
+    except ValueError:
+        example = "0,0.2,0.5" if kind is float else "3,5"
+        raise ParameterError(f"{option} wants numbers with commas between them, as {example}") from None
+
+
+def _translators() -> list[str]:
+    """The bundled translators, or the model that is not one but has read translations."""
+    return [name for name in _bundled() if name.startswith("town-translator")] or ["town"]
 
 
 def _sizes(given: list[str]) -> dict[str, Any]:

@@ -172,8 +172,10 @@ def run(
                     difference.prompt, difference.update = subject.places[difference.prompt]
                 rows.append(subject.row)
         found: list[law.LawResult] = []
-        for make in (*factories, partial(catalogue.find("retranslate"), beta=BIAS)) if laws else ():
-            found += check(make)
+        if laws:
+            for make in factories:
+                found += check(make)
+            found += check(partial(catalogue.find("retranslate"), beta=BIAS))
         return AuditResult(
             target.name, str(target.device), number_format, torch.get_num_threads(), max_new_tokens, bound,
             rows, found, [],
@@ -246,7 +248,8 @@ def _edges(target: law.Table, length: int, sampling: Sampling, beta: float) -> n
         for text in texts:
             p = sampling.probabilities(target.logits([0, 1, *text]))
             left = p.repeat(len(p), 1).fill_diagonal_(0)  # row y: p without y
-            found += [p.cumsum(0), (1 - beta) * p + beta, (left.cumsum(1) / left.sum(1, keepdim=True)).flatten()]
+            left = left.cumsum(1) / left.sum(1, keepdim=True)
+            found += [p.cumsum(0), (1 - beta) * p + beta, left.flatten()]
         texts = [(*text, token) for text in texts for token in range(target.vocabulary)]
     return torch.cat(found).nan_to_num(0).numpy()
 

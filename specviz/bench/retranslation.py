@@ -1,18 +1,22 @@
-"""Re-translation measured: Tables 2, 3 and 4 of Zeng et al., asked of translators that are at hand.
+"""Re-translation measured: Tables 2, 3 and 4 of Zeng et al., asked of the translators at hand.
 
-Every setting decodes the same streams in turns. Quality and acceptance are counts, so one round has them;
-only the speed needs a clock. Intervals and comparisons come from drawing the texts anew, the same ones for
-both sides.
+Every setting decodes the same streams, text by text in turns. Quality, erasure and acceptance are counts, so
+one round has them; the speed alone needs a clock. Intervals and comparisons come from drawing the texts anew,
+the same ones for both sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from specviz import audit, metrics
+from specviz.bench import late
 from specviz.bench.report import RESAMPLES, Bar, Estimate, Part, Report
 from specviz.bench.runner import closing, paired, quiet_clock, setting, synchroniser
 from specviz.bench.translations import references, streams, texts
@@ -20,6 +24,7 @@ from specviz.corpus.prefixes import TARGETS
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.methods import find
+from specviz.models.template import Template
 from specviz.streams import Stream
 
 METHOD = "retranslate"
@@ -29,10 +34,8 @@ BETA = 0.2  # the paper's, in Tables 2 and 4
 RT, CD, TWICE = "RT", "CD", "two passes"
 GOAL = 1.3  # times RT's tokens a second, English to German
 SAME = 0.05  # a difference of speed, or of NE, that counts as none
-AGE, OLD = 200, 5000  # updates of the streams that show what an update costs late, and what memory grows to
-GROWTH, LEAK = 0.05, 8.0  # of an update's cost over AGE updates; MB over OLD updates
 
-# Zeng et al., Flores, Tower+ 2B, Apple M2 Pro. COMET, NE, A/D, A/O, speedup.
+# Zeng et al., Flores, Tower+ 2B on an Apple M2 Pro: COMET, NE, A/D, A/O, speedup.
 TABLE_2 = {
     ("de", RT): (0.877, 1.17, None, None, 1.00), ("de", "β = 0.2"): (0.877, 0.77, 0.790, 0.631, 1.69),
     ("zh", RT): (0.882, 1.72, None, None, 1.00), ("zh", "β = 0.2"): (0.880, 1.01, 0.717, 0.570, 1.48),
@@ -48,32 +51,34 @@ TABLES_3_4 = {
     "mask-3": (0.880, 0.52, 0.806, 0.523, 1.42), "mask-5": (0.881, 0.34, 0.845, 0.472, 1.39),
     "display-3": (0.880, 0.53, 0.717, 0.570, 1.48), "display-5": (0.880, 0.35, 0.717, 0.570, 1.48),
 }  # fmt: skip
-PUBLISHED = ("their COMET", "their NE", "their A/D", "their A/O", "their speedup")
+PUBLISHED = ("paper_comet", "paper_ne", "paper_ad", "paper_ao", "paper_speedup")
 
 FIGURES = [
-    ("bleu", "BLEU", ""),
-    ("ne", "NE", ""),
-    ("ad", "A/D", ""),
-    ("ao", "A/O", ""),
+    ("bleu", "BLEU", "{:.1f}"),
+    ("chrf", "chrF", "{:.1f}"),
+    ("ne", "NE [95%]", ""),
+    ("ad", "A/D [95%]", ""),
+    ("ao", "A/O", "{:.3f}"),
+    ("al", "AL", "{:.1f}"),
     ("tps", "tokens/s", "{:,.0f}"),
     ("speedup", "speedup [95%]", ""),
     ("prefilled", "with prefill", ""),
+    ("paper_ne", "paper: NE", "{:.2f}"),
+    ("paper_ad", "A/D", "{:.2f}"),
+    ("paper_speedup", "speedup", "{:.2f}"),
 ]
-THEIRS = [
-    ("their NE", "paper: NE", "{:.2f}"),
-    ("their A/D", "A/D", "{:.2f}"),
-    ("their speedup", "speedup", "{:.2f}"),
-]
+SPARE = ("paper_ad", "paper_speedup", "paper_ne", "prefilled", "chrf", "al", "ao", "tps")
 NOTES = [
-    "BLEU: sacrebleu, of the last outputs, against up to eight accepted translations a text. NE: tokens "
-    "erased between displayed outputs over tokens of the last one (Arivazhagan et al. 2020). A/D: accepted "
-    "over drafted tokens, A/O: over emitted ones; end tokens are emitted, never drafted. tokens/s: of all "
-    "updates, the prompt's pass left out, the verification inside, as the paper counts. Intervals: 95 % "
-    "bootstrap over texts, paired.",
-    "with prefill: speedup when the prompt's pass counts. Continuous decoding computes the keys and values "
-    "of what it keeps in that pass: the paper's clock leaves its verification-sized pass out, and β = 1, "
-    "with the same text, has it inside.",
-    "paper: Tower+ 2B, Apple M2 Pro, Flores; other texts, model and machine: only directions compare.",
+    "BLEU, chrF: sacrebleu, of the last outputs, against up to eight accepted translations a text. NE: "
+    "tokens taken back between displayed outputs over tokens of the last ones. A/D: accepted over drafted "
+    "tokens; continuous decoding accepts all of its draft, unread. A/O: over emitted tokens, ends among "
+    "them. AL: average lagging of the display, in words. tokens/s: emitted by all updates, the verification "
+    "pass inside, the prompt's outside, as the paper counts; speedup: over RT's on the same texts. "
+    "Intervals: 95 % bootstrap over texts, both sides of a comparison drawn together.",
+    "with prefill: the same speedup with the prompt's pass inside. Continuous decoding needs keys and values "
+    "of what it keeps, and computes them in that pass: the paper's clock leaves that out, while β = 1, which "
+    "writes the same text, has its verification pass inside.",
+    "paper: Tower+ 2B on Flores, Apple M2 Pro: other texts, model and machine; only directions compare.",
 ]
 
 
@@ -86,7 +91,7 @@ class Setting:
 
 
 def settings(betas: Sequence[float] = BETAS, masks: Sequence[int] = MASKS) -> list[Setting]:
-    """RT; SSBD at each β; continuous decoding; both masks at each k; Algorithm 1's pass at the divergence.
+    """RT; SSBD at each β; continuous decoding; both masks at each k; the pass at the divergence.
 
     Raises
     ------
@@ -94,8 +99,7 @@ def settings(betas: Sequence[float] = BETAS, masks: Sequence[int] = MASKS) -> li
         If a β is no probability or a k is negative.
     """
     found = [Setting(RT, {"mode": "rt"})]
-    for beta in sorted({*betas, BETA}):
-        found.append(Setting(name_of(beta), {"beta": beta}))
+    found += [Setting(label(beta), {"beta": beta}) for beta in sorted({*betas, 0.0, BETA, 0.5})]
     found.append(Setting(CD, {"mode": "cd"}))
     for mask, name in (("draft", "mask"), ("display", "display")):
         found += [Setting(f"{name}-{k}", {"beta": BETA, "k": k, "mask": mask}) for k in masks]
@@ -105,86 +109,94 @@ def settings(betas: Sequence[float] = BETAS, masks: Sequence[int] = MASKS) -> li
     return found
 
 
-def name_of(beta: float) -> str:
+def label(beta: float) -> str:
     """A β as the tables name it."""
     return f"β = {beta:g}"
 
 
 class Follow:
-    """A run that is advanced one stream at a time and notes what each update took."""
+    """A run that is advanced one stream at a time, and what each stream took and counted.
+
+    Parameters
+    ----------
+    run : Run
+    given : sequence of Stream
+        What it decodes.
+    clock : callable
+        Seconds.
+    """
 
     def __init__(self, run: Run, given: Sequence[Stream], clock: Callable[[], float]) -> None:
-        self.run, self.clock, self.model = run, clock, run.model
-        self.lengths = [len(list(stream)) for stream in given]
+        self.run, self.clock = run, clock
+        self.updates = [len(list(stream)) for stream in given]
         self.wait = synchroniser(run.model.device)
-        self.rows: list[dict[str, Any]] = []
+        names = ("emitted", "drafted", "accepted", "seconds", "prefill")
+        self.sums: dict[str, np.ndarray] = {name: np.zeros(len(given)) for name in names}
 
     def __call__(self, number: int) -> list[int]:
         """Decode the next stream; return all that was emitted."""
-        left, text, all_of_it = self.lengths[number], [0][:0], [0][:0]
+        left, tokens, sums = self.updates[number], [0][:0], self.sums
         begin = self.clock()
         for cycle in self.run:
-            if cycle.number == 0:
+            if cycle.number == 0:  # a verdict has waited for the device, a prefill has not
                 self.wait()
-                now = self.clock()
-                counts = dict.fromkeys(("emitted", "drafted", "accepted", "cycles"), 0)
-                row = {"prompt": number, "update": cycle.update, "prefill": now - begin, "duration": 0.0}
-                row |= counts | {"reused": cycle.reused, "prompt_tokens": cycle.context}
-                self.rows.append(row)
-                text = []
-            else:
-                now = self.clock()
-                row["duration"] += now - begin
-                row["emitted"] += len(cycle.tokens)
-                row["drafted"] += len(cycle.status)
-                row["accepted"] += sum(status in ("accepted", "unreviewed") for status in cycle.status)
-                row["cycles"] += 1
-                text += cycle.tokens
-                all_of_it += cycle.tokens
-            if cycle.end is not None:
-                ids = [token for token in text if token not in self.model.eos]
-                row["text"] = self.model.decode(ids)
-                row["shown_text"] = self.model.decode(ids[: cycle.shown]).rstrip("\ufffd")
-                left -= 1
-                if not left:
-                    return all_of_it
+            now = self.clock()
+            sums["seconds" if cycle.number else "prefill"][number] += now - begin
+            sums["drafted"][number] += len(cycle.status)
+            sums["accepted"][number] += sum(each in ("accepted", "unreviewed") for each in cycle.status)
+            tokens += cycle.tokens
+            left -= cycle.end is not None
+            if not left:
+                sums["emitted"][number] = len(tokens)
+                return tokens
             begin = self.clock()
-        raise KeyboardInterrupt  # it was interrupted, and has kept its trace
+        raise KeyboardInterrupt  # the run was interrupted, and has kept its trace
+
+    def finish(self) -> Any:
+        """End the run and return its trace."""
+        for _ in self.run:
+            pass
+        return self.run.trace
 
 
 @dataclass
 class Decoded:
-    """What a setting did with every text, over all rounds.
+    """What a setting did with every text.
 
     Parameters
     ----------
-    sums : dict of str to array
-        One entry a text: emitted, drafted, accepted, erased, final (tokens of the last output), seconds,
-        prefill (medians over the rounds), and bleu [texts, 10], what its statistics are summed from.
-    last : list of str
-        Last outputs.
+    sums : dict of str to array [texts, ...]
+        ``emitted``, ``drafted`` and ``accepted`` tokens; ``erased`` ones, and ``final`` ones of the last
+        output; ``seconds`` without and ``total`` with the prompts' passes; ``lag``, average lagging; ``bleu``
+        [texts, 10], what BLEU is summed from.
+    chrf, comet : float
+        Of the last outputs; ``comet`` is NaN where it is not installed.
     """
 
     setting: Setting
     sums: dict[str, np.ndarray] = field(default_factory=dict)
-    last: list[str] = field(default_factory=list)
+    chrf: float = float("nan")
+    comet: float = float("nan")
 
     def of(self, function: Callable[..., Any], *names: str) -> Estimate:
         """A function of sums over the texts."""
         return resampled(function, *(self.sums[name] for name in names))
 
-    def versus(self, other: Decoded, function: Callable[..., Any], *names: str) -> Estimate:
-        """A function of this one's sums and then the other's."""
-        return resampled(function, *(side.sums[name] for side in (self, other) for name in names))
-
     def over(self, other: Decoded, prefill: bool = False) -> Estimate:
         """How many times the other's tokens a second."""
         names = ("emitted", "total" if prefill else "seconds")
-        return self.versus(other, lambda e, s, f, t: (e / s) / (f / t), *names)
+        return self._against(other, lambda e, s, f, t: (e / s) / (f / t), names)
 
     def more(self, other: Decoded, above: str, below: str) -> Estimate:
         """By how much a ratio of sums is larger than the other's."""
-        return self.versus(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), above, below)
+        return self._against(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), (above, below))
+
+    def better(self, other: Decoded, quality: Quality) -> Estimate:
+        """By how much BLEU is higher than the other's."""
+        return self._against(other, lambda a, b: quality.bleu(a) - quality.bleu(b), ("bleu",))
+
+    def _against(self, other: Decoded, function: Callable[..., Any], names: Sequence[str]) -> Estimate:
+        return resampled(function, *(side.sums[name] for side in (self, other) for name in names))
 
 
 def ratio(above: Any, below: Any) -> Any:
@@ -196,71 +208,55 @@ def ratio(above: Any, below: Any) -> Any:
 def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> Estimate:
     """A function of sums over texts, with its 95 % interval over texts drawn anew.
 
-    The draws are the same at every call, so that two settings of the same texts are resampled together.
+    The draws are the same at every call, so what is compared is drawn together.
     """
     n = len(arrays[0])
     value = float(function(*(a.sum(0) for a in arrays)))
-    if n < 3 or value != value:
-        return Estimate(value, float("nan"), float("nan"), n)
-    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
-    found = np.asarray(function(*(drawn @ a for a in arrays)), float)
-    low, high = np.nanquantile(found, (0.025, 0.975)).tolist()
+    low = high = float("nan")
+    if n > 2 and value == value:
+        drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+        low, high = np.nanquantile(function(*(drawn @ a for a in arrays)), (0.025, 0.975)).tolist()
     return Estimate(value, low, high, n)
 
 
 class Quality:
-    """BLEU and chrF of last outputs in one language, and the tokens that erasure is counted in.
+    """BLEU and chrF of last outputs, several right ones to a text.
 
-    Raises
-    ------
-    ParameterError
-        If sacrebleu is not installed.
+    Parameters
+    ----------
+    tokenize : str
+        BLEU's tokenizer, as sacrebleu names it.
+    right : sequence of (sequence of str)
+        The references of each text.
     """
 
-    def __init__(self, code: str) -> None:
-        try:
-            from sacrebleu.metrics.bleu import BLEU
-            from sacrebleu.metrics.chrf import CHRF
-        except ImportError:
-            raise ParameterError(
-                "BLEU and erasure need the package sacrebleu: pip install 'specviz-lm[quality]'"
-            ) from None
-        # ja-mecab needs a dictionary that is not installed with sacrebleu: Japanese goes by characters.
-        self.scheme = {"zh": "zh", "ja": "char"}.get(code, "13a")
-        self.rated: Any = BLEU(tokenize=self.scheme, effective_order=True)
+    def __init__(self, tokenize: str, right: Sequence[Sequence[str]]) -> None:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+
+        self.rated: Any = BLEU(tokenize=tokenize, effective_order=True)
         self.letters: Any = CHRF()
+        self.right = right
 
-    def tokens(self, text: str) -> list[str]:
-        """A displayed output, tokenised."""
-        return self.rated.tokenizer(text).split()
-
-    def statistics(self, said: Sequence[str], right: Sequence[Sequence[str]]) -> np.ndarray:
-        """What corpus BLEU is summed from, [texts, 10]: matches, n-grams, both lengths."""
-        found = [self.rated.sentence_score(text, known) for text, known in zip(said, right)]
+    def statistics(self, said: Sequence[str]) -> np.ndarray:
+        """What corpus BLEU is summed from, [texts, 10]: matches and n-grams by order, both lengths."""
+        found = [self.rated.sentence_score(text, list(known)) for text, known in zip(said, self.right)]
         return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found], float)
 
     def bleu(self, sums: np.ndarray) -> Any:
-        """Corpus BLEU of summed statistics, [..., 10]."""
-        def one(s: np.ndarray) -> float:
-            numbers = s.round().astype(int).tolist()
-            return self.rated.compute_bleu(numbers[:4], numbers[4:8], *numbers[8:]).score
+        """Corpus BLEU of such sums [..., 10]."""
+
+        def one(numbers: np.ndarray) -> float:
+            whole = numbers.round().astype(int).tolist()
+            return self.rated.compute_bleu(whole[:4], whole[4:8], *whole[8:]).score
 
         return np.apply_along_axis(one, -1, sums)
 
-    def chrf(self, said: Sequence[str], right: Sequence[Sequence[str]]) -> float:
+    def chrf(self, said: Sequence[str]) -> float:
         """Corpus chrF."""
-        most = max(map(len, right))
-        columns = [[known[i] if i < len(known) else None for known in right] for i in range(most)]
+        most = max(map(len, self.right))
+        columns = [[known[i] if i < len(known) else None for known in self.right] for i in range(most)]
         return float(self.letters.corpus_score(list(said), columns).score)
-
-
-def erased(displayed: Sequence[Sequence[str]]) -> int:
-    """Tokens that successive displayed outputs take back: of each, what the next one does not begin with."""
-    total = 0
-    for before, after in zip(displayed, displayed[1:]):
-        same = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
-        total += len(before) - same
-    return total
 
 
 def measure(
@@ -268,69 +264,68 @@ def measure(
     code: str,
     chosen: Sequence[Setting],
     *,
-    number: int = 100,
+    prompts: int = 100,
     rounds: int = 1,
     max_new_tokens: int = 128,
     template: str = "town",
     tick: Callable[[str], None] = lambda label: None,
 ) -> tuple[dict[str, Decoded], Quality]:
-    """Let every setting decode the test streams of a language, text by text in turns."""
-    quality = Quality(code)
-    made = texts(code, number)
-    given, right = streams(made), [references(each) for each in made]
-    clock, _ = quiet_clock(model.device)
-    shared = {"target_language": TARGETS[code], "template": template}
-    frames: dict[str, list[Any]] = {each.label: [] for each in chosen}
-    import pandas as pd
+    """Let every setting decode the test streams of a language, text by text in turns.
 
-    for number_of_round in range(rounds):
+    Of several rounds a text's median time counts.
+    """
+    made = texts(code, prompts)
+    given = streams(made)
+    clock, _ = quiet_clock(model.device)
+    shared: dict[str, Any] = {"target_language": TARGETS[code], "template": template}
+    shared |= {"max_new_tokens": max_new_tokens, "record": None}
+    followed: list[dict[str, Follow]] = []
+    for _ in range(rounds):
         runs: dict[str, Run] = {}
         with closing(runs):
             for each in chosen:
-                options = {"max_new_tokens": max_new_tokens, "record": None}
-                for _ in Run(model, given[:2], METHOD, **options, **shared, **each.values):  # warm-up
+                for _ in Run(model, given[:2], METHOD, **shared, **each.values):  # warm-up
                     pass
-                runs[each.label] = Run(model, given, METHOD, **options, **shared, **each.values)
-            followed = {label: Follow(run, given, clock) for label, run in runs.items()}
-            paired(followed, len(given), model.device, tick, clock)
-        for label, each_followed in followed.items():
-            frames[label].append(pd.DataFrame(each_followed.rows))
-    found = {}
-    for each in chosen:
-        first, *others = frames[each.label]
-        for name in ("duration", "prefill"):
-            first[name] = np.median([frame[name] for frame in (first, *others)], axis=0)
-        found[each.label] = judged(each, first, quality, right)
-    return found, quality
+                runs[each.label] = Run(model, given, METHOD, **shared, **each.values)
+            followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
+            paired(followed[-1], len(given), model.device, tick, clock)
+            traces = {name: follow.finish() for name, follow in followed[-1].items()}
+    quality = Quality(metrics.tokenizer(traces[RT].run).name, [references(each) for each in made])
+    return {each.label: judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
+            for each in chosen}, quality  # fmt: skip
 
 
-def judged(of: Setting, updates: Any, quality: Quality, right: Sequence[Sequence[str]]) -> Decoded:
-    """Sums a text of a table of updates."""
-    texts_of = updates.groupby("prompt")
-    names = ["emitted", "drafted", "accepted", "duration", "prefill"]
-    sums = {name: texts_of[name].sum().to_numpy(float) for name in names}
-    sums["seconds"] = sums.pop("duration")
+def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Any, quality: Quality) -> Decoded:
+    """A setting's sums: counts of one round, the median times of all, and what its texts are worth."""
+    sums = dict(rounds[0])
+    for name in ("seconds", "prefill"):
+        sums[name] = np.median([each[name] for each in rounds], axis=0)
     sums["total"] = sums["seconds"] + sums["prefill"]
-    shown = [[quality.tokens(t) for t in texts] for texts in texts_of["shown_text"].agg(list)]
-    sums["erased"] = np.array([erased(each) for each in shown], float)
-    sums["final"] = np.array([len(each[-1]) for each in shown], float)
-    last = texts_of["text"].last().tolist()
-    sums["bleu"] = quality.statistics(last, right)
-    return Decoded(of, sums, last)
+    words = metrics.erasure(trace).groupby("prompt")
+    sums["erased"] = words["erased"].sum().to_numpy(float)
+    sums["final"] = words["tokens"].last().to_numpy(float)
+    sums["lag"] = metrics.lagging(trace)["AL"].to_numpy(float)
+    sums["texts"] = np.ones(len(sums["lag"]))
+    said = trace.updates.groupby("prompt")["text"].last().tolist()
+    sums["bleu"] = quality.statistics(said)
+    found = Decoded(of, sums, quality.chrf(said))
+    with suppress(ParameterError):  # it is not installed
+        found.comet = float(np.mean(metrics.comet(trace)))
+    return found
 
 
 def bench(
     models: Sequence[Any],
     *,
     languages: Sequence[str] = tuple(TARGETS),
-    number: int = 100,
+    prompts: int = 100,
     rounds: int = 1,
     betas: Sequence[float] = BETAS,
     masks: Sequence[int] = MASKS,
     max_new_tokens: int = 128,
     template: str = "town",
-    age: int = AGE,
-    old: int = OLD,
+    age: int = late.AGE,
+    old: int = late.OLD,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Re-translation, SSBD and continuous decoding on each model and language, greedy.
@@ -341,102 +336,229 @@ def bench(
         Translators.
     languages : sequence of str
         Keys of `specviz.corpus.prefixes.TARGETS`.
-    number : int
+    prompts : int
         Texts a language.
     rounds : int
-        How often each text is timed; of an update's times the median counts.
+        How often each text is timed.
     betas, masks : sequence of float, of int
-        SSBD's β and the k of the masks.
+        SSBD's β and the k of the masks; β = 0, 0.2 and 0.5 are always among them.
     template : str
         The prompt, as ``retranslate`` takes it.
     age, old : int
-        Updates of the streams that show what an update costs late, and how memory grows; 0 leaves one out.
+        Updates of the streams that show what an update costs late, and how memory grows; 0 leaves them out.
 
     Raises
     ------
     ParameterError
-        For an unknown language, a β or k that does not exist, or a model that cannot read the template.
+        For an unknown language, a β or k that cannot be, or a model that cannot read the template.
     """
     chosen = settings(betas, masks)
+    metrics.tokenizer({})  # sacrebleu is there
     for code in languages:
         texts(code, 0)
-    if not models:
-        raise ParameterError("the bench needs a model: pass --model")
     for model in models:
-        Run(model, Stream([]), METHOD, template=template).close()
-    done, of = 0, len(models) * len(languages) * number * (len(chosen) * rounds + 1)
+        Template(model, *find(METHOD)(template=template).wording())
+    done = 0
+    of = len(models) * (len(languages) * (prompts * len(chosen) * rounds + prompts) + bool(age) + bool(old))
 
-    def told(label: str) -> None:
+    def told(name: str) -> None:
         nonlocal done
         done += 1
-        tick(done, of, label)
+        tick(done, of, name)
 
-    report = Report(
-        "retranslation",
-        f"Table 2: re-translation and SSBD, {number} texts a language, three words an update, greedy",
-        setting(models[0], [], texts=number, rounds=rounds, languages=list(languages)),
-        [("model", "model", ""), ("language", "into", ""), ("method", "method", ""), *FIGURES, *THEIRS],
-        [], notes=list(NOTES), spare=SPARE,
-    )  # fmt: skip
-    report.setting["models"] = [{"name": m.name, "parameters": m.parameters} for m in models]
-    report.setting["clock"] = quiet_clock(models[0].device)[1]
+    parts: list[Part] = []
+    notes = list(NOTES)
+    claims: list[Claim] = []
     for model in models:
         whole: dict[str, dict[str, Decoded]] = {}
+        second: list[dict[str, Any]] = []
+        first = len(parts)
         for code in languages:
             found, quality = measure(
-                model, code, chosen, number=number, rounds=rounds, max_new_tokens=max_new_tokens,
+                model, code, chosen, prompts=prompts, rounds=rounds, max_new_tokens=max_new_tokens,
                 template=template, tick=told,
             )  # fmt: skip
             whole[code] = found
-            table(report, model.name, code, found, quality)
-            row, updates = verdict(model, code, number, max_new_tokens, template, told)
-            report.bars += [
-                *bars(f"{model.name}, {code}", code, found, quality, betas, masks),
-                audit_bar(f"{model.name}, {code}", row, updates),
-            ]
-            report.notes += [f"{model.name}, {code}: {difference}" for difference in row.differences[:5]]
-        report.bars += order_bars(model.name, whole)
+            where = f"{model.name}, {code}"
+            rows = rows_of(found, quality, code)
+            second += table_2(rows, code)
+            parts += tables(rows, f"{model.name}, English to {TARGETS[code]}")
+            claims += claims_of(where, code, found, quality)
+            result = audit.streams(
+                model, streams(texts(code, prompts)),
+                [lambda code=code: find(METHOD)(beta=0.0, target_language=TARGETS[code], template=template)],
+                max_new_tokens, sampled=0, laws=False, progress=lambda *_: None,
+            )  # fmt: skip
+            row = result.rows[0]
+            claims.append(Claim("β = 0 is RT: updates that are not, or too many near-ties",
+                                where, 0.0 if row.holds else max(row.bug, 1), 0, "at most"))  # fmt: skip
+            notes.append(f"{where}, audit of β = 0: {result.summary}")
+            notes += [f"{where}: {difference}" for difference in row.differences[:5]]
+            for _ in range(prompts):
+                told("audit")
+        title = f"Table 2: {model.name}, {prompts} texts a language, three words an update, greedy"
+        parts.insert(
+            first, Part(title, [("language", "into", ""), ("method", "", ""), *FIGURES], second, SPARE)
+        )
+        claims += orders(model.name, whole)
         if age or old:
-            report.parts.append(late(report, model, languages[0], age, old, max_new_tokens, template))
-    return report
+            part, more = late.part(model, languages[0], age, old, max_new_tokens, template, told)
+            parts.append(part)
+            claims += [Claim(*each) for each in more]
+    about = setting(models[0], [], texts=prompts, rounds=rounds, languages=list(languages))
+    about["models"] = [{"name": model.name, "parameters": model.parameters} for model in models]
+    about["clock"] = quiet_clock(models[0].device)[1]
+    notes.append(f"Time: {about['clock']}, recording off.")
+    head, *rest = parts
+    return Report("retranslation", head.title, about, head.columns, head.rows, together(claims), notes,
+                  head.spare, rest)  # fmt: skip
 
 
-SPARE = ("their speedup", "their A/D", "their NE", "prefilled", "ao", "chrf", "tps")
-SWEEP = [("method", "", ""), *FIGURES, ("chrf", "chrF", "{:.1f}"), *THEIRS]
+def rows_of(found: dict[str, Decoded], quality: Quality, code: str) -> dict[str, dict[str, Any]]:
+    """Every setting's figures; beside them those of Tables 3 and 4 where they are of this language."""
+    rows = {}
+    for name, decoded in found.items():
+        sums = decoded.sums
+        drafts, base = sums["drafted"].any(), name == RT
+        rows[name] = {
+            "language": code,
+            "method": name,
+            "bleu": decoded.of(quality.bleu, "bleu").median,
+            "bleu_interval": decoded.of(quality.bleu, "bleu"),
+            "chrf": decoded.chrf,
+            "comet": decoded.comet,
+            "ne": decoded.of(ratio, "erased", "final"),
+            "ad": decoded.of(ratio, "accepted", "drafted") if drafts else None,
+            "ao": decoded.of(ratio, "accepted", "emitted").median if drafts else None,
+            "ao_interval": decoded.of(ratio, "accepted", "emitted") if drafts else None,
+            "al": decoded.of(ratio, "lag", "texts").median,
+            "tps": float(sums["emitted"].sum() / sums["seconds"].sum()),
+            "speedup": None if base else decoded.over(found[RT]),
+            "prefilled": None if base else decoded.over(found[RT], prefill=True),
+        }
+        if code == "zh":
+            rows[name] |= dict(zip(PUBLISHED, TABLES_3_4.get(name, ())))
+    return rows
 
 
-def table(report: Report, model: str, code: str, found: dict[str, Decoded], quality: Quality) -> None:
-    """Add a language's rows to Table 2, and its Tables 3 and 4 as parts."""
-    rows = {label: row_of(decoded, found[RT], quality) for label, decoded in found.items()}
-    main = name_of(BETA)
-    for label, name in ((RT, "RT"), (main, "SSBD")):
-        theirs = dict(zip(PUBLISHED, TABLE_2.get((code, label), ())))
-        report.rows.append({"model": model, "language": code, "method": name} | rows[label] | theirs)
-    theirs_of = TABLES_3_4 if code == "zh" else {}
-    for label, row in rows.items():
-        row |= {"method": label, "model": model, "language": code}
-        row |= dict(zip(PUBLISHED, theirs_of.get(label, ())))
-    split = {"mask", "display"}
-    parts = {
-        "Table 3: the bias": [rows[each] for each in rows if each.split("-")[0] not in split and each != TWICE],
-        f"Table 4: masks, β = {BETA:g}": [rows[each] for each in rows if each.split("-")[0] in split],
-    }
-    parts[f"Table 4: masks, β = {BETA:g}"].insert(0, rows[main])
-    parts["The pass at the divergence (Algorithm 1, lines 13 to 15)"] = [rows[main], rows[TWICE]]
-    for title, lines in parts.items():
-        report.parts.append(Part(f"{title}; {model}, English to {TARGETS[code]}", SWEEP, lines, SPARE))
+def table_2(rows: dict[str, dict[str, Any]], code: str) -> list[dict[str, Any]]:
+    """A language's two rows of Table 2."""
+    return [
+        rows[name] | {"method": said} | dict(zip(PUBLISHED, TABLE_2.get((code, name), ())))
+        for name, said in ((RT, RT), (label(BETA), "SSBD"))
+    ]
 
 
-def row_of(decoded: Decoded, base: Decoded, quality: Quality) -> dict[str, Any]:
-    """A setting's figures."""
-    drafts = decoded.sums["drafted"].any()
-    return {
-        "bleu": decoded.of(quality.bleu, "bleu"),
-        "chrf": quality.chrf(decoded.last, decoded.right),
-        "ne": decoded.of(ratio, "erased", "final"),
-        "ad": decoded.of(ratio, "accepted", "drafted") if drafts else None,
-        "ao": decoded.of(ratio, "accepted", "emitted") if drafts else None,
-        "tps": float(ratio(decoded.sums["emitted"].sum(), decoded.sums["seconds"].sum())),
-        "speedup": None if decoded is base else decoded.over(base),
-        "prefilled": None if decoded is base else decoded.over(base, prefill=True),
-    }
+def tables(rows: dict[str, dict[str, Any]], what: str) -> list[Part]:
+    """Tables 3 and 4 of a model and a language."""
+    columns, main = [("method", "", ""), *FIGURES], rows[label(BETA)]
+    masked = [row for name, row in rows.items() if name.startswith(("mask-", "display-"))]
+    swept = [row for name, row in rows.items() if row not in masked and name != TWICE]
+    return [
+        Part(f"Table 3: the bias; {what}", columns, swept, SPARE),
+        Part(f"Table 4: masks, and two passes where a draft ends (Algorithm 1), β = {BETA:g}; {what}",
+             columns, [main, *masked, rows[TWICE]], SPARE),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper lets one expect, and what was found in one place.
+
+    Parameters
+    ----------
+    name, where : str
+    value, limit, kind
+        As in `Bar`.
+    shown : Estimate, optional
+        What the value is an end of.
+    """
+
+    name: str
+    where: str
+    value: float
+    limit: float = 0.0
+    kind: str = "more than"
+    shown: Estimate | None = None
+
+    @property
+    def slack(self) -> float:
+        """How far it is from being missed."""
+        by = self.limit - self.value if self.kind == "at most" else self.value - self.limit
+        return by if by == by else -float("inf")
+
+
+def together(claims: Sequence[Claim]) -> list[Bar]:
+    """One bar a claim: where it came nearest to being missed, or was missed by most."""
+    names: dict[str, list[Claim]] = {}
+    for claim in claims:
+        names.setdefault(claim.name, []).append(claim)
+    bars = []
+    for name, those in names.items():
+        least = min(those, key=lambda claim: claim.slack)
+        missed = [c.where for c in those if not Bar(name, c.value, c.limit, c.kind).held]
+        words = f"{name} ({least.where}" + (f" {least.shown}" if least.shown else "")
+        words += f", of {len(those)} the least clear)" if len(those) > 1 else ")"
+        words += f", missed in {'; '.join(missed)}" if len(missed) > 1 else ""
+        bars.append(Bar(words, least.value, least.limit, least.kind))
+    return bars
+
+
+def claims_of(where: str, code: str, found: dict[str, Decoded], quality: Quality) -> list[Claim]:
+    """What must hold of a model in a language: of a difference, its whole interval."""
+    rt, main, cd = found[RT], found[label(BETA)], found[CD]
+    swept = sorted((d for d in found.values() if set(d.setting.values) == {"beta"}),
+                   key=lambda d: d.setting.values["beta"])  # fmt: skip
+    rising = [d for d in swept if d.setting.values["beta"] <= 0.5]
+    claims = []
+
+    def more(name: str, estimate: Estimate, limit: float = 0.0) -> None:
+        claims.append(Claim(name, where, estimate.low, limit, "more than", estimate))
+
+    if code == "de":
+        speed = main.over(rt)
+        claims.append(Claim(f"β = {BETA:g} over RT, tokens/s, English to German",
+                            where, speed.median, GOAL, "at least", speed))  # fmt: skip
+    zero, half = rising[0], rising[-1]
+    more("A/D at β = 0.5 above that at 0", half.more(zero, "accepted", "drafted"))
+    more("NE at β = 0 above that at 0.5", zero.more(half, "erased", "final"))
+    back = [(b.more(a, "accepted", "drafted").high, -b.more(a, "erased", "final").low)
+            for a, b in pairwise(rising)]  # fmt: skip
+    claims.append(Claim("A/D never falls, NE never rises from one β to the next, up to 0.5: steps that do",
+                        where, float(sum(min(step) < 0 for step in back)), 0, "at most"))  # fmt: skip
+    least = min(d.of(ratio, "accepted", "drafted").median for d in swept if d.setting.values["beta"] >= 0.5)
+    claims.append(Claim("β ≥ 0.5 accepts every draft token: A/D", where, least, 1, "at least"))
+    fastest = max((d for d in found.values() if d is not cd), key=lambda d: d.over(rt).median)
+    more("continuous decoding over the fastest other, tokens/s", cd.over(fastest), 1.0)
+    more(f"BLEU at β = {BETA:g} above that at 0.5", main.better(half, quality))
+    for name, decoded in found.items():
+        kind, _, k = name.partition("-")
+        if kind == "mask":
+            more("mask-k lowers A/O: by", main.more(decoded, "accepted", "emitted"))
+        elif kind == "display":
+            same = max(abs(decoded.more(main, "accepted", "drafted").median),
+                       abs(decoded.more(main, "accepted", "emitted").median))  # fmt: skip
+            claims.append(Claim("display-only mask-k leaves A/D and A/O: apart", where, same, 0, "at most"))
+            speed = decoded.over(main)
+            off = max(abs(speed.low - 1), abs(speed.high - 1))
+            claims.append(Claim("display-only mask-k leaves the speed: off 1, the interval's far end",
+                                where, off, SAME, "at most", speed))  # fmt: skip
+            other = decoded.more(found[f"mask-{k}"], "erased", "final")
+            claims.append(Claim("display-only mask-k has mask-k's NE: apart",
+                                where, abs(other.median), SAME, "at most", other))  # fmt: skip
+            more("display-only mask-k lowers NE: by", main.more(decoded, "erased", "final"))
+    return claims
+
+
+def orders(where: str, whole: dict[str, dict[str, Decoded]]) -> list[Claim]:
+    """Between languages: the nearer the word order to English, the less is erased and the more is kept."""
+    claims = []
+    for near, far in (("xx", "de"), ("de", "ja")):
+        if near in whole and far in whole:
+            a, b = whole[near][label(BETA)], whole[far][label(BETA)]
+            for name, found in (("NE", b.more(a, "erased", "final")),
+                                ("A/D", a.more(b, "accepted", "drafted"))):  # fmt: skip
+                sides = (far, near) if name == "NE" else (near, far)
+                said = f"{name} into {TARGETS[sides[0]]} above that into {TARGETS[sides[1]]}"
+                claims.append(Claim(said, where, found.low, 0, "more than", found))
+    return claims

@@ -1,0 +1,133 @@
+"""What an update costs late in a long stream, and what a very long one does to memory.
+
+One text that grows and begins anew, over and over: the work of every period is the same, so whatever grows
+from period to period is the price of a past that should have none.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specviz.bench.report import RESAMPLES, Estimate, Part
+from specviz.bench.runner import quiet_clock, settled, synchroniser
+from specviz.bench.translations import lagged, texts
+from specviz.corpus.prefixes import TARGETS
+from specviz.loop import Run
+from specviz.streams import Stream, Update
+
+AGE, OLD = 200, 5000  # updates
+GROWTH, LEAK = 0.05, 8.0  # of an update's cost, from the first to the last; MB
+BLOCKS = 10  # rows of the table
+COLUMNS = [
+    ("updates", "updates", ""),
+    ("ms", "ms an update", "{:.2f}"),
+    ("prefill", "of it prompt", "{:.2f}"),
+    ("relative", "over its period's usual cost", "{:.3f}"),
+    ("memory", "resident MB", "{:.1f}"),
+]
+
+
+def period(code: str) -> list[Update]:
+    """The updates of the test text with most words among the first ones."""
+    made = max(texts(code, 20), key=lambda each: each.length)
+    return lagged(made.source)
+
+
+def costs(model: Any, code: str, updates: int, **options: Any) -> Iterator[tuple[float, float]]:
+    """Seconds of each update of a long stream, of all of it and of its prompt's pass; recording off."""
+    one = period(code)
+    clock, _ = quiet_clock(model.device)
+    wait = synchroniser(model.device)
+    stream = Stream(one[i % len(one)] for i in range(updates))
+    options |= {"target_language": TARGETS[code], "record": None}
+    begin, prefill = clock(), 0.0
+    for cycle in Run(model, stream, "retranslate", **options):
+        if cycle.number == 0:
+            wait()
+            prefill = clock() - begin
+        if cycle.end is not None:
+            yield clock() - begin, prefill
+            begin = clock()
+
+
+def relative(seconds: np.ndarray, length: int) -> np.ndarray:
+    """Each update's cost over the median of its place in the periods of `length` updates."""
+    place = np.arange(len(seconds)) % length
+    return seconds / np.array([np.median(seconds[place == i]) for i in place])
+
+
+def growth(costs: np.ndarray) -> Estimate:
+    """By how much costs grow from first to last: the slope of a line through them, times their number.
+
+    With its 95 % interval over updates drawn anew.
+    """
+    x = np.arange(len(costs))
+
+    def slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        x, y = x - x.mean(-1, keepdims=True), y - y.mean(-1, keepdims=True)
+        return (x * y).sum(-1) / (x * x).sum(-1) * len(costs)
+
+    drawn = np.random.default_rng(0).integers(len(x), size=(RESAMPLES, len(x)))
+    low, high = np.quantile(slope(drawn, costs[drawn]), (0.025, 0.975)).tolist()
+    return Estimate(float(slope(x, costs)), low, high, len(x))
+
+
+def resident() -> float:
+    """MB of the process that lie in memory now; its peak where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except (OSError, ValueError, IndexError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def part(
+    model: Any,
+    code: str,
+    age: int,
+    old: int,
+    max_new_tokens: int,
+    template: str,
+    told: Callable[[str], None] = lambda name: None,
+) -> tuple[Part, list[tuple[str, str, float, float, str, Estimate | None]]]:
+    """The table of a model, and what must hold: name, where, value, limit, kind, estimate."""
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "template": template}
+    rows: list[dict[str, Any]] = []
+    claims: list[tuple[str, str, float, float, str, Estimate | None]] = []
+    length = len(period(code))
+    where = f"{model.name}, {code}"
+    if age:
+        with settled():  # the first period warms up, and its first update has no draft
+            found = np.array(list(costs(model, code, age + length, **options)))[length:]
+        told("late updates")
+        over = relative(found[:, 0], length)
+        for some in np.array_split(np.arange(age), BLOCKS):
+            rows.append({
+                "updates": f"{some[0] + 1} to {some[-1] + 1}", "ms": 1e3 * found[some, 0].mean(),
+                "prefill": 1e3 * found[some, 1].mean(), "relative": float(over[some].mean()),
+            })  # fmt: skip
+        grown = growth(over)
+        claims.append((f"an update's cost grows over {age} updates, by a share of: the interval's upper end",
+                       where, grown.high, GROWTH, "at most", grown))  # fmt: skip
+    if old:
+        base = peak = 0.0
+        for number, _ in enumerate(costs(model, code, old, **options), 1):
+            if number % max(1, old // BLOCKS) == 0:
+                gc.collect()
+                now = resident()
+                rows.append({"updates": f"{number:,}", "memory": now})
+                base = base or now
+                peak = max(peak, now)
+        told("memory")
+        claims.append((f"resident memory grows over {old:,} updates, behind the first tenth, MB",
+                       where, peak - base, LEAK, "at most", None))  # fmt: skip
+    title = f"Late updates: {model.name}, one text of {length} updates again and again, β = 0.2"
+    return Part(title, COLUMNS, rows), claims
