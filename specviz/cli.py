@@ -324,6 +324,9 @@ def audit(
     ] = None,
     max_new_tokens: NewTokens = 64,
     sampled: Annotated[int, typer.Option(min=0, help="Prompts that are decoded again with sampling.")] = 20,
+    streams: Annotated[
+        int, typer.Option(min=0, help="Texts that arrive in updates, for methods that decode such; 0: none.")
+    ] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the generated prompts.")] = 0,
     threads: OneThread = 1,
     device: Device = "cpu",
@@ -350,11 +353,23 @@ def audit(
         target, drafts = _models(model, draft, device, dtype, None)
     if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
+    still, moving = _streaming(method)
+    given = _streams(target, streams) if moving != [] else []
+    result = None
     with _progress() as tick:
-        result = auditing.run(
-            target, drafts, entries, method, max_new_tokens=max_new_tokens, threads=threads, sampled=sampled,
-            progress=lambda done, of: tick(done, of, "prompts"),
-        )  # fmt: skip
+        if still != []:
+            result = auditing.run(
+                target, drafts, entries, still, max_new_tokens=max_new_tokens, threads=threads,
+                sampled=sampled, progress=lambda done, of: tick(done, of, "prompts"),
+            )  # fmt: skip
+        if given:
+            more = auditing.streams(
+                target, given, moving, max_new_tokens=max_new_tokens, threads=threads,
+                sampled=min(sampled, len(given) // 2), progress=lambda done, of: tick(done, of, "updates"),
+            )  # fmt: skip
+            result = more if result is None else result.joined(more)
+    if result is None:
+        raise ParameterError("nothing to audit: these methods decode streams, so --streams must be above 0")
     from specviz.bench.report import Column, print_table
     from specviz.view.picture import visible
 
@@ -749,6 +764,31 @@ def exercises(
 
 
 # ---------------------------------------------------------------- what commands share
+
+
+def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] | None]:
+    """The methods that decode prompts, and those that decode streams; None: the audit's own choice."""
+    from specviz.methods import find
+
+    if methods is None:
+        return None, None
+    moving = [name for name in methods if find(name.partition(":")[0].strip()).streams]
+    return [name for name in methods if name not in moving], moving
+
+
+def _streams(target: Any, number: int) -> list[Any]:
+    """Test texts as streams, as many of them as have room in the model's context."""
+    from specviz.bench.translations import streams, texts
+
+    made = texts("de", number)
+    room = target.max_length // 2
+    found = [stream for stream, each in zip(streams(made), made) if len(target.encode(each.source)) < room]
+    if len(found) < number:
+        print(
+            f"specviz: {number - len(found)} streams are too long for {target.name}: left out",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _parameters(kind: Any, pairs: list[str]) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class Updates(Subject):
         prompts = [template(given[i][j].text) for i, j in self.places]
         super().__init__(target, None, make, sampling, prompts, limit, bound)
         self.row.draft = f"{len(given)} stream{'s' * (len(given) != 1)}"
+        self.row.streams = True
 
     def decode(self, number: int) -> list[Cycle]:
         """The cycles of one update; the updates come in order."""
