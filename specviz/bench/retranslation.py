@@ -284,7 +284,7 @@ def measure(
         runs: dict[str, Run] = {}
         with closing(runs):
             for each in chosen:
-                for _ in Run(model, given[:2], METHOD, **shared, **each.values):  # warm-up
+                for _ in Run(model, given[:1], METHOD, **shared, **each.values):  # warm-up
                     pass
                 runs[each.label] = Run(model, given, METHOD, **shared, **each.values)
             followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
@@ -420,17 +420,19 @@ def rows_of(found: dict[str, Decoded], quality: Quality, code: str) -> dict[str,
     for name, decoded in found.items():
         sums = decoded.sums
         drafts, base = sums["drafted"].any(), name == RT
+        bleu = decoded.of(quality.bleu, "bleu")
+        kept = decoded.of(ratio, "accepted", "emitted") if drafts else None
         rows[name] = {
             "language": code,
             "method": name,
-            "bleu": decoded.of(quality.bleu, "bleu").median,
-            "bleu_interval": decoded.of(quality.bleu, "bleu"),
+            "bleu": bleu.median,
+            "bleu_interval": bleu,
             "chrf": decoded.chrf,
             "comet": decoded.comet,
             "ne": decoded.of(ratio, "erased", "final"),
             "ad": decoded.of(ratio, "accepted", "drafted") if drafts else None,
-            "ao": decoded.of(ratio, "accepted", "emitted").median if drafts else None,
-            "ao_interval": decoded.of(ratio, "accepted", "emitted") if drafts else None,
+            "ao": None if kept is None else kept.median,
+            "ao_interval": kept,
             "al": decoded.of(ratio, "lag", "texts").median,
             "tps": float(sums["emitted"].sum() / sums["seconds"].sum()),
             "speedup": None if base else decoded.over(found[RT]),
