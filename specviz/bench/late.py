@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from specviz.bench.report import RESAMPLES, Estimate, Part
+from specviz.bench.report import Estimate, Part
 from specviz.bench.runner import quiet_clock, settled, synchroniser
 from specviz.bench.translations import lagged, texts
 from specviz.corpus.prefixes import TARGETS
 from specviz.loop import Run
+from specviz.metrics.interval import RESAMPLES
 from specviz.streams import Stream, Update
 
 AGE, OLD = 200, 5000  # updates

@@ -17,13 +17,14 @@ import numpy as np
 
 from specviz import audit, metrics
 from specviz.bench import late
-from specviz.bench.report import RESAMPLES, Bar, Estimate, Part, Report
+from specviz.bench.report import Bar, Estimate, Part, Report
 from specviz.bench.runner import closing, paired, quiet_clock, setting, synchroniser
 from specviz.bench.translations import references, streams, texts
 from specviz.corpus.prefixes import TARGETS
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.methods import find
+from specviz.metrics.interval import RESAMPLES
 from specviz.models.template import Template
 from specviz.streams import Stream
 
