@@ -235,9 +235,8 @@ def check(
                 error, cells = max(error, *gaps), cells + count
         except Exception as raised:  # a method that raises has no law
             error, reason = float("inf"), _raised(raised)
-        results.append(
-            law.LawResult(_label(method), law.spell(sampling), error, law.TOLERANCE, cells, reason)
-        )
+        name = _label(method) + (", equation 3" if beta else "")
+        results.append(law.LawResult(name, law.spell(sampling), error, law.TOLERANCE, cells, reason))
     return results
 
 
