@@ -354,7 +354,7 @@ def audit(
     if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
     still, moving = _streaming(method)
-    given = _streams(target, streams) if moving != [] else []
+    given = _test_streams(target, streams) if moving != [] else []
     result = None
     with _progress() as tick:
         if still != []:
@@ -776,7 +776,7 @@ def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] |
     return [name for name in methods if name not in moving], moving
 
 
-def _streams(target: Any, number: int) -> list[Any]:
+def _test_streams(target: Any, number: int) -> list[Any]:
     """Test texts as streams, as many of them as have room in the model's context."""
     from specviz.bench.translations import streams, texts
 

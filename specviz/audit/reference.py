@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..draft import Draft
 from ..errors import ModelError
 
 FACTOR = 8.0  # the bound is this many times the largest rounding error that was measured ...
@@ -226,54 +225,6 @@ def bound_of(measured: float, scale: float, count: int, eps: float, against: str
     """The bound that a measured error makes, for logits as large as `scale`."""
     low, high = FLOOR * eps * scale, min(CAP * eps, SHARE) * scale
     return Bound(min(max(FACTOR * measured, low), high), measured, count, low, high, against)
-
-
-class Alone:
-    """A model's predictions by its own passes over one token each, from an empty cache.
-
-    Stands in for `Reference` where stock transformers cannot run the weights (a GGUF file). There is no finer
-    number format then: what an audit calls float64 is such a pass, and the bound is measured between it and
-    one pass over the whole text.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def rows(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """Logits that predict each token of `text` behind `prompt`: float32 [len(text), vocabulary]."""
-        context = self.model.open([list(prompt)], len(text))
-        context.prefill()
-        rows = []
-        for token in text:
-            rows.append(context.forward(Draft.empty()).logits[0][0].float().clone())
-            context.extend([[token]])
-        context.close()
-        return torch.stack(rows)
-
-    def double(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """The same."""
-        return self.rows(prompt, text)
-
-    def bound(self, texts: Sequence[tuple[list[int], list[int]]]) -> Bound:
-        """Measure how far one pass over a whole text is from passes over one token, at every place."""
-        measured, scale, count = 0.0, 0.0, 0
-        for prompt, text in texts:
-            alone = self.rows(prompt, text)
-            context = self.model.open([list(prompt)], len(text))
-            context.prefill()
-            block = context.forward(Draft.chain(torch.tensor(text[:-1]))).logits[0]
-            measured = max(measured, distance(block.float(), alone))
-            scale = max(scale, float(alone.abs().max()))
-            count += len(alone)
-            context.close()
-        eps = torch.finfo(torch.float32).eps
-        low, high = FLOOR * eps * scale, SHARE * scale
-        return Bound(min(max(FACTOR * measured, low), high), measured, count, low, high)
-
-
-def reference_for(model: Any) -> Reference | Alone:
-    """What a model is compared with: stock transformers, or its own passes where it has no such module."""
-    return Reference(model) if getattr(model, "net", None) is not None else Alone(model)
 
 
 def _forward(net: Any, ids: list[int], keep: int) -> Tensor:

@@ -25,7 +25,7 @@ from ..models.template import Template
 from ..sampling import Sampling
 from ..streams import Stream, Update
 from . import law
-from .reference import reference_for
+from .reference import reference_of
 from .result import AuditResult, Difference
 from .text import Subject, _Audit, _backend, _factories, _label, _measure, _raised
 
@@ -80,6 +80,9 @@ class Updates(Subject):
         except Exception:
             self.run, self.lost = None, stream
             raise
+        if number == len(self.places) - 1:
+            for _ in self.run:
+                pass
         return cycles
 
     def faults(self, number: int, cycles: list[Cycle]) -> list[Difference]:
@@ -106,8 +109,7 @@ def run(
 ) -> AuditResult:
     """Audit methods on streams: is each update the target's own text, for the right reasons?
 
-    Where stock transformers cannot run the target (a GGUF file), its own passes over one token stand in for
-    the stock module, from an empty cache.
+    A GGUF file, which stock transformers do not run, is compared with itself read one token at a time.
 
     Parameters
     ----------
@@ -148,7 +150,7 @@ def run(
             raise ParameterError("the audit needs at least one stream, and at least one update in each")
         number_format = str(target.dtype).removeprefix("torch.")
         factories = _factories(default(target) if methods is None else methods, number_format, streams=True)
-        reference = reference_for(target)
+        reference = reference_of(target)
         plans = [(Sampling(), given), (Sampling(temperature), given[:sampled])]
         total, done = sum(len(updates) for _, some in plans for updates in some), 0
         first = Updates(target, factories[0], Sampling(), given, max_new_tokens, 0.0)

@@ -9,7 +9,6 @@ import pytest
 
 from specviz import audit
 from specviz.audit import updates as auditing
-from specviz.audit.reference import Alone
 from specviz.errors import ParameterError
 from specviz.loop import updates as loop
 from specviz.methods import retranslate
@@ -157,12 +156,15 @@ def test_a_stream_that_raises_is_given_up(target):
 # -- what it compares with, and what it refuses --------------------------------------------------------
 
 
-def test_without_transformers_its_own_passes_stand_in(target):
-    with patch.object(auditing, "reference_for", Alone):
-        assert run(target).holds
-        real = retranslate.keeps
-        with patch.object(retranslate, "keeps", lambda scores, tokens, beta: real(scores, tokens, 0.4)):
-            assert bugs(target)
+def test_a_gguf_file_is_audited_by_the_same_rule():
+    pytest.importorskip("llama_cpp", reason="needs the llamacpp extra")
+    model = load("gguf:town-translator")
+    result = run(model, SETTINGS[:2])
+    assert result.holds, result.differences
+    assert [row.prompts for row in result.rows] == [6, 6]
+    real = retranslate.keeps
+    with patch.object(retranslate, "keeps", lambda scores, tokens, beta: real(scores, tokens, 0.4)):
+        assert bugs(model)
 
 
 def test_what_cannot_be_audited(target):
