@@ -18,11 +18,11 @@ import numpy as np
 
 from specviz.bench.report import Estimate, Part
 from specviz.bench.runner import quiet_clock, settled, synchroniser
-from specviz.bench.translations import lagged, texts
+from specviz.bench.translations import LAG, texts
 from specviz.corpus.prefixes import TARGETS
 from specviz.loop import Run
 from specviz.metrics.interval import RESAMPLES
-from specviz.streams import Stream, Update
+from specviz.streams import Stream, Update, fixed_lag
 
 AGE, OLD = 200, 5000  # updates
 GROWTH, LEAK = 0.05, 8.0  # of an update's cost, from the first to the last; MB
@@ -39,7 +39,7 @@ COLUMNS = [
 def period(code: str) -> list[Update]:
     """The updates of the test text with most words among the first ones."""
     made = max(texts(code, 20), key=lambda each: each.length)
-    return lagged(made.source)
+    return list(fixed_lag(made.source, LAG))
 
 
 def costs(model: Any, code: str, updates: int, **options: Any) -> Iterator[tuple[float, float]]:

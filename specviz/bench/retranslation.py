@@ -499,7 +499,7 @@ def together(claims: Sequence[Claim]) -> list[Bar]:
     bars = []
     for name, those in names.items():
         least = min(those, key=lambda claim: claim.slack)
-        missed = [c.where for c in those if not Bar(name, c.value, c.limit, c.kind).held]
+        missed = list(dict.fromkeys(c.where for c in those if not Bar(name, c.value, c.limit, c.kind).held))
         words = f"{name} ({least.where}" + (f" {least.shown}" if least.shown else "")
         words += f", of {len(those)} the least clear)" if len(those) > 1 else ")"
         words += f", missed in {'; '.join(missed)}" if len(missed) > 1 else ""

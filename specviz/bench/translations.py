@@ -12,7 +12,7 @@ from itertools import zip_longest
 from specviz.corpus.prefixes import TARGETS, draw
 from specviz.corpus.translation import Translation
 from specviz.errors import ParameterError
-from specviz.streams import Stream, Update
+from specviz.streams import Stream, fixed_lag
 
 LAG = 3  # words an update: the paper's w
 REFERENCES = 8  # accepted translations of a text that BLEU is told
@@ -48,15 +48,9 @@ def references(made: Translation, most: int = REFERENCES) -> list[str]:
     return list(dict.fromkeys(joined))[:most]
 
 
-def lagged(source: str, lag: int = LAG) -> list[Update]:
-    """A text as it is read aloud: `lag` words more at each update, all of it at the last."""
-    words = source.split()
-    return [Update(" ".join(words[:end])) for end in range(lag, len(words) + lag, lag)]
-
-
 def streams(made: Sequence[Translation], lag: int = LAG) -> list[Stream]:
-    """The texts as streams, named by their number and target language."""
+    """The texts as streams, `lag` words more at each update, named by their target language and number."""
     return [
-        Stream(lagged(each.source, lag), f"{each.to_code}-{i:02d}", each.from_code, each.reference)
+        fixed_lag(each.source, lag, each.from_code, id=f"{each.to_code}-{i:02d}", reference=each.reference)
         for i, each in enumerate(made)
     ]

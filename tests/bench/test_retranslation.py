@@ -15,7 +15,6 @@ from specviz.cli import app
 from specviz.corpus.prefixes import TARGETS
 from specviz.errors import ParameterError
 from specviz.models import load
-from specviz.streams import Stream
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +42,13 @@ def test_references_are_right_and_different():
 
 
 def test_three_words_more_at_each_update():
-    updates = translations.lagged("a b c d e f g")
-    assert [update.text for update in updates] == ["a b c", "a b c d e f", "a b c d e f g"]
-    assert [u.text for u in translations.lagged("a b c d e f")] == ["a b c", "a b c d e f"]
-    assert [u.last for u in Stream(updates)] == [False, False, True]
+    made = translations.texts("de", 4)
+    for stream, text in zip(translations.streams(made), made):
+        updates = list(stream)
+        words = [len(update.text.split()) for update in updates]
+        assert words[:-1] == list(range(3, 3 * len(words), 3))
+        assert updates[-1].last and updates[-1].text == text.source
+        assert stream.reference == text.reference
 
 
 # -- counts and comparisons ----------------------------------------------------------------------------
