@@ -324,6 +324,9 @@ def audit(
     ] = None,
     max_new_tokens: NewTokens = 64,
     sampled: Annotated[int, typer.Option(min=0, help="Prompts that are decoded again with sampling.")] = 20,
+    streams: Annotated[
+        int, typer.Option(min=0, help="Texts that arrive in updates, for methods that decode such; 0: none.")
+    ] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the generated prompts.")] = 0,
     threads: OneThread = 1,
     device: Device = "cpu",
@@ -350,11 +353,23 @@ def audit(
         target, drafts = _models(model, draft, device, dtype, None)
     if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
+    still, moving = _streaming(method)
+    given = _test_streams(target, streams) if moving != [] else []
+    result = None
     with _progress() as tick:
-        result = auditing.run(
-            target, drafts, entries, method, max_new_tokens=max_new_tokens, threads=threads, sampled=sampled,
-            progress=lambda done, of: tick(done, of, "prompts"),
-        )  # fmt: skip
+        if still != []:
+            result = auditing.run(
+                target, drafts, entries, still, max_new_tokens=max_new_tokens, threads=threads,
+                sampled=sampled, progress=lambda done, of: tick(done, of, "prompts"),
+            )  # fmt: skip
+        if given:
+            more = auditing.streams(
+                target, given, moving, max_new_tokens=max_new_tokens, threads=threads,
+                sampled=min(sampled, len(given) // 2), progress=lambda done, of: tick(done, of, "updates"),
+            )  # fmt: skip
+            result = more if result is None else result.joined(more)
+    if result is None:
+        raise ParameterError("nothing to audit: these methods decode streams, so --streams must be above 0")
     from specviz.bench.report import Column, print_table
     from specviz.view.picture import visible
 
@@ -387,7 +402,15 @@ def audit(
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which one; without a name they are listed.")] = None,
-    model: Model = "town",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Bundled name, folder, or hf:<id>; bench retranslation takes several. Default: town, "
+            "there the bundled translators.",
+        ),
+    ] = None,
     draft: Drafts = None,
     prompts: Prompts = "town",
     number: Annotated[
@@ -402,6 +425,14 @@ def bench(
         typer.Option(
             "--size", help="Draft nodes; in bench trees METHOD=NODES for one method besides. May be repeated."
         ),
+    ] = None,
+    languages: Annotated[
+        str | None, typer.Option(help="Of bench retranslation, as de,ja; default: de,zh,ja,xx.")
+    ] = None,
+    betas: Annotated[str | None, typer.Option(help="Of bench retranslation, as 0,0.2,0.5.")] = None,
+    masks: Annotated[str | None, typer.Option("--k", help="Of bench retranslation, as 3,5.")] = None,
+    template: Annotated[
+        str | None, typer.Option(help="Of bench retranslation: town, tower, qwen3, or a text with {source}.")
     ] = None,
     threads: OneThread = 1,
     device: Device = "cpu",
@@ -422,26 +453,53 @@ def bench(
     if json is not None:
         _writable(json, force)
     asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds, **_sizes(size or [])}
+    asked |= {"languages": _listed("--languages", languages, str), "betas": _listed("--betas", betas, float)}
+    asked |= {"masks": _listed("--k", masks, int), "template": template}
     given = {option: value for option, value in asked.items() if value is not None}
     with _loading():
         measure = find(name)
     for option in given.keys() - signature(measure).parameters.keys():
-        raise ParameterError(f"bench {name} takes no --{'size' if option == 'own' else option}")
+        said = {"own": "size", "masks": "k", "prompts": "number"}.get(option, option.replace("_", "-"))
+        raise ParameterError(f"bench {name} takes no --{said}")
     if name == "player":
         with _progress() as tick:
             report = measure(tick=tick, **given)
+    elif name == "retranslation":
+        with _loading():
+            from specviz.bench.runner import threads as using
+            from specviz.models import load
+
+            targets = [load(each, device, dtype) for each in model or _translators()]
+        with using(threads), _progress() as tick:
+            report = measure(targets, tick=tick, **given)
     else:
+        if model is not None and len(model) > 1:
+            raise ParameterError(f"bench {name} takes one --model")
         entries = suite(prompts or "town") if name != "passes" else []
         with _loading():
             from specviz.bench.runner import threads as using
 
-            target, drafts = _models(model, draft, device, dtype, None)
+            target, drafts = _models(model[0] if model else "town", draft, device, dtype, None)
         with using(threads), _progress() as tick:
             report = measure(target, drafts, entries, tick=tick, **given)
     report.show(_console())
     if json is not None:
         report.write(json, force)
     raise typer.Exit(0 if report.held else 1)
+
+
+def _listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
+    """Values with commas between them."""
+    try:
+        return None if given is None else [kind(part.strip()) for part in given.split(",")]
+    except ValueError:
+        example = "0,0.2,0.5" if kind is float else "3,5"
+        raise ParameterError(f"{option} wants numbers with commas between them, as {example}") from None
+
+
+def _translators() -> list[str]:
+    """The bundled translators, or the model that is not one but has read translations."""
+    return [name for name in _bundled() if name.startswith("town-translator")] or ["town"]
 
 
 def _sizes(given: list[str]) -> dict[str, Any]:
@@ -706,6 +764,31 @@ def exercises(
 
 
 # ---------------------------------------------------------------- what commands share
+
+
+def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] | None]:
+    """The methods that decode prompts, and those that decode streams; None: the audit's own choice."""
+    from specviz.methods import find
+
+    if methods is None:
+        return None, None
+    moving = [name for name in methods if find(name.partition(":")[0].strip()).streams]
+    return [name for name in methods if name not in moving], moving
+
+
+def _test_streams(target: Any, number: int) -> list[Any]:
+    """Test texts as streams, as many of them as have room in the model's context."""
+    from specviz.bench.translations import streams, texts
+
+    made = texts("de", number)
+    room = target.max_length // 2
+    found = [stream for stream, each in zip(streams(made), made) if len(target.encode(each.source)) < room]
+    if len(found) < number:
+        print(
+            f"specviz: {number - len(found)} streams are too long for {target.name}: left out",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _parameters(kind: Any, pairs: list[str]) -> dict[str, Any]:

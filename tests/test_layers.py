@@ -32,7 +32,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "methods": (RUNNING, 5),
     "loop": (RUNNING, 6),
     "audit": (RUNNING, 7),
-    "bench": ("both", 7),
+    "bench": ("both", 7.5),
     "corpus": (APART, 1),
     "training": (APART, 7),
     "cli": (DOOR, 8),

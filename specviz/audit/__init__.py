@@ -1,6 +1,7 @@
 """The audit: is a method's text the target's own, are its decisions right, is its law the target's?
 
-`run` compares texts and passes with the target computed independently; `law` checks sampling.
+`run` compares texts and passes with the target computed independently, `streams` those of each update of a
+stream; `law` checks sampling.
 """
 
 from __future__ import annotations
@@ -8,5 +9,6 @@ from __future__ import annotations
 from . import law
 from .result import AuditResult, Difference, Row
 from .text import run
+from .updates import run as streams
 
-__all__ = ["AuditResult", "Difference", "Row", "law", "run"]
+__all__ = ["AuditResult", "Difference", "Row", "law", "run", "streams"]

@@ -42,12 +42,17 @@ class Table:
     vocabulary, seed : int
     near : Table, optional
         Logits are a mixture with this model's, so that one can draft for the other.
+    eos : tuple of int
+        Ids that end a text.
     """
 
-    device, dtype, eos, max_length, parameters = torch.device("cpu"), torch.float64, (), 1 << 20, 0
+    device, dtype, max_length, parameters = torch.device("cpu"), torch.float64, 1 << 20, 0
 
-    def __init__(self, vocabulary: int, seed: int, near: Table | None = None) -> None:
+    def __init__(
+        self, vocabulary: int, seed: int, near: Table | None = None, eos: tuple[int, ...] = ()
+    ) -> None:
         self.vocabulary, self.seed, self.near, self.name = vocabulary, seed, near, f"table-{seed}"
+        self.eos = eos
         self._rows: dict[tuple[int, ...], Tensor] = {}
 
     def logits(self, text: Sequence[int]) -> Tensor:
@@ -220,14 +225,20 @@ def law_of(
     prompt: list[int],
     length: int,
     sampling: Sampling,
+    previous: Sequence[int] = (),
+    edges: np.ndarray | None = None,
 ) -> tuple[dict[tuple[int, ...], float], int]:
     """Probability of each text that the method writes in the real loop, and the cells that were run.
+
+    `previous` is what a stream's update before has left, for methods that draft from it; `edges` are guesses
+    of where outcomes change.
 
     What a method does is a step function of its uniform numbers. One number after another, in the order in
     which the method asks for them, [0, 1) is cut where the outcome changes; edges are found by bisection,
     wherever they lie. So the method is known by its behaviour alone, and a wrong one has a wrong law.
     """
-    guesses = _guesses(target, drafter, prompt, length, sampling)
+    found = _guesses(target, drafter, prompt, length, sampling) if edges is None else edges
+    guesses = np.unique(found[(found > 0) & (found < 1)])
     law: dict[tuple[int, ...], float] = {}
     open_cells: list[tuple[dict[tuple, float], float]] = [({}, 1.0)]
     cells = 0
@@ -249,6 +260,7 @@ def law_of(
             sampling=sampling,
             max_new_tokens=length,
             uniforms=uniforms,
+            previous=previous,
         ):
             text += cycle.tokens
             drafted = () if cycle.verdict is None else tuple(cycle.verdict.tokens)
@@ -320,8 +332,7 @@ def _guesses(target: Table, drafter: Table, prompt: list[int], length: int, samp
             rest = (p - q).clamp(min=0)
             found += [p.cumsum(0), q.cumsum(0), (p / q).clamp(max=1), rest.cumsum(0) / rest.sum()]
         texts = [(*text, token) for text in texts for token in range(target.vocabulary)]
-    values = np.unique(torch.cat(found).nan_to_num(0).numpy())
-    return values[(values > 0) & (values < 1)]
+    return torch.cat(found).nan_to_num(0).numpy()
 
 
 def spell(sampling: Sampling) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Difference:
         committed prefix, in float64.
     distance : float or None
         Largest difference between the row that the method read there and the float64 row.
+    update : int or None
+        Of a stream, which update; `prompt` is then the stream's index.
     """
 
     prompt: int
@@ -49,9 +51,12 @@ class Difference:
     gap_alone: float | None = None
     gap_double: float | None = None
     distance: float | None = None
+    update: int | None = None
 
     def __str__(self) -> str:
-        place = f"prompt {self.prompt}" + (f", token {self.position}" if self.position >= 0 else "")
+        stream = f"stream {self.prompt}, update {self.update}"
+        place = f"prompt {self.prompt}" if self.update is None else stream
+        place += f", token {self.position}" if self.position >= 0 else ""
         return f"{place}: {self.verdict}: {self.reason}"
 
 
@@ -69,6 +74,8 @@ class Row:
     bound : float
         How far rounding may move a logit (for a law: a probability).
     differences : list of Difference
+    streams : bool
+        Whether its prompts are the updates of streams.
     """
 
     method: str
@@ -83,6 +90,7 @@ class Row:
     reference_noise: int = 0
     bug: int = 0
     differences: list[Difference] = field(default_factory=list)
+    streams: bool = False
 
     @property
     def holds(self) -> bool:
@@ -195,6 +203,12 @@ class AuditResult:
         """Every difference with the row it belongs to."""
         return [(row, difference) for row in self.rows for difference in row.differences]
 
+    def joined(self, other: AuditResult) -> AuditResult:
+        """This one with another's rows, laws and tests of the same model behind its own."""
+        return replace(
+            self, rows=self.rows + other.rows, laws=self.laws + other.laws, drawn=self.drawn + other.drawn
+        )
+
     def table(self) -> list[dict[str, Any]]:
         """Rows to print, keys `COLUMNS`.
 
@@ -229,9 +243,12 @@ class AuditResult:
                 reason = f" (it raised {law.reason})" if law.reason else ""
                 failed.append(f"{law.method}'s law, {law.sampling}{reason}")
         failed += [str(each) for each in self.drawn if not each.holds]
+        updates = [row.prompts for row in self.rows if row.streams]
+        prompts = [row.prompts for row in self.rows if not row.streams]
+        most = [f"{max(some)} {word}" for some, word in ((prompts, "prompts"), (updates, "updates")) if some]
         head = (
             f"audit of {self.model}, {self.dtype} on {self.device}, {self.threads} thread"
-            f"{'s' * (self.threads != 1)}: {max((row.prompts for row in self.rows), default=0)} prompts, "
+            f"{'s' * (self.threads != 1)}: {' and '.join(most) or 'nothing'}, "
         )
         numbers = ", ".join(
             f"{sum(getattr(row, name) for row in self.rows)} {word}"

@@ -204,6 +204,10 @@ class Subject:
             self.traces.append((self.first, self.run.trace, self.texts))
         return cycles
 
+    def faults(self, number: int, cycles: list[Cycle]) -> list[Difference]:
+        """What no text shows: nothing, for methods that decode prompts."""
+        return []
+
 
 class _Audit:
     """Judges each prompt's texts."""
@@ -236,7 +240,7 @@ class _Audit:
             if self.sampling.greedy and subject.is_own:
                 own = text, _rows_read(cycles)
             subject.row.tokens += len(text)
-            found = self.faults(number, prompt, text)
+            found = self.faults(number, prompt, text) + subject.faults(number, cycles)
             if missing:  # what was compared with nothing does not hold
                 reason = f"no text to compare with: autoregressive decoding raised {missing}"
                 found.append(Difference(number, -1, "bug", reason))
@@ -502,8 +506,8 @@ def _exact(method: Method, sampling: Sampling, target: Any) -> bool:
     return method.exactness(sampling, str(target.dtype).removeprefix("torch.")) != "lossy"
 
 
-def _factories(given: Sequence[Any] | None, dtype: str) -> list[Callable[[], Method]]:
-    """Functions that make each method anew."""
+def _factories(given: Sequence[Any] | None, dtype: str, streams: bool = False) -> list[Callable[[], Method]]:
+    """Functions that make each method anew; all of them decode prompts, or all of them streams."""
     if given is None:
         found: list[Callable[[], Method]] = []
         for name in ("autoregressive", *(n for n in catalogue.names(streams=False) if n != "autoregressive")):
@@ -516,6 +520,11 @@ def _factories(given: Sequence[Any] | None, dtype: str) -> list[Callable[[], Met
     result = [_factory(each) for each in ([given] if isinstance(given, str | Method) else given)]
     for make in result:
         method = make()
+        if method.streams != streams:
+            raise ParameterError(
+                f"{method.name} decodes {'streams' if method.streams else 'prompts'}: audit it with "
+                f"{'audit.streams' if method.streams else 'audit.run'}"
+            )
         if method.exactness(Sampling(), dtype) == "lossy":
             raise ParameterError(
                 f"{_label(method)} is lossy by design, so there is nothing to audit; set parameters with "

@@ -25,6 +25,7 @@ BENCHES: dict[str, str] = {
     "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
     "stores": "building a tree and updating its store (bars: 10 % of a cycle, 1 ms at 150 k words)",
     "calibrate": "the calibrated draft size against trying every one (bars: 3 %, and 90 s)",
+    "retranslation": "re-translation, SSBD, continuous decoding: quality, erasure, speed (bars: see --help)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
     "ablation": "UniSpec without each of its three parts (Table 2)",
     "temperature": "methods without a draft model, greedy and at temperature 1 (Table 6)",

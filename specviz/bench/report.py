@@ -39,8 +39,8 @@ class Bar:
     def __str__(self) -> str:
         if self.held:
             return f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: held"
-        by = abs(self.value / self.limit - 1)
-        return f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: missed by {by:.1%}"
+        by = f"{abs(self.value / self.limit - 1):.1%}" if self.limit else f"{abs(self.value):.3f}"
+        return f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: missed by {by}"
 
 
 @dataclass(frozen=True)

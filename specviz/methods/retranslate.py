@@ -124,6 +124,7 @@ class Retranslate(Method):
     def start(self, session: Session) -> None:
         self.session = session
         self.proposed = False
+        self.refused: int | None = None  # drawn without, in a pass of its own
 
     def draft(self, left: int) -> Draft:
         """Algorithm 1, line 1: the output before is the draft, once; then token by token (lines 14 to 17)."""
@@ -168,6 +169,9 @@ class Retranslate(Method):
                 refused = drafted[kept.clamp(max=n - 1).view(1)]
                 without = rest.index_fill(0, refused, 0.0)
                 rest = torch.where(kept < n, without, rest)
+            elif self.refused is not None:
+                rest = rest.index_fill(0, send([self.refused], p.device), 0.0)
+                self.refused = None
             token = draw(rest, last)
         k, t, *tokens = torch.cat([kept[None], token[None], drafted]).tolist()  # the synchronisation
         origin = "plain" if n == 0 else "bonus" if k == n else "correction" if p is None else "resampled"
@@ -176,7 +180,7 @@ class Retranslate(Method):
             verdict.u = np.where(np.arange(n) <= k, u, np.nan)
             verdict.token_u, verdict.p, verdict.token_p = last, node_p, p[k, t]
         if self.second_pass and k < n:
-            verdict.token = None
+            verdict.token, self.refused = None, tokens[k]
         return verdict
 
 

@@ -1,0 +1,280 @@
+"""The audit of streams: every update's text against the target's own, every pass against the stock module's.
+
+At β = 0 SSBD must write, update by update, what re-translation writes, and that is the target's own text
+behind the update's prompt. Where two updates part the next drafts differ, but no draft may change a text:
+so each update is judged alone, by the rule that judges prompts, against a decode from an empty cache. The
+laws of sampling are enumerated on a toy vocabulary behind every draft of up to two tokens: the target's at
+β = 0, equation 3's (Zeng et al.) at β > 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import methods as catalogue
+from ..errors import ParameterError
+from ..loop.cycle import Cycle
+from ..loop.run import Run, ready
+from ..methods.base import Method
+from ..models.template import Template
+from ..sampling import Sampling
+from ..streams import Stream, Update
+from . import law
+from .reference import reference_of
+from .result import AuditResult, Difference
+from .text import Subject, _Audit, _backend, _factories, _label, _measure, _raised
+
+END = 2  # the end token of the toy vocabulary, which has three
+DRAFTS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, END), (1, END), (END,))  # what an update may leave the next one
+BIAS = 0.3  # of the lossy law that is enumerated
+
+
+class Updates(Subject):
+    """A method that decodes streams on its way through their updates; one on which it raised is given up.
+
+    Parameters
+    ----------
+    given : sequence of (sequence of Update)
+        The streams.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        make: Callable[[], Method],
+        sampling: Sampling,
+        given: Sequence[Sequence[Update]],
+        limit: int,
+        bound: float,
+    ) -> None:
+        template = Template(target, *make().wording())
+        self.given, self.lost = given, -1
+        self.places = [(i, j) for i, updates in enumerate(given) for j in range(len(updates))]
+        prompts = [template(given[i][j].text) for i, j in self.places]
+        super().__init__(target, None, make, sampling, prompts, limit, bound)
+        self.row.draft = f"{len(given)} stream{'s' * (len(given) != 1)}"
+        self.row.streams = True
+
+    def decode(self, number: int) -> list[Cycle]:
+        """The cycles of one update; the updates come in order."""
+        stream, update = self.places[number]
+        if stream == self.lost:
+            raise RuntimeError(f"update {update} was not reached")
+        if self.run is None:
+            self.run = Run(
+                self.target, [Stream(list(updates)) for updates in self.given[stream:]], self.make(),
+                max_new_tokens=self.limit, record=None, temperature=self.sampling.temperature,
+                top_k=self.sampling.top_k, top_p=self.sampling.top_p,
+            )  # fmt: skip
+        cycles = []
+        try:
+            for cycle in self.run:
+                cycles.append(cycle)
+                if cycle.end is not None:
+                    break
+        except Exception:
+            self.run, self.lost = None, stream
+            raise
+        if number == len(self.places) - 1:
+            for _ in self.run:
+                pass
+        return cycles
+
+    def faults(self, number: int, cycles: list[Cycle]) -> list[Difference]:
+        ends = set(self.target.eos)
+        for cycle in cycles:
+            if cycle.verdict is not None and ends.intersection(cycle.verdict.tokens):
+                words = f"cycle {cycle.number} drafts an end token: once accepted it would freeze the output"
+                return [Difference(number, -1, "bug", words)]
+        return []
+
+
+def run(
+    model: Any,
+    streams: Sequence[Stream],
+    methods: Sequence[Any] | None = None,
+    max_new_tokens: int = 64,
+    dtype: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    sampled: int = 5,
+    temperature: float = 1.0,
+    laws: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> AuditResult:
+    """Audit methods on streams: is each update the target's own text, for the right reasons?
+
+    A GGUF file, which stock transformers do not run, is compared with itself read one token at a time.
+
+    Parameters
+    ----------
+    model : Model or what `specviz.load` takes
+    streams : sequence of Stream
+    methods : list of str, Method or factory, optional
+        As in `specviz.audit.run`. Default: re-translation from scratch, and SSBD at β = 0, its token at the
+        divergence from the verification pass or from a pass of its own.
+    max_new_tokens : int
+        Of an update.
+    dtype, device : str, optional
+        For a model that is still to be loaded; float32 on the CPU.
+    threads : int, optional
+        Threads of the backend during the audit.
+    sampled : int
+        So many of the streams are decoded again with sampling; drafts and passes are rechecked.
+    temperature : float
+        Of those.
+    laws : bool
+        Whether the laws of sampling are enumerated: the methods', and equation 3's at β > 0.
+    progress : callable, optional
+        Called with (updates done, updates to do).
+
+    Returns
+    -------
+    AuditResult
+        ``prompts`` of a row are updates.
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError
+        Before any work.
+    """
+    with _backend(threads):
+        target = ready(model, device, dtype)
+        given = [list(stream) for stream in streams]
+        if not all(given) or not given:
+            raise ParameterError("the audit needs at least one stream, and at least one update in each")
+        number_format = str(target.dtype).removeprefix("torch.")
+        factories = _factories(default(target) if methods is None else methods, number_format, streams=True)
+        reference = reference_of(target)
+        plans = [(Sampling(), given), (Sampling(temperature), given[:sampled])]
+        total, done = sum(len(updates) for _, some in plans for updates in some), 0
+        first = Updates(target, factories[0], Sampling(), given, max_new_tokens, 0.0)
+        bound = _measure(target, reference, first.prompts, max_new_tokens)
+        rows = []
+        for sampling, some in plans:
+            subjects = [
+                Updates(target, make, sampling, some, max_new_tokens, bound.value) for make in factories
+            ]
+            audit = _Audit(target, reference, bound.value, sampling, max_new_tokens)
+            for number in range(sum(map(len, some))):
+                alike: dict[tuple[int, ...], list[Subject]] = {}  # templates may differ
+                for subject in subjects:
+                    alike.setdefault(tuple(subject.prompts[number]), []).append(subject)
+                for prompt, those in alike.items():
+                    audit.prompt(number, list(prompt), those)
+                done += 1
+                if progress:
+                    progress(done, total)
+            for subject in subjects if some else ():
+                for difference in subject.row.differences:
+                    difference.prompt, difference.update = subject.places[difference.prompt]
+                rows.append(subject.row)
+        found: list[law.LawResult] = []
+        if laws:
+            for make in factories:
+                found += check(make)
+            found += check(partial(catalogue.find("retranslate"), beta=BIAS))
+        return AuditResult(
+            target.name, str(target.device), number_format, torch.get_num_threads(), max_new_tokens, bound,
+            rows, found, [],
+        )  # fmt: skip
+
+
+def default(target: Any) -> list[str]:
+    """What is audited unless told; a model without the bundled prompt's marks continues the bare source."""
+    template = ""
+    try:
+        Template(target, *catalogue.make("retranslate").wording())
+    except ParameterError:
+        template = ",template={source}"
+    return [f"retranslate:{how}{template}" for how in ("mode=rt", "beta=0", "beta=0,second_pass=true")]
+
+
+def check(
+    make: Callable[[], Method], settings: Sequence[Sampling] = law.SETTINGS, length: int = 3
+) -> list[law.LawResult]:
+    """Compare the exact law of an update's texts with equation 3's, on a toy vocabulary with an end token.
+
+    While a text is the beginning of the draft its next token has the law (1 - β) p + β δ, everywhere else p:
+    at β = 0, and in re-translation, where β means nothing, the target's own.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the method anew.
+    settings : sequence of Sampling
+    length : int
+        Most tokens of a text; a draft is cut to one less.
+
+    Returns
+    -------
+    list of LawResult
+        One for each setting, the worst of all drafts.
+    """
+    method: Any = make()
+    known = method.values
+    beta = known.get("beta", 0.0) if known.get("mode") == "ssbd" else 0.0
+    masked = known.get("k", 0) if known.get("mask") == "draft" else 0
+    target = law.Table(END + 1, 8, eos=(END,))
+    results = []
+    for sampling in settings:
+        error, cells, reason = 0.0, 0, ""
+        edges = _edges(target, length, sampling, beta)
+        try:
+            for previous in DRAFTS:
+                found, count = law.law_of(
+                    make, target, target, [0, 1], length, sampling, list(previous), edges
+                )
+                draft = [token for token in previous if token != END]
+                draft = draft[: max(0, len(draft) - masked)][: length - 1]
+                wanted = biased(target, [0, 1], draft, length, sampling, beta)
+                gaps = [abs(found.get(text, 0.0) - wanted.get(text, 0.0)) for text in {*found, *wanted}]
+                error, cells = max(error, *gaps), cells + count
+        except Exception as raised:  # a method that raises has no law
+            error, reason = float("inf"), _raised(raised)
+        name = _label(method) + (", equation 3" if beta else "")
+        results.append(law.LawResult(name, law.spell(sampling), error, law.TOLERANCE, cells, reason))
+    return results
+
+
+def _edges(target: law.Table, length: int, sampling: Sampling, beta: float) -> np.ndarray:
+    """Where a uniform number should turn a decision: they save bisection steps and decide nothing."""
+    found: list[torch.Tensor] = []
+    texts: list[tuple[int, ...]] = [()]
+    for _ in range(length):
+        for text in texts:
+            p = sampling.probabilities(target.logits([0, 1, *text]))
+            left = p.repeat(len(p), 1).fill_diagonal_(0)  # row y: p without y
+            left = left.cumsum(1) / left.sum(1, keepdim=True)
+            found += [p.cumsum(0), (1 - beta) * p + beta, left.flatten()]
+        texts = [(*text, token) for text in texts for token in range(target.vocabulary)]
+    return torch.cat(found).nan_to_num(0).numpy()
+
+
+def biased(
+    target: law.Table,
+    prompt: Sequence[int],
+    draft: Sequence[int],
+    length: int,
+    sampling: Sampling,
+    beta: float,
+) -> dict[tuple[int, ...], float]:
+    """Probability of each text of at most `length` tokens by equation 3."""
+    texts: dict[tuple[int, ...], float] = {(): 1.0}
+    for place in range(length):
+        longer: dict[tuple[int, ...], float] = {}
+        for text, chance in texts.items():
+            if text[-1:] == (END,):
+                longer[text] = chance
+                continue
+            p = sampling.probabilities(target.logits([*prompt, *text])).tolist()
+            if place < len(draft) and text == tuple(draft[:place]):
+                p = [(1 - beta) * each + beta * (token == draft[place]) for token, each in enumerate(p)]
+            longer |= {(*text, token): chance * each for token, each in enumerate(p) if each}
+        texts = longer
+    return texts
