@@ -32,7 +32,8 @@ def test_it_measures_trees_and_a_page():
     assert [(row["cycles"], row["nodes"]) for row in report.rows] == [(40, 8), (4, 16)]
     assert all(row["median"] > 0 and row["opened"] > 0 for row in report.rows)
     assert [bar.name.split(",")[0] for bar in report.bars] == [
-        "first send", "open", "median step", "page of 200 tokens", "scripts and styles"
+        "first send", "open", "median step", "page of 200 tokens", "scripts and styles",
+        "a later view's",
     ]  # fmt: skip
 
 
