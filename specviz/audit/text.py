@@ -59,7 +59,8 @@ def run(
     ----------
     model : Model or what `specviz.load` takes
     drafts : one or a list of the like, optional
-        Each method that needs a draft model is run with each. Default: the bundled target's own.
+        Each method that needs a draft model is run with each. Default: the bundled target's own. An empty
+        list leaves such methods out of the default ones.
     prompts : list of str, token ids, chat messages, or dicts with ``prompt`` or ``turns``
         Of several turns the first is decoded.
     methods : list of str, Method or factory, optional
@@ -99,6 +100,8 @@ def run(
             raise ParameterError("the audit needs at least one prompt")
         ids = [_ids(target, prompt) for prompt in prompts]
         factories = _factories(methods, str(target.dtype).removeprefix("torch."))
+        if methods is None and isinstance(drafts, list | tuple) and not drafts:
+            factories = [make for make in factories if not make().needs_draft]
         drafters = _drafters(target, drafts, factories, device, dtype)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)

@@ -36,6 +36,14 @@ def run(pair, methods, prompts=PROMPTS, **rest):
     return audit.run(pair[0], pair[1], prompts, methods, **rest)
 
 
+def test_no_draft_leaves_out_the_default_methods_that_need_one(pair):
+    found = audit.run(pair[0], [], PROMPTS[:1], max_new_tokens=2, sampled=0, laws=False)
+    assert {"autoregressive", "prompt_lookup"} <= {row.method for row in found.rows}
+    assert not any(row.method.startswith(("speculative", "bild")) for row in found.rows)
+    with pytest.raises(specviz.ParameterError, match="need at least one draft"):
+        audit.run(pair[0], [], PROMPTS[:1], ["speculative"])
+
+
 # -- a loop or a pass that fails -----------------------------------------------------------------------
 
 
