@@ -53,7 +53,8 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     kind = find(method)
     if kind.streams:
         raise ParameterError(
-            f"{method} decodes a source that arrives in updates, which explore does not show"
+            f"{method} decodes a source that arrives in updates, which explore does not show: "
+            "specviz.live(model) has a box to type into, specviz.flicker(trace, live=True) the sliders"
         )
     own = {p.name for p in kind.parameters}
     for name in options:

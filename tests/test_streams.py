@@ -238,7 +238,7 @@ def test_subtitles(tmp_path):
     ("entries", "line"),
     [
         ([{"word": "a", "start": 0}], "word 1 has no 'end'"),
-        ([{"start": 0, "end": 1}], "word 1 has no 'word'"),
+        ([{"start": 0, "end": 1}], "word 1 has no 'word'; each has word, start and end"),
         ([*heard(("a", 0, 1)), 7], "word 2 is no object"),
         (heard(("a", 0, "1")), "word 1: 'end' must be a number"),
         (heard((3, 0, 1)), "word 1: 'word' must be a text"),
@@ -297,7 +297,7 @@ def test_a_final_result_closes_an_utterance(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "line"),
     [
-        ('{"text": "b"', "line 3 is no JSON"),
+        ('{"text": "b"', "line 3 is no JSON: Expecting ',' delimiter: column"),
         ("[1]", "line 3 is no object"),
         ('{"time": 1}', "line 3 has no 'text'"),
         ('{"text": 5}', "line 3: 'text' must be a text, got 5"),

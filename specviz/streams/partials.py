@@ -88,7 +88,8 @@ def _update(line: Any, where: str) -> Update:
         try:
             line = json.loads(line)
         except ValueError as error:
-            raise PromptError(f"{where} is no JSON: {error.args[0]}") from None
+            told = str(error).replace("line 1 ", "")  # its own count, of this one line
+            raise PromptError(f"{where} is no JSON: {told}") from None
     if not isinstance(line, Mapping):
         raise PromptError(f"{where} is no object with text, time and final")
     if "text" not in line:

@@ -158,7 +158,7 @@ def _checked(what: str, entries: list[Any]) -> list[tuple[str, float]]:
             raise PromptError(f"{where} is no object with word, start and end")
         for key, kind in (("word", str), ("start", (int, float)), ("end", (int, float))):
             if key not in entry:
-                raise PromptError(f"{where} has no {key!r}")
+                raise PromptError(f"{where} has no {key!r}; each has word, start and end (seconds)")
             if isinstance(entry[key], bool) or not isinstance(entry[key], kind):
                 raise PromptError(f"{where}: {key!r} must be a {'text' if kind is str else 'number'}")
         start, end = float(entry["start"]), float(entry["end"])
