@@ -98,6 +98,9 @@ class Retranslate(Method):
                 f"template must be one of {', '.join(TEMPLATES)}, or a text with {{source}} in it where the "
                 f"source goes; got {self.template[:60]!r}"
             )
+        for slot in ("source_language", "target_language"):
+            if not getattr(self, slot).strip():
+                raise ParameterError(f"{slot} is empty: name a language, as the model's prompt would")
 
     def wording(self) -> tuple[str, str]:
         """Before and behind the source, languages filled in."""

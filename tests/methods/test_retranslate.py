@@ -367,6 +367,7 @@ def test_the_papers_prompts():
         ({"beta": 1.01}, r"beta must lie in \[0, 1\], got 1.01"),
         ({"beta": -0.1}, "beta must lie in"),
         ({"k": -1}, "k must be at least 0, got -1"),
+        ({"target_language": " "}, "target_language is empty: name a language"),
         ({"mode": "fast"}, "mode must be one of rt, ssbd, cd"),
     ],
 )
