@@ -375,6 +375,9 @@ def plain(one: Ribbon, colour: bool = False, most: int = 40) -> str:
         lines.append(f"{row.update:4d}  " + "".join(parts).strip().replace("\n", "⏎"))
     if len(one.rows) > most:
         lines.append(f"      … {len(one.rows) - most} more updates")
+    lines.append(
+        "      [-erased-] {~rewritten~} {+new+}" + " ⟦hidden⟧" * any(r.count("hidden") for r in one.rows)
+    )
     return "\n".join(lines)
 
 
@@ -469,7 +472,8 @@ def _drawn(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
         borderaxespad=0.3,
     )
     ax.set(xlim=(0, wide), ylim=(len(one.rows) - 0.45, -0.55), xlabel="words", ylabel="update")
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     ax.set_title(visible(one.name), size=9, loc="left", parse_math=False)
     ax.spines[["top", "right"]].set_visible(False)
     return ax

@@ -123,6 +123,8 @@ def test_hostile_text_stays_text():
 def test_every_fate_can_be_told_without_colour():
     html = flicker([stream(FLICKERS, k=1), stream(FLICKERS, mode="cd", k=1, beta=0.0)])._repr_html_()
     assert "<s>" in html and 'class="rewritten' in html and 'class="hidden' in html and 'class="new' in html
+    assert "[-erased-] {~rewritten~} {+new+} ⟦hidden⟧" in str(flicker(stream(FLICKERS, k=1)))
+    assert "hidden" not in str(flicker(stream(FLICKERS)))
     style = (Path(view.__file__).parent / "ribbon.css").read_text()
     for rule, sign in (
         ("rewritten", "repeating-linear"),
