@@ -84,6 +84,13 @@ class Interpreter(AnyWidget):
         self.observe(self._anew, names=SETTINGS)
         self.on_msg(self._asked)
 
+    def __repr__(self) -> str:
+        """What a script sees, where no notebook draws the box."""
+        return (
+            f"<live translation of {self.source!r} into {self.target_language}: a widget, drawn by a "
+            "notebook (specviz lab); in a script set .source, call .finish() and .wait(), read .traces>"
+        )
+
     def finish(self) -> None:
         """The source is complete: what was masked is displayed, and the run ends."""
         if self._live is not None:

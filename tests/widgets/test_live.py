@@ -137,6 +137,7 @@ def test_the_door_decodes():
     one = sv.live("town", beta=0.3, k=1, max_new_tokens=24)
     assert (one.beta, one.k, one.mode, one.target_language) == (0.3, 1, "ssbd", "German")
     assert one.languages == ["German", "Chinese", "Japanese", "Control"] and one.modes == ["rt", "ssbd", "cd"]
+    assert "a widget, drawn by a notebook" in repr(one) and "\n" not in repr(one), "what a script prints"
     one.source = "Tom reads"
     until(lambda: one.shown)
     one.source = "Tom reads a book."
