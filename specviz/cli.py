@@ -143,7 +143,10 @@ def generate(
             "times (JSON, WebVTT, SRT)."
         ),
     ] = None,
-    lag: Annotated[int, typer.Option(help="Words that an update of a text or a transcript brings.")] = 3,
+    lag: Annotated[
+        int,
+        typer.Option(help="Words that an update of a text or a transcript brings; of WebVTT and SRT: cues."),
+    ] = 3,
     language: Annotated[
         str | None, typer.Option(help="The source's, as en or ja: which words --lag counts.")
     ] = None,
@@ -637,7 +640,14 @@ def models(context: typer.Context) -> None:
             legal = "true or false" if isinstance(p.default, bool) else p.range
             legal = legal.removeprefix("lie in ").removeprefix("be ")
             meaning = p.meaning + (f" Paper: {p.symbol}." if p.symbol else "")
-            rows.append([f"  {p.name}", f"{p.default}".lower(), f"{legal} {p.unit}".strip(), meaning])
+            rows.append(
+                [
+                    f"  {p.name}",
+                    f"{p.default}".lower() if isinstance(p.default, bool) else f"{p.default}",
+                    f"{legal} {p.unit}".strip(),
+                    meaning,
+                ]
+            )
         if rows:
             print_table(console, columns, rows, headings=False)
 
@@ -848,13 +858,13 @@ def _streams(text: Path | None, stream: Path | None, lag: int, language: str | N
 
 
 def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
-    """Print each update as it is decoded, then a table with a line a stream."""
+    """Print each update as it is decoded, {+what is new+}, then a table with a line a stream."""
     from specviz.bench.report import Column, print_table
     from specviz.streams import follow
     from specviz.view.picture import visible
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    marks = ("\033[1;4;32m", "\033[0m") if colour else ("[", "]")
+    marks = ("\033[1;4;32m", "\033[0m") if colour else ("{+", "+}")  # as `specviz show` has it
     found: list[list[Any]] = []
     for u in follow(run, show):
         if u.stream == len(found):
@@ -863,11 +873,11 @@ def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
             print(f"{visible(entry['id'] or f'stream {u.stream + 1}')}")
         found[-1].append(u)
         new = f"{marks[0]}{visible(u.new)}{marks[1]}" if u.new else ""
-        print(f"{u.update + 1:4}  {visible(u.source)}\n      {visible(u.kept)}{new}")
-        told = [f"{u.erased_tokens} erased"] if u.erased_tokens else []
+        print(f"{u.update:4}  {visible(u.source)}\n      {visible(u.kept)}{new}")
+        told = [f"{u.erased_tokens} tokens erased"] if u.erased_tokens else []
         told += [f"{u.hidden} hidden"] if u.hidden else []
         told += [f"{u.accepted} of {u.drafted} drafted accepted"] if u.drafted else []
-        told += [f"{u.reused} of {u.prompt} rows kept"] + (
+        told += [f"{u.reused} of {u.prompt} cache rows kept"] + (
             [f"{1e3 * u.seconds:.1f} ms"] if u.seconds == u.seconds else []
         )
         print("      (" + ", ".join(told) + ")", flush=True)
@@ -887,7 +897,7 @@ def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
             else ["–"] * 2
         )
         rows.append([visible(run.prompts[number]["id"] or f"stream {number + 1}"), *cells])
-    names = ("updates", "tokens", "erased", "A/D", "rows kept", "ms an update", "tokens/s")
+    names = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms an update", "tokens/s")
     if rows:
         print()
         print_table(_console(), [Column("stream"), *(Column(name, True) for name in names)], rows)

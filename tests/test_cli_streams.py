@@ -33,12 +33,12 @@ def test_a_text_update_by_update(say, tmp_path):
     trace = Trace.open(tmp_path / "o" / "retranslate.parquet")
     assert [p["id"] for p in trace.run["prompts"]] == ["t:1", "t:2"]
     lines = out.splitlines()
-    assert lines[:2] == ["t:1", "   1  Tom reads"] and "   3  The baker sells fresh bread." in lines
+    assert lines[:2] == ["t:1", "   0  Tom reads"] and "   2  The baker sells fresh bread." in lines
     for line, told in zip(lines[2::3], lines[3::3]):
         if not line.startswith("      "):
             break
         assert "rows kept" in told and " ms)" in told
-    assert any("[" in line and not line.startswith("      [") for line in lines), "kept before what is new"
+    assert any("{+" in line and not line.startswith("      {+") for line in lines), "kept before what is new"
     assert out.count("1 hidden") == 3, "until a stream's last update"
     said = [int(n) for n in re.findall(r"(\d+) of \d+ drafted accepted", out)]
     assert said and sum(said) == trace.cycles["accepted"].sum()
