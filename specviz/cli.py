@@ -710,7 +710,8 @@ def simulate(
     save_partials(found, out, force=force)
     updates = sum(len(list(stream)) for stream in found)
     print(f"partials: {out} ({len(found)} utterance{'s' * (len(found) != 1)}, {updates} updates)")
-    print(_command("generate", "retranslate", "--stream", out))
+    model = ("--model", "town-translator") if language == "en" else ()  # it reads English alone
+    print(_command("generate", "retranslate", *model, "--stream", out))
 
 
 @app.command()

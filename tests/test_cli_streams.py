@@ -46,7 +46,8 @@ def test_a_text_update_by_update(say, tmp_path):
 
 
 def test_partials_are_made_and_decoded(say, tmp_path):
-    assert say("streams", "simulate", "t.txt", "--out", "p.jsonl", "--seed", 3)[0] == 0
+    status, out, _ = say("streams", "simulate", "t.txt", "--out", "p.jsonl", "--seed", 3)
+    assert status == 0 and "generate retranslate --model town-translator --stream p.jsonl" in out
     found = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [f["text"] for f in found if f["final"]] == TEXT.splitlines()
     assert "exists" in say("streams", "simulate", "t.txt", "--out", "p.jsonl")[2]
