@@ -527,3 +527,9 @@ def test_a_live_stream_is_decoded_while_it_is_pushed(town):
     assert next(shown, None) is None and run.trace.run["complete"]
     assert (first.source, second.source, last.source) == ("The baker", *["The baker sells bread."] * 2)
     assert last.kept == second.text and not last.new and not last.erased and last.reused == last.prompt - 1
+
+
+@pytest.mark.parametrize("given", ["Tom reads", ["Tom", "Tom reads"], [Update("Tom"), "Tom reads"]])
+def test_a_stream_of_no_updates_is_refused(given):
+    with pytest.raises(PromptError, match=r"list of specviz.streams.Update\(text\).*fixed_lag"):
+        Stream(given)

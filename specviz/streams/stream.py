@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..errors import PromptError
+
 
 @dataclass(frozen=True)
 class Update:
@@ -37,6 +39,11 @@ class Stream:
         Kept in the trace: a name, the source's language, and the right output for the whole source.
     segmented : str, optional
         Kept in the trace: what told its words apart, for a source that was cut into words.
+
+    Raises
+    ------
+    PromptError
+        If it is a text, or a list of anything else than updates.
     """
 
     updates: Iterable[Update]
@@ -44,6 +51,14 @@ class Stream:
     language: str | None = None
     reference: str | None = None
     segmented: str | None = None
+
+    def __post_init__(self) -> None:
+        listed = self.updates if isinstance(self.updates, list | tuple) else ()
+        if isinstance(self.updates, str) or not all(isinstance(update, Update) for update in listed):
+            raise PromptError(
+                "a stream is a list of specviz.streams.Update(text), each with all of the source so far; of "
+                "a plain text specviz.streams.fixed_lag(text) makes one"
+            )
 
     def __iter__(self) -> Iterator[Update]:
         """The updates; of a list the last one says so."""

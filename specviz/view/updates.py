@@ -266,7 +266,7 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
     if not len(updates):
         raise TraceError(
             f"this run of {one.run['method']} has no updates: a flicker ribbon is for sources that arrive in "
-            "updates, sv.generate(model, Stream([...]), 'retranslate')"
+            "updates, sv.generate(model, sv.streams.fixed_lag(text), 'retranslate')"
         )
     run, pieces = one.run, one.pieces
     origins = {int(str(u)): o["origin"].astype(str).tolist() for u, o in one.outputs.groupby("update")}
