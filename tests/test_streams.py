@@ -152,6 +152,15 @@ def test_lines_of_a_file_are_streams(tmp_path):
         (lambda: word_timed(3), PromptError, "takes a file, or a list"),
         (lambda: from_partials(3), PromptError, "takes a file, or lines"),
         (lambda: from_partials([]), PromptError, "no partial results"),
+        (lambda: from_partials(["[" * 100_000]), PromptError, "line 1 is nested too deeply"),
+        (lambda: Update(None), PromptError, "an update's text must be a text, got None"),
+        (lambda: Update("a \ud83d"), PromptError, "half a character"),
+        (lambda: Update("a", "1"), PromptError, "an update's time must be seconds, got '1'"),
+        (lambda: Update("a", float("inf")), PromptError, "must be seconds"),
+        (lambda: fixed_lag("a \udc00 b"), PromptError, "half a character"),
+        (lambda: Stream(None), PromptError, "a stream is a list of specviz.streams.Update(text)"),
+        (lambda: Stream(["a"]), PromptError, "a stream is a list of specviz.streams.Update(text)"),
+        (lambda: list(Stream(iter(["a"]))), PromptError, "Update objects, got 'a'"),
     ],
 )
 def test_what_is_refused_in_one_line(call, error, line):
@@ -246,6 +255,8 @@ def test_subtitles(tmp_path):
         (heard(("a", 2, 1)), "word 1: its times go backwards"),
         (heard(("a", 0, 2), ("b", 0, 1)), "word 2: its times go backwards"),
         (heard(("a", 0, float("nan"))), "a time that is no number"),
+        (heard(("a", 0, 10**400)), "a time that is no number"),
+        (heard(("a\ud83d", 0, 1)), "word 1 holds half a character"),
         (heard((" ", 0, 1)), "there are no words"),
     ],
 )
@@ -267,6 +278,8 @@ def test_a_transcript_that_is_refused(tmp_path, entries, line):
         ('{"text": "a"}', "no list of words"),
         ('{"segments": [{"text": "a", "start": 0, "end": 1}]}', "segments have no words"),
         ("7", "no list of words"),
+        ("[" * 100_000, "t.json is nested too deeply"),
+        ('{"word": "a", "start": 0, "end": 1}\n' + "[" * 100_000, "line 2 is nested too deeply"),
     ],
 )
 def test_a_transcript_file_that_is_refused(tmp_path, text, line):
@@ -304,6 +317,7 @@ def test_a_final_result_closes_an_utterance(tmp_path):
         (r'{"text": "\ud83d"}', "line 3: 'text' holds half a character"),
         ('{"text": "b", "time": "1"}', "line 3: 'time' must be seconds, got '1'"),
         ('{"text": "b", "time": NaN}', "line 3: 'time' must be seconds"),
+        ('{"text": "b", "time": 1' + "0" * 400 + "}", "line 3: 'time' must be seconds"),
         ('{"text": "b", "final": 1}', "line 3: 'final' must be true or false, got 1"),
         ('{"text": "b", "time": 0.5}', "line 3: its time 0.5 s is before the 1 s above it"),
     ],

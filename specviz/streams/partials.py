@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from specviz.errors import ParameterError, PromptError
 
 from .lag import read, whole
 from .segmentation import clusters, segmenter, words
-from .stream import Stream, Update
+from .stream import HALF, Stream, Update, is_seconds
 
 # What sounds alike in English. Any other word is misheard by being cut off.
 ALIKE = (
@@ -29,7 +28,6 @@ ALIKE = (
     "by buy", "our hour", "new knew", "son sun", "week weak", "would wood", "meet meat", "which witch",
     "wait weight", "its it's", "your you're", "of off", "than then", "affect effect", "weather whether",
 )  # fmt: skip
-HALF = re.compile("[\ud800-\udfff]")
 SOUND = {w: [o for o in group.split() if o != w] for group in ALIKE for w in group.split()}
 
 
@@ -90,19 +88,19 @@ def _update(line: Any, where: str) -> Update:
         except ValueError as error:
             told = str(error).replace("line 1 ", "")  # its own count, of this one line
             raise PromptError(f"{where} is no JSON: {told}") from None
+        except RecursionError:
+            raise PromptError(f"{where} is nested too deeply") from None
     if not isinstance(line, Mapping):
         raise PromptError(f"{where} is no object with text, time and final")
     if "text" not in line:
         raise PromptError(f"{where} has no 'text'")
     text, time, final = line["text"], line.get("time"), line.get("final", False)
     if not isinstance(text, str):
-        raise PromptError(f"{where}: 'text' must be a text, got {text!r}")
+        raise PromptError(f"{where}: 'text' must be a text, got {text!r:.60}")
     if HALF.search(text):
         raise PromptError(f"{where}: 'text' holds half a character (a lone surrogate)")
-    if time is not None and (
-        isinstance(time, bool) or not isinstance(time, int | float) or not math.isfinite(time)
-    ):
-        raise PromptError(f"{where}: 'time' must be seconds, got {time!r}")
+    if time is not None and not is_seconds(time):
+        raise PromptError(f"{where}: 'time' must be seconds, got {time!r:.60}")
     if not isinstance(final, bool):
         raise PromptError(f"{where}: 'final' must be true or false, got {final!r}")
     return Update(text, None if time is None else float(time), final)

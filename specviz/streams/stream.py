@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..errors import PromptError
+from specviz.errors import PromptError
+
+HALF = re.compile("[\ud800-\udfff]")  # half a character: no text in UTF-8 holds one
 
 
 @dataclass(frozen=True)
@@ -20,11 +24,24 @@ class Update:
         When it came, in seconds of the stream's own clock.
     last : bool
         Whether the source is complete.
+
+    Raises
+    ------
+    PromptError
+        If the text is none, or holds half a character; if the time is no number of seconds.
     """
 
     text: str
     time: float | None = None
     last: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise PromptError(f"an update's text must be a text, got {self.text!r:.60}")
+        if HALF.search(self.text):
+            raise PromptError("an update's text holds half a character (a lone surrogate)")
+        if self.time is not None and not is_seconds(self.time):
+            raise PromptError(f"an update's time must be seconds, got {self.time!r:.60}")
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,8 @@ class Stream:
 
     def __post_init__(self) -> None:
         listed = self.updates if isinstance(self.updates, list | tuple) else ()
-        if isinstance(self.updates, str) or not all(isinstance(update, Update) for update in listed):
+        known = isinstance(self.updates, Iterable) and not isinstance(self.updates, str)
+        if not known or not all(isinstance(update, Update) for update in listed):
             raise PromptError(
                 "a stream is a list of specviz.streams.Update(text), each with all of the source so far; of "
                 "a plain text specviz.streams.fixed_lag(text) makes one"
@@ -65,5 +83,18 @@ class Stream:
         if isinstance(self.updates, list | tuple):
             for i, update in enumerate(self.updates, 1):
                 yield Update(update.text, update.time, update.last or i == len(self.updates))
-        else:
-            yield from self.updates
+            return
+        for update in self.updates:
+            if not isinstance(update, Update):
+                raise PromptError(f"a stream takes specviz.streams.Update objects, got {update!r:.60}")
+            yield update
+
+
+def is_seconds(value: object) -> bool:
+    """Whether it is a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False

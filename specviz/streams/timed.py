@@ -13,7 +13,7 @@ from specviz.errors import ParameterError, PromptError
 
 from .lag import read, whole
 from .segmentation import unspaced
-from .stream import Stream, Update
+from .stream import HALF, Stream, Update, is_seconds
 
 ARROW = re.compile(r"^\s*([\d:.,]+)\s*-->\s*([\d:.,]+)")
 CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{2})[.,](\d{3})$")
@@ -96,12 +96,16 @@ def _entries(source: Any) -> tuple[str, list[Any]]:
         return f"{path}, cue", _cues(text, path)
     try:
         return f"{path}, word", _words(json.loads(text))
+    except RecursionError:
+        raise PromptError(f"{path} is nested too deeply") from None
     except ValueError as whole_error:
         entries = []
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
                 try:
                     entries.append(json.loads(line))
+                except RecursionError:
+                    raise PromptError(f"{path}, line {number} is nested too deeply") from None
                 except ValueError as error:
                     told = whole_error if text.lstrip()[:1] == "[" else error
                     where = getattr(told, "lineno", 1) if told is whole_error else number
@@ -161,9 +165,11 @@ def _checked(what: str, entries: list[Any]) -> list[tuple[str, float]]:
                 raise PromptError(f"{where} has no {key!r}; each has word, start and end (seconds)")
             if isinstance(entry[key], bool) or not isinstance(entry[key], kind):
                 raise PromptError(f"{where}: {key!r} must be a {'text' if kind is str else 'number'}")
-        start, end = float(entry["start"]), float(entry["end"])
-        if not (math.isfinite(start) and math.isfinite(end)):
+        if HALF.search(entry["word"]):
+            raise PromptError(f"{where} holds half a character (a lone surrogate)")
+        if not (is_seconds(entry["start"]) and is_seconds(entry["end"])):
             raise PromptError(f"{where} has a time that is no number")
+        start, end = float(entry["start"]), float(entry["end"])
         if end < start or end < before:
             raise PromptError(f"{where}: its times go backwards ({start:g} to {end:g} s)")
         before = end
