@@ -27,6 +27,7 @@ from specviz.loop.run import identity
 from specviz.methods import find, names
 from specviz.models import load
 from specviz.models.llamacpp import LlamaCpp, LlamaCppContext, write_gguf
+from specviz.models.llamacpp.library import library
 from specviz.models.llamacpp.native import Native
 from specviz.models.model import Model
 
@@ -332,6 +333,20 @@ print("alive:", last)
     assert "alive:" in done.stdout and not done.stderr
 
 
+def test_files_whose_shape_would_end_the_process(tmp_path: Path) -> None:
+    data, path = file("f32", **SMALL).read_bytes(), tmp_path / "bad.gguf"
+    for key, value in (
+        ("block_count", 0),
+        ("block_count", 513),
+        ("context_length", 0),
+        ("context_length", -1),
+    ):
+        at = data.index(f"llama.{key}".encode()) + len(f"llama.{key}") + 4  # behind its type
+        path.write_bytes(data[:at] + (value % 2**32).to_bytes(4, "little") + data[at + 4 :])
+        with pytest.raises(ModelError, match=f"bad.gguf is damaged: its llama.{key} is {value % 2**32},"):
+            load(f"gguf:{path}")
+
+
 def test_vocabularies_that_lack_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gguf
 
@@ -547,6 +562,24 @@ context = run.model.open([[1, 2]], 4)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_context_is_freed_before_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the collector of cycles, which keeps to no order."""
+    lib, order = library(), []
+    for name in ("llama_free", "llama_model_free"):
+        call = getattr(lib, name)
+        monkeypatch.setattr(
+            lib, name, lambda pointer, name=name, call=call: (order.append(name), call(pointer))[1]
+        )
+    model = LlamaCpp(file("f32", **SMALL), threads=1)
+    context = model.open([[1, 2, 3]], 4)
+    context.close()
+    model.itself = model
+    del model, context
+    order.clear()
+    gc.collect()
+    assert order == ["llama_free", "llama_model_free"]
 
 
 def test_memory_is_given_back() -> None:

@@ -20,6 +20,7 @@ from specviz.models.text import check_vocabularies
 
 PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
+LAYERS = 512  # LLAMA_MAX_LAYERS
 IDLE = 4  # contexts that wait for their next text
 WHOLE_NAMES = {"ALL_F32": "float32", "MOSTLY_F16": "float16", "MOSTLY_BF16": "bfloat16"}
 WHOLE = frozenset(WHOLE_NAMES.values())  # what is not quantized
@@ -35,15 +36,28 @@ class Weights:
         lib = library()
         given = lib.llama_model_default_params()
         given.n_gpu_layers, given.vocab_only = gpu_layers, words
-        if not words and "AMX_INT8 = 1" in system():
-            # llama.cpp's AMX kernels for quantized matrices end the process at passes of several tokens (seen
-            # with llama-cpp-python 0.3.36, by its own generation too): plain ones are used in their place.
-            given.use_extra_bufts = Weights(path, 0, words=True).type in WHOLE
+        if not words:
+            known = Weights(path, 0, words=True)
+            known.check(path)
+            if "AMX_INT8 = 1" in system():
+                # llama.cpp's AMX kernels for quantized matrices end the process at passes of several tokens
+                # (seen with llama-cpp-python 0.3.36, by its own generation too): plain ones take their place.
+                given.use_extra_bufts = known.type in WHOLE
         said()
         self.pointer = lib.llama_model_load_from_file(str(path).encode(), given)
         if not self.pointer:
             raise ModelError(f"{path} does not load as a GGUF model: {said() or 'no reason given'}")
         self._free = weakref.finalize(self, lib.llama_model_free, self.pointer)
+
+    def check(self, path: Path) -> None:
+        """Refuse a shape at which llama.cpp would end the process, or that holds no text."""
+        for name, low, high in (("block_count", 1, LAYERS), ("context_length", 1, 2**31 - 1)):
+            key = f"{self.meta('general.architecture')}.{name}"
+            value = self.meta(key)
+            if value is not None and not (value.isdecimal() and low <= int(value) <= high):
+                raise ModelError(
+                    f"{path} is damaged: its {key} is {value[:40]}, which must be from {low} to {high}"
+                )
 
     @property
     def type(self) -> str:

@@ -73,7 +73,8 @@ class Native:
             )
         self.pointer = pointer
         self.memory = lib.llama_get_memory(pointer)
-        self._free = weakref.finalize(self, lib.llama_free, pointer)
+        # It holds the weights until then: the collector of a cycle keeps to no order.
+        self._free = weakref.finalize(self, _free, pointer, self.weights)
         self.name, self.vocabulary = model.name, model.vocabulary
         self.cells, self.batch = int(lib.llama_n_ctx(pointer)), int(lib.llama_n_batch(pointer))
         self.tokens = np.zeros(self.batch, np.int32)
@@ -179,6 +180,10 @@ class Native:
     def _known(self, sequence: int) -> None:
         if not 0 <= sequence < self.sequences:
             raise ModelError(f"this context knows sequences 0 to {self.sequences - 1}, not {sequence}")
+
+
+def _free(pointer: Any, weights: Any) -> None:
+    library().llama_free(pointer)
 
 
 def rounded(sequences: int) -> int:
