@@ -75,7 +75,8 @@ def decode_stream(
                     context.close()
                     context = None
             if context is None:
-                context = target.open([tokens], options.get("max_new_tokens", 128) + method.spare)
+                room = min(options.get("max_new_tokens", 128), target.max_length - len(tokens))
+                context = target.open([tokens], room + method.spare)
                 context.rewind(1)
             keys = Uniforms(seed, prompt, number)
             new: list[int] = []

@@ -93,10 +93,10 @@ class Retranslate(Method):
 
     def __init__(self, **values: object) -> None:
         super().__init__(**values)
-        if self.template not in TEMPLATES and "{source}" not in self.template:
+        if self.template not in TEMPLATES and self.template.count("{source}") != 1:
             raise ParameterError(
-                f"template must be one of {', '.join(TEMPLATES)}, or a text with {{source}} in it where the "
-                f"source goes; got {self.template[:60]!r}"
+                f"template must be one of {', '.join(TEMPLATES)}, or a text with {{source}} in it, once, where "
+                f"the source goes; got {self.template[:60]!r}"
             )
         for slot in ("source_language", "target_language"):
             if not getattr(self, slot).strip():
@@ -104,10 +104,9 @@ class Retranslate(Method):
 
     def wording(self) -> tuple[str, str]:
         """Before and behind the source, languages filled in."""
-        text = TEMPLATES.get(self.template, self.template)
+        before, _, behind = TEMPLATES.get(self.template, self.template).partition("{source}")
         for slot in ("source_language", "target_language"):
-            text = text.replace(f"{{{slot}}}", getattr(self, slot))
-        before, _, behind = text.partition("{source}")
+            before, behind = (side.replace(f"{{{slot}}}", getattr(self, slot)) for side in (before, behind))
         return before, behind
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:

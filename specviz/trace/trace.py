@@ -107,8 +107,8 @@ class Trace:
         Dropped: every prompt's tokens, name and reference (its kind, language and length stay), pieces
         of tokens that occur only in prompts, the sources of a stream's updates, folders in front of model
         and tokenizer names, the machine (its kind of device stays), why a run stopped, and text in parameters
-        that looks like a path. What remains: the generated text and what was drafted and predicted, which can
-        repeat a prompt's words; numbers, times, parameters and versions.
+        that looks like a path or is a prompt's wording. What remains: the generated text and what was drafted
+        and predicted, which can repeat a prompt's words; numbers, times, parameters and versions.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -306,6 +306,8 @@ class Trace:
         cycles = cycles.merge(streams, on=["run", "prompt"])
         first = cycles["cycle"] == 0
         heads = cycles[first].set_index(keys)
+        if heads["source"].isna().any() or not heads.index.is_unique:
+            raise TraceError("the trace is damaged: each update of a stream has one cycle 0, with its source")
         rest = cycles[~first].groupby(keys, observed=True)
         frame = heads[["method", "source", "arrival"]].copy()
         frame["prompt_tokens"], frame["reused"] = heads["context"], heads["reused"]
@@ -584,6 +586,7 @@ def _insert(frame: pd.DataFrame, after: str, name: str, values: Any) -> None:
 
 
 PATH_LIKE = re.compile(r"[\\/~]")
+SLOT = "{source}"  # where a template of streams has its source
 
 
 def _traces(folder: Path) -> list[Path]:
@@ -600,6 +603,8 @@ def _redact(store: Store, table: pa.Table) -> dict[str, Any]:
             return {k: scrub(v) for k, v in value.items()}
         if isinstance(value, list):
             return [scrub(v) for v in value]
+        if isinstance(value, str) and SLOT in value:  # a template of the user's own
+            return SLOT
         return re.split(r"[\\/]", value)[-1] if isinstance(value, str) and PATH_LIKE.search(value) else value
 
     run = store.run

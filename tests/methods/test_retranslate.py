@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from tiny import TableModel, llama
 
 import specviz
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, TraceError
 from specviz.loop import decode
 from specviz.loop.updates import decode_stream
 from specviz.methods.autoregressive import Autoregressive
@@ -309,13 +311,46 @@ def test_the_record_says_what_the_stream_was(town, tmp_path):
 
 def test_long_sources_come_back_and_are_redacted(town, tmp_path):
     sources = ["Tom slept. " * 40, "Tom slept. " * 41]
-    specviz.generate(town, stream(sources), "retranslate", max_new_tokens=4, out=tmp_path / "t.parquet")
+    words = {"template": "Tom slept\\here: {source}", "out": tmp_path / "t.parquet", "max_new_tokens": 4}
+    specviz.generate(town, stream(sources), "retranslate", **words)
     trace = specviz.open(tmp_path / "t.parquet")
     assert trace.updates["source"].tolist() == sources
     assert trace.redact().updates["source"].tolist() == ["", ""]
     trace.redact().save(tmp_path / "r.parquet")
     assert "slept" not in (tmp_path / "r.parquet").read_bytes().decode("latin1")
     assert len(specviz.open(tmp_path / "r.parquet").updates) == 2
+    assert trace.redact().run["parameters"]["template"] == "{source}"
+
+
+def test_a_source_of_any_length_that_is_written_can_be_read(town, tmp_path, monkeypatch):
+    monkeypatch.setattr(Template, "__call__", lambda self, source: [5, 7, 9])
+    source = "Tom slept. " * 10_000
+    specviz.generate(town, stream([source]), "retranslate", max_new_tokens=2, out=tmp_path / "t.parquet")
+    assert specviz.open(tmp_path / "t.parquet").updates["source"].tolist() == [source]
+
+
+def test_a_record_whose_updates_have_no_source_is_refused(town, tmp_path):
+    trace = specviz.generate(town, stream(["Tom", "Tom slept"]), "retranslate", max_new_tokens=2)
+    trace.save(tmp_path / "t.parquet")
+    table = pq.read_table(tmp_path / "t.parquet")
+    for name, change in (
+        ("source", lambda column: [None, *column[1:]]),
+        ("cycle", lambda column: [0] * len(column)),
+    ):
+        at = table.schema.get_field_index(name)
+        field = table.schema.field(at)
+        values = pa.array(change(table.column(at).to_pylist()), field.type)
+        pq.write_table(table.set_column(at, field, values), tmp_path / f"{name}.parquet")
+        with pytest.raises(TraceError, match="each update of a stream has one cycle 0, with its source"):
+            _ = specviz.open(tmp_path / f"{name}.parquet").updates
+
+
+def test_a_limit_beyond_the_context_takes_no_more_room_than_there_is(town):
+    few, many = (
+        specviz.generate(town, stream(["Tom slept"]), "retranslate", max_new_tokens=n).texts
+        for n in (100, 10**12)
+    )
+    assert few == many
 
 
 def test_exactness():
@@ -364,6 +399,7 @@ def test_the_papers_prompts():
             {"template": "Translate it"},
             r"template must be one of town, tower, qwen3, or a text with \{source\}",
         ),
+        ({"template": "{source} is {source}"}, r"with \{source\} in it, once"),
         ({"beta": 1.01}, r"beta must lie in \[0, 1\], got 1.01"),
         ({"beta": -0.1}, "beta must lie in"),
         ({"k": -1}, "k must be at least 0, got -1"),
@@ -374,6 +410,11 @@ def test_the_papers_prompts():
 def test_bad_parameters(values, line):
     with pytest.raises(ParameterError, match=line):
         Retranslate(**values)
+
+
+def test_a_language_that_looks_like_a_slot_is_a_name():
+    method = Retranslate(template="Into {target_language}: {source}!", target_language="{source}")
+    assert method.wording() == ("Into {source}: ", "!")
 
 
 def test_bad_input(town):
