@@ -88,7 +88,7 @@ def decode_stream(
                 cycle.update = number
                 if cycle.number == 0:
                     cycle.source, cycle.arrival = update.text, update.time
-                    cycle.reused = min(reused, len(tokens) - 1)
+                    cycle.reused = min(reused, context.length[0] - 1)  # the root is read again
                 if cycle.end is not None:
                     cycle.shown = method.shown(len(new) - (cycle.end == "eos"), update.last)
                 yield cycle

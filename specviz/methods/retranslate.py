@@ -95,8 +95,8 @@ class Retranslate(Method):
         super().__init__(**values)
         if self.template not in TEMPLATES and self.template.count("{source}") != 1:
             raise ParameterError(
-                f"template must be one of {', '.join(TEMPLATES)}, or a text with {{source}} in it, once, where "
-                f"the source goes; got {self.template[:60]!r}"
+                f"template must be one of {', '.join(TEMPLATES)}, or a text with {{source}} in it once, "
+                f"where the source goes; got {self.template[:60]!r}"
             )
         for slot in ("source_language", "target_language"):
             if not getattr(self, slot).strip():

@@ -245,6 +245,14 @@ def test_what_two_prompts_share_is_kept_and_nothing_else(town):
         assert text == alone.text
 
 
+def test_continuous_decoding_keeps_all_of_a_prompt_that_stands_still(town):
+    trace = specviz.generate(town, stream(["Tom slept"] * 2), "retranslate", mode="cd")
+    first, second = trace.updates.to_dict("records")
+    assert second["reused"] == second["prompt_tokens"]
+    fed = trace.passes.groupby(["update", "cycle"])["tokens"].sum()
+    assert fed[1, 0] == len(first["ids"]) - 1  # the last one is read when the next token is predicted
+
+
 def test_a_stale_cache_would_be_seen(town, monkeypatch):
     """The test above can fail: rows that are kept too long change a text."""
     monkeypatch.setattr("specviz.loop.updates.shared", lambda one, other: min(len(one), len(other)) - 1)
@@ -399,7 +407,7 @@ def test_the_papers_prompts():
             {"template": "Translate it"},
             r"template must be one of town, tower, qwen3, or a text with \{source\}",
         ),
-        ({"template": "{source} is {source}"}, r"with \{source\} in it, once"),
+        ({"template": "{source} is {source}"}, r"with \{source\} in it once"),
         ({"beta": 1.01}, r"beta must lie in \[0, 1\], got 1.01"),
         ({"beta": -0.1}, "beta must lie in"),
         ({"k": -1}, "k must be at least 0, got -1"),
