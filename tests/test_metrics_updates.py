@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+import specviz
 from specviz import metrics
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.tokens import words
@@ -101,6 +102,32 @@ def test_normalized_erasure_by_hand(two):
     assert metrics.normalized_erasure(two.select(prompt=0)) == 0
     nothing = trace({"updates": [("x", 0.0, [], 0, [END], 0)]})
     assert np.isnan(metrics.normalized_erasure(nothing))
+
+
+@pytest.mark.parametrize("end", ["interrupted", None])
+def test_an_update_that_was_broken_off_erases_nothing(end):
+    """It was never displayed: neither what it had not yet written again nor what it had changed is gone."""
+    whole = trace(GROWS)
+    columns = whole._table([c.name for c in specviz.schema.COLUMNS]).to_pylist()
+    at = next(i for i, row in enumerate(columns) if row["update"] == 1 and row["cycle"] == 2)
+    cut = columns[: at + 1]
+    cut[-1] |= {"end": end, "shown": None, "out_token": [E]}
+    run = {k: whole.run[k] for k in ("run", "method", "eos", "prompts", "parameters")}
+    recorders = [Recorder(run, piece=lambda token: WORDS[token].encode()) for _ in range(2)]
+    for row in cut:
+        recorders[0].add(row)
+    broken = recorders[0].close(complete=False, stopped="interrupted")
+    assert broken.updates["ids"].tolist() == [[A, B, C], [A, B, D, E]]
+    for of, stands in (("display", ["a"]), ("draft", list("abc"))):
+        found = metrics.erasure(broken, of)
+        assert found["words"].tolist() == [stands, stands] and found["erased"].tolist() == [0, 0]
+    assert metrics.normalized_erasure(broken) == 0
+    assert metrics.by_stream(broken)["tokens"].tolist() == [1]
+    recorders[1].add(columns[0] | {"end": end})
+    only = recorders[1].close(complete=False)
+    assert metrics.erasure(only)["words"].tolist() == [[]] and metrics.by_stream(only)["tokens"].tolist() == [
+        0
+    ]
 
 
 def test_a_stream_by_hand(two):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from specviz import schema
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.interval import Estimate
 from specviz.metrics.tokens import MODEL, tokenizer, words
@@ -40,7 +41,8 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
 
     Arivazhagan et al. 2020a ("Re-translation versus Streaming for Simultaneous Translation", section 3.3): to
     turn output o_{u-1} into o_u a reader's screen deletes the |o_{u-1}| - |LCP(o_{u-1}, o_u)| tokens behind
-    their longest common prefix, whether or not the same words come again. The first update erases nothing.
+    their longest common prefix, whether or not the same words come again. The first update erases nothing,
+    nor does one that was interrupted: what stood before still stands.
 
     Parameters
     ----------
@@ -79,8 +81,10 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
             name = cut.name
             cuts = [cut(text) for text in updates["shown_text" if of == DISPLAY else "text"]]
         table = updates[[*STREAM, "update"]].copy()
-        table["words"] = pd.Series(cuts, table.index, dtype=object)
         first = ~table.duplicated(STREAM)
+        for i in np.flatnonzero(~updates["end"].isin(schema.ENDS[:-1])):  # interrupted, or cut off by a kill
+            cuts[i] = [] if first.iloc[i] else cuts[i - 1]
+        table["words"] = pd.Series(cuts, table.index, dtype=object)
         before = [[], *cuts[:-1]]
         kept = [0 if new else shared(a, b) for new, a, b in zip(first, before, cuts)]
         had = np.where(first, 0, np.array([len(each) for each in before[: len(cuts)]], int))
