@@ -291,6 +291,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     path = file("f32", **SMALL)
     for options, line in (
         ({"threads": 0}, "threads must be a whole number of at least 1"),
+        ({"threads": 513}, "at most 512 threads, got 513"),
         ({"gpu_layers": -2}, "gpu_layers must be"),
         ({"context": 2.5}, "context must be"),
         ({"context": 4096}, "knows 1024 positions; context=4096 is beyond"),

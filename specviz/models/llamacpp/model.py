@@ -21,6 +21,7 @@ from specviz.models.text import check_vocabularies
 PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
 LAYERS = 512  # LLAMA_MAX_LAYERS
+THREADS = 512  # GGML_MAX_N_THREADS
 IDLE = 4  # contexts that wait for their next text
 WHOLE_NAMES = {"ALL_F32": "float32", "MOSTLY_F16": "float16", "MOSTLY_BF16": "bfloat16"}
 WHOLE = frozenset(WHOLE_NAMES.values())  # what is not quantized
@@ -131,6 +132,8 @@ class LlamaCpp:
         ):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
                 raise ModelError(f"{name} must be a whole number of at least {low}, got {value!r}")
+        if threads is not None and threads > THREADS:
+            raise ModelError(f"llama.cpp computes on at most {THREADS} threads, got {threads}")
         lib = library()
         if gpu_layers and not lib.llama_supports_gpu_offload():
             raise ModelError(
