@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from huggingface_hub import model_info
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
@@ -101,7 +102,9 @@ def _fetch(
 ) -> tuple[PreTrainedModel, Any]:
     """Weights and tokenizer: from the disk or the hub's cache, else from the network."""
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
-    known = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
+    known = (
+        OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError, StrictDataclassError,
+    )  # fmt: skip
     error: Exception | None = None
     bar = logging.is_progress_bar_enabled()
     try:
@@ -114,9 +117,14 @@ def _fetch(
                 config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
                 _check_config(config, name)
                 words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
-                net = AutoModelForCausalLM.from_pretrained(
-                    source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only, **options
-                )
+                net, found = AutoModelForCausalLM.from_pretrained(
+                    source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only,
+                    output_loading_info=True, **options,
+                )  # fmt: skip
+                if missing := sorted(found["missing_keys"]):  # they would be random
+                    raise ModelError(
+                        f"{name} lacks {len(missing)} weights that its config asks for (first {missing[0]})"
+                    )
                 return net, words
             except SpecvizError:
                 raise

@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 pytest.importorskip("gguf", reason="gguf is not installed")
 
-from gguf_files import ODD, random_model, scores, served, strings, tokenizer
+from gguf_files import ODD, file, random_model, scores, served, strings, tokenizer
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 import specviz
@@ -161,7 +161,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "x.gguf"
     for what, type, line in (
         ("town", "q3", "no GGUF type 'q3'; choose one of f32, f16, q8_0, q4_k_m"),
-        ("hf:somebody/model", "f16", "takes a folder or a loaded model"),
+        (f"gguf:{file()}", "f16", "is a GGUF file already"),
         (str(tmp_path / "none"), "f16", "no model"),
     ):
         with pytest.raises(ModelError, match=line):
@@ -174,6 +174,31 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert out.read_text() == "mine"
     write_gguf("town-draft", out, force=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.gguf"]
+
+
+@pytest.mark.parametrize("change", [
+    {"hidden_size": 8}, {"vocab_size": 5000}, {"num_hidden_layers": 3}, {"num_attention_heads": 7},
+])  # fmt: skip
+def test_a_folder_whose_weights_are_not_those_of_its_config_is_refused(change: dict, tmp_path: Path) -> None:
+    """llama.cpp would refuse the file, or transformers would fill up with random numbers."""
+    home, out = tmp_path / "home", tmp_path / "x.gguf"
+    shutil.copytree(bundled()["town-draft"], home)
+    config = json.loads((home / "config.json").read_text()) | change
+    (home / "config.json").write_text(json.dumps(config))
+    for use in (load, lambda path: write_gguf(path, out)):
+        with pytest.raises(ModelError, match=r"home.* (lacks 9 weights|does not load)") as raised:
+            use(home)
+        assert "\n" not in str(raised.value)
+    assert not out.exists()
+
+
+def test_a_damaged_folder_is_refused_by_the_writer_too(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(bundled()["town-draft"], home)
+    data = (home / "model.safetensors").read_bytes()
+    (home / "model.safetensors").write_bytes(data[:-1000])
+    with pytest.raises(ModelError, match="does not load"):
+        write_gguf(home, tmp_path / "x.gguf")
 
 
 @pytest.mark.parametrize(("change", "line"), [

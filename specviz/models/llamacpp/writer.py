@@ -58,7 +58,7 @@ def write_gguf(model: Any, path: str | Path, type: str = "f16", force: bool = Fa
 
     Parameters
     ----------
-    model : Model, bundled name or folder in transformers' format
+    model : Model, or anything else that `specviz.load` takes
         Of the Llama family (llama, mistral without a sliding window, qwen2, qwen3), with a byte-level BPE.
     path : str or Path
     type : {"f32", "f16", "q8_0", "q4_k_m"}
@@ -119,25 +119,17 @@ class _Source:
     """What is to be written: config, weights by name, tokenizer."""
 
     def __init__(self, model: Any) -> None:
-        if hasattr(model, "net"):
-            self.name, self.config = model.name, model.net.config
-            self._net, self._folder, self.tokenizer = model.net, None, model.tokenizer
-            generation = getattr(model.net, "generation_config", None)
-        else:
-            from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+        if not hasattr(model, "net"):
+            from specviz.models.loading import load
 
-            from specviz.models.loading import find
-
-            folder = find(str(model))
-            if folder is None:
+            model = load(model, dtype="auto")
+            if not hasattr(model, "net"):
                 raise ModelError(
-                    "write_gguf takes a folder or a loaded model: specviz.load the hf: one first"
+                    f"{model.name} is a GGUF file already; write_gguf takes what transformers runs"
                 )
-            self.name, self._folder, self._net = folder.resolve().name, folder, None
-            self.config = AutoConfig.from_pretrained(folder, local_files_only=True)
-            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            there = (folder / "generation_config.json").is_file()
-            generation = GenerationConfig.from_pretrained(folder, local_files_only=True) if there else None
+        self.name, self.config, self.tokenizer = model.name, model.net.config, model.tokenizer
+        self._net = model.net
+        generation = getattr(model.net, "generation_config", None)
         ends = getattr(generation, "eos_token_id", None)
         ends = self.config.eos_token_id if ends is None else ends
         self.eos = (
@@ -180,18 +172,9 @@ class _Source:
         """Each tensor under transformers' name, in float32."""
         import torch
 
-        if self._net is not None:
-            for name, tensor in sorted(self._net.state_dict().items()):
-                if not (self.tied and name == "lm_head.weight"):
-                    yield name, tensor.detach().to("cpu", torch.float32).numpy()
-            return
-        from safetensors import safe_open
-
-        for file in sorted(self._folder.glob("*.safetensors")):
-            with safe_open(file, "pt") as opened:
-                for name in sorted(opened.keys()):
-                    if not (self.tied and name == "lm_head.weight"):
-                        yield name, opened.get_tensor(name).to(torch.float32).numpy()
+        for name, tensor in sorted(self._net.state_dict().items()):
+            if not (self.tied and name == "lm_head.weight"):
+                yield name, tensor.detach().to("cpu", torch.float32).numpy()
 
 
 def _pre_tokenizer(vocabulary: dict[str, Any], refuse: Any) -> str:
