@@ -7,6 +7,7 @@ audit in 1; Ctrl-C in 130, with the trace so far kept.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shlex
 import shutil
@@ -845,15 +846,22 @@ def _entries(prompt: str | None, file: str | None) -> list[dict[str, Any]]:
 
 
 def _streams(text: Path | None, stream: Path | None, lag: int, language: str | None) -> list[Any]:
-    """The streams of a text file, of partial results or of a transcript: its ending and first line tell."""
+    """The streams of a text file, of partial results or of a transcript: first line and ending tell."""
     from specviz import streams
+    from specviz.streams.lag import read
 
     if lag < 1:
         raise ParameterError(f"--lag must be at least 1, got {lag}")
     if text is not None:
         return streams.from_file(text, lag, language)
     assert stream is not None
-    if stream.suffix.lower() in (".json", ".vtt", ".srt"):
+    first = next((line for line in read(stream).splitlines() if line.strip()), "")
+    try:
+        keys = set(json.loads(first))
+    except (ValueError, RecursionError, TypeError):
+        keys = set()
+    timed = stream.suffix.lower() in (".json", ".vtt", ".srt")
+    if "word" in keys or (timed and not (keys and keys <= {"text", "time", "final"})):
         return [streams.word_timed(stream, lag, language=language)]
     return streams.from_partials(stream)
 
@@ -944,7 +952,6 @@ def _cell(value: Any) -> str:
 
 def _weights(path: Path) -> int:
     """Numbers in a folder's safetensors files, read off their headers."""
-    import json
     from math import prod
 
     total = 0
@@ -958,8 +965,6 @@ def _weights(path: Path) -> int:
 
 def _card(path: Path) -> str:
     """The figures of a model's card: what it read, how well it translates, how well it drafts."""
-    import json
-
     found: dict[str, Any] = {}
     for name in ("training.json", "scores.json"):
         with suppress(OSError, ValueError):

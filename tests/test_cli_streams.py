@@ -63,6 +63,16 @@ def test_a_transcript_is_a_stream(say, tmp_path):
     assert status == 0 and "Tom reads ⟨U+001B⟩[31m a book." in out and "\x1b" not in out
 
 
+def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
+    heard = [{"word": w, "start": n, "end": n + 1} for n, w in enumerate(["Tom", "reads"])]
+    (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, heard)))
+    (tmp_path / "partials.json").write_text('{"text": "Tom"}\n{"text": "Tom reads", "final": true}\n')
+    (tmp_path / "whisper.json").write_text(json.dumps({"text": "Tom reads", "segments": [{"words": heard}]}))
+    for name in ("words.jsonl", "partials.json", "whisper.json"):
+        status, out, err = say(*RUN, "--stream", name, "--lag", 1)
+        assert status == 0 and not err and "   1  Tom\n" in out and "   2  Tom reads\n" in out, name
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -122,7 +122,11 @@ class Interpreter(AnyWidget):
         elif text == self._pushed:
             return
         assert self._live is not None
-        self._live.push(text)
+        try:
+            self._live.push(text)
+        except SpecvizError as error:  # half a character
+            self.error = str(error)
+            return
         self._pushed = text
 
     def _anew(self, change: Any = None) -> None:

@@ -84,6 +84,16 @@ def test_what_is_typed_is_shown():
     until(lambda: len(runs) == 2 and one.shown.get("source") == "more")
 
 
+def test_half_a_character_is_refused_beneath_the_box():
+    one, runs = interpreter()
+    one.source = "one \ud83d"
+    assert one.error == "an update's text holds half a character (a lone surrogate)"
+    one.source = "one \U0001f600"
+    until(lambda: one.shown.get("source") == "one \U0001f600")
+    one.finish()
+    assert one.wait(20) and len(runs) == 1
+
+
 def test_typing_does_not_wait_and_the_newest_text_wins():
     gate = threading.Event()
     one, runs = interpreter(gate)
