@@ -70,7 +70,7 @@ def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
     (tmp_path / "whisper.json").write_text(json.dumps({"text": "Tom reads", "segments": [{"words": heard}]}))
     for name in ("words.jsonl", "partials.json", "whisper.json"):
         status, out, err = say(*RUN, "--stream", name, "--lag", 1)
-        assert status == 0 and not err and "   1  Tom\n" in out and "   2  Tom reads\n" in out, name
+        assert status == 0 and not err and "   0  Tom\n" in out and "   1  Tom reads\n" in out, name
 
 
 @pytest.mark.parametrize(
