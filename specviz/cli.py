@@ -130,7 +130,14 @@ def demo(
 @app.command()
 def generate(
     method: Annotated[str, typer.Argument(help="A decoding method; specviz models lists them.")],
-    model: Model = "town",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; for streams town-translator.",
+        ),
+    ] = None,
     draft: Draft = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The text to go on from.")] = None,
     prompts: Prompts = None,
@@ -222,6 +229,7 @@ def generate(
             if kind.streams
             else f"{method} takes a prompt that stands still: give --prompt or --prompts, not {given[0]}"
         )
+    model = model or ("town-translator" if kind.streams else "town")
     built = kind(**_parameters(kind, set_ or []))
     if (store or save_store) and built.memory is None:
         raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")

@@ -95,3 +95,9 @@ def test_what_is_refused_in_one_line(say, tmp_path, arguments, line):
     status, out, err = say(*arguments)
     assert status == 2 and not out and line in err and err.count("\n") == 1 and err.startswith("specviz: ")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.txt"]
+
+
+def test_a_stream_goes_to_a_translator_by_default(say, tmp_path):
+    status, _, err = say("generate", "retranslate", "--text", "t.txt", "--out", "o")
+    assert status == 0, err
+    assert Trace.open(tmp_path / "o" / "retranslate.parquet").run["model"]["name"] == "town-translator"
