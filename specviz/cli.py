@@ -627,7 +627,7 @@ def models(context: typer.Context) -> None:
     rows = [[name, f"{_weights(path) / 1e6:.2f} M", _card(path)] for name, path in _bundled().items()]
     for name, path in ggufs().items():
         size = f"{path.stat().st_size / 1e6:.1f} MB"
-        rows.append([f"gguf:{name}", size, f"{name} in eight bits (Q8_0), for llama.cpp."])
+        rows.append([f"gguf:{name}", size, f"{name} in float16, for llama.cpp."])
     if rows:
         print_table(console, [Column("bundled model"), Column("size", True), Column("card", folds=30)], rows)
     else:

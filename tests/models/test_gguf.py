@@ -248,12 +248,11 @@ def test_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["town-translator", "town-translator-prefix"])
 def test_the_bundled_files_are_what_the_writer_makes_of_the_bundled_models(name: str, tmp_path: Path) -> None:
-    write_gguf(name, tmp_path / "again.gguf", "q8_0")
+    write_gguf(name, tmp_path / "again.gguf", "f16")
     assert (tmp_path / "again.gguf").read_bytes() == ggufs()[name].read_bytes()
 
 
 def test_a_bundled_file_translates_as_the_model_it_came_from() -> None:
-    """Eight bits move the scores a little: most of the words stay."""
     prompt = "Translate into German: The cook went to the village."
     texts = [
         specviz.generate(load(model), prompt, "autoregressive").text
