@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSION = 3  # 2: tails of the dense record, what a method remembers, calibration; 3: updates of a stream
+# 2: tails of the dense record, what a method remembers, calibration; 3: updates of a stream;
+# 4: more confidence signals, the threshold a node met and its gap; kinds and shapes of models
+VERSION = 4
 
 STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
 ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain")
@@ -70,8 +72,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("node_confidence", "list<float>", "The drafter's largest probability where it chose the node."),
     Column("node_entropy", "list<float>", "Entropy of the drafter's distribution there, in nats."),
     Column("node_margin", "list<float>", "The drafter's largest probability minus its second largest there."),
-    Column("node_score", "list<float>", "The score by which the method ranked the node."),
+    Column("node_logit_margin", "list<float>", "The drafter's largest logit minus its second largest there."),
+    Column("node_variance", "list<float>", "Variance of the drafter's logits there, over the vocabulary."),
+    Column("node_score", "list<float>", "The score by which the method ranked the node, or its weighted confidence."),
     Column("node_met", "list<bool>", "Whether the node met the drafter's threshold."),
+    Column("node_threshold", "list<float>", "The largest gap that the verifier allowed the node, in nats."),
+    Column("node_gap", "list<float>", "The target's largest log probability there minus the token's, in nats; null where nothing was judged."),
     Column("node_top_token", "list<int32>", "The drafter's top_k tokens where it chose each node, flat [nodes x top_k]."),
     Column("node_top_p", "list<float>", "Their probabilities."),
     # what the target predicted: at the root (-1) and at each node it read
@@ -120,8 +126,8 @@ RUN_FIELDS: dict[str, str] = {
     "sampling": "temperature, top_k, top_p, seed, max_new_tokens.",
     "exactness": "exact, exact up to ties, or lossy: of method, parameters and number format.",
     "pseudocode": "The method's own loop as [[when, line], ...]; see Method.pseudocode.",
-    "model": "The target: {name, parameters, max_length}.",
-    "draft": "The drafter: {name, parameters, max_length}; null where there is none.",
+    "model": "The target: {name, parameters, max_length, kind: causal or encoder-decoder, shape}; shape has the counts and widths that its costs follow from.",
+    "draft": "The drafter: the same; null where there is none.",
     "dense": "The drafter of the dense record: {name, parameters, max_length}, and tail: most tokens of a tail.",
     "memory": "What the drafter remembered when the run began and when it ended: {start, end}, each {state: cold or warm, keep, known, bytes}; null where it never does.",
     "calibration": "Where the draft size was measured to be the best: {parameter, value, device, created}; null where it was given.",

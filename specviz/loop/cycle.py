@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ from ..errors import ParameterError
 from ..methods.base import Method, Session, Verdict
 from ..sampling import Sampling, Uniforms
 from .clock import Clock, Watched
+
+NOTHING = Draft.empty()
 
 
 @dataclass
@@ -161,7 +163,7 @@ def decode(
             session.cycle += 1
             left = limit - (length - len(tokens))
             begin = mark()
-            draft = method.draft(left)
+            draft = drafted_by(method.draft(left))
             drafted = mark()
             result = context.forward(draft, method.hidden) if draft.read else None
             scores = None if result is None else result.logits[0]
@@ -189,6 +191,19 @@ def decode(
     finally:
         for each in opened:
             each.close()
+
+
+def drafted_by(proposed: Draft | Generator[Any, Any, Draft]) -> Draft:
+    """The draft; the passes that a drafter asks for on the way are run as it asks."""
+    if isinstance(proposed, Draft):
+        return proposed
+    result = None
+    while True:
+        try:
+            asked = proposed.send(result)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        result = asked.forward(NOTHING)
 
 
 def origin_of(status: str) -> str:

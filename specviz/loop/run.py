@@ -265,7 +265,8 @@ class Run:
 
 def about(model: Any) -> dict[str, Any]:
     """What the record says of a model."""
-    return {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
+    known = {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
+    return known | {"kind": getattr(model, "kind", "causal"), "shape": getattr(model, "geometry", None)}
 
 
 def generate(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Trace:

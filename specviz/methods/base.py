@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -302,8 +302,13 @@ class Method:
         """A prompt begins: open contexts, forget the last prompt."""
         self.session = session
 
-    def draft(self, left: int) -> Draft:
-        """Propose tokens. `left` tokens may still be emitted, so at most ``left - 1`` lead to a pass."""
+    def draft(self, left: int) -> Draft | Generator[Any, Any, Draft]:
+        """Propose tokens. `left` tokens may still be emitted, so at most ``left - 1`` lead to a pass.
+
+        A method whose drafter is a model writes it as a generator: it yields a context that it opened, is
+        given that context's `Pass` over what is pending, and returns the draft. The loop runs the passes,
+        of one prompt or of all rows of a batch together.
+        """
         raise NotImplementedError
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:

@@ -6,6 +6,7 @@ section 3.5.1 is just another draft model. Lossy by design.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class BiLD(Method):
         self.session = session
         self.drafter = DraftModel(session)
 
-    def draft(self, left: int) -> Draft:
+    def draft(self, left: int) -> Generator[Any, Any, Draft]:
         """Algorithm 1, lines 3-6, until line 7 or the cap (appendix 7.1.2: 10 tokens)."""
         # Without a review of the end, the small model may write the last token itself.
         self.unsent: Unsent | None = None
@@ -89,7 +90,7 @@ class BiLD(Method):
         drawn: list[Tensor] = []
         met = True
         for i in range(n):
-            row = tail.predict()  # line 3
+            row = yield from tail.predict()  # line 3
             q = None if sampling.greedy else sampling.probabilities(row)
             token = row.argmax() if q is None else draw(q, float(u[i]))
             sure, choice = pair(confidence(row), token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,6 @@ from ..draft import Draft
 from ..sampling import DRAFT, draw, exact_type
 from ..signals import confidence
 from .base import Session, Unsent
-
-NOTHING = Draft.empty()
 
 
 class DraftModel:
@@ -40,7 +39,7 @@ class DraftModel:
         n = max(0, min(most, left, self.full - self.length))
         return n, "length" if n == most else "room"
 
-    def chain(self, n: int, stop: str, least: float = 0.0) -> Draft:
+    def chain(self, n: int, stop: str, least: float = 0.0) -> Generator[Any, Any, Draft]:
         """n tokens, drawn as the target draws (same temperature, top-k and top-p), without looking at them.
 
         Leviathan et al. 2023, Algorithm 1, lines 1-5: q_i from the small model, x_i from q_i.
@@ -58,7 +57,7 @@ class DraftModel:
         scores: list[Tensor] = []
         chosen: list[Tensor] = []
         for i in range(n):
-            row = self.predict()
+            row = yield from self.predict()
             if u is None:
                 q, token = None, row.argmax(-1, keepdim=True)
             else:
@@ -86,9 +85,13 @@ class DraftModel:
         signals = {"met": np.ones(len(tokens), bool)} if least else {}
         return Draft.chain(torch.cat(tokens), q=q_all, logits=scores, signals=signals, stop=stop)
 
-    def predict(self) -> Tensor:
-        """The drafter's logits after the committed text and what it drafted, [vocabulary]."""
-        return self.context.forward(NOTHING).logits[0][0]
+    def predict(self) -> Generator[Any, Any, Tensor]:
+        """The drafter's logits after the committed text and what it drafted, [vocabulary].
+
+        The pass is asked for by yielding the context: the loop runs it, for all rows of a batch at once.
+        """
+        result = yield self.context
+        return result.logits[0][0]
 
     @property
     def device(self) -> Any:

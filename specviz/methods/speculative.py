@@ -7,6 +7,7 @@ Sampling", Algorithm 2). Both give the same rule; line numbers below are Leviath
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,9 @@ class Speculative(Method):
         self.session = session
         self.drafter = DraftModel(session)
 
-    def draft(self, left: int) -> Draft:
+    def draft(self, left: int) -> Generator[Any, Any, Draft]:
         # The target adds a token to every draft, so one token of what is left is its own.
-        return self.drafter.chain(*self.drafter.reach(self.draft_length, left - 1), least=self.stop)
+        return (yield from self.drafter.chain(*self.drafter.reach(self.draft_length, left - 1), least=self.stop))
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None

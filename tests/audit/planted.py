@@ -176,7 +176,7 @@ def untempered_q():
     real = DraftModel.chain
 
     def chain(self, *given, **named):
-        draft = real(self, *given, **named)
+        draft = yield from real(self, *given, **named)
         return (
             draft if draft.q is None else dataclasses.replace(draft, q=torch.stack(draft.logits).softmax(-1))
         )
