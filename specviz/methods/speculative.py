@@ -67,7 +67,8 @@ class Speculative(Method):
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
         # The target adds a token to every draft, so one token of what is left is its own.
-        return (yield from self.drafter.chain(*self.drafter.reach(self.draft_length, left - 1), least=self.stop))
+        reach = self.drafter.reach(self.draft_length, left - 1)
+        return (yield from self.drafter.chain(*reach, least=self.stop))
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
