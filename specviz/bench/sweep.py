@@ -83,7 +83,7 @@ class Advanced:
 
 @dataclass
 class Measured:
-    """What a setting did with every text: arrays [texts] of counts, seconds, and what its score is summed from.
+    """What a setting did with every text: arrays [texts] of counts, of seconds, and of what scores sum up.
 
     ``fallbacks`` and ``rollbacks`` count cycles that ended so; ``own`` tokens that the target wrote.
     """
@@ -155,7 +155,7 @@ def sweep(
                     "max_new_tokens": max_new_tokens,
                     "record": None,
                 }
-                shared |= {"seed": seed + number, **point.options, **point.values}
+                shared |= {"record": None, "seed": seed + number, **point.options, **point.values}
                 for _ in Run(point.model, entries[:1], point.method, **shared):  # warm-up
                     pass
                 runs[point.label] = Run(point.model, entries, point.method, **shared)
