@@ -104,24 +104,20 @@ def leaving(exits: Any, calm: Any) -> list[Point]:
     """Figures 6 and 7: the first layer drafts, and CALM, each on the model that was tuned for it."""
     found: list[Point] = []
     if exits is not None:
-        base = Point(
-            "early exit: greedy", BASELINE, model=exits, base="early exit: greedy", group="early exit"
-        )
-        found.append(base)
+        base = "early exit: greedy"
+        found.append(Point(base, BASELINE, model=exits, base=base, group="early exit"))
         for r in EXIT_ROLLBACKS:
             drafted = [bild(exits, None, f, r, "early exit") for f in EXIT_FALLBACKS]
-            found += [replace(point, method="early_exit", base=base.label) for point in drafted]
+            found += [replace(point, method="early_exit", base=base) for point in drafted]
     if calm is not None:
-        base = Point("CALM: greedy", BASELINE, model=calm, base="CALM: greedy", group="CALM")
-        found.append(base)
+        base = "CALM: greedy"
+        found.append(Point(base, BASELINE, model=calm, base=base, group="CALM"))
         for measure in ("state", "softmax"):
             for t in CALM_THRESHOLDS:
                 for d in CALM_DECAYS:
-                    label, values = f"CALM: {measure}, λ {t:g}, t {d}", {"measure": measure, "threshold": t}
-                    values["decay"] = d
-                    found.append(
-                        Point(label, "calm", values, calm, base=base.label, group=f"CALM, {measure}")
-                    )
+                    values = {"measure": measure, "threshold": t, "decay": d}
+                    label, group = f"CALM: {measure}, λ {t:g}, t {d}", f"CALM, {measure}"
+                    found.append(Point(label, "calm", values, calm, base=base, group=group))
     return found
 
 
