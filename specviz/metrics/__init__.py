@@ -36,6 +36,7 @@ from specviz.metrics.cycles import (
 )
 from specviz.metrics.interval import Estimate, pooled
 from specviz.metrics.quality import comet, quality
+from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signals
 from specviz.metrics.tables import compare, summary
 from specviz.metrics.tokens import tokenizer
 from specviz.metrics.updates import (
@@ -56,12 +57,15 @@ __all__ = [
     "acceptance_rate",
     "accepted",
     "accepted_share",
+    "area_under_roc",
+    "auroc",
     "average_lagging",
     "by_depth",
     "by_prompt",
     "by_score",
     "by_source",
     "by_stream",
+    "calibration_curve",
     "comet",
     "compare",
     "draft_passes",
@@ -84,6 +88,7 @@ __all__ = [
     "seconds",
     "sent",
     "shared",
+    "signals",
     "speedup",
     "stable",
     "steps",

@@ -27,6 +27,7 @@ DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
 SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
 WORD_LIMIT = 256  # bytes of a word in a column ...
 TEXT_LIMIT = 1 << 20  # ... and of a source text: more than contexts hold
+SHAPE_LIMIT = 64  # numbers that say how a model is built
 LINES_LIMIT = 64  # of pseudocode
 
 
@@ -63,7 +64,8 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
         ):
             raise TraceError(f"{where}: the run's 'prompts' are not what they should be")
     for name in ("model", "draft", "dense", "peak_memory"):
-        if not all(isinstance(v, (*words, float)) for v in (run.get(name) or {}).values()):
+        about = run.get(name) or {}
+        if not all(isinstance(v, (*words, float)) or (k == "shape" and _counts(v)) for k, v in about.items()):
             raise TraceError(f"{where}: the run's '{name}' is not what it should be")
     lines = run.get("pseudocode") or []
     if len(lines) > LINES_LIMIT or not all(_line(line) for line in lines):
@@ -72,6 +74,12 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
         raise TraceError(f"{where}: the run's 'eos' is not a list of token ids")
     decode_pieces(run.get("pieces"), where)
     return {name: run.get(name) for name in schema.RUN_FIELDS}
+
+
+def _counts(shape: Any) -> bool:
+    """Whether it is a model's shape: numbers by name, an encoder's a level below."""
+    whole = isinstance(shape, dict) and len(shape) <= SHAPE_LIMIT
+    return whole and all(isinstance(v, int | float | None) or _counts(v) for v in shape.values())
 
 
 def _line(line: Any) -> bool:
