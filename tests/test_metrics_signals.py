@@ -53,10 +53,15 @@ def test_the_ensemble_is_the_recorded_one(trace):
     assert np.allclose(table["ensemble"], table["score"], atol=1e-6), "equal weights over the complement"
     one = metrics.signals(trace, weights=(0, 1, 0))
     assert np.allclose(one["ensemble"], table["logit_margin"])
-    sharp = metrics.signals(trace, sharpness=3.0)["logit_margin"]
+    sharp = metrics.signals(trace, margin_scale=3.0)["logit_margin"]
     judged = trace.nodes[trace.nodes["status"].isin(["accepted", "rejected"])]
     assert np.allclose(sharp, 1 / (1 + np.exp(-3 * judged["logit_margin"])), atol=1e-6)
-    assert np.allclose(table["softmax_margin"], judged["margin"] / (1 - 1 / len(traces.PIECES)), atol=1e-6)
+    size = len(traces.PIECES)
+    assert np.allclose(table["softmax_margin"], (judged["margin"] / (1 - 1 / size)).clip(upper=1), atol=1e-6)
+    written = metrics.signals(trace, entropy="as_written")
+    assert np.allclose(written["entropy"], judged["entropy"] / np.log(size), atol=1e-6)
+    assert np.allclose(written["entropy"], 1 - table["entropy"])
+    assert np.allclose(metrics.signals(trace, (0, 0, 0, 1))["ensemble"], table["variance"])
 
 
 def test_a_logit_margin_follows_from_two_probabilities():
@@ -98,7 +103,6 @@ def test_what_predicts_and_what_does_not(trace):
     rated = metrics.auroc(table).set_index("signal")
     assert rated.loc["ensemble", "low"] > 0.5 > rated.loc["variance", "low"]
     assert rated.loc["variance", "gain_hi"] < 0 and rated.loc["ensemble", "gain"] == 0
-    assert np.isnan(rated.loc["variance", "ece"]), "a variance has no scale from 0 to 1"
     assert set(rated.index) == set(SIGNALS)
     table["score"] = table["accepted"]
     assert metrics.auroc(table).iloc[0][["signal", "auroc", "ece"]].tolist() == ["score", 1.0, 0.0]
@@ -107,7 +111,7 @@ def test_what_predicts_and_what_does_not(trace):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [({"weights": (0.5, 0.2, 0.2)}, "sum to 1"), ({"weights": (1.5, -0.5, 0)}, "sum to 1"),
-     ({"sharpness": 0}, "sharpness"), ({"vocabulary": 1}, "vocabulary")],
+     ({"margin_scale": 0}, "margin_scale"), ({"vocabulary": 1}, "vocabulary")],
 )  # fmt: skip
 def test_what_no_signal_is_made_of(trace, wrong, said):
     with pytest.raises(ParameterError, match=said):

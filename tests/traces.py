@@ -47,7 +47,7 @@ def metadata(method: str = "speculative", seed: int = 0, prompts: int = 1, **mor
         "bild": {"fallback": 0.6, "rollback": 2.0, "cap": 10},
         "tree": {"nodes": 12},
         "unispec": {"nodes": 64, "depth": 10, "neighbours": 10, "threshold": 0.05},
-        "cm_asd": {"k_min": 1, "k_max": 8, "alpha": 1.0, "tau_base": 0.1, "gamma": 0.5},
+        "cm_asd": {"k_max": 8, "k_min": 1, "alpha": 1.0, "tau_base": 0.1, "gamma": 0.5, "gap": "as_written"},
     }[method]
     sampling = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": seed, "max_new_tokens": 64}
     return {
@@ -220,8 +220,8 @@ def cycles(
                     "width": int(np.bincount(_depth(parent)).max(initial=0)) if grown else shape,
                     "stop": "none" if not n else ("fallback" if method == "bild" and n < 10 else "length"),
                     "end": end,
-                    "control_name": ["window"],
-                    "control_value": [float(sure["window"] if sure else n)],
+                    "control_name": ["window", "confidence"] if sure else ["window"],
+                    "control_value": [sure["window"], sure["score"].mean()] if sure else [float(n)],
                     "start": clock,
                     "duration": sum(times),
                     "draft_time": times[0],
@@ -285,7 +285,11 @@ def doubt(rng: np.random.Generator, n: int, tau_base: float = 0.1, gamma: float 
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     first, second = p[:, 0], p[:, 1]
     entropy, margin = -(p * np.log(p)).sum(1), logits[:, 0] - logits[:, 1]
-    parts = [1 - entropy / np.log(size), 1 / (1 + np.exp(-margin)), (first - second) / (1 - 1 / size)]
+    parts = [
+        1 - entropy / np.log(size),
+        1 / (1 + np.exp(-margin)),
+        np.minimum(1, (first - second) / (1 - 1 / size)),
+    ]
     score = np.mean(parts, axis=0)
     gap = np.where(rng.random(n) < 0.25 + 0.7 * latent, 0.0, rng.exponential(1.5, n))
     return {
@@ -299,6 +303,7 @@ def signals_of(sure: dict[str, Any], judged: np.ndarray) -> dict[str, Any]:
     """The node columns of `doubt`; the target's, where nothing was judged, are missing."""
     names = ("confidence", "entropy", "margin", "logit_margin", "variance", "score", "threshold")
     found = {f"node_{name}": sure[name] for name in names}
+    found["node_threshold"] = np.where(np.arange(len(judged)) < sure["window"], sure["threshold"], np.nan)
     found["node_gap"] = np.where(judged, sure["gap"], np.nan)
     found["node_rank"] = np.where(judged, np.where(sure["gap"] > 0, 2, 0), np.nan)
     return found

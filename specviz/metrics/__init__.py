@@ -1,7 +1,8 @@
 """What a trace says in numbers: each metric is one function, its definition is its docstring.
 
 `cycles` (what the draft-verify cycles did), `updates` (streams: erasure, kept drafts, lagging), `quality`
-(texts against references), `tables` (several at once: `summary`, `compare`); below them `tokens` (texts as
+and `rouge` (texts against references), `signals` (does certainty predict acceptance), `sweeps` (many runs as
+points, or over seeds), `tables` (several at once: `summary`, `compare`); below them `tokens` (texts as
 sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
 
@@ -16,12 +17,15 @@ from specviz.metrics.cycles import (
     by_score,
     by_source,
     draft_passes,
+    draft_time,
     drafted,
     emitted,
     exactness,
     fallback_share,
     learnt,
     mean_accepted,
+    mean_drafted,
+    mean_sent,
     on_text,
     output,
     peak_memory,
@@ -31,12 +35,15 @@ from specviz.metrics.cycles import (
     sent,
     steps,
     target_passes,
+    target_share,
     tau,
     tokens_per_second,
 )
 from specviz.metrics.interval import Estimate, pooled
-from specviz.metrics.quality import comet, quality
+from specviz.metrics.quality import comet, quality, relative_bleu
+from specviz.metrics.rouge import rouge
 from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signals
+from specviz.metrics.sweeps import front, over_seeds, sweep
 from specviz.metrics.tables import compare, summary
 from specviz.metrics.tokens import tokenizer
 from specviz.metrics.updates import (
@@ -69,22 +76,29 @@ __all__ = [
     "comet",
     "compare",
     "draft_passes",
+    "draft_time",
     "drafted",
     "emitted",
     "erasure",
     "exactness",
     "fallback_share",
+    "front",
     "lagging",
     "learnt",
     "mean_accepted",
+    "mean_drafted",
+    "mean_sent",
     "normalized_erasure",
     "on_text",
     "output",
+    "over_seeds",
     "peak_memory",
     "pooled",
     "quality",
     "recheck",
+    "relative_bleu",
     "rollback_share",
+    "rouge",
     "seconds",
     "sent",
     "shared",
@@ -93,7 +107,9 @@ __all__ = [
     "stable",
     "steps",
     "summary",
+    "sweep",
     "target_passes",
+    "target_share",
     "tau",
     "tokenizer",
     "tokens_per_second",

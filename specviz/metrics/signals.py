@@ -12,7 +12,7 @@ Signals are numbered as in CM-ASD, section III.B (1), and all rise with certaint
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,24 +25,25 @@ if TYPE_CHECKING:
 
     from specviz.trace import Trace
 
-# What a signal is; all but the variance lie in [0, 1].
+# What a signal is; all lie in [0, 1]. As `specviz.signals`, which computes them from logits.
 SIGNALS = {
     "score": "the method's own C_t, as it was recorded",
-    "ensemble": "C_t of entropy, logit margin and softmax margin, recomputed",
+    "ensemble": "C_t, recomputed from the signals below",
     "confidence": "largest probability",
     "entropy": "1 − H / log |V|",
-    "logit_margin": "σ(β (z₁ − z₂))",
-    "softmax_margin": "(p₁ − p₂) / (1 − 1/|V|)",
-    "variance": "variance of the logits",
+    "logit_margin": "σ(s (z₁ − z₂))",
+    "softmax_margin": "(p₁ − p₂) / (1 − 1/|V|), cut at 1",
+    "variance": "v / (v + 2 log |V|) of the logits' variance v",
 }
-ENSEMBLE = ("entropy", "logit_margin", "softmax_margin")  # λ1, λ2, λ3
-EQUAL = (1 / 3, 1 / 3, 1 / 3)
+ENSEMBLE = ("entropy", "logit_margin", "softmax_margin", "variance")  # λ1, λ2, λ3, and a fourth
+EQUAL = (1 / 3, 1 / 3, 1 / 3, 0.0)
 
 
 def signals(
     trace: Trace,
     weights: Sequence[float] = EQUAL,
-    sharpness: float = 1.0,
+    margin_scale: float = 1.0,
+    entropy: str = "complement",
     vocabulary: int | None = None,
 ) -> pd.DataFrame:
     """The drafter's signals at every judged node, normalised as in CM-ASD, and the verdict.
@@ -53,13 +54,15 @@ def signals(
     Parameters
     ----------
     trace : Trace
-    weights : (float, float, float)
-        λ of the ensemble: of 1 - H/log |V|, of the logit margin and of the softmax margin; they sum to 1.
-    sharpness : float
-        β of the logit margin's sigmoid; it does not change that signal's order, but the ensemble's.
+    weights : three or four floats
+        λ of the ensemble, which sum to 1: of `ENSEMBLE`'s signals in that order.
+    margin_scale : float
+        s of the logit margin's sigmoid; it does not change that signal's order, but the ensemble's.
+    entropy : {"complement", "as_written"}
+        1 - H/log |V|, or the paper's H/log |V|, which rises with doubt.
     vocabulary : int, optional
-        |V|, where a run does not say its drafter's. Without it entropy and ensemble are missing, and the
-        softmax margin is the plain one (|V| → ∞).
+        |V|, where a run does not say its drafter's. Without it entropy, variance and ensemble are missing,
+        and the softmax margin is the plain one (|V| → ∞).
 
     Returns
     -------
@@ -67,28 +70,34 @@ def signals(
         One row a judged node: ``run``, ``prompt``, ``cycle``, ``node``; a column for each of `SIGNALS` (NaN
         where it is unknown); ``accepted``; ``first``, whether the token is the target's own first choice (its
         rank is 0; false where the rank is unknown); ``gap`` to that choice and ``threshold`` that was
-        allowed, in nats. CM-ASD's softmax margin, divided by 1 - 1/|V|, reaches not 1 but a little more.
+        allowed, in nats.
 
     Raises
     ------
     ParameterError
-        If the weights are not three that sum to 1, or `sharpness` or `vocabulary` is none.
+        If the weights do not sum to 1, or another value is none.
     """
     import pandas as pd
 
-    given = np.asarray(weights, np.float64)
-    if given.shape != (3,) or (given < 0).any() or abs(given.sum() - 1) > 1e-6:
+    given = np.zeros(len(ENSEMBLE))
+    given[: len(weights)] = weights[: len(ENSEMBLE)]
+    # three thirds in five digits sum to less than 1
+    if not 3 <= len(weights) <= len(given) or (given < 0).any() or abs(given.sum() - 1) > 1e-5:
         raise ParameterError(
-            f"weights are three numbers from 0 to 1 that sum to 1, of {', '.join(ENSEMBLE)}; got {weights}"
+            f"weights are numbers from 0 to 1 that sum to 1, of {', '.join(ENSEMBLE)}; got {tuple(weights)}"
         )
-    if not sharpness > 0 or (vocabulary is not None and vocabulary < 2):
-        raise ParameterError("sharpness is above 0, and a vocabulary has at least two tokens")
-    return pd.concat(
-        [_signals(part, given, sharpness, vocabulary) for part in trace.split()], ignore_index=True
-    )
+    if not margin_scale > 0 or (vocabulary is not None and vocabulary < 2):
+        raise ParameterError("margin_scale is above 0, and a vocabulary has at least two tokens")
+    if entropy not in ("complement", "as_written"):
+        raise ParameterError(f"entropy is 'complement' or 'as_written', not {entropy!r}")
+    parts = trace.split()
+    tables = [_signals(part, given, margin_scale, entropy == "complement", vocabulary) for part in parts]
+    return pd.concat(tables, ignore_index=True)
 
 
-def _signals(part: Trace, weights: np.ndarray, sharpness: float, vocabulary: int | None) -> pd.DataFrame:
+def _signals(
+    part: Trace, weights: np.ndarray, scale: float, complement: bool, vocabulary: int | None
+) -> pd.DataFrame:
     nodes = part.nodes
     # BiLD may keep the end of a text that the target never read: nobody judged that.
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])]
@@ -98,10 +107,13 @@ def _signals(part: Trace, weights: np.ndarray, sharpness: float, vocabulary: int
         return nodes[name].to_numpy(np.float64)
 
     size = vocabulary or _vocabulary(part)
-    found = {"score": column("score"), "confidence": column("confidence"), "variance": column("variance")}
-    found["entropy"] = 1 - column("entropy") / np.log(size) if size else np.full(len(nodes), np.nan)
-    found["logit_margin"] = 1 / (1 + np.exp(-sharpness * _logit_margin(part, nodes)))
-    found["softmax_margin"] = column("margin") / (1 - 1 / size if size else 1)
+    most = np.log(size) if size else np.nan  # of an entropy
+    doubt, spread = column("entropy") / most, column("variance")
+    found = {"score": column("score"), "confidence": column("confidence")}
+    found["entropy"] = 1 - doubt if complement else doubt
+    found["logit_margin"] = 1 / (1 + np.exp(-scale * _logit_margin(part, nodes)))
+    found["softmax_margin"] = np.minimum(1, column("margin") / (1 - 1 / size if size else 1))
+    found["variance"] = spread / (spread + 2 * most)
     used = [(w, found[name]) for w, name in zip(weights, ENSEMBLE) if w]
     found["ensemble"] = np.sum([w * values for w, values in used], axis=0)
     for name in SIGNALS:
@@ -142,7 +154,7 @@ OUTCOMES = ("accepted", "first")
 
 
 def calibration_curve(table: pd.DataFrame, bins: int = 10, outcome: str = "accepted") -> pd.DataFrame:
-    """How often nodes of a certainty are accepted, for each signal with a scale from 0 to 1.
+    """How often nodes of a certainty are accepted, for each signal.
 
     A signal is calibrated if `rate` is its `mean` in every bin. Only the largest probability claims to be:
     the others are normalised into [0, 1] without being a probability of anything.
@@ -176,7 +188,7 @@ def calibration_curve(table: pd.DataFrame, bins: int = 10, outcome: str = "accep
     for name in SIGNALS:
         values = table[name].to_numpy(np.float64)
         known = np.isfinite(values)
-        if name == "variance" or not known.any():
+        if not known.any():
             continue
         # rounding may leave the scale's ends
         which = np.clip((values[known] * bins).astype(int), 0, bins - 1)
@@ -234,7 +246,7 @@ def auroc(
     group = pd.factorize(table["prompt"])[0]
     right = table[outcome].to_numpy(bool)
     drawn: dict[str, np.ndarray] = {}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in SIGNALS:
         values = table[name].to_numpy(np.float64)
         known = np.isfinite(values)
@@ -243,11 +255,7 @@ def auroc(
         # groups keep their numbers, so that every signal is drawn with the same prompts
         found, drawn[name] = _area(values[known], right[known], group[known], int(group.max()) + 1, resamples)
         own = curve[curve["signal"] == name]
-        far = (
-            ((own["rate"] - own["mean"]).abs() * own["counted"]).sum() / own["counted"].sum()
-            if len(own)
-            else np.nan
-        )
+        far = ((own["rate"] - own["mean"]).abs() * own["counted"]).sum() / own["counted"].sum()
         rows.append(
             {
                 "signal": name,

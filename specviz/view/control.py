@@ -37,7 +37,6 @@ BARS: dict[str, dict[str, Any]] = {
     "unsent": {"facecolor": "none", "edgecolor": "#999999", "ls": ":"},
     "pruned": {"facecolor": "none", "edgecolor": "#999999", "ls": "--"},
 }
-WINDOW = ("window", "k")  # what a method may call k_j among its controller's values
 MOST = 80  # cycles that are drawn
 
 
@@ -52,8 +51,8 @@ class Loop:
         ``cycle``, ``status``, ``text``, ``value`` (certainty), ``threshold`` and ``gap`` (nats; NaN where
         there is none).
     cycles : DataFrame
-        One row a cycle: ``cycle``, ``window`` (k_j; NaN where the method has none), ``mean`` certainty of the
-        nodes sent, and a count for each fate.
+        One row a cycle: ``cycle``, ``window`` (k_j; NaN where the method has none), ``mean``, the certainty
+        that the window followed from (without a controller: of the nodes sent), and a count for each fate.
     certainty : str
         What the value is.
     allowed : (str, str)
@@ -115,9 +114,10 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     )
     sent = table[~table["status"].isin(["unsent", "pruned", "unreviewed"])]
     shape = cycles.assign(cycle=np.arange(1, len(cycles) + 1))
-    window = next((shape[f"control_{n}"] for n in WINDOW if f"control_{n}" in shape), None)
-    about = shape[["cycle"]].assign(window=np.nan if window is None else window)
+    about = shape[["cycle"]].assign(window=shape.get("control_window", np.nan))
     about["mean"] = about["cycle"].map(sent.groupby("cycle")["value"].mean())
+    if "control_confidence" in shape and shape["control_confidence"].notna().any():
+        about["mean"] = shape["control_confidence"]  # CM-ASD's, of all that was drafted
     for fate in FATES:
         about[fate] = about["cycle"].map((table["status"] == fate).groupby(table["cycle"]).sum()).fillna(0)
     left = len(about) - most
@@ -138,9 +138,9 @@ def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None
     """Certainty, window and threshold over the cycles of one prompt, with what was accepted: three panels.
 
     A cycle is a column; within it the draft's tokens stand from left to right. Above: the drafter's certainty
-    of each token (CM-ASD's C_t; else its largest probability) and their mean over those sent. Middle: how
-    long the window k_j was (black) and what became of the draft. Below: the gap that each judged token had
-    and, as a dash, the largest that was allowed (τ_t; BiLD's distance and α_RB); a token above the panel
+    of each token (CM-ASD's C_t; else its largest probability) and the mean that the window follows. Middle:
+    how long the window k_j was (black) and what became of the draft. Below: the gap that each judged token
+    had and, as a dash, the largest that was allowed (τ_t; BiLD's distance and α_RB); a token above the panel
     stands at its edge (▲).
 
     Parameters
@@ -188,7 +188,7 @@ def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None
 
 def _certainty(shown: Loop, ax: Axes) -> None:
     nodes, cycles = shown.nodes, shown.cycles
-    ax.plot(cycles["cycle"], cycles["mean"], color="black", lw=1.1, alpha=0.7, label="mean of those sent")
+    ax.plot(cycles["cycle"], cycles["mean"], color="black", lw=1.1, alpha=0.7, label="mean")
     for fate, look in LOOKS.items():
         rows = nodes[nodes["status"] == fate]
         if len(rows):
@@ -231,7 +231,7 @@ def _gaps(shown: Loop, ax: Axes) -> None:
     limit = float(nodes["threshold"].max())
     top = max(2.2 * limit, 0.25)
     step = 0.4 / max(1, int(nodes.groupby("cycle").size().max()))
-    tested = nodes[nodes["threshold"].notna() & ~nodes["status"].isin(["unsent", "pruned", "unreviewed"])]
+    tested = nodes[nodes["threshold"].notna()]
     left, right, label = tested["x"] - step, tested["x"] + step, f"allowed, {shown.allowed[1]}"
     ax.hlines(tested["threshold"], left, right, color="black", lw=1.4, label=label)
     ax.vlines(judged["x"], 0, judged["gap"].clip(upper=top), color=GREY, lw=0.6, alpha=0.7)

@@ -69,7 +69,7 @@ def reliability(
     outcome : {"accepted", "first"}
         As in `specviz.metrics.calibration_curve`.
     **how
-        ``weights``, ``sharpness``, ``vocabulary`` of `specviz.metrics.signals`.
+        ``weights``, ``margin_scale``, ``entropy``, ``vocabulary`` of `specviz.metrics.signals`.
 
     Returns
     -------
@@ -100,7 +100,14 @@ def reliability(
         few = rows["counted"] < FEW
         ax.plot(x[few], rows["rate"][few], ls="none", mfc="white", **look)
     ax.set_title(_counted(table), size=9, loc="left")
-    ax.legend(frameon=False, fontsize=7.5, loc="lower right", title="AUROC, 95 %", title_fontsize=7.5)
+    ax.legend(
+        framealpha=0.85,
+        edgecolor="none",
+        fontsize=7.5,
+        loc="lower right",
+        title="AUROC, 95 %",
+        title_fontsize=7.5,
+    )
     return ax
 
 
@@ -234,7 +241,7 @@ def threshold_readings(
     if trace is not None:
         _dots(trace, over, top, ax)
     ax.axhline(tau_base, color=GREY, lw=0.8, ls=":")
-    ax.text(0.5, tau_base, "τ_base", size=8, color="#555555", va="bottom", ha="center")
+    ax.text(0, tau_base, "τ_base", size=8, color="#555555", va="bottom")
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.03 * top, top * 1.04), ylabel="largest gap allowed, nats")
     _open(ax)
     ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0), borderpad=0)

@@ -33,7 +33,7 @@ def test_reliability_draws_the_curve_of_each_signal(trace):
     table = metrics.signals(trace)
     rated = metrics.auroc(table).set_index("signal")
     lines = {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
-    assert len(lines) == 5, "C_t, and four with a scale; the ensemble is C_t, the variance has none"
+    assert len(lines) == 6, "C_t and five signals; the ensemble is C_t"
     line = next(line for label, line in lines.items() if label.startswith("largest probability"))
     curve = metrics.calibration_curve(table).query("signal == 'confidence'")
     assert np.allclose(line.get_ydata(), curve["rate"])
@@ -86,8 +86,8 @@ def test_the_loop_is_the_record(trace):
     assert (np.floor(shown.nodes["x"] + 0.5) == shown.nodes["cycle"]).all(), "each in its cycle's column"
     assert shown.certainty == "confidence C_t"
     first = shown.nodes[shown.nodes["cycle"] == 1]
-    sent = first[first["status"] != "unsent"]
-    assert shown.cycles["mean"].iloc[0] == pytest.approx(sent["value"].mean())
+    assert shown.cycles["mean"].iloc[0] == pytest.approx(first["value"].mean()), "C̄ of all that was drafted"
+    assert first["threshold"].isna().tolist() == (first["status"] == "unsent").tolist()
 
 
 def test_the_control_loop_has_three_panels(trace):
