@@ -10,14 +10,16 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
-from specviz.models import t5
+from specviz.models import bart, t5
 from specviz.models.context import Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
 
-FAMILIES = dict.fromkeys(t5.CLASSES, (t5.T5, t5.refusal))
-TYPES = ("t5", "mt5")  # model types of their configs
+FAMILIES = dict.fromkeys(t5.CLASSES, (t5.T5, t5.refusal)) | dict.fromkeys(
+    bart.CLASSES, (bart.Bart, bart.refusal)
+)
+TYPES = ("t5", "mt5", "bart", "marian")  # model types of their configs
 SERVED = "of encoder-decoders, T5, mT5, BART and Marian with their language-model heads are"
 PLAIN = ("transformers.models.", "transformers.activations", "torch.nn.modules.")
 

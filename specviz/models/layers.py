@@ -82,3 +82,40 @@ class RMSNorm:
 def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """A feed-forward layer's nonlinearity by transformers' name, in one kernel where torch has one."""
     return KERNELS.get(name) or ACT2FN[name]
+
+
+class Decoder:
+    """What the decoders of encoder-decoders share: a family adds its layers and `__call__`.
+
+    Parameters
+    ----------
+    net : transformers model
+        Read, never changed. A small one on a CPU is copied into a layout that is faster there; `stale` says
+        when its parameters are no longer those that were read.
+    heads, dim : int
+        Of its attention.
+    crossed : list of linear layers
+        Those that make keys and values of the encoder's states, layer by layer.
+    """
+
+    bias: Any = None  # what the attention adds to scores for the distance of two places, if it does
+
+    def __init__(self, net: Any, heads: int, dim: int, crossed: list[Any]) -> None:
+        self.net, self.read = net, stamp(net)
+        self.heads, self.dim = heads, dim
+        self.crossed = Lines(*crossed, pack=packs(net))
+
+    def stale(self) -> bool:
+        """Whether the model was moved, converted or trained since it was read."""
+        return stamp(self.net) != self.read
+
+    def cross(self, states: torch.Tensor) -> torch.Tensor:
+        """Keys and values that every layer makes of the encoder's states [rows, tokens, size].
+
+        Returns
+        -------
+        tensor [layers, 2, rows, heads, tokens, dim]
+        """
+        rows, tokens, _ = states.shape
+        found = self.crossed(states.flatten(0, 1)).view(rows, tokens, -1, 2, self.heads, self.dim)
+        return found.permute(2, 3, 0, 4, 1, 5).contiguous()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from specviz.models.layers import Lines, RMSNorm, activation, packs, stamp
+from specviz.models.layers import Decoder, Lines, RMSNorm, activation, packs
 
 CLASSES = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
 FEW = 64  # tokens of a chain whose biases are kept
@@ -67,7 +67,7 @@ class Bias:
         return self.table[:, distance].transpose(0, 1)
 
 
-class T5:
+class T5(Decoder):
     """A forward pass of a T5 decoder over a context's storage and its encoder's keys and values.
 
     Parameters
@@ -80,11 +80,15 @@ class T5:
 
     def __init__(self, net: Any, layers: int) -> None:
         config, stack = net.config, net.decoder
-        self.net, self.read = net, stamp(net)
+        blocks = stack.block[:layers]
+        crossed = [
+            part for b in blocks for part in (b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v)
+        ]
+        super().__init__(net, config.num_heads, config.d_kv, crossed)
+        self.size = config.d_model
         pack = packs(net)
         self.embedding = stack.embed_tokens.weight.detach()
         self.head = Lines(net.lm_head, pack=pack)
-        self.heads, self.dim, self.size = config.num_heads, config.d_kv, config.d_model
         # T5 1.0 shrinks the states before its head, which is the embedding; 1.1 and mT5 do not.
         scaled = getattr(config, "scale_decoder_outputs", False)
         self.shrink = config.d_model**-0.5 if scaled else 1.0
@@ -92,11 +96,10 @@ class T5:
         self.last = stack.final_layer_norm.weight.detach()
         self.bias = Bias(stack.block[0].layer[0].SelfAttention)
         self.act, self.gated = activation(config.dense_act_fn), config.is_gated_act
-        self.weights, crossed = [], []
-        for block in stack.block[:layers]:
+        self.weights = []
+        for block in blocks:
             own, cross, feed = block.layer
             a, c, m = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
-            crossed += [c.k, c.v]
             self.weights.append(
                 (
                     own.layer_norm.weight.detach(),
@@ -110,22 +113,6 @@ class T5:
                     Lines(m.wo, pack=pack),
                 )
             )
-        self.crossed = Lines(*crossed, pack=pack)
-
-    def stale(self) -> bool:
-        """Whether the model was moved, converted or trained since it was read."""
-        return stamp(self.net) != self.read
-
-    def cross(self, states: torch.Tensor) -> torch.Tensor:
-        """Keys and values of the encoder's states [rows, tokens, size] for every layer.
-
-        Returns
-        -------
-        tensor [layers, 2, rows, heads, tokens, dim]
-        """
-        rows, tokens, _ = states.shape
-        found = self.crossed(states.flatten(0, 1)).view(rows, tokens, -1, 2, self.heads, self.dim)
-        return found.permute(2, 3, 0, 4, 1, 5).contiguous()
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores of final states [tokens, size]."""
