@@ -1,10 +1,11 @@
 """What a trace says in numbers: each metric is one function, its definition is its docstring.
 
-`cycles` (what the draft-verify cycles did), `updates` (streams: erasure, kept drafts, lagging), `quality`
-(texts against references), `tables` (several at once: `summary`, `compare`); below them `tokens` (texts as
-sacrebleu's tokens) and `interval` (bootstrap over texts).
+`cycles` (what the draft-verify cycles did), `costs` (FLOPs and bytes of their passes), `updates` (streams:
+erasure, kept drafts, lagging), `quality` (texts against references), `tables` (several at once: `summary`,
+`compare`); below them `tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
 
+from specviz.metrics.costs import Ceilings, cost_summary, cycle_costs, pass_costs, relative_costs
 from specviz.metrics.cycles import (
     READINGS,
     ROUNDING,
@@ -52,6 +53,7 @@ from specviz.metrics.updates import (
 __all__ = [
     "READINGS",
     "ROUNDING",
+    "Ceilings",
     "Estimate",
     "acceptance_rate",
     "accepted",
@@ -64,6 +66,8 @@ __all__ = [
     "by_stream",
     "comet",
     "compare",
+    "cost_summary",
+    "cycle_costs",
     "draft_passes",
     "drafted",
     "emitted",
@@ -76,10 +80,12 @@ __all__ = [
     "normalized_erasure",
     "on_text",
     "output",
+    "pass_costs",
     "peak_memory",
     "pooled",
     "quality",
     "recheck",
+    "relative_costs",
     "rollback_share",
     "seconds",
     "sent",

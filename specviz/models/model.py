@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
-from specviz.models import attention
+from specviz.models import attention, geometry
 from specviz.models.context import Context, Store
 from specviz.models.llama import Llama, describes
 from specviz.models.text import Text, check_vocabularies
@@ -45,6 +45,8 @@ class Model:
         Most tokens of one text: the positions the model knows, or its sliding window if that is shorter.
     layers, group : int
         Layers; query heads that share one key-value head.
+    geometry : dict or None
+        Counts and widths, as `specviz.models.geometry.causal` gives them.
 
     Raises
     ------
@@ -78,6 +80,7 @@ class Model:
         self.max_length = min(positions, self.window or UNBOUNDED)
         self.eos = _eos(net, tokenizer)
         self.text = Text(tokenizer, self.vocabulary, self.eos)
+        self.geometry = geometry.causal(net, self.layers)
         self.plain = describes(net) if plain is None else plain
         if self.plain and not describes(net):
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
@@ -194,7 +197,7 @@ class Model:
             positions = self._count[positions][None].expand(len(ids), -1)
         if store.cache is None:
             store.cache = Cache(layers=[_Layer(store, i) for i in range(self.layers)])
-        with _attention(self.config):
+        with _attention(self.config, self._shallow.base_model.config):  # one, but for a first part
             out = self._shallow(
                 input_ids=ids,
                 position_ids=positions,
@@ -287,14 +290,16 @@ class _Layer(CacheLayerMixin):
 
 
 @contextmanager
-def _attention(config: Any) -> Iterator[None]:
+def _attention(*configs: Any) -> Iterator[None]:
     """Our attention for one pass; the model's own is put back, so its `generate` stays what it was."""
-    before = config._attn_implementation
-    config._attn_implementation = attention.NAME
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = attention.NAME
     try:
         yield
     finally:
-        config._attn_implementation = before
+        for config, own in zip(configs, before):
+            config._attn_implementation = own
 
 
 def _window(config: Any) -> int | None:

@@ -63,7 +63,9 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
         ):
             raise TraceError(f"{where}: the run's 'prompts' are not what they should be")
     for name in ("model", "draft", "dense", "peak_memory"):
-        if not all(isinstance(v, (*words, float)) for v in (run.get(name) or {}).values()):
+        about = dict(run.get(name) or {})
+        shape = about.pop("shape", None)
+        if not all(isinstance(v, (*words, float)) for v in about.values()) or not _known(shape):
             raise TraceError(f"{where}: the run's '{name}' is not what it should be")
     lines = run.get("pseudocode") or []
     if len(lines) > LINES_LIMIT or not all(_line(line) for line in lines):
@@ -77,6 +79,23 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
 def _line(line: Any) -> bool:
     two = isinstance(line, list | tuple) and len(line) == 2
     return two and all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in line)
+
+
+def _known(shape: Any) -> bool:
+    """Whether a model's shape is one; not every model's is known."""
+    if not isinstance(shape, dict):
+        return shape is None
+    own = {name: value for name, value in shape.items() if name != "encoder"}
+    whole = _shape(own, set(schema.SHAPE_FIELDS))
+    return whole and ("encoder" not in shape or _shape(shape["encoder"], set(schema.ENCODER_FIELDS)))
+
+
+def _shape(shape: Any, fields: set[str]) -> bool:
+    """Whether a model's shape has these fields, all of them above zero or, of norms and yes-or-no, at it."""
+    if not isinstance(shape, dict) or set(shape) != fields:
+        return False
+    least = {"vectors": 0, "last": 0, "gated": 0, "tied": 0}
+    return all(isinstance(v, int | float) and least.get(name, 1e-6) <= v < 1e12 for name, v in shape.items())
 
 
 def _ids(values: Any) -> bool:
