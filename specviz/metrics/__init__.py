@@ -5,7 +5,14 @@ erasure, kept drafts, lagging), `quality` (texts against references), `tables` (
 `compare`); below them `tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
 
-from specviz.metrics.costs import Ceilings, cost_summary, cycle_costs, pass_costs, relative_costs
+from specviz.metrics.costs import (
+    Ceilings,
+    cost_summary,
+    cycle_costs,
+    pass_costs,
+    relative_costs,
+    roofline_times,
+)
 from specviz.metrics.cycles import (
     READINGS,
     ROUNDING,
@@ -87,6 +94,7 @@ __all__ = [
     "recheck",
     "relative_costs",
     "rollback_share",
+    "roofline_times",
     "seconds",
     "sent",
     "shared",
