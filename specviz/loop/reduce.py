@@ -32,7 +32,7 @@ CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its c
 # What each cycle has one of and says itself, and the columns that it goes to.
 SAID = {
     name: name
-    for name in ("prompt", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
+    for name in ("prompt", "row", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
 } | {"number": "cycle"}
 KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes of which the target's opinion is kept
 
@@ -165,8 +165,9 @@ class Batch:
         if self.record is None:
             self.rows.append(text)
             return
-        for name, tokens, begin, end in cycle.passes:
+        for name, rows, tokens, begin, end in cycle.passes:
             flat["pass_model"].append(name)
+            flat["pass_rows"].append(rows)
             flat["pass_tokens"].append(tokens)
             self.pass_begin.append(begin)
             self.pass_end.append(end)
@@ -292,8 +293,7 @@ class Batch:
         passes, control, stop, depth, width, *sizes = more
         nodes, drafted, read, tested, u, out_u, spoken = map(np.array, sizes)
         found |= {"stop": stop, "depth": depth, "width": width}
-        found |= self._lists(np.array(passes), "pass_model", "pass_tokens")
-        found["pass_rows"] = np.ones(len(self.pass_begin), np.int64), np.array(passes)
+        found |= self._lists(np.array(passes), "pass_model", "pass_rows", "pass_tokens")
         found |= self._lists(np.array(control), "control_name", "control_value")
         found |= self._lists(
             nodes, "node_token", "node_parent", "node_position", "node_source", "node_status"
