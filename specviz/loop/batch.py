@@ -259,7 +259,7 @@ class Shared:
         ]
 
     def prefill(self) -> None:
-        """Compute the prompts of those who asked: together, or one after another where lengths differ much."""
+        """Compute the prompts of those who asked: together, or one by one where lengths differ much."""
         texts, self.wanting = sorted(self.wanting, key=lambda text: text.place), []
         context = self.context
         due = {text: context.length[text.place] - 1 - context.cached[text.place] for text in texts}
@@ -326,7 +326,7 @@ class Part:
         context.reserve(self.length[0] + room - max(context.length))
 
     def prefill(self) -> None:
-        """Ask for it: all rows that begin are computed when each has asked, at the latest by their first pass."""
+        """Ask for it: rows that begin are computed when each has asked, by their first pass at the latest."""
         self.shared.wanting.append(self.text)
 
     def forward(self, draft: Draft, hidden: Sequence[int] = ()) -> Pass:

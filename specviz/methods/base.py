@@ -280,7 +280,7 @@ class Method:
         """Remember what another method of the same kind remembers; most methods remember nothing."""
 
     def again(self) -> Method:
-        """Another one with the same parameters that remembers the same: every prompt of a batch has its own."""
+        """Another one with the same parameters that remembers the same: each row of a batch has its own."""
         other = type(self)(**self.values)
         other.like(self)
         return other
