@@ -80,9 +80,6 @@ class Batch:
         self.waiting = list(enumerate(prompts))[::-1]  # the next one last
         self.texts: list[Any] = [None] * min(rows, len(prompts))
         self.contexts: dict[Any, Shared] = {}
-        # The target's rows have room for the longest of all prompts, those that come later too.
-        most = max(min(len(ids) + max_new_tokens, target.max_length) for ids in prompts)
-        self.slots = most + method.spare
 
     def mark(self) -> Any:
         """A point in time, if times are taken."""
@@ -102,7 +99,7 @@ class Batch:
     def prefill(self, new: list[Row]) -> list[Cycle]:
         """Cycle 0 of texts that begin."""
         begin = self.mark()
-        room = self.slots - max(text.begin for text in self.texts)
+        room = max(text.limit for text in new) + self.method.spare
         for text in new:
             text.target = text.open(self.target, text.session.prompt, room, "target")
             text.target.prefill()
@@ -214,7 +211,6 @@ class Row(Text):
         if key not in batch.contexts:
             prompts = [text.session.prompt for text in batch.texts]
             prompts[self.place] = tokens
-            # Slots for what this row asked for, and no less behind the longest.
             batch.contexts[key] = Shared(model.open(prompts, room), name, batch.clock, prompts)
         shared = batch.contexts[key]
         shared.place(self.place, tokens, room)
@@ -236,33 +232,24 @@ class Shared:
 
     def place(self, row: int, tokens: list[int], room: int) -> None:
         """Let a row hold `tokens`, nothing of them computed, and have room behind them."""
-        context = self.context
-        more = len(tokens) + room - context.slots
-        if more > 0:
-            context.reserve(context.slots + more - max(context.length))
         if self.fresh.pop(row, None) != tokens:
-            context.replace(row, tokens)
+            self.context.replace(row, tokens, room)
 
     def forward(self, texts: list[Row], drafts: list[Draft], hidden: Sequence[int] = ()) -> list[Pass]:
         """One pass of some rows, in the order of their places; what it gave each of them."""
-        context, places = self.context, [text.place for text in texts]
-        fed = [
-            max(context.length[place] - context.cached[place], 1) + len(draft)
-            for place, draft in zip(places, drafts)
-        ]
         begin = self.clock.mark() if self.clock else None
-        result = context.forward(drafts, hidden, places)
-        self._note(texts, fed, begin)
+        result = self.context.forward(drafts, hidden, [text.place for text in texts])
+        self._note(texts, result.fed, begin)
         return [
-            Pass([logits], count, {layer: [states[i]] for layer, states in result.hidden.items()})
-            for i, (logits, count) in enumerate(zip(result.logits, fed))
+            Pass([logits], [fed], {layer: [states[i]] for layer, states in result.hidden.items()})
+            for i, (logits, fed) in enumerate(zip(result.logits, result.fed))
         ]
 
     def prefill(self) -> None:
         """Compute the prompts of those who asked: together, or one by one where lengths differ much."""
         texts, self.wanting = sorted(self.wanting, key=lambda text: text.place), []
         context = self.context
-        due = {text: context.length[text.place] - 1 - context.cached[text.place] for text in texts}
+        due = {text: context.due(text.place) for text in texts}
         texts = [text for text in texts if due[text] > 0]
         if not texts:
             return
@@ -270,8 +257,8 @@ class Shared:
         together = len(texts) * max(counts) <= WASTE * sum(counts)
         for group in [texts] if together else [[text] for text in texts]:
             begin = self.clock.mark() if self.clock else None
-            context.prefill([text.place for text in group])
-            self._note(group, [due[text] for text in group], begin)
+            if context.prefill([text.place for text in group]):
+                self._note(group, [due[text] for text in group], begin)
 
     def _note(self, texts: list[Row], fed: list[int], begin: Any) -> None:
         end = self.clock.mark() if self.clock else None
@@ -305,7 +292,7 @@ class Part:
     def room(self) -> int:
         """How many more tokens fit."""
         context = self.shared.context
-        return int(min(context.slots, context.model.max_length) - self.length[0])
+        return int(context.room + max(context.length) - self.length[0])
 
     def extend(self, tokens: Any) -> None:
         """As a context's."""
@@ -323,7 +310,7 @@ class Part:
     def reserve(self, room: int) -> None:
         """As a context's."""
         context = self.shared.context
-        context.reserve(self.length[0] + room - max(context.length))
+        context.reserve(room - self.room + context.room)
 
     def prefill(self) -> None:
         """Ask for it: rows that begin are computed when each has asked, by their first pass at the latest."""

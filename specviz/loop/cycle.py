@@ -88,7 +88,7 @@ def decode(
     Parameters
     ----------
     target, drafter : Model
-        Anything with the model's face: ``vocabulary``, ``eos``, ``max_length``, ``device``, ``open``.
+        Anything with the model's face: ``vocabulary``, ``eos``, ``device``, ``left``, ``open``.
     tokens : list of int
         The prompt, at least one token and shorter than the target's context.
     method : Method
@@ -200,7 +200,7 @@ class Text:
         self.method, self.passes, self.prompt = method, passes, prompt
         self.begin = self.length = len(tokens)
         self.ends = frozenset(target.eos if eos is None else eos)
-        self.limit = min(max_new_tokens, target.max_length - len(tokens))
+        self.limit = min(max_new_tokens, target.left(len(tokens)))
         self.full = "length" if self.limit == max_new_tokens else "context"
         self.end = self.full if self.limit <= 0 else None
         session = self.session = Session(

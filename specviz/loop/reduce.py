@@ -59,8 +59,17 @@ class Reducer:
         self.rows = self.vocabulary = 0  # rows of logits held, and their length
         self.last: tuple[Any, float] | None = None  # the mark before, in seconds from the start of the run
 
-    def add(self, cycle: Cycle) -> None:
-        """Take a finished cycle."""
+    def add(self, *cycles: Cycle) -> None:
+        """Take finished cycles that ran together."""
+        for cycle in cycles:
+            self._hold(cycle)
+        if self.rows * self.vocabulary > HELD or self.recorder.due(len(self.held) - len(cycles)):
+            late = self._late()
+            back, self.held = self.held[late:], self.held[:late]
+            self.flush()
+            self.held = back
+
+    def _hold(self, cycle: Cycle) -> None:
         draft, scores = cycle.draft, cycle.scores
         if self.record == "judged" and draft is not None and scores is not None and not draft.is_chain:
             # Of a tree few rows are kept: only those are held, and many more cycles with them.
@@ -71,16 +80,29 @@ class Reducer:
             self.rows += (0 if cycle.scores is None else len(cycle.scores)) + len(believed(cycle))
             if not self.vocabulary and cycle.scores is not None:
                 self.vocabulary = cycle.scores.shape[-1]
-        # One is held back: it may turn out to be the last before an interruption.
-        if self.rows * self.vocabulary > HELD or self.recorder.due(len(self.held) - 1):
-            last = self.held.pop()
-            self.flush()
-            self.held = [last]
+
+    def _last(self) -> dict[int, int]:
+        """Of each prompt held, where its last cycle stands, if its text has not ended."""
+        last = {cycle.prompt: i for i, cycle in enumerate(self.held)}
+        return {prompt: i for prompt, i in last.items() if self.held[i].end is None}
+
+    def _late(self) -> int:
+        """Where those begin that are held back: one may turn out to be the last before an interruption.
+
+        What ran together is not parted: its cycles begin at the very same time, rounding included.
+        """
+        late = min(self._last().values(), default=len(self.held))
+        while 0 < late < len(self.held):
+            before, begin = self.held[late - 1].marks[0], self.held[late].marks[0]
+            if begin is None or before is not begin:
+                break
+            late -= 1
+        return late
 
     def interrupt(self) -> None:
-        """Decoding stopped here: say so in the last cycle, if its text had not ended."""
-        if self.held and self.held[-1].end is None:
-            self.held[-1].end = "interrupted"
+        """Decoding stopped here: say so in each text's last cycle, if it had not ended."""
+        for i in self._last().values():
+            self.held[i].end = "interrupted"
 
     def flush(self) -> None:
         """Hand over all that is held."""
@@ -135,7 +157,7 @@ class Batch:
 
     def __init__(self, record: str | None, top: int) -> None:
         self.record = record
-        self.drafted, self.read = Predictions(top), Predictions(top)  # the drafter's and the target's
+        self.drafted, self.read = Predictions(top, True), Predictions(top)  # the drafter's and the target's
         self.rows: list[tuple] = []  # what each cycle has one of: tuples of words and numbers
         self.flat: dict[str, list[Any]] = defaultdict(list)
         self.marks: list[Any] = []  # five a cycle
@@ -270,8 +292,9 @@ class Batch:
         assert verdict is not None
         where = (len(self.rows), self.nodes, n, len(draft))
         unsent = verdict.unsent.signals if verdict.unsent is not None else {}
-        for name in {**draft.signals, **unsent}:
-            self.given.setdefault(name, []).append((*where, draft.signals.get(name), unsent.get(name)))
+        said = draft.signals | verdict.signals
+        for name in {**said, **unsent}:
+            self.given.setdefault(name, []).append((*where, said.get(name), unsent.get(name)))
         for name, values in (("q", verdict.q), ("p", verdict.p)):
             if values is not None:
                 self.given.setdefault(name, []).append((*where, values, None))
@@ -321,6 +344,8 @@ class Batch:
                 "node_entropy": (own.entropy, drafted),
                 "node_confidence": (best, drafted),
                 "node_margin": (best - own.top_p[:, 1], drafted),
+                "node_logit_margin": (own.lead, drafted),
+                "node_variance": (own.variance, drafted),
                 "node_top_token": (own.top_token.ravel(), times(drafted, k)),
                 "node_top_p": (own.top_p.ravel(), times(drafted, k)),
             }
@@ -417,6 +442,8 @@ class Reduced:
         Best first.
     p, rank : array [pairs]
         Of the tokens that were asked for.
+    lead, variance : array [rows]
+        The best logit minus the second; the logits' variance, NaN where it was not asked for.
     """
 
     entropy: np.ndarray
@@ -424,13 +451,18 @@ class Reduced:
     top_p: np.ndarray
     p: np.ndarray
     rank: np.ndarray
+    lead: np.ndarray
+    variance: np.ndarray
 
 
 class Predictions:
-    """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank."""
+    """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank.
 
-    def __init__(self, top: int = TOP) -> None:
-        self.top = top
+    With `spread` also the variance of the logits.
+    """
+
+    def __init__(self, top: int = TOP, spread: bool = False) -> None:
+        self.top, self.spread = top, spread
         self.chunks: list[tuple[list[Tensor], list[int], list[int]]] = []  # logits, and the pairs asked for
         self.rows: list[int] = []  # of each chunk
         self.most = self.pairs = 0
@@ -468,13 +500,15 @@ class Predictions:
             logits, p = room[:, : rows * vocabulary]
             torch.cat([block.reshape(-1) for block in blocks], out=logits)
             shape = rows, vocabulary
-            parts.append(reduced(logits.view(shape), at, tokens, p.view(shape), self.top))
+            parts.append(reduced(logits.view(shape), at, tokens, p.view(shape), self.top, self.spread))
         self.chunks = []
         names = [field.name for field in fields(Reduced)]
         return Reduced(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def reduced(logits: Tensor, rows: list[int], tokens: list[int], room: Tensor, k: int = TOP) -> Reduced:
+def reduced(
+    logits: Tensor, rows: list[int], tokens: list[int], room: Tensor, k: int = TOP, spread: bool = False
+) -> Reduced:
     """What `logits` [n, vocabulary] come to, also at (rows[i], tokens[i]); `room` is written over."""
     at = torch.tensor(rows, dtype=torch.long, device=logits.device)
     asked = torch.tensor(tokens, dtype=torch.long, device=logits.device)
@@ -501,4 +535,10 @@ def reduced(logits: Tensor, rows: list[int], tokens: list[int], room: Tensor, k:
     if len(beyond := np.flatnonzero(ranks == best.shape[1])):  # outside the top list: counted in full
         some = torch.from_numpy(beyond).to(logits.device)
         ranks[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
-    return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), p[at, asked].cpu().numpy(), ranks)
+    lead = (best[:, 0] - best[:, 1]).cpu().numpy() if best.shape[1] > 1 else np.full(len(ranks), np.nan)
+    own_p = p[at, asked].cpu().numpy()
+    variance = np.full(len(lead), np.nan, np.float32)
+    if spread:  # as `signals.variance`, without new memory: the probabilities are not needed any more
+        away = torch.sub(logits, logits.mean(-1, keepdim=True), out=room)
+        variance = (torch.linalg.vecdot(away, away) / logits.shape[-1]).cpu().numpy()
+    return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), own_p, ranks, lead, variance)

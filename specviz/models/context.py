@@ -30,16 +30,21 @@ class Pass:
     logits : list of tensor [1 + n, vocabulary]
         For each row, float32 on the device: entry 0 predicts what follows the last committed token, entry
         1 + i what follows node i.
-    tokens : int
-        Tokens fed, all rows together (padding not counted).
+    fed : list of int
+        Tokens fed of each row (padding not counted).
     hidden : dict of int to list of tensor [1 + n, size]
         For each layer asked for and each row, the hidden states at the same places. 0 is the embedding,
         i the output of layer i; the last is taken behind the final norm, as in transformers.
     """
 
     logits: list[torch.Tensor]
-    tokens: int
+    fed: list[int]
     hidden: dict[int, list[torch.Tensor]]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens fed, all rows together."""
+        return sum(self.fed)
 
 
 NOTHING = Draft.empty()
@@ -67,17 +72,26 @@ class Store:
         self.flat = self.data.view(layers * 2, rows, heads, slots, dim)
         self.reach = slots  # positions that a pass may use, counted from 0
         self.cache: Any = None  # the storage as transformers sees it, made when first needed
+        self.rows: slice | None = None  # of the next pass; None: all
         self.index: torch.Tensor | None = None
+        self.slots: torch.Tensor | None = None
+        self.source: Any = None  # an encoder's keys and values, which a decoder reads beside these
 
     def aim(
-        self, start: int, count: int, end: int, rows: slice | None = None, index: torch.Tensor | None = None
+        self,
+        start: int,
+        count: int,
+        end: int,
+        rows: slice | None = None,
+        slots: torch.Tensor | None = None,
+        index: torch.Tensor | None = None,
     ) -> None:
         """Write slots start ... start + count of `rows` in the next pass, and read their slots 0 ... end.
 
-        With `index` [rows * heads * tokens] written are these entries of the storage seen as [rows * heads *
-        slots], for rows of different lengths.
+        Rows of different lengths write to `slots` [rows, tokens], whose entries in the storage seen as
+        [rows * heads * slots] are `index` [rows * heads * tokens].
         """
-        self.index = index
+        self.rows, self.slots, self.index = rows, slots, index
         flat = self.flat if rows is None else self.flat[:, rows]
         self.read = flat.narrow(3, 0, end).unbind(0)
         if index is None:
@@ -111,8 +125,10 @@ class Context:
     ----------
     length : list of int
         Committed tokens of each row.
+    filled : list of int
+        How many of them have a slot: all of a causal text.
     cached : list of int
-        How many of them have their keys and values in the storage; the rest are computed by the next pass.
+        How many of these have their keys and values in the storage; the rest are computed by the next pass.
     """
 
     def __init__(self, model: Model, prompts: Sequence[Sequence[int]], room: int) -> None:
@@ -126,8 +142,9 @@ class Context:
         self.model = model
         self.rows = len(prompts)
         self.slots = longest + room
-        self.length = [len(prompt) for prompt in prompts]
+        self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
+        self.least = [1] * self.rows  # tokens that no rewind takes
         self._drafts: dict[int, Draft] = {}  # of each row the draft that a pass has just read
         self._triangles: dict[int, torch.Tensor] = {}
         spare = int(self.rows > 1)  # where the padding of ragged rows is written
@@ -147,15 +164,20 @@ class Context:
     # -- what is committed --------------------------------------------------------------------
 
     @property
+    def length(self) -> list[int]:
+        """Committed tokens of each row."""
+        return self.filled
+
+    @property
     def tokens(self) -> list[list[int]]:
         """The committed tokens of each row (copied from the device)."""
         ids = self.ids.tolist()
-        return [ids[row][: self.length[row]] for row in range(self.rows)]
+        return [ids[row][: self.filled[row]] for row in range(self.rows)]
 
     @property
     def room(self) -> int:
         """How many more tokens fit behind the longest row, draft nodes included."""
-        return min(self.slots, self.model.max_length) - max(self.length)
+        return min(self.slots, self.model.max_length) - max(self.filled)
 
     def extend(self, tokens: Sequence[Any] | torch.Tensor, rows: Sequence[int] | None = None) -> None:
         """Commit tokens that no draft held; they are computed by the next pass.
@@ -179,9 +201,9 @@ class Context:
             self._fits(row, len(new), len(new))
         for row, new in zip(rows, tokens):
             if len(new):
-                end = self.length[row] + len(new)
-                self.ids[row, self.length[row] : end] = _tensor(new, self.model)
-                self.length[row] = end
+                end = self.filled[row] + len(new)
+                self.ids[row, self.filled[row] : end] = _tensor(new, self.model)
+                self.filled[row] = end
                 self._drafts.pop(row, None)
 
     def commit(self, paths: Sequence[Any], rows: Sequence[int] | None = None) -> None:
@@ -213,7 +235,7 @@ class Context:
 
     @torch.no_grad()
     def _keep(self, row: int, path: list[int], draft: Draft) -> None:
-        start, count = self.length[row], len(path)
+        start, count = self.filled[row], len(path)
         if path != list(range(count)):
             source = send([start + node for node in path], self.ids.device)
             kept = self.store.data[:, :, row].index_select(
@@ -221,7 +243,7 @@ class Context:
             )  # a copy, so source and target may overlap
             self.store.data[:, :, row, :, start : start + count] = kept
             self.ids[row, start : start + count] = self.ids[row].index_select(0, source)
-        self.length[row] = start + count
+        self.filled[row] = start + count
         # A node read at a position other than its depth is kept as text and computed anew.
         offsets = draft.offsets
         right = next((i for i, node in enumerate(path) if offsets[node] != i + 1), count)
@@ -234,14 +256,16 @@ class Context:
         """
         some = range(self.rows) if rows is None else rows
         lengths = [length] * len(some) if isinstance(length, int) else list(length)
+        held = self.length
         for row, new in zip(some, lengths, strict=True):
-            if not 1 <= new <= self.length[row]:
+            if not self.least[row] <= new <= held[row]:
                 raise ModelError(
-                    f"rewind of row {row} to {new} tokens: it holds {self.length[row]}, and at least 1 must "
-                    "stay"
+                    f"rewind of row {row} to {new} tokens: it holds {held[row]}, and at least "
+                    f"{self.least[row]} must stay"
                 )
         for row, new in zip(some, lengths):
-            self.length[row], self.cached[row] = new, min(self.cached[row], new)
+            self.filled[row] += new - held[row]
+            self.cached[row] = min(self.cached[row], self.filled[row])
             self._drafts.pop(row, None)
 
     def _which(self, rows: Sequence[int] | None, given: Sequence[Any], what: str) -> Sequence[int]:
@@ -263,7 +287,7 @@ class Context:
         ModelError
             If the larger storage does not fit into memory.
         """
-        wanted = min(max(self.length) + room, self.model.max_length)
+        wanted = min(max(self.filled) + room, self.model.max_length)
         if wanted <= self.slots:
             return
         slots = min(max(wanted, 2 * self.slots), self.model.max_length)
@@ -277,7 +301,7 @@ class Context:
             raise ModelError(
                 _lower(f"a cache of {self.rows} x {slots} tokens for {self.model.name}", self.model)
             ) from None
-        end = max(self.length)
+        end = max(self.filled)
         store.data[..., :end, :] = self.store.data[:, :, : self.rows, :, :end]
         ids[:, :end] = self.ids[: self.rows, :end]
         self.store, self.ids, self.slots = store, ids, slots
@@ -301,31 +325,45 @@ class Context:
         ModelError
             If this context has several rows or fewer tokens, or the storage does not fit into memory.
         """
-        if self.rows != 1 or not 1 <= min(lengths) <= max(lengths) <= self.length[0]:
+        if self.rows != 1 or not self.least[0] <= min(lengths) <= max(lengths) <= self.length[0]:
             raise ModelError(
-                f"branch takes lengths from 1 to {self.length[0]} of a context of one row; this one has "
-                f"{self.rows}"
+                f"branch takes lengths from {self.least[0]} to {self.length[0]} of a context of one row; "
+                f"this one has {self.rows}"
             )
-        text, end = self.tokens[0], max(lengths)
-        rows = Context(self.model, [text[:length] for length in lengths], room)
+        rows = self._beginning(lengths, room)
+        end = max(rows.filled)
         rows.store.data[..., :end, :] = self.store.data[..., :end, :]
-        rows.cached = [min(self.cached[0], length) for length in lengths]
+        rows.cached = [min(self.cached[0], filled) for filled in rows.filled]
         return rows
 
-    def replace(self, row: int, prompt: Sequence[int]) -> None:
+    def _beginning(self, lengths: Sequence[int], room: int) -> Context:
+        """A new context of first parts of this one's text, not computed."""
+        text = self.tokens[0]
+        return Context(self.model, [text[:length] for length in lengths], room)
+
+    def replace(self, row: int, prompt: Sequence[int], room: int = 0) -> None:
         """Let a row begin anew with another prompt; the other rows stay as they are.
+
+        Parameters
+        ----------
+        row : int
+        prompt : list of int
+        room : int
+            As `Model.open` takes it, of this row; the storage grows where it must.
 
         Raises
         ------
         PromptError, ModelError
-            As `Model.open` does; also if the prompt is longer than the storage: `reserve` room first.
+            As `Model.open` does.
         """
         if not len(prompt):
             raise PromptError("the prompt is empty; give at least one token")
-        self.length[row] = self.cached[row] = 0
+        if len(prompt) + room > self.slots:
+            self.reserve(len(prompt) + room - max(self.filled))
+        self.filled[row] = self.cached[row] = 0
         self._fits(row, len(prompt), len(prompt))
         self.ids[row, : len(prompt)] = _tensor(prompt, self.model)
-        self.length[row] = len(prompt)
+        self.filled[row] = len(prompt)
         self._drafts.pop(row, None)
 
     def drop(self, row: int) -> None:
@@ -335,11 +373,12 @@ class Context:
             raise ModelError("a context has at least one row: close it")
         self._drafts.clear()
         if row != last:
-            end = self.length[last]
+            end = self.filled[last]
             self.store.data[:, :, row, :, :end] = self.store.data[:, :, last, :, :end]
             self.ids[row, :end] = self.ids[last, :end]
-            self.length[row], self.cached[row] = self.length[last], self.cached[last]
-        del self.length[last], self.cached[last]
+            for each in (self.filled, self.cached, self.least):
+                each[row] = each[last]
+        del self.filled[last], self.cached[last], self.least[last]
         self.rows = last
 
     def close(self) -> None:
@@ -347,6 +386,10 @@ class Context:
         self.store = self.ids = None  # type: ignore[assignment]
 
     # -- passes -----------------------------------------------------------------------------
+
+    def due(self, row: int) -> int:
+        """How many tokens a prefill of this row computes."""
+        return max(self.filled[row] - 1 - self.cached[row], 0)
 
     def prefill(self, rows: Sequence[int] | None = None) -> int:
         """Compute all pending tokens but the last of each row, without logits; give how many were fed.
@@ -356,7 +399,7 @@ class Context:
         some = range(self.rows) if rows is None else rows
         for row in some:
             self._drafts.pop(row, None)
-        counts = [max(self.length[row] - 1 - self.cached[row], 0) for row in some]
+        counts = [Context.due(self, row) for row in some]
         if any(counts):
             if len(some) == len(self.ids) and not any(self.cached):
                 self._head(
@@ -365,7 +408,7 @@ class Context:
             else:
                 self._run(some, [self.cached[row] for row in some], counts, None, 0, ())
             for row in some:
-                self.cached[row] = max(self.length[row] - 1, self.cached[row])
+                self.cached[row] = max(self.filled[row] - 1, self.cached[row])
         return sum(counts)
 
     def forward(
@@ -397,13 +440,13 @@ class Context:
             raise ModelError(f"forward got {len(drafts)} drafts for {len(some)} rows")
         nodes = [len(draft) for draft in drafts]
         # With nothing pending the last committed token is fed again: its prediction is what the root needs.
-        starts = [min(self.cached[row], self.length[row] - 1) for row in some]
-        counts = [self.length[row] - start for row, start in zip(some, starts)]
+        starts = [min(self.cached[row], self.filled[row] - 1) for row in some]
+        counts = [self.filled[row] - start for row, start in zip(some, starts)]
         for row, draft in zip(some, drafts):
             if n := len(draft):
                 self._fits(row, n, int(draft.offsets.max()))
-                end = self.length[row] + n
-                self.ids[row, self.length[row] : end] = _tensor(draft.tokens, self.model)
+                end = self.filled[row] + n
+                self.ids[row, self.filled[row] : end] = _tensor(draft.tokens, self.model)
         depth = self.model.layers
         wanted = tuple(layer % (depth + 1) if layer < 0 else layer for layer in hidden)
         if any(layer > depth for layer in wanted):
@@ -413,32 +456,32 @@ class Context:
         keep = 1 + max(nodes)
         last, states = self._run(some, starts, counts, drafts, keep, wanted)
         for row in some:
-            self.cached[row] = self.length[row]
+            self.cached[row] = self.filled[row]
         self._drafts |= zip(some, drafts)
 
         def split(found: torch.Tensor) -> list[torch.Tensor]:
             return [found[row - some[0], keep - 1 - n :] for row, n in zip(some, nodes)]
 
         found = {layer: split(states[at]) for layer, at in zip(hidden, wanted)}
-        return Pass(split(last), sum(counts) + sum(nodes), found)
+        return Pass(split(last), [count + n for count, n in zip(counts, nodes)], found)
 
     def _fits(self, row: int, tokens: int, reach: int) -> None:
-        if self.length[row] + tokens > self.slots:
+        if self.filled[row] + tokens > self.slots:
             raise ModelError(
-                f"row {row} holds {self.length[row]} of {self.slots} tokens; {tokens} more do not fit: "
+                f"row {row} holds {self.filled[row]} of {self.slots} tokens; {tokens} more do not fit: "
                 "open with more room"
             )
-        if self.length[row] + reach > self.model.max_length:
+        if self.filled[row] + reach > self.model.max_length:
             raise ModelError(
                 f"{self.model.name} takes at most {self.model.max_length} tokens; position "
-                f"{self.length[row] + reach - 1} is beyond that"
+                f"{self.filled[row] + reach - 1} is beyond that"
             )
 
     @torch.inference_mode()
     def _head(self, count: int) -> None:
         """Feed the first `count` slots of every row, without a mask."""
         self.store.aim(0, count, count)
-        self._call(self.ids[:, :count], slice(0, count), None, 0, ())
+        self._call(self.ids[:, :count], slice(0, count), self._chain(0, count), 0, ())
 
     @torch.no_grad()
     def _run(
@@ -463,9 +506,7 @@ class Context:
             if whole and chains and len(set(starts)) == 1 and len(set(fed)) == 1:
                 start, count = starts[0], fed[0]
                 self.store.aim(start, count, start + count, span)
-                # One token sees all, a prefill from slot 0 is causal: neither needs a mask.
-                mask = None if count == 1 or start == 0 else self._chain(start, count)
-                ids = self.ids if span is None else self.ids[span]
+                ids, mask = self.ids if span is None else self.ids[span], self._chain(start, count)
                 out = self._call(
                     ids[:, start : start + count], slice(start, start + count), mask, keep, hidden
                 )
@@ -491,8 +532,13 @@ class Context:
                 _lower(f"a pass of {ids.numel()} tokens through {self.model.name}", self.model)
             ) from None
 
-    def _chain(self, start: int, count: int) -> torch.Tensor:
-        """The mask of `count` tokens behind `start` others: a slice of one kept for each small count."""
+    def _chain(self, start: int, count: int) -> torch.Tensor | None:
+        """The mask of `count` tokens behind `start` others: a slice of one kept for each small count.
+
+        One token sees all, a prefill from slot 0 is causal: neither needs a mask.
+        """
+        if count == 1 or start == 0:
+            return None
         kept = self._triangles.get(count)
         if kept is None:
             small = count <= 64  # a draft's; a long text behind a cached one comes once
@@ -532,7 +578,7 @@ class Context:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ids, positions and mask for rows of different lengths, and for trees; aims the storage."""
         first, size = rows[0], rows[-1] + 1 - rows[0]
-        device, width, heads = self.ids.device, max(fed), self.model.heads
+        device, width, heads = self.ids.device, max(fed), self.store.data.shape[3]
         end = max(start + n for start, n in zip(starts, fed))
         at = np.array(rows) - first
         begin, columns = np.zeros(size, np.int64), np.full(size, width)  # of padding, on the left
@@ -553,7 +599,7 @@ class Context:
         sent = send(np.concatenate([positions.ravel(), slots.ravel(), index]), device)
         where, slot, index = sent.split([size * width, size * width, len(index)])
         where, slot = where.view(size, width), slot.view(size, width)
-        self.store.aim(0, width, end, slice(first, first + size), index)
+        self.store.aim(0, width, end, slice(first, first + size), slot, index)
         ids = self.ids[first : first + size].gather(1, slot)
         group, kind = self.model.group, self.model.dtype
         # Slots rise with the text, so a chain sees what stands before it; padding sees slot 0, for a query

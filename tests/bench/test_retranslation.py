@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 
 import specviz
 from specviz import bench as room
-from specviz.bench import late, retranslation, translations
+from specviz.bench import claims, late, retranslation, translations
+from specviz.bench.claims import Claim, Quality, ratio, resampled, together
 from specviz.bench.report import Bar, Estimate
-from specviz.bench.retranslation import CD, RT, Claim, label, ratio, resampled, together
+from specviz.bench.retranslation import CD, RT, label
 from specviz.cli import app
 from specviz.corpus.prefixes import TARGETS
 from specviz.errors import ParameterError
@@ -87,7 +88,7 @@ def test_bleu_of_sums_is_the_corpus_bleu():
     sacrebleu = pytest.importorskip("sacrebleu")
     right = [["der Mann liest ein Buch .", "ein Buch liest der Mann ."], ["die Frau rennt heute schnell ."]]
     said = ["der Mann liest das Buch .", "die Frau rennt heute schnell weg ."]
-    quality = retranslation.Quality("13a", right)
+    quality = Quality("13a", right)
     columns = [[r[0] for r in right], [right[0][1], None]]
     wanted = sacrebleu.corpus_bleu(said, columns).score
     assert float(quality.bleu(quality.statistics(said).sum(0))) == pytest.approx(wanted)
@@ -124,7 +125,7 @@ def test_growth():
 
 def test_bench(town, monkeypatch):
     pytest.importorskip("sacrebleu")
-    monkeypatch.setattr(retranslation, "RESAMPLES", 20)
+    monkeypatch.setattr(claims, "RESAMPLES", 20)
     ticks = []
     found = retranslation.bench(
         [town], languages=["de", "xx"], prompts=3, betas=[1.0], masks=[2], max_new_tokens=24, age=24,

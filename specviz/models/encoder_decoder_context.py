@@ -1,0 +1,270 @@
+"""The encoder-decoder's context: the prompts' encoding beside the text that the decoder writes.
+
+The decoder's text lies in the storage as a causal text does, its start token in slot 0. To those outside that
+token stands in the place of the prompt's last one: `length` counts the prompt and what was written, so that
+the token i of a text has the slot i - (len(prompt) - 1).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specviz.devices import send
+from specviz.errors import PromptError
+from specviz.models.context import Context, _tensor
+
+if TYPE_CHECKING:
+    from specviz.models.encoder_decoder import EncoderDecoder
+
+
+class Source:
+    """What a decoder attends to beside its own text.
+
+    Parameters
+    ----------
+    prompts : sequence of sequences of int
+        The rows' prompts.
+    states : tensor [rows, tokens, size]
+        The encoder's last states.
+    crossed : tensor [layers, 2, rows, heads, tokens, dim]
+        Keys and values that the decoder's layers make of them.
+    mask : tensor [rows, 1, 1, tokens] or None
+        Added to the scores: shorter prompts are padded.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        states: torch.Tensor,
+        crossed: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> None:
+        self.prompts, self.states, self.crossed, self.mask = prompts, states, crossed, mask
+        self.pairs = [pair.unbind(0) for pair in crossed.unbind(0)]
+        self.part: tuple[slice, Source] | None = None  # that of some rows, last asked for
+
+    def repeated(self, rows: int) -> Source:
+        """The one row's, as often as said, without a copy."""
+        layers, two, _, *rest = self.crossed.shape
+        states = self.states.expand(rows, -1, -1)
+        return Source(list(self.prompts) * rows, states, self.crossed.expand(layers, two, rows, *rest), None)
+
+    def apart(self) -> list[Source]:
+        """Each row's own, without padding."""
+        return [
+            Source([prompt], self.states[row : row + 1, :n], self.crossed[:, :, row : row + 1, :, :n], None)
+            for row, prompt in enumerate(self.prompts)
+            for n in [len(prompt)]
+        ]
+
+    def of(self, rows: slice | None) -> Source:
+        """That of some rows, as views."""
+        if rows is None or len(self.prompts) == 1 or rows == slice(0, len(self.prompts)):
+            return self
+        if self.part is None or self.part[0] != rows:
+            mask = None if self.mask is None else self.mask[rows]
+            own = Source(self.prompts[rows], self.states[rows], self.crossed[:, :, rows], mask)
+            self.part = rows, own
+        return self.part[1]
+
+
+def joined(rows: list[Source]) -> Source:
+    """One for several rows, the shorter ones padded."""
+    lengths = [len(row.prompts[0]) for row in rows]
+    longest, first = max(lengths), rows[0]
+    layers, two, _, heads, _, dim = first.crossed.shape
+    states = first.states.new_zeros(len(rows), longest, first.states.shape[-1])
+    crossed = first.crossed.new_zeros(layers, two, len(rows), heads, longest, dim)
+    mask = first.states.new_zeros(len(rows), 1, 1, longest)
+    for i, (row, n) in enumerate(zip(rows, lengths)):
+        states[i, :n], crossed[:, :, i, :, :n] = row.states[0], row.crossed[:, :, 0]
+        mask[i, ..., n:] = -torch.inf
+    prompts = [row.prompts[0] for row in rows]
+    return Source(prompts, states, crossed, None if min(lengths) == longest else mask)
+
+
+class Encoder:
+    """A model's encoder, which the model shares with those of its first layers.
+
+    A drafter that is the first layers of its target reads the prompts that the target has read: the last
+    encoding is found again as long as some context holds it.
+    """
+
+    def __init__(self, net: Any) -> None:
+        self.net, self.config = net.get_encoder(), net.config
+        self.last: weakref.ref[Source] | None = None
+
+    def read(self, prompts: Sequence[Sequence[int]], decoder: Any) -> tuple[Source, int]:
+        """The prompts' encoding, with keys and values for the layers of `decoder`.
+
+        Returns
+        -------
+        Source
+        int
+            How many tokens were fed.
+        """
+        known = self.last() if self.last is not None else None
+        fed = 0
+        if known is None or known.prompts != prompts:
+            fed, longest = sum(map(len, prompts)), max(map(len, prompts))
+            device = self.net.device
+            ids = torch.full((len(prompts), longest), self.config.pad_token_id or 0)
+            seen = torch.zeros(len(prompts), longest, dtype=torch.long)
+            for row, prompt in enumerate(prompts):
+                ids[row, : len(prompt)] = torch.as_tensor(prompt)
+                seen[row, : len(prompt)] = 1
+            mask = padding = None
+            if fed < seen.numel():
+                padding = send(seen, device)
+                mask = torch.zeros(seen.shape, dtype=self.net.dtype, device=device)
+                mask = mask.masked_fill_(padding == 0, -torch.inf)[:, None, None]
+            states = self.net(input_ids=send(ids, device), attention_mask=padding).last_hidden_state
+            known = Source(prompts, states, decoder.cross(states), mask)
+            self.last = weakref.ref(known)
+        layers = len(decoder.weights)
+        if len(known.pairs) < layers:
+            known = Source(prompts, known.states, decoder.cross(known.states), known.mask)
+            self.last = weakref.ref(known)
+        elif len(known.pairs) > layers:
+            known = Source(prompts, known.states, known.crossed[:layers], known.mask)
+        return known, fed
+
+
+class EncoderDecoderContext(Context):
+    """Rows of prompts and of texts written behind them; made by `EncoderDecoder.open`.
+
+    The prompts are encoded once, by `prefill` or the first pass; the rest is as in `Context`. A prompt cannot
+    be extended nor rewound.
+    """
+
+    model: Any
+
+    def __init__(self, model: EncoderDecoder, prompts: Sequence[Sequence[int]], room: int) -> None:
+        if not prompts or any(len(prompt) == 0 for prompt in prompts):
+            raise PromptError("the prompt is empty; give at least one token")
+        longest = max(len(prompt) for prompt in prompts)
+        if longest > model.max_length:
+            raise PromptError(
+                f"the prompt has {longest} tokens, but the encoder of {model.name} takes at most "
+                f"{model.max_length}"
+            )
+        self.prompts = [_tensor(list(prompt), model).tolist() for prompt in prompts]
+        super().__init__(model, [model.prefix] * len(prompts), room)
+        self.least = [len(prompt) for prompt in prompts]
+        self.source: Source | None = None  # of all rows
+        self.own: list[Source | None] = [None] * self.rows  # of each, when rows have come or gone
+
+    @property
+    def length(self) -> list[int]:
+        """Committed tokens of each row: its prompt, and what was written behind it."""
+        start = len(self.model.prefix)
+        return [least + filled - start for least, filled in zip(self.least, self.filled)]
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The committed tokens of each row (copied from the device)."""
+        start = len(self.model.prefix)
+        written = self.ids.tolist()
+        return [prompt + written[row][start : self.filled[row]] for row, prompt in enumerate(self.prompts)]
+
+    def replace(self, row: int, prompt: Sequence[int], room: int = 0) -> None:
+        """As in `Context`; the row's new prompt is encoded when its row is next computed."""
+        if not len(prompt):
+            raise PromptError("the prompt is empty; give at least one token")
+        new = _tensor(list(prompt), self.model).tolist()
+        super().replace(row, self.model.prefix, room)
+        self.prompts[row], self.least[row] = new, len(new)
+        self._apart()
+        self.own[row] = None
+
+    def drop(self, row: int) -> None:
+        """As in `Context`."""
+        super().drop(row)
+        self._apart()
+        last = self.rows
+        self.own[row], self.prompts[row] = self.own[last], self.prompts[last]
+        del self.own[last], self.prompts[last]
+
+    def due(self, row: int) -> int:
+        """As in `Context`, the encoder's tokens counted."""
+        encoded = self.source is not None or self.own[row] is not None
+        return super().due(row) + (0 if encoded else len(self.prompts[row]))
+
+    def prefill(self, rows: Sequence[int] | None = None) -> int:
+        """Encode the prompts and compute all that is pending but the last token of each row.
+
+        Returns
+        -------
+        int
+            How many tokens were fed, the encoder's counted; 0 of these where a context of the same prompts
+            has the encoding.
+        """
+        return self._read() + super().prefill(rows)
+
+    def close(self) -> None:
+        """Free the storage and the encoding."""
+        super().close()
+        self.source = None
+        self.own = []
+
+    def _beginning(self, lengths: Sequence[int], room: int) -> EncoderDecoderContext:
+        (prompt,), least, rows = self.prompts, self.least[0], len(lengths)
+        begun = EncoderDecoderContext(self.model, [prompt] * rows, room + max(lengths) - least)
+        text = self.tokens[0]
+        begun.extend([text[least:length] for length in lengths])
+        self._read()
+        begun.source = self.source.repeated(rows)  # type: ignore[union-attr]
+        return begun
+
+    @torch.inference_mode()
+    def _read(self) -> int:
+        """Encode the prompts that were not yet; give how many tokens were fed."""
+        fed = 0
+        if self.source is None and not any(self.own):
+            self.source, fed = self.model.encoder.read(self.prompts, self.model.decoder)
+        elif self.source is None:
+            for row, prompt in enumerate(self.prompts):
+                if self.own[row] is None:
+                    self.own[row], new = self.model.encoder.read([prompt], self.model.decoder)
+                    fed += new
+            self.source = joined(self.own)
+        self.store.source = self.source
+        return fed
+
+    def _apart(self) -> None:
+        """Take the encoding apart into the rows', before one of them changes."""
+        if self.source is not None:
+            self.own = self.source.apart()
+        self.source = self.store.source = None
+
+    def _chain(self, start: int, count: int) -> torch.Tensor | None:
+        if self.model.decoder.bias is None:
+            return super()._chain(start, count)
+        return self.model.decoder.bias.chain(start, count)
+
+    def _call(
+        self, ids: torch.Tensor, positions: Any, mask: torch.Tensor | None, keep: int, hidden: tuple
+    ) -> Any:
+        if self.source is None:
+            self._read()
+        assert self.source is not None
+        self.store.source = self.source.of(self.store.rows)
+        bias = self.model.decoder.bias
+        if bias is not None and not isinstance(positions, slice):
+            mask = mask + bias.between(positions, self._places(positions))
+        return super()._call(ids, positions, mask, keep, hidden)
+
+    def _places(self, positions: torch.Tensor) -> torch.Tensor:
+        """Where the slots that a pass reads stand in the text, [rows, slots]: new ones where it says."""
+        end = self.store.read[0].shape[2]
+        width = self.store.data.shape[4]
+        places = torch.arange(width, device=positions.device).repeat(len(positions), 1)
+        if self.store.slots is None:
+            places[:, end - positions.shape[1] : end] = positions
+        else:
+            places.scatter_(1, self.store.slots, positions)
+        return places[:, :end]
