@@ -242,7 +242,7 @@ def test_a_planted_bug_is_seen(pair, prompts, bug):
 
 def test_the_audit_tells_a_sound_batch_from_a_broken_one(pair, prompts):
     target, drafter = pair
-    given = dict(max_new_tokens=8, sampled=3, batch=3)
+    given = {"max_new_tokens": 8, "sampled": 3, "batch": 3}
     result = audit.batches(target, drafter, prompts[:4], ["speculative", "bild"], **given)
     assert result.holds and [row.equal for row in result.rows] == [4, 4, 3, 3], result.summary
     with stale_padding():

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
+import torch
+
+from ..devices import send
 from ..draft import Draft
 from ..methods.base import Method
 from ..models.context import Pass, nested
@@ -172,7 +175,7 @@ class Batch:
                 continue
             if len(self.texts) > 1:
                 for shared in self.contexts.values():
-                    shared.context.drop(place)
+                    shared.drop(place)
             last = self.texts.pop()
             if place < len(self.texts):
                 self.texts[place], last.place = last, place
@@ -229,14 +232,47 @@ class Shared:
         self.context, self.name, self.clock = context, name, clock
         self.fresh: dict[int, list[int]] = dict(enumerate(prompts))  # rows as they were opened
         self.wanting: list[Row] = []  # who asks to be prefilled
+        self.ahead: dict[int, list[Any]] = {}  # what rows were extended by and is not in the context yet
 
     def place(self, row: int, tokens: list[int], room: int) -> None:
         """Let a row hold `tokens`, nothing of them computed, and have room behind them."""
+        self.ahead.pop(row, None)
         if self.fresh.pop(row, None) != tokens:
             self.context.replace(row, tokens, room)
 
+    def drop(self, row: int) -> None:
+        """Let a row go; the last one takes its number."""
+        self.settle()
+        self.context.drop(row)
+
+    def extend(self, row: int, tokens: Any) -> None:
+        """Note what a row is extended by; all rows' tokens are written together."""
+        if len(tokens):
+            self.ahead.setdefault(row, []).append(tokens)
+
+    def settle(self) -> None:
+        """Write what was noted."""
+        if self.ahead:
+            rows = sorted(self.ahead)
+            self.context.extend([chained(self.ahead[row]) for row in rows], rows)
+            self.ahead.clear()
+
+    def length(self, row: int) -> int:
+        """Committed tokens of a row."""
+        return int(self.context.length[row]) + sum(map(len, self.ahead.get(row, ())))
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget what stands in a row behind `length` tokens."""
+        new = self.ahead.pop(row, None)
+        held = self.context.length[row]
+        if length < held or (new is None and length == held):
+            self.context.rewind(length, [row])
+        elif new is not None and length > held:
+            self.ahead[row] = [chained(new)[: length - held]]
+
     def forward(self, texts: list[Row], drafts: list[Draft], hidden: Sequence[int] = ()) -> list[Pass]:
         """One pass of some rows, in the order of their places; what it gave each of them."""
+        self.settle()
         begin = self.clock.mark() if self.clock else None
         result = self.context.forward(drafts, hidden, [text.place for text in texts])
         self._note(texts, result.fed, begin)
@@ -247,6 +283,7 @@ class Shared:
 
     def prefill(self) -> None:
         """Compute the prompts of those who asked: together, or one by one where lengths differ much."""
+        self.settle()
         texts, self.wanting = sorted(self.wanting, key=lambda text: text.place), []
         context = self.context
         due = {text: context.due(text.place) for text in texts}
@@ -266,6 +303,16 @@ class Shared:
             text.passes.append((self.name, len(texts), tokens, begin, end))
 
 
+def chained(parts: list[Any]) -> Any:
+    """Sequences of tokens behind one another: lists, or tensors that stay on their device."""
+    if len(parts) == 1:
+        return parts[0]
+    if any(torch.is_tensor(part) for part in parts):
+        device = next(part.device for part in parts if torch.is_tensor(part))
+        return torch.cat([send(part, device, torch.long) for part in parts])
+    return [token for part in parts for token in part]
+
+
 class Part:
     """One row of a shared context, as its method sees it: a context of one row."""
 
@@ -281,11 +328,12 @@ class Part:
     @property
     def length(self) -> list[int]:
         """Committed tokens."""
-        return [self.shared.context.length[self.text.place]]
+        return [self.shared.length(self.text.place)]
 
     @property
     def tokens(self) -> list[list[int]]:
         """The committed tokens."""
+        self.shared.settle()
         return [self.shared.context.tokens[self.text.place]]
 
     @property
@@ -296,8 +344,7 @@ class Part:
 
     def extend(self, tokens: Any) -> None:
         """As a context's."""
-        new = tokens[0] if nested(tokens) else tokens
-        self.shared.context.extend([new], [self.text.place])
+        self.shared.extend(self.text.place, tokens[0] if nested(tokens) else tokens)
 
     def commit(self, paths: Any) -> None:
         """As a context's."""
@@ -305,10 +352,11 @@ class Part:
 
     def rewind(self, length: Any) -> None:
         """As a context's."""
-        self.shared.context.rewind(length if isinstance(length, int) else int(length[0]), [self.text.place])
+        self.shared.rewind(self.text.place, length if isinstance(length, int) else int(length[0]))
 
     def reserve(self, room: int) -> None:
         """As a context's."""
+        self.shared.settle()
         context = self.shared.context
         context.reserve(room - self.room + context.room)
 

@@ -449,8 +449,8 @@ def together(method: Method, entries: list[dict[str, Any]]) -> None:
         raise ParameterError(f"{method.name} decodes streams, one after another: leave batch out")
     if method.memory is not None and method.memory["keep"] == "run" and len(entries) > 1:
         raise ParameterError(
-            f"{method.name} learns from prompt to prompt (keep='run'), and the prompts of a batch are decoded "
-            "at once: pass keep='prompt', or leave batch out"
+            f"{method.name} learns from prompt to prompt (keep='run'), and those of a batch are decoded at "
+            "once: pass keep='prompt', or leave batch out"
         )
     for i, entry in enumerate(entries):
         if len(entry.get("turns", ())) > 1:

@@ -199,12 +199,26 @@ class Context:
         rows = self._which(rows, tokens, "extend got tokens")
         for row, new in zip(rows, tokens):
             self._fits(row, len(new), len(new))
+        self._write(rows, tokens)
         for row, new in zip(rows, tokens):
             if len(new):
-                end = self.filled[row] + len(new)
-                self.ids[row, self.filled[row] : end] = _tensor(new, self.model)
-                self.filled[row] = end
+                self.filled[row] += len(new)
                 self._drafts.pop(row, None)
+
+    def _write(self, rows: Sequence[int], tokens: Sequence[Any]) -> None:
+        """Put tokens behind the rows' texts: those of several rows in one step."""
+        new = [(row, self.filled[row], each) for row, each in zip(rows, tokens) if len(each)]
+        if len(new) == 1:
+            ((row, start, each),) = new
+            self.ids[row, start : start + len(each)] = _tensor(each, self.model)
+        elif new:
+            width = self.ids.shape[1]
+            at = [row * width + start + i for row, start, each in new for i in range(len(each))]
+            if any(torch.is_tensor(each) for *_, each in new):
+                values = torch.cat([_tensor(each, self.model) for *_, each in new])
+            else:
+                values = _tensor([token for *_, each in new for token in each], self.model)
+            self.ids.view(-1).index_copy_(0, send(at, self.ids.device), values)
 
     def commit(self, paths: Sequence[Any], rows: Sequence[int] | None = None) -> None:
         """Keep these nodes of the drafts just read, drop the others.
@@ -288,9 +302,11 @@ class Context:
             If the larger storage does not fit into memory.
         """
         wanted = min(max(self.filled) + room, self.model.max_length)
-        if wanted <= self.slots:
-            return
-        slots = min(max(wanted, 2 * self.slots), self.model.max_length)
+        if wanted > self.slots:
+            self._grow(min(max(wanted, 2 * self.slots), self.model.max_length))
+
+    @torch.no_grad()
+    def _grow(self, slots: int) -> None:
         spare = int(self.rows > 1)
         try:
             store = Store(*self.model.shape(self.rows, slots + spare))
@@ -359,7 +375,7 @@ class Context:
         if not len(prompt):
             raise PromptError("the prompt is empty; give at least one token")
         if len(prompt) + room > self.slots:
-            self.reserve(len(prompt) + room - max(self.filled))
+            self._grow(len(prompt) + room)
         self.filled[row] = self.cached[row] = 0
         self._fits(row, len(prompt), len(prompt))
         self.ids[row, : len(prompt)] = _tensor(prompt, self.model)
@@ -445,8 +461,7 @@ class Context:
         for row, draft in zip(some, drafts):
             if n := len(draft):
                 self._fits(row, n, int(draft.offsets.max()))
-                end = self.filled[row] + n
-                self.ids[row, self.filled[row] : end] = _tensor(draft.tokens, self.model)
+        self._write(some, [draft.tokens for draft in drafts])
         depth = self.model.layers
         wanted = tuple(layer % (depth + 1) if layer < 0 else layer for layer in hidden)
         if any(layer > depth for layer in wanted):
@@ -581,13 +596,16 @@ class Context:
         device, width, heads = self.ids.device, max(fed), self.store.data.shape[3]
         end = max(start + n for start, n in zip(starts, fed))
         at = np.array(rows) - first
-        begin, columns = np.zeros(size, np.int64), np.full(size, width)  # of padding, on the left
-        begin[at], columns[at] = starts, width - np.array(fed)
-        slots = begin[:, None] + np.arange(width) - columns[:, None]
-        padding = np.arange(width) < columns[:, None]
-        positions = np.where(padding, 0, slots)
         spare = self.store.data.shape[4] - 1
-        slots[padding] = spare
+        if width == 1 and len(rows) == size:
+            slots = positions = np.array(starts)[:, None]
+        else:
+            begin, columns = np.zeros(size, np.int64), np.full(size, width)  # of padding, on the left
+            begin[at], columns[at] = starts, width - np.array(fed)
+            slots = begin[:, None] + np.arange(width) - columns[:, None]
+            padding = np.arange(width) < columns[:, None]
+            positions = np.where(padding, 0, slots)
+            slots[padding] = spare
         if not chains:
             assert drafts is not None
             for i, start, count, draft in zip(at.tolist(), starts, counts, drafts):
@@ -604,11 +622,9 @@ class Context:
         group, kind = self.model.group, self.model.dtype
         # Slots rise with the text, so a chain sees what stands before it; padding sees slot 0, for a query
         # that sees nothing is NaN.
-        seen = (
-            torch.arange(end, device=device)
-            <= (where if chains else torch.where(slot == spare, 0, slot))[..., None]
-        )
-        mask = torch.zeros(seen.shape, dtype=kind, device=device).masked_fill_(~seen, -torch.inf)
+        last = where if chains else torch.where(slot == spare, 0, slot)
+        beyond = torch.arange(end, device=device) > last[..., None]
+        mask = torch.zeros(beyond.shape, dtype=kind, device=device).masked_fill_(beyond, -torch.inf)
         if not chains:
             assert drafts is not None
             for i, start, count, draft in zip(at.tolist(), starts, counts, drafts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.control import control_loop
 from specviz.view.flicker import drawn as ribbon
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "acceptance_by_score", "auroc", "bias", "by_device", "by_language", "by_prompts", "calibration_png",
-    "confidence", "control_loop", "curve", "deviation", "heat_map", "html", "masks", "page", "phases", "png",
+    "confidence", "control_loop", "curve", "deviation", "heat_map", "html", "latency_throughput", "masks", "page", "phases", "png",
     "reliability", "ribbon", "right_by", "store", "store_growth", "text", "threshold_readings", "timeline",
     "token_strip", "trade_offs", "update_costs", "warm_up",
 ]  # fmt: skip
