@@ -538,13 +538,7 @@ def _factories(given: Sequence[Any] | None, dtype: str, streams: bool = False) -
 
 def _factory(given: Any) -> Callable[[], Method]:
     if isinstance(given, Method):
-
-        def again() -> Method:
-            method = type(given)(**given.values)
-            method.like(given)
-            return method
-
-        return again
+        return given.again
     if not isinstance(given, str):
         return given
     name, _, settings = given.partition(":")
