@@ -128,6 +128,8 @@ def decode(
     ends = frozenset(target.eos if eos is None else eos)
     limit = min(max_new_tokens, target.left(len(tokens)))
     full = "length" if limit == max_new_tokens else "context"
+    if drafter is None:
+        drafter = method.drafter_of(target)
     session = Session(
         list(tokens), sampling or Sampling(), target, drafter, ends, limit, open_context,
         lambda use, n: source(session.cycle, use, n), previous=list(previous),
