@@ -80,6 +80,11 @@ class Run:
         if isinstance(method, Method) and parameters:
             raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
         self.sampling = Sampling(temperature, top_k, top_p)
+        if self.method.only_greedy and not self.sampling.greedy:
+            raise ParameterError(
+                f"{self.method.name} decodes greedily: it compares a token with the target's likeliest one, "
+                "not with a draw; leave temperature at 0 (speculative samples)"
+            )
         self.max_new_tokens = whole("max_new_tokens", max_new_tokens, 1)
         self.seed = whole("seed", seed, 0)
         if record not in RECORDS:

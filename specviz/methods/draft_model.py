@@ -85,6 +85,20 @@ class DraftModel:
         signals = {"met": np.ones(len(tokens), bool)} if least else {}
         return Draft.chain(torch.cat(tokens), q=q_all, logits=scores, signals=signals, stop=stop)
 
+    def block(self, n: int) -> Generator[Any, Any, tuple[Tensor, Tensor]]:
+        """n greedy tokens [n] and the logits that they were chosen from [n, vocabulary], without a look.
+
+        A drafter that fills n places in one pass has this face, too.
+        """
+        tokens: list[Tensor] = []
+        rows: list[Tensor] = []
+        for _ in range(n):
+            row = yield from self.predict()
+            tokens.append(row.argmax(-1, keepdim=True))
+            rows.append(row)
+            self.context.extend(tokens[-1])
+        return torch.cat(tokens), torch.stack(rows)
+
     def predict(self) -> Generator[Any, Any, Tensor]:
         """The drafter's logits after the committed text and what it drafted, [vocabulary].
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
-from specviz.models import attention
+from specviz.models import attention, geometry
 from specviz.models.context import Context, Store
 from specviz.models.llama import Llama, describes
 from specviz.models.text import Text
@@ -44,6 +44,8 @@ class Model(TorchModel):
         Most tokens of one text: the positions the model knows, or its sliding window if that is shorter.
     layers, group : int
         Layers; query heads that share one key-value head.
+    geometry : dict or None
+        Counts and widths, as `specviz.models.geometry.causal` gives them.
 
     Raises
     ------
@@ -79,6 +81,7 @@ class Model(TorchModel):
         self.max_length = min(positions, self.window or UNBOUNDED)
         self.eos = eos(net, tokenizer)
         self.text = Text(tokenizer, self.vocabulary, self.eos)
+        self.geometry = geometry.causal(net, self.layers)
         self.plain = describes(net) if plain is None else plain
         if self.plain and not describes(net):
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
@@ -151,7 +154,7 @@ class Model(TorchModel):
             positions = self._count[positions][None].expand(len(ids), -1)
         if store.cache is None:
             store.cache = Cache(layers=[_Layer(store, i) for i in range(self.layers)])
-        with _attention(self.config):
+        with _attention(self.config, self._shallow.base_model.config):  # one, but for a first part
             out = self._shallow(
                 input_ids=ids,
                 position_ids=positions,
@@ -244,14 +247,16 @@ class _Layer(CacheLayerMixin):
 
 
 @contextmanager
-def _attention(config: Any) -> Iterator[None]:
+def _attention(*configs: Any) -> Iterator[None]:
     """Our attention for one pass; the model's own is put back, so its `generate` stays what it was."""
-    before = config._attn_implementation
-    config._attn_implementation = attention.NAME
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = attention.NAME
     try:
         yield
     finally:
-        config._attn_implementation = before
+        for config, own in zip(configs, before):
+            config._attn_implementation = own
 
 
 def _window(config: Any) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from specviz.errors import ModelError
+from specviz.models import geometry
 from specviz.models.llamacpp.context import LlamaCppContext
 from specviz.models.llamacpp.library import library, said, system, versions
 from specviz.models.llamacpp.native import Native, rounded
@@ -173,6 +174,10 @@ class LlamaCpp:
         self.max_length = context or min(self.positions, CONTEXT)
         self.dtype = self.weights.type
         self.cache_type = lib.GGML_TYPE_F32 if self.dtype == "float32" else lib.GGML_TYPE_F16
+        self.geometry = geometry.gguf(
+            self.weights.meta, self.parameters, int(lib.llama_model_size(pointer)),
+            4 if self.dtype == "float32" else 2, self.vocabulary,
+        )  # fmt: skip
         self.versions = versions()
         self.device = torch.device("cpu")  # where the scores arrive, whatever computes them
         self._idle: list[Native] = []
