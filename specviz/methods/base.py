@@ -290,6 +290,10 @@ class Method:
     def prepare(self, target: Any) -> None:
         """A run with this model is about to begin: refuse here, before any work, what does not fit it."""
 
+    def drafter_of(self, target: Any) -> Any:
+        """The part of the target that drafts for it, for methods that take no draft model; None: no part."""
+        return None
+
     def wording(self) -> tuple[str, str]:
         """For streams: the prompt's text before and behind the source."""
         raise NotImplementedError

@@ -28,7 +28,7 @@ class DraftModel:
         self.session = session
         self.unsent: Unsent | None = None  # what the last chain stopped before
         self.length = len(session.prompt)  # committed tokens
-        self.full = session.drafter.max_length
+        self.full = self.length + session.drafter.left(self.length)  # as long as a text may get
         room = min(session.limit, self.full - self.length)
         self.context = session.open(session.drafter, session.prompt, room, "draft")
         self.context.prefill()

@@ -114,6 +114,7 @@ class LlamaCpp:
         If the file is missing, damaged or not served, or llama.cpp is not installed.
     """
 
+    kind = "causal"
     gives_hidden = False
 
     def __init__(
@@ -229,7 +230,7 @@ class LlamaCpp:
         return self.text.piece(token)
 
     def check_vocabulary(self, other: Any) -> None:
-        """Check that token ids mean the same in both models; see `Model.check_vocabulary`."""
+        """Check that token ids mean the same in both models; see `TorchModel.check_vocabulary`."""
         check_vocabularies(self, other)
 
     # -- running ----------------------------------------------------------------------------------
@@ -251,6 +252,10 @@ class LlamaCpp:
             If there are too many rows, or no memory for the cells.
         """
         return LlamaCppContext(self, prompts, room)
+
+    def left(self, prompt: int) -> int:
+        """How many tokens can be written behind a prompt of so many."""
+        return self.max_length - prompt
 
     def first(self, layers: int) -> Any:
         """Refused: llama.cpp runs all layers or none."""
