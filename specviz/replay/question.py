@@ -73,7 +73,7 @@ METHODS: dict[str, dict[str, Setting]] = {
     "specdec": {
         "draft_length": Setting(10, 1, 64),
         "top_beta": Setting(3, 1, float("inf")),
-        "tau": Setting(1.0, 0, float("inf")),
+        "tau_base": Setting(1.0, 0, float("inf")),
     },
     "cm_asd": {
         "k_max": Setting(10, 1, 64),
@@ -353,11 +353,11 @@ class WhatIf:
 
         Parameters
         ----------
-        draft_length, top_beta, tau : number or several
+        draft_length, top_beta, tau_base : number or several
         """
 
-        def begin(draft_length: int, top_beta: int, tau: float) -> Callable[..., Walk]:
-            fixed = {"k_max": draft_length, "top_beta": top_beta, "tau_base": tau, "gamma": 0.0}
+        def begin(draft_length: int, top_beta: int, tau_base: float) -> Callable[..., Walk]:
+            fixed = {"k_max": draft_length, "top_beta": top_beta, "tau_base": tau_base, "gamma": 0.0}
             fixed |= {"adaptive_drafting": False, "adaptive_verification": False}
             return self._gap({name: known.default for name, known in METHODS["cm_asd"].items()} | fixed)
 
@@ -549,7 +549,10 @@ class WhatIf:
         why = problem or self._why(method, badge, walks)
 
         def cell(row: int) -> Trace:
-            label = ", ".join([self._run["run"], *(f"{k}={_said(v)}" for k, v in grid[row].items())])
+            told = grid[row]
+            if method in GAPS:  # a name has a limit, and they have many parameters
+                told = {k: v for k, v in told.items() if v != METHODS[method][k].default}
+            label = ", ".join([self._run["run"], *(f"{k}={_said(v)}" for k, v in told.items())])
             return build(self.trace, self.texts, walks[row], method, grid[row], label)
 
         return Answer(

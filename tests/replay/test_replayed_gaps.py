@@ -93,12 +93,12 @@ def test_cm_asd(drafter, prompts, own, other, weights, limit, eos):
 )
 def test_specdec(prompts, own, other, limit, eos):
     target = Sized(6, 1, eos=eos, name="target")
-    names = ("draft_length", "top_beta", "tau")
+    names = ("draft_length", "top_beta", "tau_base")
     given, asked = (dict(zip(names, values)) for values in (own, other))
     trace = specviz.generate(target, prompts, "specdec", draft=GOOD, max_new_tokens=limit, **given)
     compare(whatif(trace).specdec(**asked), 0, GOOD, prompts, "specdec", limit, target)
     assert whatif(trace).ask().badge == "exact"
-    fixed = {"k_max": asked["draft_length"], "top_beta": asked["top_beta"], "tau_base": asked["tau"]}
+    fixed = {"k_max": asked["draft_length"], "top_beta": asked["top_beta"], "tau_base": asked["tau_base"]}
     fixed |= {"adaptive_drafting": False, "adaptive_verification": False}
     same = whatif(trace).cm_asd(**fixed)
     assert same.walks == whatif(trace).specdec(**asked).walks
