@@ -140,7 +140,7 @@ def bench(
     max_new_tokens: int = 128,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """BiLD with both small models against greedy decoding, rejection sampling, its own halves, CALM, the oracle.
+    """BiLD with both small models, its own halves, rejection sampling, exits from the middle, and the oracle.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def bench(
     drafts : sequence of two Model
         The small model, and the aligned one.
     exits, calm : Model, optional
-        Tuned for an exit behind the first layer, and behind each (German to English alone is decoded by them).
+        Tuned for an exit behind the first layer, and behind each; they decode German to English alone.
     tasks : sequence of str
         Keys of `specviz.bench.pairs.TASKS`.
     prompts, rounds : int

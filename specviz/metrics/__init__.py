@@ -1,11 +1,19 @@
 """What a trace says in numbers: each metric is one function, its definition is its docstring.
 
-`cycles` (what the draft-verify cycles did), `updates` (streams: erasure, kept drafts, lagging), `quality`
-and `rouge` (texts against references), `signals` (does certainty predict acceptance), `sweeps` (many runs as
-points, or over seeds), `tables` (several at once: `summary`, `compare`); below them `tokens` (texts as
-sacrebleu's tokens) and `interval` (bootstrap over texts).
+`cycles` (what the draft-verify cycles did), `costs` (FLOPs and bytes of their passes), `updates` (streams:
+erasure, kept drafts, lagging), `quality` and `rouge` (texts against references), `signals` (does certainty
+predict acceptance), `sweeps` (many runs as points, or over seeds), `tables` (several at once: `summary`,
+`compare`); below them `tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
 
+from specviz.metrics.costs import (
+    Ceilings,
+    cost_summary,
+    cycle_costs,
+    pass_costs,
+    relative_costs,
+    roofline_times,
+)
 from specviz.metrics.cycles import (
     READINGS,
     ROUNDING,
@@ -60,6 +68,7 @@ from specviz.metrics.updates import (
 __all__ = [
     "READINGS",
     "ROUNDING",
+    "Ceilings",
     "Estimate",
     "acceptance_rate",
     "accepted",
@@ -75,6 +84,8 @@ __all__ = [
     "calibration_curve",
     "comet",
     "compare",
+    "cost_summary",
+    "cycle_costs",
     "draft_passes",
     "draft_time",
     "drafted",
@@ -92,12 +103,15 @@ __all__ = [
     "on_text",
     "output",
     "over_seeds",
+    "pass_costs",
     "peak_memory",
     "pooled",
     "quality",
     "recheck",
     "relative_bleu",
+    "relative_costs",
     "rollback_share",
+    "roofline_times",
     "rouge",
     "seconds",
     "sent",

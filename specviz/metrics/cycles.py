@@ -570,7 +570,9 @@ def recheck(trace: Trace) -> pd.DataFrame:
     The rule follows from the run's metadata: ``rollback`` (method bild: keep y iff -ln p(y) <= the
     rollback threshold, BiLD eq. 3), ``greedy`` (temperature 0: keep the target's first candidate
     after the node's parent; without recorded candidates, rank 0), ``biased`` (method retranslate with a bias:
-    keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et al.) or
+    keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et al.), ``gap``
+    (where nodes have a threshold: keep y iff its gap is at most that and fewer than ``top_beta`` tokens are
+    likelier; specdec, cm_asd), ``oracle`` (method oracle: keep y iff p(y) is at least ``least``) or
     ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023,
     algorithm 1).
 
@@ -609,6 +611,22 @@ def _recheck(part: Trace) -> pd.DataFrame:
         margin = threshold - distance
         expected = margin >= 0
         close = np.isfinite(margin) & (np.abs(margin) <= ROUNDING * (1 + distance))
+    elif run["method"] == "oracle":
+        rule = "oracle"
+        nodes = nodes[nodes["p"].notna()]
+        margin = nodes["p"].to_numpy(np.float64) - parameters.get("least", np.nan)
+        expected = margin >= 0
+        close = np.abs(margin) <= ROUNDING
+    elif nodes["threshold"].notna().any():
+        rule = "gap"
+        nodes = nodes[nodes["threshold"].notna() & nodes["gap"].notna() & nodes["rank"].notna()]
+        gap = nodes["gap"].to_numpy(np.float64)
+        margin = nodes["threshold"].to_numpy(np.float64) - gap
+        near = (nodes["rank"] < parameters.get("top_beta", np.inf)).to_numpy()
+        expected = (margin >= 0) & near
+        close = (
+            near & (np.abs(margin) <= ROUNDING * (1 + gap)) & (gap > 0)
+        )  # no gap is no gap, whatever rounds
     elif not sampling.get("temperature"):
         rule = "greedy"
         tops = part.tops("pred")
