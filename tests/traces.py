@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from specviz.schema import SHAPE_FIELDS
 from specviz.trace import Recorder, Trace
 
 HOSTILE = [
@@ -31,6 +32,7 @@ FIRST_HALF = 2 + len(WORDS) + len(WHOLE)
 SIMPLE = range(2, FIRST_HALF)  # tokens that are whole characters and harmless
 SECONDS = range(FIRST_HALF + 1, FIRST_HALF + len(HALVES), 2)  # only ever after their first half
 K = 3
+SHAPE = dict.fromkeys(SHAPE_FIELDS, 1) | {"vocabulary": len(PIECES)}
 
 
 def piece(token: int) -> bytes:
@@ -59,7 +61,7 @@ def metadata(method: str = "speculative", seed: int = 0, prompts: int = 1, **mor
         "model": {"name": "town", "parameters": 3_000_000},
         "draft": None
         if method == "autoregressive"
-        else {"name": "town-draft", "parameters": 500_000, "shape": {"vocabulary": len(PIECES)}},
+        else {"name": "town-draft", "parameters": 500_000, "shape": SHAPE},
         "tokenizer": "town",
         "eos": [EOS],
         "prompts": [

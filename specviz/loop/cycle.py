@@ -205,8 +205,7 @@ class Text:
         self.end = self.full if self.limit <= 0 else None
         session = self.session = Session(
             list(tokens), sampling or Sampling(), target, drafter or method.drafter_of(target), self.ends,
-            self.limit, open,
-            lambda use, n: source(session.cycle, use, n), previous=list(previous),
+            self.limit, open, lambda use, n: source(session.cycle, use, n), previous=list(previous),
         )  # fmt: skip
 
     @property

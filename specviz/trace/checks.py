@@ -27,7 +27,6 @@ DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
 SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
 WORD_LIMIT = 256  # bytes of a word in a column ...
 TEXT_LIMIT = 1 << 20  # ... and of a source text: more than contexts hold
-SHAPE_LIMIT = 64  # numbers that say how a model is built
 LINES_LIMIT = 64  # of pseudocode
 
 
