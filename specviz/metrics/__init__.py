@@ -111,11 +111,8 @@ __all__ = [
     "relative_bleu",
     "relative_costs",
     "rollback_share",
-<<<<<<< HEAD
     "roofline_times",
-=======
     "rouge",
->>>>>>> main
     "seconds",
     "sent",
     "shared",

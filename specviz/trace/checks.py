@@ -77,7 +77,6 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
     return {name: run.get(name) for name in schema.RUN_FIELDS}
 
 
-
 def _line(line: Any) -> bool:
     two = isinstance(line, list | tuple) and len(line) == 2
     return two and all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in line)
@@ -87,9 +86,11 @@ def _known(shape: Any) -> bool:
     """Whether a model's shape is one; not every model's is known."""
     if not isinstance(shape, dict):
         return shape is None
-    own = {name: value for name, value in shape.items() if name != "encoder"}
-    whole = _shape(own, set(schema.SHAPE_FIELDS))
-    return whole and ("encoder" not in shape or _shape(shape["encoder"], set(schema.ENCODER_FIELDS)))
+    own = dict(shape)
+    encoder = own.pop("encoder", None)
+    if encoder is None:
+        return _shape(own, set(schema.SHAPE_FIELDS))
+    return _shape(own, {*schema.SHAPE_FIELDS, "prefix"}) and _shape(encoder, set(schema.ENCODER_FIELDS))
 
 
 def _shape(shape: Any, fields: set[str]) -> bool:
