@@ -33,8 +33,8 @@ METHODS = {
 def count(run):
     """FLOPs of the products that `run` calls, by PyTorch's counter, and what `run` gave.
 
-    The counter knows no fused attention kernel of the CPU, so attention is composed of its products. A norm is
-    no product of matrices, but `RMSNorm` has its sum of squares made by one (baddbmm): left out.
+    The counter knows no fused attention kernel of the CPU, so attention is composed of its products. A norm
+    is no product of matrices, but `RMSNorm` has its sum of squares made by one (baddbmm): left out.
     """
     norms = {torch.ops.aten.baddbmm: lambda *shapes, out_shape=None, **more: 0}
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=norms) as counter:
