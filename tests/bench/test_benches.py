@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 import specviz
-from specviz.bench import BENCHES, demo, find, overhead, passes, peers, report, roofline, runner
+from specviz.bench import BENCHES, demo, find, overhead, passes, peers, report, runner
 from specviz.errors import ParameterError, TraceError
 from specviz.loop import Run
 from specviz.models import load
@@ -69,7 +69,7 @@ def test_a_table_fits_its_terminal():
 
 def test_every_table_fits_80_columns():
     estimate = report.Estimate(1.234, 1.111, 1.432, 21)
-    for room in (demo, peers, overhead, passes, roofline):
+    for room in (demo, peers, overhead, passes):
         row = {key: 1234 if form else estimate for key, _, form in room.COLUMNS}
         row |= {"method": "autoregressive", "decoder": "transformers generate, compiled"}
         row |= {"draft": "town-draft-aligned", "model": "town-draft-aligned", "exactness": "exact up to ties"}
