@@ -88,8 +88,7 @@ class EncoderDecoder(TorchModel):
         self.encoder = encoder or Encoder(net)
         self.layers = layers or _depth(net)
         self.decoder = self._family(net, self.layers)
-        shape = geometry.encoder_decoder(net)
-        self.geometry = None if shape is None else shape | {"layers": self.layers}
+        self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
         """A context that holds `prompts` (token ids, one list a row), not yet encoded.

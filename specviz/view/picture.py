@@ -408,7 +408,8 @@ def picture(trace: Trace, prompt: int) -> Picture:
     beliefs: tuple[Belief, ...] = ()
     belief = next((name for name in ("confidence", "score") if nodes[name].notna().any()), "confidence")
     column = belief
-    if nodes["score"].notna().any() and nodes["threshold"].notna().any():  # how it is judged follows from that
+    # How a node is judged follows from its score, where both are known.
+    if nodes["score"].notna().any() and nodes["threshold"].notna().any():
         belief, column = "weighted confidence", "score"
     if len(nodes):
         context = dict(zip(cycles["cycle"].tolist(), cycles["context"].tolist()))
