@@ -153,6 +153,7 @@ def decode(
         context.prefill()
         passed = mark()
         method.start(session)
+        rule = {} if method.leave is None else {"leave": method.leave}
         ready = mark()
         # In the prefill the target comes first; phases are told apart by their marks all the same.
         first = cycle_of(0, length, [begin, passed, ready])
@@ -165,7 +166,7 @@ def decode(
             begin = mark()
             draft = drafted_by(method.draft(left))
             drafted = mark()
-            result = context.forward(draft, method.hidden) if draft.read else None
+            result = context.forward(draft, method.hidden, **rule) if draft.read else None
             scores = None if result is None else result.logits[0]
             passed = mark()
             verdict = method.verify(draft, scores)

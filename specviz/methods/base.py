@@ -225,6 +225,7 @@ class Method:
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
+    leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates, and only those
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)

@@ -6,7 +6,7 @@ while it is judged, so that committing a chain prefix moves nothing and committi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +35,55 @@ class Pass:
     hidden : dict of int to list of tensor [1 + n, size]
         For each layer asked for and each row, the hidden states at the same places. 0 is the embedding,
         i the output of layer i; the last is taken behind the final norm, as in transformers.
+    layers : int or None
+        Of a pass that might leave early: layers that its token went through.
     """
 
     logits: list[torch.Tensor]
     tokens: int
     hidden: dict[int, list[torch.Tensor]]
+    layers: int | None = None
+
+
+class Exit:
+    """A door behind a layer, of a pass of one token: what is known there, for a rule that may leave by it.
+
+    Attributes
+    ----------
+    layer : int
+        Layers that the token has been through, from 1.
+    before, after : tensor [1, size]
+        Its hidden state before and after the last of them, without the final norm.
+    """
+
+    layer: int
+    before: torch.Tensor
+    after: torch.Tensor
+
+    def __init__(self, model: Model, rule: Callable[[Exit], bool]) -> None:
+        self.model, self.rule = model, rule
+        self.left = False
+        self._logits: torch.Tensor | None = None
+
+    def logits(self) -> torch.Tensor:
+        """What the model would predict here: its final norm and head, float32 [1, vocabulary].
+
+        Computed when first asked for. It costs what the head costs, at each layer that asks.
+        """
+        if self._logits is None:
+            self._logits = self.model.logits(self.model.last(self.after)[None])[0]
+        return self._logits
+
+    @property
+    def seen(self) -> bool:
+        """Whether the prediction here was asked for."""
+        return self._logits is not None
+
+    def asks(self, layer: int, before: torch.Tensor, after: torch.Tensor) -> bool:
+        """Whether the rule leaves behind this layer."""
+        self.layer, self.before, self.after, self._logits = layer, before, after, None
+        self.left = self.rule(self)
+        return self.left
 
 
 class Store:
@@ -72,7 +116,8 @@ class Store:
         """Write slots start ... start + count (or `index`) in the next pass, read slots 0 ... end."""
         self.index = index
         self.read = self.flat.narrow(3, 0, end).unbind(0)
-        self.target = self.data.narrow(4, start, count).unbind(0) if index is None else self.data.unbind(0)
+        self.span = self.data.narrow(4, start, count) if index is None else self.data
+        self.target = self.span.unbind(0)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store a layer's new keys and values [rows, heads, tokens, dim]; give all that the pass may see."""
@@ -91,6 +136,10 @@ class Store:
             rows, slots = self.index
             self.target[layer].permute(1, 3, 0, 2, 4)[rows, slots] = new.permute(1, 3, 0, 2, 4)
         return self.read[2 * layer], self.read[2 * layer + 1]
+
+    def fill(self, layer: int, new: torch.Tensor) -> None:
+        """Keys and values from `layer` on, [layers, 2, rows, heads, tokens, dim], in one copy."""
+        self.span[layer:].copy_(new)
 
 
 class Context:
@@ -308,7 +357,12 @@ class Context:
             self.cached = [max(pair) for pair in zip(ends, self.cached)]
         return sum(counts)
 
-    def forward(self, drafts: Draft | Sequence[Draft], hidden: Sequence[int] = ()) -> Pass:
+    def forward(
+        self,
+        drafts: Draft | Sequence[Draft],
+        hidden: Sequence[int] = (),
+        leave: Callable[[Exit], bool] | None = None,
+    ) -> Pass:
         """One pass over the pending tokens and the drafts' nodes.
 
         Parameters
@@ -317,15 +371,23 @@ class Context:
             ``Draft.empty()`` reads the root alone.
         hidden : sequence of int
             Layers whose hidden states are wanted (see `Pass`); negative numbers count from the last.
+        leave : callable, optional
+            A rule asked behind each layer but the last, with an `Exit`: where it says True the pass leaves.
+            The prediction is then the final norm's and head's of the state there, and the keys and values of
+            the layers that were skipped are computed from it, so that the storage stays whole (CALM's state
+            propagation). For one row, one pending token and no nodes.
 
         Raises
         ------
         ModelError
-            If nodes or positions go beyond the room or the model's context, or the device is out of memory.
+            If nodes or positions go beyond the room or the model's context, the device is out of memory, or
+            the model or what is fed allows no early leave.
         """
         drafts = [drafts] if isinstance(drafts, Draft) else list(drafts)
         if len(drafts) != self.rows:
             raise ModelError(f"forward got {len(drafts)} drafts for {self.rows} rows")
+        if leave is not None:
+            return self._leave(drafts, hidden, leave)
         nodes = [len(draft) for draft in drafts]
         # With nothing pending the last committed token is fed again: its prediction is what the root needs.
         starts = [min(cached, length - 1) for cached, length in zip(self.cached, self.length)]
@@ -351,6 +413,27 @@ class Context:
 
         found = {layer: split(states[at]) for layer, at in zip(hidden, wanted)}
         return Pass(split(last), sum(counts) + sum(nodes), found)
+
+    @torch.no_grad()
+    def _leave(self, drafts: list[Draft], hidden: Sequence[int], leave: Callable[[Exit], bool]) -> Pass:
+        """A pass over the one pending token, as far as `leave` lets it go."""
+        model, end = self.model, self.length[0]
+        model.check_leaves()
+        pending = end - min(self.cached[0], end - 1)
+        if self.rows != 1 or pending != 1 or len(drafts[0]) or len(hidden):
+            raise ModelError(
+                "a pass that may leave early reads one pending token of one row, without nodes or hidden "
+                f"states; asked for {self.rows} rows, {pending} pending tokens, {len(drafts[0])} nodes and "
+                f"{len(hidden)} hidden states: call prefill first, or read without leave"
+            )
+        door = Exit(model, leave)
+        with torch.inference_mode():
+            self.store.aim(end - 1, 1, end)
+            last, _ = self._call(self.ids[:, end - 1 : end], slice(end - 1, end), None, 1, (), door)
+        self.cached, self._drafts = [end], drafts
+        # The rule may have asked for the prediction already; a copy made here is an ordinary tensor.
+        known = door.logits().clone() if door.left and door.seen else model.logits(last)[0]
+        return Pass([known], 1, {}, door.layer if door.left else model.layers)
 
     def _fits(self, row: int, tokens: int, reach: int) -> None:
         if self.length[row] + tokens > self.slots:
@@ -407,10 +490,16 @@ class Context:
         return self.model.logits(last), {layer: state.clone() for layer, state in states.items()}
 
     def _call(
-        self, ids: torch.Tensor, positions: Any, mask: torch.Tensor | None, keep: int, hidden: tuple
+        self,
+        ids: torch.Tensor,
+        positions: Any,
+        mask: torch.Tensor | None,
+        keep: int,
+        hidden: tuple,
+        leave: Exit | None = None,
     ) -> Any:
         try:
-            return self.model.run(ids, positions, mask, self.store, keep, hidden)
+            return self.model.run(ids, positions, mask, self.store, keep, hidden, leave)
         except RuntimeError as error:
             if not _no_memory(error):
                 raise

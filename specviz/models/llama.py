@@ -114,6 +114,7 @@ class Llama:
             )
         self.eps = net.config.rms_norm_eps
         self.table: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.rest: _Rest | None = None  # made when a pass first leaves early
         # The CPU has no fused RMSNorm: torch composes it of eight kernels.
         self.composed = on_cpu and self.embedding.dtype in (torch.float32, torch.float64)
         self.ground = torch.full(
@@ -154,6 +155,7 @@ class Llama:
         store: Any,
         keep: int,
         hidden: tuple[int, ...] = (),
+        leave: Any = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n]; see `Model.run` for the arguments and what comes back."""
         rows, n = ids.shape
@@ -164,7 +166,9 @@ class Llama:
         x = F.embedding(ids, self.embedding)
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
         x = x.view(-1, self.size)
+        depth = len(self.weights)
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
+            entered = x
             y = qkv(self.norm(x, before)).view(rows, n, all_heads, dim)
             turned = y.narrow(2, 0, turning)
             if norms is not None:
@@ -185,9 +189,67 @@ class Llama:
             x = down.add(F.silu(gate).mul_(up), x)
             if i + 1 in hidden:
                 wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
+            if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
+                self.propagate(i + 1, x, cos, sin, store)
+                break
         if keep < n:
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
         last = self.norm(x, self.last).view(rows, -1, self.size)
-        if len(self.weights) in hidden:
-            wanted[len(self.weights)] = last
+        if depth in hidden:
+            wanted[depth] = last
         return last, wanted
+
+    def propagate(
+        self, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, store: Any
+    ) -> None:
+        """Keys and values of the layers behind the first `layer` from one token's state `x` [1, size].
+
+        CALM's state propagation: the state in which the pass left stands for the input of every layer that
+        it skipped. Only their norms and projections to keys and values are computed, all layers at once.
+        """
+        if self.rest is None:
+            self.rest = _Rest(self.weights, self.heads * self.dim)
+        groups, dim = self.groups, self.dim
+        y = self.rest(layer, self.norm(x, torch.ones_like(self.last))).view(-1, 2, groups, dim)
+        key = y[:, 0]
+        if self.rest.key_norms is not None:
+            key.copy_(F.rms_norm(key, (dim,), None, self.eps) * self.rest.key_norms[layer:])
+        left, right = key.chunk(2, -1)
+        swapped = torch.cat((right, left), -1)
+        key.mul_(cos).addcmul_(swapped, sin)
+        store.fill(layer, y.view(-1, 2, 1, groups, 1, dim))
+
+
+class _Rest:
+    """What makes keys and values of a state, of all layers: norms [layers, 1, size] and projections.
+
+    Parameters
+    ----------
+    weights : list
+        Of the layers, as `Llama` keeps them.
+    queries : int
+        Columns before the keys.
+    """
+
+    def __init__(self, weights: list[tuple], queries: int) -> None:
+        self.norms = torch.stack([before for before, *_ in weights])[:, None]
+        self.lines = [qkv for _, qkv, *_ in weights]
+        # Where the matrices were packed they are small: side by side, one batched product does for all.
+        packed = all(len(line.matrices) == 1 for line in self.lines)
+        self.matrices = (
+            torch.stack([line.matrices[0][:, queries:] for line in self.lines]) if packed else None
+        )
+        biases = [line.bias for line in self.lines]
+        self.bias = None if biases[0] is None else torch.stack([bias[queries:] for bias in biases])[:, None]
+        norms = [norms for _, _, norms, *_ in weights]
+        self.key_norms = None if norms[0] is None else torch.stack([key for _, key in norms])[:, None]
+
+    def __call__(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """Keys and values, side by side [layers - layer, 1, out], of `x` [1, size], normed but not scaled."""
+        scaled = x * self.norms[layer:]
+        if self.matrices is not None:
+            y = torch.bmm(scaled, self.matrices[layer:])
+        else:
+            of = zip(scaled, self.lines[layer:])
+            y = torch.stack([torch.cat([x @ matrix for matrix in line.matrices[1:]], 1) for x, line in of])
+        return y if self.bias is None else y.add_(self.bias[layer:])
