@@ -100,7 +100,7 @@ def test_every_token_leaves_where_it_is_first_sure(model, measure, threshold, de
             assert cycle.control_confidence == pytest.approx(sure[-1], abs=1e-5)
             assert int(found.logits[0].argmax()) == token
             context.extend([token])
-    assert len(set(layers(trace))) > 2  # it did leave here and there
+    assert len(set(layers(trace))) > 1  # it did leave here and there
 
 
 def test_how_deep_the_tokens_went(model) -> None:
