@@ -100,12 +100,12 @@ metrics.by_depth(trace)
 #
 # ## Was the drafter right to be sure?
 #
-# Its confidence is its largest probability. If it were perfectly calibrated, the bars would touch the diagonal.
+# Its confidence is its largest probability. If it were perfectly calibrated, the points would lie on the diagonal.
 
 # %%
 from specviz import view
 
-view.reliability(trace);
+view.reliability(trace, "confidence");
 
 # %% [markdown]
 # ## Several methods side by side

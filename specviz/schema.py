@@ -126,7 +126,7 @@ RUN_FIELDS: dict[str, str] = {
     "sampling": "temperature, top_k, top_p, seed, max_new_tokens.",
     "exactness": "exact, exact up to ties, or lossy: of method, parameters and number format.",
     "pseudocode": "The method's own loop as [[when, line], ...]; see Method.pseudocode.",
-    "model": "The target: {name, parameters, max_length, kind: causal or encoder-decoder, shape}; shape has the counts and widths that its costs follow from.",
+    "model": "The target: {name, parameters, max_length, kind: causal or encoder-decoder, shape}; shape has the counts and widths that its costs follow from (SHAPE_FIELDS), null where they are not known.",
     "draft": "The drafter: the same; null where there is none.",
     "dense": "The drafter of the dense record: {name, parameters, max_length}, and tail: most tokens of a tail.",
     "memory": "What the drafter remembered when the run began and when it ended: {start, end}, each {state: cold or warm, keep, known, bytes}; null where it never does.",
@@ -148,6 +148,25 @@ RUN_FIELDS: dict[str, str] = {
     "complete": "Whether the run ended by itself.",
     "stopped": "Why it did not, where it did not.",
 }
+
+# What the shape of a model says. An encoder-decoder's is its decoder's, and has the encoder's own under "encoder".
+SHAPE_FIELDS: dict[str, str] = {
+    "layers": "How many.",
+    "hidden": "Width of what goes from layer to layer.",
+    "heads": "Query heads.",
+    "kv_heads": "Key-value heads.",
+    "head_dim": "Width of a head.",
+    "feed_forward": "Inner width of the feed-forward network.",
+    "gated": "Whether that has three matrices, not two.",
+    "vectors": "Elements of the norms and biases of a layer.",
+    "last": "Of those that stand in no layer.",
+    "vocabulary": "Rows of the head.",
+    "tied": "Whether the head is the embedding.",
+    "weight_bytes": "Bytes of a parameter; of a quantized file the mean.",
+    "cache_bytes": "Bytes of an element of the KV cache.",
+    "activation_bytes": "Bytes of an element of what goes from matrix to matrix.",
+}
+ENCODER_FIELDS = tuple(SHAPE_FIELDS)[:9]
 
 # What each field must be when a file is read; null is allowed everywhere but in the first three.
 RUN_TYPES: dict[str, type | tuple[type, ...]] = {

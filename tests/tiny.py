@@ -24,6 +24,7 @@ class TableModel:
         Logits lie between this model's and the seed's own, so that a drafter can be good.
     """
 
+    kind = "causal"
     dtype = torch.float64
     device = torch.device("cpu")
     parameters = 0
@@ -53,6 +54,9 @@ class TableModel:
     def check_vocabulary(self, other):
         if self.vocabulary != other.vocabulary:
             raise ModelError(f"the vocabularies differ in size: {self.vocabulary} and {other.vocabulary}")
+
+    def left(self, prompt):
+        return self.max_length - prompt
 
     def open(self, prompts, room):
         self.opened += 1

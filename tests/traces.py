@@ -47,6 +47,7 @@ def metadata(method: str = "speculative", seed: int = 0, prompts: int = 1, **mor
         "bild": {"fallback": 0.6, "rollback": 2.0, "cap": 10},
         "tree": {"nodes": 12},
         "unispec": {"nodes": 64, "depth": 10, "neighbours": 10, "threshold": 0.05},
+        "cm_asd": {"k_max": 8, "k_min": 1, "alpha": 1.0, "tau_base": 0.1, "gamma": 0.5, "gap": "as_written"},
     }[method]
     sampling = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": seed, "max_new_tokens": 64}
     return {
@@ -54,9 +55,11 @@ def metadata(method: str = "speculative", seed: int = 0, prompts: int = 1, **mor
         "method": method,
         "parameters": parameters,
         "sampling": sampling,
-        "exactness": "lossy" if method == "bild" else "exact up to ties",
+        "exactness": "lossy" if method in ("bild", "cm_asd") else "exact up to ties",
         "model": {"name": "town", "parameters": 3_000_000},
-        "draft": None if method == "autoregressive" else {"name": "town-draft", "parameters": 500_000},
+        "draft": None
+        if method == "autoregressive"
+        else {"name": "town-draft", "parameters": 500_000, "shape": {"vocabulary": len(PIECES)}},
         "tokenizer": "town",
         "eos": [EOS],
         "prompts": [
@@ -130,7 +133,9 @@ def cycles(
         while not done:
             number += 1
             grown = grow(rng, nodes) if method == "unispec" else None
-            sizes = {"autoregressive": 0, "speculative": 4, "bild": int(rng.integers(0, 11)), "tree": 12}
+            sure = doubt(rng, 8) if method == "cm_asd" else None
+            sizes = {"autoregressive": 0, "speculative": 4, "tree": 12, "cm_asd": 8}
+            sizes["bild"] = int(rng.integers(0, 11))
             n = len(grown["parent"]) if grown else sizes[method]
             parent = grown["parent"] if grown else np.arange(-1, n - 1)
             if method == "tree":
@@ -143,13 +148,17 @@ def cycles(
             q = rng.uniform(0.2, 1.0, n)
             p = np.where(rng.random(n) < 0.75, rng.uniform(0.5, 1.0, n), rng.uniform(0.001, 0.3, n))
             u = rng.random(n)
-            if method == "bild":
+            if sure:
+                good = sure["gap"] <= sure["threshold"]
+            elif method == "bild":
                 good = -np.log(p.astype(np.float32)) <= 2.0
             elif temperature:
                 good = u < np.minimum(1, p / q)
             else:
                 good = p > 0.5
             status = grown["status"].copy() if grown else np.full(n, "unjudged", object)
+            if sure:
+                status[sure["window"] :] = "unsent"
             sent = status == "unjudged"
             path: list[int] = []
             here, walking = -1, True
@@ -211,8 +220,8 @@ def cycles(
                     "width": int(np.bincount(_depth(parent)).max(initial=0)) if grown else shape,
                     "stop": "none" if not n else ("fallback" if method == "bild" and n < 10 else "length"),
                     "end": end,
-                    "control_name": ["window"],
-                    "control_value": [float(n)],
+                    "control_name": ["window", "confidence"] if sure else ["window"],
+                    "control_value": [sure["window"], sure["score"].mean()] if sure else [float(n)],
                     "start": clock,
                     "duration": sum(times),
                     "draft_time": times[0],
@@ -235,6 +244,7 @@ def cycles(
                     "node_met": grown["score"] >= 0.05 if grown else q > 0.1,
                     "node_top_token": None if grown else rng.integers(2, vocabulary, (n, top_k)),
                     "node_top_p": None if grown else np.sort(rng.random((n, top_k)))[:, ::-1],
+                    **(signals_of(sure, judged) if sure else {}),
                     "pred_node": np.arange(-1, n),
                     "pred_entropy": rng.random(n + 1),
                     "pred_top_token": top,
@@ -264,6 +274,39 @@ def _depth(parent: np.ndarray) -> np.ndarray:
     for i, above in enumerate(parent):
         depth[i] = depth[above] + 1
     return depth[:-1]
+
+
+def doubt(rng: np.random.Generator, n: int, tau_base: float = 0.1, gamma: float = 0.5) -> dict[str, Any]:
+    """A drafter's certainty about `n` tokens, and how far the target is from each: the surer, the nearer."""
+    size = len(PIECES)
+    latent = rng.beta(1.6, 1.0, n)
+    logits = np.zeros((n, size))
+    logits[:, 0], logits[:, 1] = 9 * latent, 5 * latent * rng.random(n)
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    first, second = p[:, 0], p[:, 1]
+    entropy, margin = -(p * np.log(p)).sum(1), logits[:, 0] - logits[:, 1]
+    parts = [
+        1 - entropy / np.log(size),
+        1 / (1 + np.exp(-margin)),
+        np.minimum(1, (first - second) / (1 - 1 / size)),
+    ]
+    score = np.mean(parts, axis=0)
+    gap = np.where(rng.random(n) < 0.25 + 0.7 * latent, 0.0, rng.exponential(1.5, n))
+    return {
+        "confidence": first, "entropy": entropy, "margin": first - second, "logit_margin": margin,
+        "variance": logits.var(1), "score": score, "gap": gap, "threshold": tau_base + gamma * (1 - score),
+        "window": int(np.clip(np.floor(score.mean() * n), 1, n)),
+    }  # fmt: skip
+
+
+def signals_of(sure: dict[str, Any], judged: np.ndarray) -> dict[str, Any]:
+    """The node columns of `doubt`; the target's, where nothing was judged, are missing."""
+    names = ("confidence", "entropy", "margin", "logit_margin", "variance", "score", "threshold")
+    found = {f"node_{name}": sure[name] for name in names}
+    found["node_threshold"] = np.where(np.arange(len(judged)) < sure["window"], sure["threshold"], np.nan)
+    found["node_gap"] = np.where(judged, sure["gap"], np.nan)
+    found["node_rank"] = np.where(judged, np.where(sure["gap"] > 0, 2, 0), np.nan)
+    return found
 
 
 SOURCES = ("store", "neighbour", "prompt", "ngram", "datastore")
@@ -317,7 +360,7 @@ def build(
     nodes: int = 64,
     **more: Any,
 ) -> Trace:
-    """A whole synthetic trace: ``autoregressive``, ``speculative``, ``bild``, ``tree`` or ``unispec``."""
+    """A synthetic trace: ``autoregressive``, ``speculative``, ``bild``, ``cm_asd``, ``tree``, ``unispec``."""
     run = metadata(method, seed, prompts, **more)
     run["sampling"]["temperature"] = temperature
     recorder = Recorder(run, path, record, piece=piece)

@@ -10,6 +10,8 @@ from ..sampling import Sampling
 from .result import Difference
 
 ROUNDING = 1e-6  # probabilities are recorded in float32
+LOGS = 1e-4  # and their logarithms differ from the logits' difference by what a softmax rounds
+TINY = 1e-30  # below it float32 keeps fewer digits
 
 
 def recorded(
@@ -39,7 +41,7 @@ def recorded(
     """
     found = []
     for first, trace, texts in traces:
-        for prompt, words in _again(trace, texts):
+        for prompt, words in _again(trace, texts) + _gaps(trace) + _windows(trace):
             found.append(Difference(first + prompt, -1, "bug", words))
         prompts = [p["tokens"] for p in trace.run["prompts"]]
         picks = sorted(texts)[:: max(1, len(texts) // most)][:most]
@@ -71,6 +73,60 @@ def _again(trace: Any, texts: dict[int, list[int]]) -> list[tuple[int, str]]:
     for prompt, text in texts.items():
         if written.get(prompt, []) != text:
             found.append((prompt, "the recorded text is not the emitted one"))
+    return found
+
+
+def _gaps(trace: Any) -> list[tuple[int, str]]:
+    """Gaps that do not follow from the recorded probabilities, thresholds not from the confidences."""
+    nodes, run = trace.nodes, trace.run
+    nodes = nodes[nodes["gap"].notna() & (nodes["p"] > TINY)]
+    if not len(nodes):
+        return []
+    first = trace.tops("pred")
+    first = first.loc[first["place"] == 0, ["prompt", "cycle", "node", "p"]]
+    first = first.rename(columns={"node": "parent", "p": "most"})
+    nodes = nodes.merge(first, on=["prompt", "cycle", "parent"])
+    off = np.abs(np.log(nodes["most"].to_numpy(np.float64) / nodes["p"].to_numpy(np.float64)) - nodes["gap"])
+    wrong = nodes[off > LOGS * (1 + nodes["gap"].abs())]
+    found = [
+        (int(prompt), f"the recorded gap {some.iloc[0]['gap']:.6g} of a node is not that of the recorded "
+         f"probabilities, in cycle {some.iloc[0]['cycle']}")
+        for prompt, some in wrong.groupby("prompt", observed=True)
+    ]  # fmt: skip
+    if run["method"] != "cm_asd":
+        return found
+    given, score = run["parameters"], nodes["score"].to_numpy(np.float64)
+    moved = {"as_written": 1 - score, "as_described": score}[given["gap"]] * given["adaptive_verification"]
+    off = np.abs(given["tau_base"] + given["gamma"] * moved - nodes["threshold"])
+    wrong = nodes[off > ROUNDING * (1 + nodes["threshold"])]
+    return found + [
+        (int(prompt), f"the recorded threshold {some.iloc[0]['threshold']:.6g} of a node does not follow "
+         f"from its confidence, in cycle {some.iloc[0]['cycle']}")
+        for prompt, some in wrong.groupby("prompt", observed=True)
+    ]  # fmt: skip
+
+
+def _windows(trace: Any) -> list[tuple[int, str]]:
+    """Cycles of CM-ASD that sent more or fewer tokens than the recorded confidences allow."""
+    run = trace.run
+    if run["method"] != "cm_asd" or not run["parameters"]["adaptive_drafting"]:
+        return []
+    given, ends = run["parameters"], run["eos"] or []
+    nodes = trace.nodes
+    found = []
+    for (prompt, cycle), chain in nodes.groupby(["prompt", "cycle"], observed=True):
+        over = chain["token"].isin(ends).cumsum().shift(fill_value=0) > 0  # behind an end token
+        drafted = chain[~over]
+        claim = given["alpha"] * given["k_max"] * drafted["score"].mean()
+        # The mean was taken in float64 of float32 numbers; a claim at a whole number may fall on either side.
+        windows = {
+            min(given["k_max"], max(given["k_min"], int(np.floor(claim + away))))
+            for away in (-ROUNDING * given["k_max"], ROUNDING * given["k_max"])
+        }
+        sent = int((chain["status"] != "unsent").sum())
+        if sent not in {min(window, len(drafted)) for window in windows}:
+            found.append((int(prompt), f"{sent} tokens were sent in cycle {cycle}, where the window of the "
+                          f"recorded confidences holds {min(windows)}"))  # fmt: skip
     return found
 
 

@@ -46,6 +46,7 @@ class Table:
         Ids that end a text.
     """
 
+    kind = "causal"
     device, dtype, max_length, parameters = torch.device("cpu"), torch.float64, 1 << 20, 0
 
     def __init__(
@@ -62,6 +63,10 @@ class Table:
             row = torch.from_numpy(np.random.default_rng([self.seed, *key]).normal(0, 1, self.vocabulary))
             self._rows[key] = row if self.near is None else (row + self.near.logits(key)) / 2
         return self._rows[key]
+
+    def left(self, prompt: int) -> int:
+        """How many tokens can be written behind a prompt of so many."""
+        return self.max_length - prompt
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> _Text:
         """A context of one row."""

@@ -77,8 +77,9 @@ class Bound:
 
 def reference_of(model: Any) -> Reference | Stepwise:
     """What a model's predictions are compared with."""
-    own = getattr(model, "backend", {}).get("name") == "llama.cpp"
-    return Stepwise(model) if own else Reference(model)
+    if getattr(model, "backend", {}).get("name") == "llama.cpp":
+        return Stepwise(model)
+    return Crossed(model) if model.kind == "encoder-decoder" else Reference(model)
 
 
 class Reference:
@@ -101,14 +102,29 @@ class Reference:
         self.net: Any = getattr(model, "net", None)
         if self.net is None:
             raise ModelError(f"{model.name} does not run on transformers, with which the audit compares")
-        if model.layers < self.net.config.get_text_config().num_hidden_layers:
+        if model.layers < self.depth:
             raise ModelError(f"{model.name} is only the first layers of a model: audit the whole model")
         self._double: Any = None
+
+    @property
+    def depth(self) -> int:
+        """Layers of the whole model."""
+        return int(self.net.config.get_text_config().num_hidden_layers)
+
+    def forward(self, net: Any, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
+        """Logits that predict each token of `text` behind `prompt`, by one call of the module."""
+        tokens = torch.tensor([[*prompt, *text[:-1]]], device=net.device)
+        return net(input_ids=tokens, use_cache=False, logits_to_keep=len(text)).logits[0]
+
+    def measured(self, prompt: list[int], text: list[int]) -> tuple[list[int], list[int]]:
+        """The part of a text whose predictions tell the rounding error: all but its first token."""
+        ids = [*prompt, *text]
+        return ids[:1], ids[1:]
 
     @torch.inference_mode()
     def rows(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
         """Logits that predict each token of `text` behind `prompt`: float32 [len(text), vocabulary]."""
-        return _forward(self.net, [*prompt, *text[:-1]], len(text)).float()
+        return self.forward(self.net, prompt, text).float()
 
     @torch.inference_mode()
     def double(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
@@ -118,16 +134,16 @@ class Reference:
             if self._double.config._attn_implementation not in ("eager", "sdpa"):
                 self._double.set_attn_implementation("eager")
         with Wide():
-            return _forward(self._double, [*prompt, *text[:-1]], len(text))
+            return self.forward(self._double, prompt, text)
 
     def bound(self, texts: Sequence[tuple[list[int], list[int]]]) -> Bound:
         """Measure the rounding error over (prompt, text) pairs, every place of them."""
         measured, scale, count = 0.0, 0.0, 0
         for prompt, text in texts:
-            ids = [*prompt, *text]
-            if len(ids) < 2:
+            asked = self.measured(prompt, text)
+            if not asked[1]:
                 continue
-            exact, found = self.double(ids[:1], ids[1:]), self.rows(ids[:1], ids[1:])
+            exact, found = self.double(*asked), self.rows(*asked)
             measured = max(measured, distance(found, exact))
             scale = max(scale, float(exact.abs().max()))
             count += len(exact)
@@ -137,6 +153,30 @@ class Reference:
     def bound_at(self, ids: Sequence[int]) -> float:
         """How far rounding may move a logit behind `ids`: everywhere as far as `bound` measured."""
         return self._bound.value
+
+
+class Crossed(Reference):
+    """An encoder-decoder's predictions by transformers' own forward, over whole prompts and texts."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.prefix = model.prefix
+
+    @property
+    def depth(self) -> int:
+        """Layers of the whole decoder."""
+        config = self.net.config
+        return int(getattr(config, "num_decoder_layers", None) or config.decoder_layers)
+
+    def forward(self, net: Any, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
+        """Logits that predict each token of `text` behind `prompt`, by one call of the module."""
+        source = torch.tensor([prompt], device=net.device)
+        tokens = torch.tensor([[*self.prefix, *text[:-1]]], device=net.device)
+        return net(input_ids=source, decoder_input_ids=tokens, use_cache=False).logits[0][-len(text) :]
+
+    def measured(self, prompt: list[int], text: list[int]) -> tuple[list[int], list[int]]:
+        """The part of a text whose predictions tell the rounding error: what was written."""
+        return prompt, text
 
 
 class Stepwise:
@@ -225,11 +265,6 @@ def bound_of(measured: float, scale: float, count: int, eps: float, against: str
     """The bound that a measured error makes, for logits as large as `scale`."""
     low, high = FLOOR * eps * scale, min(CAP * eps, SHARE) * scale
     return Bound(min(max(FACTOR * measured, low), high), measured, count, low, high, against)
-
-
-def _forward(net: Any, ids: list[int], keep: int) -> Tensor:
-    tokens = torch.tensor([ids], device=net.device)
-    return net(input_ids=tokens, use_cache=False, logits_to_keep=keep).logits[0]
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -268,7 +268,7 @@ class _Audit:
 
     def faults(self, number: int, prompt: list[int], text: list[int]) -> list[Difference]:
         """What is wrong with the text as such: its end and its length."""
-        limit = min(self.limit, self.target.max_length - len(prompt))
+        limit = min(self.limit, self.target.left(len(prompt)))
         eos = set(self.target.eos)
         end = next((i for i, token in enumerate(text) if token in eos), None)
         if end is not None and end < len(text) - 1:

@@ -214,7 +214,7 @@ def _texts(model: Any, drafter: Any, prompts: Any, warm_up: Any) -> tuple[list[l
         both.append([model.encode(e["turns"][0] if "turns" in e else e["prompt"]) for e in taken])
     for ids in both[0] + both[1]:
         for each in filter(None, (model, drafter)):
-            if len(ids) + 2 > each.max_length:
+            if each.left(len(ids)) < 2:
                 raise PromptError(
                     f"a prompt has {len(ids)} tokens and leaves no room in {each.name}'s context of "
                     f"{each.max_length}: shorten it"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from specviz.bench.claims import Quality
-from specviz.bench.quality import Rouge
 from specviz.corpus import pairs
 from specviz.errors import ParameterError
+from specviz.metrics.rouge import Rouge
 
 # Task: (kind, language of the prompt, language of the answer).
 TASKS = {

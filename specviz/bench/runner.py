@@ -242,7 +242,7 @@ def practice(model: Any, n: int) -> list[list[int]]:
     chats: list[Any] = tasks.prompts(n, split="dev")
     if not getattr(model.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         chats = [chat[-1]["content"] for chat in chats]
-    return [ids for ids in map(model.encode, chats) if len(ids) < model.max_length]
+    return [ids for ids in map(model.encode, chats) if model.left(len(ids)) > 0]
 
 
 @contextmanager

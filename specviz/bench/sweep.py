@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from specviz.bench.claims import ratio, resampled
 from specviz.bench.pairs import Score
@@ -18,6 +19,7 @@ from specviz.bench.runner import BASELINE, closing, paired, quiet_clock
 from specviz.loop import Run
 from specviz.methods import find
 
+BEAM = "beam"  # in place of a method: transformers' own beam search, values {"beams": n}
 OWN = ("bonus", "correction", "resampled", "fallback", "plain")  # origins of tokens that the target wrote
 TAKEN_BACK = ("correction", "resampled")
 
@@ -81,9 +83,40 @@ class Advanced:
         raise KeyboardInterrupt  # the run was interrupted, and has kept its trace
 
 
+class Stock:
+    """transformers' own `generate`, one text at a time.
+
+    Parameters
+    ----------
+    model : Model
+        Of transformers.
+    entries : list of dict
+    beams : int
+        1: greedy.
+    """
+
+    def __init__(self, model: Any, entries: Sequence[dict[str, Any]], beams: int, most: int) -> None:
+        self.model, self.beams, self.most = model, beams, most
+        self.ids = [model.encode(entry["prompt"]) for entry in entries]
+        self.sums = {"tokens": np.zeros(len(entries)), "cycles": np.zeros(len(entries))}
+
+    def __call__(self, number: int) -> list[int]:
+        """Decode a text; return its tokens."""
+        net = self.model.net
+        given = torch.tensor([self.ids[number]], device=net.device)
+        found = net.generate(
+            input_ids=given, attention_mask=torch.ones_like(given), num_beams=self.beams, do_sample=False,
+            max_new_tokens=self.most,
+        )  # fmt: skip
+        behind = 1 if getattr(net.config, "is_encoder_decoder", False) else given.shape[1]
+        tokens: list[int] = found[0, behind:].tolist()
+        self.sums["tokens"][number] = self.sums["cycles"][number] = len(tokens)
+        return tokens
+
+
 @dataclass
 class Measured:
-    """What a setting did with every text: arrays [texts] of counts, seconds, and what its score is summed from.
+    """What a setting did with every text: arrays [texts] of counts, of seconds, and of what scores sum up.
 
     ``fallbacks`` and ``rollbacks`` count cycles that ended so; ``own`` tokens that the target wrote.
     """
@@ -140,7 +173,8 @@ def sweep(
         For a setting that cannot be, before anything runs.
     """
     for point in points:
-        find(point.method)(**point.values)
+        if point.method != BEAM:
+            find(point.method)(**point.values)
     device = points[0].model.device
     clock, _ = quiet_clock(device)
     score = Score(entries)
@@ -148,27 +182,43 @@ def sweep(
     found: dict[str, Measured] = {}
     for number in range(rounds):
         runs: dict[str, Run] = {}
+        decoders: dict[str, Advanced | Stock] = {}
         with closing(runs):
             for point in points:
+                if point.method == BEAM:
+                    decoders[point.label] = Stock(point.model, entries, point.values["beams"], max_new_tokens)
+                    decoders[point.label](0)
+                    continue
                 shared: dict[str, Any] = {
                     "draft": point.draft,
                     "max_new_tokens": max_new_tokens,
                     "record": None,
                 }
-                shared |= {"seed": seed + number, **point.options, **point.values}
+                shared |= {"record": None, "seed": seed + number, **point.options, **point.values}
                 for _ in Run(point.model, entries[:1], point.method, **shared):  # warm-up
                     pass
                 runs[point.label] = Run(point.model, entries, point.method, **shared)
-            advanced = {label: Advanced(run, len(entries)) for label, run in runs.items()}
-            timed = paired(advanced, len(entries), device, tick, clock)
+                decoders[point.label] = Advanced(runs[point.label], len(entries))
+            timed = paired(decoders, len(entries), device, tick, clock)
         for point in points:
             seconds[point.label].append(timed[point.label].seconds)
             if not number:
                 said = [point.model.decode(ids) for ids in timed[point.label].texts]
-                sums = advanced[point.label].sums | {"score": score.statistics(said)}
+                sums = decoders[point.label].sums | {"score": score.statistics(said)}
                 found[point.label] = Measured(point, sums, said, score)
     for label, measured in found.items():
         measured.sums["seconds"] = np.median(seconds[label], axis=0)
+    return found
+
+
+def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
+    """The same settings on several sets of texts as one measurement of all texts."""
+    found = {}
+    for label, first in sets[0].items():
+        parts = [each[label] for each in sets]
+        sums = {name: np.concatenate([part.sums[name] for part in parts]) for name in first.sums}
+        texts = [text for part in parts for text in part.texts]
+        found[label] = Measured(first.point, sums, texts, first.score)
     return found
 
 

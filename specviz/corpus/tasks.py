@@ -187,8 +187,8 @@ def _conversation(rng: random.Random, split: Split, code: str) -> _Draft:
     return _Draft(second, lambda r: _Voice(code, r, voice).clause(fact[1]), (*_keys(story), *map(key, fact)), ((first, told),))
 
 
-def _translation(rng: random.Random, split: Split, code: str, target: str) -> _Draft:
-    n = rng.choices((1, 2, 3), (16, 3, 1))[0]
+def _translation(rng: random.Random, split: Split, code: str, target: str, sentences: int | None) -> _Draft:
+    n = sentences or rng.choices((1, 2, 3), (16, 3, 1))[0]
     if n > 1:
         meanings = world.story(rng, split, n)
     else:
@@ -471,6 +471,7 @@ def sample(
     language: str | None = None,
     *,
     target: str | None = None,
+    sentences: int | None = None,
     references: int = 0,
 ) -> Sample:
     """One chat of a split.
@@ -482,6 +483,8 @@ def sample(
     split : "train", "dev" or "test"
     kind, language, target : str, optional
         Drawn with the weights above when not given; `target` is for translations only.
+    sentences : int, optional
+        Of the text to translate; mostly one when not given.
     references : int
         How many other right answers to the last turn to give (fewer if there are fewer).
 
@@ -500,7 +503,7 @@ def sample(
         if not pairs:
             raise ParameterError(f"cannot translate from {language} into {target}: choose two different languages")
         language, target = rng.choices(pairs, [PAIR_WEIGHTS[p] for p in pairs])[0]
-        made = _translation(rng, split, language, target)
+        made = _translation(rng, split, language, target, sentences)
     else:
         language = language or rng.choices(tuple(LANGUAGE_WEIGHTS), tuple(LANGUAGE_WEIGHTS.values()))[0]
         made = _MAKERS[kind](rng, split, language)

@@ -87,7 +87,7 @@ def decode(
     Parameters
     ----------
     target, drafter : Model
-        Anything with the model's face: ``vocabulary``, ``eos``, ``max_length``, ``device``, ``open``.
+        Anything with the model's face: ``vocabulary``, ``eos``, ``device``, ``left``, ``open``.
     tokens : list of int
         The prompt, at least one token and shorter than the target's context.
     method : Method
@@ -126,7 +126,7 @@ def decode(
         return opened[-1]
 
     ends = frozenset(target.eos if eos is None else eos)
-    limit = min(max_new_tokens, target.max_length - len(tokens))
+    limit = min(max_new_tokens, target.left(len(tokens)))
     full = "length" if limit == max_new_tokens else "context"
     session = Session(
         list(tokens), sampling or Sampling(), target, drafter, ends, limit, open_context,

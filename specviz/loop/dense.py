@@ -107,7 +107,7 @@ def _drafter(
     """The drafter's columns of one text, one row a token; ``tail_*`` one row a token of a tail."""
     token, p = np.zeros((len(text), top_k), np.int64), np.full((len(text), top_k), np.nan, np.float32)
     written: list[Entry] = []
-    full = draft.max_length - len(prompt)  # behind its own context the drafter says nothing
+    full = draft.left(len(prompt))  # behind its own context the drafter says nothing
     if full > 0:
         asked = text[:full]
         context = draft.open([prompt], len(asked))

@@ -135,7 +135,7 @@ class Batch:
 
     def __init__(self, record: str | None, top: int) -> None:
         self.record = record
-        self.drafted, self.read = Predictions(top), Predictions(top)  # the drafter's and the target's
+        self.drafted, self.read = Predictions(top, True), Predictions(top)  # the drafter's and the target's
         self.rows: list[tuple] = []  # what each cycle has one of: tuples of words and numbers
         self.flat: dict[str, list[Any]] = defaultdict(list)
         self.marks: list[Any] = []  # five a cycle
@@ -269,8 +269,9 @@ class Batch:
         assert verdict is not None
         where = (len(self.rows), self.nodes, n, len(draft))
         unsent = verdict.unsent.signals if verdict.unsent is not None else {}
-        for name in {**draft.signals, **unsent}:
-            self.given.setdefault(name, []).append((*where, draft.signals.get(name), unsent.get(name)))
+        said = draft.signals | verdict.signals
+        for name in {**said, **unsent}:
+            self.given.setdefault(name, []).append((*where, said.get(name), unsent.get(name)))
         for name, values in (("q", verdict.q), ("p", verdict.p)):
             if values is not None:
                 self.given.setdefault(name, []).append((*where, values, None))
@@ -321,6 +322,8 @@ class Batch:
                 "node_entropy": (own.entropy, drafted),
                 "node_confidence": (best, drafted),
                 "node_margin": (best - own.top_p[:, 1], drafted),
+                "node_logit_margin": (own.lead, drafted),
+                "node_variance": (own.variance, drafted),
                 "node_top_token": (own.top_token.ravel(), times(drafted, k)),
                 "node_top_p": (own.top_p.ravel(), times(drafted, k)),
             }
@@ -417,6 +420,8 @@ class Reduced:
         Best first.
     p, rank : array [pairs]
         Of the tokens that were asked for.
+    lead, variance : array [rows]
+        The best logit minus the second; the logits' variance, NaN where it was not asked for.
     """
 
     entropy: np.ndarray
@@ -424,13 +429,18 @@ class Reduced:
     top_p: np.ndarray
     p: np.ndarray
     rank: np.ndarray
+    lead: np.ndarray
+    variance: np.ndarray
 
 
 class Predictions:
-    """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank."""
+    """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank.
 
-    def __init__(self, top: int = TOP) -> None:
-        self.top = top
+    With `spread` also the variance of the logits.
+    """
+
+    def __init__(self, top: int = TOP, spread: bool = False) -> None:
+        self.top, self.spread = top, spread
         self.chunks: list[tuple[list[Tensor], list[int], list[int]]] = []  # logits, and the pairs asked for
         self.rows: list[int] = []  # of each chunk
         self.most = self.pairs = 0
@@ -468,13 +478,15 @@ class Predictions:
             logits, p = room[:, : rows * vocabulary]
             torch.cat([block.reshape(-1) for block in blocks], out=logits)
             shape = rows, vocabulary
-            parts.append(reduced(logits.view(shape), at, tokens, p.view(shape), self.top))
+            parts.append(reduced(logits.view(shape), at, tokens, p.view(shape), self.top, self.spread))
         self.chunks = []
         names = [field.name for field in fields(Reduced)]
         return Reduced(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def reduced(logits: Tensor, rows: list[int], tokens: list[int], room: Tensor, k: int = TOP) -> Reduced:
+def reduced(
+    logits: Tensor, rows: list[int], tokens: list[int], room: Tensor, k: int = TOP, spread: bool = False
+) -> Reduced:
     """What `logits` [n, vocabulary] come to, also at (rows[i], tokens[i]); `room` is written over."""
     at = torch.tensor(rows, dtype=torch.long, device=logits.device)
     asked = torch.tensor(tokens, dtype=torch.long, device=logits.device)
@@ -501,4 +513,10 @@ def reduced(logits: Tensor, rows: list[int], tokens: list[int], room: Tensor, k:
     if len(beyond := np.flatnonzero(ranks == best.shape[1])):  # outside the top list: counted in full
         some = torch.from_numpy(beyond).to(logits.device)
         ranks[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
-    return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), p[at, asked].cpu().numpy(), ranks)
+    lead = (best[:, 0] - best[:, 1]).cpu().numpy() if best.shape[1] > 1 else np.full(len(ranks), np.nan)
+    own_p = p[at, asked].cpu().numpy()
+    variance = np.full(len(lead), np.nan, np.float32)
+    if spread:  # as `signals.variance`, without new memory: the probabilities are not needed any more
+        away = torch.sub(logits, logits.mean(-1, keepdim=True), out=room)
+        variance = (torch.linalg.vecdot(away, away) / logits.shape[-1]).cpu().numpy()
+    return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), own_p, ranks, lead, variance)

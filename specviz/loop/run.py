@@ -80,6 +80,11 @@ class Run:
         if isinstance(method, Method) and parameters:
             raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
         self.sampling = Sampling(temperature, top_k, top_p)
+        if self.method.only_greedy and not self.sampling.greedy:
+            raise ParameterError(
+                f"{self.method.name} decodes greedily: it compares a token with the target's likeliest one, "
+                "not with a draw; leave temperature at 0 (speculative samples)"
+            )
         self.max_new_tokens = whole("max_new_tokens", max_new_tokens, 1)
         self.seed = whole("seed", seed, 0)
         if record not in RECORDS:
@@ -221,7 +226,7 @@ class Run:
             ]
         ids = list(self.model.encode(prompt))
         for model in filter(None, (self.model, self.drafter)):
-            if len(ids) >= model.max_length:
+            if model.left(len(ids)) < 1:
                 raise PromptError(
                     f"the prompt has {len(ids)} tokens and leaves no room in {model.name}'s context of "
                     f"{model.max_length}: shorten it"
@@ -266,7 +271,8 @@ class Run:
 def about(model: Any) -> dict[str, Any]:
     """What the record says of a model."""
     known = {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
-    return known | {"kind": getattr(model, "kind", "causal"), "shape": getattr(model, "geometry", None)}
+    known |= {"kind": model.kind, "shape": getattr(model, "geometry", None)}
+    return known | ({"prefix": len(model.prefix)} if hasattr(model, "prefix") else {})
 
 
 def generate(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Trace:
@@ -346,15 +352,18 @@ def ready(model: Any, device: str | None, dtype: str | None) -> Any:
 
 
 def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: str | None) -> Any:
-    """The draft model, loaded if need be; None if the method needs none.
+    """The draft model, loaded if need be, or a part of the target; None if the method needs none.
 
     Raises
     ------
     ParameterError
         If it needs one, none was given, and none is bundled with the target.
+    ModelError
+        If it is of another kind than the target.
     """
-    if not method.needs_draft:
-        return None
+    own = method.drafter_of(model)
+    if own is not None or not method.needs_draft:
+        return own
     if draft is None:
         draft = DEFAULT_DRAFT.get(model.name)
         if draft is None:
@@ -362,7 +371,18 @@ def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: s
                 f"{method.name} needs a draft model: pass draft= (a name, a folder or a model)"
             )
         print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
-    return beside(model, draft, device, dtype)
+    found = beside(model, draft, device, dtype)
+    if found.kind != model.kind:
+        raise ModelError(
+            f"{model.name} is {articled(model.kind)} model and {found.name} is {articled(found.kind)} one: "
+            "a draft model must be of the target's kind"
+        )
+    return found
+
+
+def articled(kind: str) -> str:
+    """A kind of model behind its article."""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def refuse_processors(model: Any) -> None:

@@ -60,7 +60,7 @@ def decode_stream(
     try:
         for number, update in enumerate(stream):
             tokens = template(update.text)
-            if len(tokens) >= target.max_length:
+            if target.left(len(tokens)) < 1:
                 raise PromptError(
                     f"update {number} has a prompt of {len(tokens)} tokens and leaves no room in "
                     f"{target.name}'s context of {target.max_length}: begin a new stream, as where a "
@@ -75,7 +75,7 @@ def decode_stream(
                     context.close()
                     context = None
             if context is None:
-                room = min(options.get("max_new_tokens", 128), target.max_length - len(tokens))
+                room = min(options.get("max_new_tokens", 128), target.left(len(tokens)))
                 context = target.open([tokens], room + method.spare)
                 context.rewind(1)
             keys = Uniforms(seed, prompt, number)

@@ -149,6 +149,8 @@ class Verdict:
         The target's probability of `token` as it was drawn. None: the plain softmax.
     unsent : Unsent, optional
         What else the drafter had proposed.
+    signals : dict of str to array or tensor [n]
+        What was computed of each node to judge it (``gap``), recorded as is.
     """
 
     path: list[int]
@@ -162,6 +164,7 @@ class Verdict:
     q: Any = None
     token_p: Any = None
     unsent: Unsent | None = None
+    signals: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -227,6 +230,7 @@ class Method:
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
     leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
+    only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
     streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates, and only those
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
     calibrated: bool = False  # whether each run takes its draft size from a calibration
@@ -286,6 +290,10 @@ class Method:
 
     def prepare(self, target: Any) -> None:
         """A run with this model is about to begin: refuse here, before any work, what does not fit it."""
+
+    def drafter_of(self, target: Any) -> Any:
+        """The part of the target that drafts for it, for methods that take no draft model; None: no part."""
+        return None
 
     def wording(self) -> tuple[str, str]:
         """For streams: the prompt's text before and behind the source."""

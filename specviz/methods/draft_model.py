@@ -28,7 +28,7 @@ class DraftModel:
         self.session = session
         self.unsent: Unsent | None = None  # what the last chain stopped before
         self.length = len(session.prompt)  # committed tokens
-        self.full = session.drafter.max_length
+        self.full = self.length + session.drafter.left(self.length)  # as long as a text may get
         room = min(session.limit, self.full - self.length)
         self.context = session.open(session.drafter, session.prompt, room, "draft")
         self.context.prefill()
@@ -84,6 +84,20 @@ class DraftModel:
         q_all = torch.stack(chosen) if chosen else None
         signals = {"met": np.ones(len(tokens), bool)} if least else {}
         return Draft.chain(torch.cat(tokens), q=q_all, logits=scores, signals=signals, stop=stop)
+
+    def block(self, n: int) -> Generator[Any, Any, tuple[Tensor, Tensor]]:
+        """n greedy tokens [n] and the logits that they were chosen from [n, vocabulary], without a look.
+
+        A drafter that fills n places in one pass has this face, too.
+        """
+        tokens: list[Tensor] = []
+        rows: list[Tensor] = []
+        for _ in range(n):
+            row = yield from self.predict()
+            tokens.append(row.argmax(-1, keepdim=True))
+            rows.append(row)
+            self.context.extend(tokens[-1])
+        return torch.cat(tokens), torch.stack(rows)
 
     def predict(self) -> Generator[Any, Any, Tensor]:
         """The drafter's logits after the committed text and what it drafted, [vocabulary].

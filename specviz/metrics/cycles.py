@@ -150,9 +150,38 @@ def accepted_share(trace: Trace) -> float:
 def mean_accepted(trace: Trace) -> float:
     """Mean number of draft tokens accepted in a step, without the bonus: tau - 1 if nothing is cut.
 
-    For a tree it is the mean length of the accepted path.
+    For a tree it is the mean length of the accepted path. It is CM-ASD's Tok as the text beside Table III
+    defines it; the table gives autoregressive decoding 1.00, which only `tau` does.
     """
     return _ratio(accepted(trace), steps(trace))
+
+
+def mean_drafted(trace: Trace) -> float:
+    """Nodes drafted in a step, whether or not they were sent (`drafted`); what a look-ahead window costs."""
+    return _ratio(drafted(trace), steps(trace))
+
+
+def mean_sent(trace: Trace) -> float:
+    """Nodes sent to the target in a step (`sent`); CM-ASD's mean k_j, where the text's end cut none."""
+    return _ratio(sent(trace), steps(trace))
+
+
+def draft_time(trace: Trace) -> float:
+    """Seconds of drafting in a step, the mean over steps; 1000 times it is t_d of CM-ASD's Table III.
+
+    Of tokens that were drafted and not sent, too. Steps without a recorded time do not count.
+    """
+    return float(_steps(trace)["draft_time"].mean())
+
+
+def target_share(trace: Trace) -> float:
+    """Share of the texts' tokens that the target wrote itself: the large model's engagement (BiLD, Figure 9).
+
+    Bonus, correction, resampled, fallback and plain tokens over all tokens of the texts. The rest came from
+    drafts: accepted (`accepted_share`) or unreviewed.
+    """
+    outputs = _texts(trace)
+    return _ratio((~outputs["origin"].isin(["draft", "unreviewed"])).sum(), len(outputs))
 
 
 def target_passes(trace: Trace) -> float:
@@ -206,28 +235,60 @@ def tokens_per_second(trace: Trace, prefill: bool = False) -> float:
     return _ratio(len(_texts(trace)), seconds(trace, prefill))
 
 
-def fallback_share(trace: Trace) -> float:
+PER = ("token", "cycle")
+
+
+def fallback_share(trace: Trace, per: str = "token") -> float:
     """Fallbacks per generated token, as in BiLD's Table 4.
 
     A fallback is a cycle in which drafting stopped to hand over to the target: the drafter was unsure
     (``fallback``), or its run was full (``length``). A block emitted unreviewed was handed to no one. The
     paper names no denominator; ours is the tokens of the texts.
+
+    Parameters
+    ----------
+    trace : Trace
+    per : {"token", "cycle"}
+        The other reading divides by the steps: how many of the hand-overs, each a cycle, were fallbacks.
+
+    Raises
+    ------
+    TraceError
+        If `per` is neither.
     """
     if _silent(trace):
         return float("nan")
     cycles = _steps(trace)
     handed = cycles["stop"].isin(["fallback", "length"]) & (cycles["unreviewed"] == 0)
-    return _ratio(handed.sum(), len(_texts(trace)))
+    return _ratio(handed.sum(), _below(trace, per))
 
 
-def rollback_share(trace: Trace) -> float:
+def rollback_share(trace: Trace, per: str = "token") -> float:
     """Rollbacks per generated token, as in BiLD's Table 4 (for exact methods: rejections).
 
     A rollback is a cycle in which the target rejected a node and so threw it away with all behind it. For a
     tree it is a cycle in which the target left the drafted tree before a leaf. The paper names no
     denominator; ours is the tokens of the texts.
+
+    Parameters
+    ----------
+    trace : Trace
+    per : {"token", "cycle"}
+        The other reading divides by the steps: the share of cycles that took something back, as CM-ASD's
+        "frequency of rollbacks" may mean it.
+
+    Raises
+    ------
+    TraceError
+        If `per` is neither.
     """
-    return float("nan") if _silent(trace) else _ratio(len(_rejections(trace)), len(_texts(trace)))
+    return float("nan") if _silent(trace) else _ratio(len(_rejections(trace)), _below(trace, per))
+
+
+def _below(trace: Trace, per: str) -> int:
+    if per not in PER:
+        raise TraceError(f"per is one of {', '.join(PER)}, not {per!r}")
+    return len(_texts(trace)) if per == "token" else steps(trace)
 
 
 def _rejections(trace: Trace) -> pd.DataFrame:
@@ -550,7 +611,9 @@ def recheck(trace: Trace) -> pd.DataFrame:
     The rule follows from the run's metadata: ``rollback`` (method bild: keep y iff -ln p(y) <= the
     rollback threshold, BiLD eq. 3), ``greedy`` (temperature 0: keep the target's first candidate
     after the node's parent; without recorded candidates, rank 0), ``biased`` (method retranslate with a bias:
-    keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et al.) or
+    keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et al.), ``gap``
+    (where nodes have a threshold: keep y iff its gap is at most that and fewer than ``top_beta`` tokens are
+    likelier; specdec, cm_asd), ``oracle`` (method oracle: keep y iff p(y) is at least ``least``) or
     ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023,
     algorithm 1).
 
@@ -589,6 +652,22 @@ def _recheck(part: Trace) -> pd.DataFrame:
         margin = threshold - distance
         expected = margin >= 0
         close = np.isfinite(margin) & (np.abs(margin) <= ROUNDING * (1 + distance))
+    elif run["method"] == "oracle":
+        rule = "oracle"
+        nodes = nodes[nodes["p"].notna()]
+        margin = nodes["p"].to_numpy(np.float64) - parameters.get("least", np.nan)
+        expected = margin >= 0
+        close = np.abs(margin) <= ROUNDING
+    elif nodes["threshold"].notna().any():
+        rule = "gap"
+        nodes = nodes[nodes["threshold"].notna() & nodes["gap"].notna() & nodes["rank"].notna()]
+        gap = nodes["gap"].to_numpy(np.float64)
+        margin = nodes["threshold"].to_numpy(np.float64) - gap
+        near = (nodes["rank"] < parameters.get("top_beta", np.inf)).to_numpy()
+        expected = (margin >= 0) & near
+        close = (
+            near & (np.abs(margin) <= ROUNDING * (1 + gap)) & (gap > 0)
+        )  # no gap is no gap, whatever rounds
     elif not sampling.get("temperature"):
         rule = "greedy"
         tops = part.tops("pred")

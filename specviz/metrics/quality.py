@@ -42,22 +42,60 @@ def quality(trace: Trace, tokenize: str | None = None, resamples: int = RESAMPLE
     TraceError
         If no text has a reference.
     """
+    said, references, _ = pairs(trace)
+    return _scored(said, references, tokenizer(trace.run, tokenize).name, resamples)
+
+
+def relative_bleu(
+    trace: Trace, greedy: Trace, tokenize: str | None = None, resamples: int = RESAMPLES
+) -> Estimate:
+    """BLEU of a run's final texts against another run's: how much of its wording was kept (CM-ASD, Table V).
+
+    100 is the same texts. It says nothing of quality: a better text than the target's lowers it, too.
+
+    Parameters
+    ----------
+    trace, greedy : Trace
+        Of one run each, over the same prompts; `greedy` is the target's own greedy decoding.
+    tokenize, resamples
+        As in `quality`.
+
+    Returns
+    -------
+    Estimate
+        In percent.
+
+    Raises
+    ------
+    ParameterError
+        If sacrebleu is not installed.
+    TraceError
+        If the prompts differ.
+    """
+    ids = [[each.get("tokens") for each in run.run["prompts"] or []] for run in (trace, greedy)]
+    if ids[0] != ids[1] or trace.prompts["prompt"].tolist() != greedy.prompts["prompt"].tolist():
+        raise TraceError("relative BLEU compares texts of the same prompts in the same order; these differ")
+    name = tokenizer(trace.run, tokenize).name
+    found: Estimate = _scored(trace.texts, [[text] for text in greedy.texts], name, resamples)["bleu"]
+    return found
+
+
+def _scored(said: list[str], references: list[list[str]], name: str, resamples: int) -> dict[str, Any]:
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError:
         raise ParameterError(ABSENT) from None
-    said, references, _ = _pairs(trace)
     # sacrebleu takes as many lists as a text has references at most; what is missing is empty.
     most = max(map(len, references))
     columns = [[each[i] if i < len(each) else "" for each in references] for i in range(most)]
     found: dict[str, Any] = {"texts": len(said), "signature": {}}
-    for name, metric in (("bleu", BLEU(tokenize=tokenizer(trace.run, tokenize).name)), ("chrf", CHRF())):
+    for key, metric in (("bleu", BLEU(tokenize=name)), ("chrf", CHRF())):
         score = metric.corpus_score(said, columns, n_bootstrap=resamples if len(said) > 2 else 1)
         signature = metric.get_signature().format()
         told = json.loads(score.format(width=6, signature=signature, is_json=True))
         middle, half = (told.get(f"confidence_{part}", float("nan")) for part in ("mean", "var"))
-        found[name] = Estimate(float(score.score), middle - half, middle + half, len(said))
-        found["signature"][name] = signature
+        found[key] = Estimate(float(score.score), middle - half, middle + half, len(said))
+        found["signature"][key] = signature
     return found
 
 
@@ -84,7 +122,7 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
         from comet import download_model, load_from_checkpoint
     except ImportError:
         raise ParameterError("COMET needs the package unbabel-comet: pip install unbabel-comet") from None
-    said, references, sources = _pairs(trace)
+    said, references, sources = pairs(trace)
     if None in sources:
         raise TraceError("COMET reads the source, and only streams keep theirs apart from the prompt")
     try:
@@ -99,8 +137,8 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
     return [float(score) for score in scorer.predict(data, gpus=0, progress_bar=False).scores]
 
 
-def _pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
-    """Texts that have references, these, and their sources (None where the source stood still)."""
+def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
+    """The final texts of a run that have references, these, and their sources (None where there is none)."""
     _ = trace.run  # of one run
     updates = trace.updates
     last = updates[~updates.duplicated("prompt", keep="last")].set_index("prompt")["source"]

@@ -12,11 +12,14 @@ from specviz.metrics.cycles import (
     accepted,
     accepted_share,
     draft_passes,
+    draft_time,
     drafted,
     emitted,
     exactness,
     fallback_share,
     mean_accepted,
+    mean_drafted,
+    mean_sent,
     output,
     peak_memory,
     rollback_share,
@@ -24,6 +27,7 @@ from specviz.metrics.cycles import (
     sent,
     steps,
     target_passes,
+    target_share,
     tau,
     tokens_per_second,
 )
@@ -42,6 +46,10 @@ NOT_OF_STREAMS = (
     "texts",
     "drafted",
     "mean_accepted",
+    "mean_drafted",
+    "mean_sent",
+    "draft_time",
+    "target_share",
     "fallback_share",
     "rollback_share",
     "draft_passes",
@@ -90,11 +98,15 @@ def _of_cycles(trace: Trace) -> dict[str, Any]:
         "A/D": acceptance_rate(trace),
         "A/O": accepted_share(trace),
         "mean_accepted": mean_accepted(trace),
+        "mean_drafted": mean_drafted(trace),
+        "mean_sent": mean_sent(trace),
+        "draft_time": draft_time(trace),
         "tokens_per_second": tokens_per_second(trace),
         "tokens_per_second_with_prefill": tokens_per_second(trace, prefill=True),
         "seconds": seconds(trace),
         "target_passes": target_passes(trace),
         "draft_passes": draft_passes(trace),
+        "target_share": target_share(trace),
         "fallback_share": fallback_share(trace),
         "rollback_share": rollback_share(trace),
         "peak_memory": peak_memory(trace),
@@ -105,7 +117,7 @@ def summary(trace: Trace) -> pd.DataFrame:
     """One row a run: every metric of this module, by its name or the field's (``tau``, ``A/D``, ``A/O``).
 
     ``tokens_per_second`` leaves the prefill's time out; ``seconds`` has it inside. `peak_memory` is in
-    bytes, `seconds` in seconds, the shares are per token of the texts.
+    bytes, `seconds` and `draft_time` in seconds, the shares are per token of the texts.
 
     A run of streams has, in place of what says nothing there, ``streams`` and ``updates``; ``NE`` and
     ``draft_NE`` (`normalized_erasure` of displays and of outputs) with the ``tokenizer`` that they were

@@ -109,6 +109,7 @@ class Store:
         self.reach = slots  # positions that a pass may use, counted from 0
         self.cache: Any = None  # the storage as transformers sees it, made when first needed
         self.index: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.source: Any = None  # an encoder's keys and values, which a decoder reads beside these
 
     def aim(
         self, start: int, count: int, end: int, index: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -149,8 +150,10 @@ class Context:
     ----------
     length : list of int
         Committed tokens of each row.
+    filled : list of int
+        How many of them have a slot: all of a causal text.
     cached : list of int
-        How many of them have their keys and values in the storage; the rest are computed by the next pass.
+        How many of these have their keys and values in the storage; the rest are computed by the next pass.
     """
 
     def __init__(self, model: Model, prompts: Sequence[Sequence[int]], room: int) -> None:
@@ -164,8 +167,9 @@ class Context:
         self.model = model
         self.rows = len(prompts)
         self.slots = longest + room
-        self.length = [len(prompt) for prompt in prompts]
+        self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
+        self.least = [1] * self.rows  # tokens that no rewind takes
         self._drafts: list[Draft] | None = None
         self._triangles: dict[int, torch.Tensor] = {}
         spare = int(self.rows > 1)  # where the padding of ragged rows is written
@@ -185,15 +189,20 @@ class Context:
     # -- what is committed --------------------------------------------------------------------
 
     @property
+    def length(self) -> list[int]:
+        """Committed tokens of each row."""
+        return self.filled
+
+    @property
     def tokens(self) -> list[list[int]]:
         """The committed tokens of each row (copied from the device)."""
         ids = self.ids.tolist()
-        return [ids[row][: self.length[row]] for row in range(self.rows)]
+        return [ids[row][: self.filled[row]] for row in range(self.rows)]
 
     @property
     def room(self) -> int:
         """How many more tokens fit behind the longest row, draft nodes included."""
-        return min(self.slots, self.model.max_length) - max(self.length)
+        return min(self.slots, self.model.max_length) - max(self.filled)
 
     def extend(self, tokens: Sequence[Any] | torch.Tensor) -> None:
         """Commit tokens that no draft held; they are computed by the next pass.
@@ -216,9 +225,9 @@ class Context:
             self._fits(row, len(new), len(new))
         for row, new in enumerate(tokens):
             if len(new):
-                end = self.length[row] + len(new)
-                self.ids[row, self.length[row] : end] = _tensor(new, self.model)
-                self.length[row] = end
+                end = self.filled[row] + len(new)
+                self.ids[row, self.filled[row] : end] = _tensor(new, self.model)
+                self.filled[row] = end
         self._drafts = None
 
     def commit(self, paths: Sequence[Any]) -> None:
@@ -249,7 +258,7 @@ class Context:
 
     @torch.no_grad()
     def _keep(self, row: int, path: list[int], draft: Draft) -> None:
-        start, count = self.length[row], len(path)
+        start, count = self.filled[row], len(path)
         if path != list(range(count)):
             source = send([start + node for node in path], self.ids.device)
             kept = self.store.data[:, :, row].index_select(
@@ -257,7 +266,7 @@ class Context:
             )  # a copy, so source and target may overlap
             self.store.data[:, :, row, :, start : start + count] = kept
             self.ids[row, start : start + count] = self.ids[row].index_select(0, source)
-        self.length[row] = start + count
+        self.filled[row] = start + count
         # A node read at a position other than its depth is kept as text and computed anew.
         offsets = draft.offsets
         right = next((i for i, node in enumerate(path) if offsets[node] != i + 1), count)
@@ -266,13 +275,13 @@ class Context:
     def rewind(self, length: int | Sequence[int]) -> None:
         """Forget everything past the first `length` tokens (one number, or one for each row)."""
         lengths = [length] * self.rows if isinstance(length, int) else list(length)
-        for row, (new, old) in enumerate(zip(lengths, self.length, strict=True)):
-            if not 1 <= new <= old:
+        for row, (new, old, least) in enumerate(zip(lengths, self.length, self.least, strict=True)):
+            if not least <= new <= old:
                 raise ModelError(
-                    f"rewind of row {row} to {new} tokens: it holds {old}, and at least 1 must stay"
+                    f"rewind of row {row} to {new} tokens: it holds {old}, and at least {least} must stay"
                 )
-        self.length = lengths
-        self.cached = [min(pair) for pair in zip(self.cached, lengths)]
+        self.filled = self._slots(lengths)
+        self.cached = [min(pair) for pair in zip(self.cached, self.filled)]
         self._drafts = None
 
     @torch.no_grad()
@@ -287,7 +296,7 @@ class Context:
         ModelError
             If the larger storage does not fit into memory.
         """
-        wanted = min(max(self.length) + room, self.model.max_length)
+        wanted = min(max(self.filled) + room, self.model.max_length)
         if wanted <= self.slots:
             return
         slots = min(max(wanted, 2 * self.slots), self.model.max_length)
@@ -301,7 +310,7 @@ class Context:
             raise ModelError(
                 _lower(f"a cache of {self.rows} x {slots} tokens for {self.model.name}", self.model)
             ) from None
-        end = max(self.length)
+        end = max(self.filled)
         store.data[..., :end, :] = self.store.data[..., :end, :]
         ids[:, :end] = self.ids[:, :end]
         self.store, self.ids, self.slots = store, ids, slots
@@ -325,16 +334,25 @@ class Context:
         ModelError
             If this context has several rows or fewer tokens, or the storage does not fit into memory.
         """
-        if self.rows != 1 or not 1 <= min(lengths) <= max(lengths) <= self.length[0]:
+        if self.rows != 1 or not self.least[0] <= min(lengths) <= max(lengths) <= self.length[0]:
             raise ModelError(
-                f"branch takes lengths from 1 to {self.length[0]} of a context of one row; this one has "
-                f"{self.rows}"
+                f"branch takes lengths from {self.least[0]} to {self.length[0]} of a context of one row; "
+                f"this one has {self.rows}"
             )
-        text, end = self.tokens[0], max(lengths)
-        rows = Context(self.model, [text[:length] for length in lengths], room)
+        rows = self._beginning(lengths, room)
+        end = max(rows.filled)
         rows.store.data[..., :end, :] = self.store.data[..., :end, :]
-        rows.cached = [min(self.cached[0], length) for length in lengths]
+        rows.cached = [min(self.cached[0], filled) for filled in rows.filled]
         return rows
+
+    def _slots(self, lengths: list[int]) -> list[int]:
+        """How many slots the first `lengths` tokens of the rows take."""
+        return lengths
+
+    def _beginning(self, lengths: Sequence[int], room: int) -> Context:
+        """A new context of first parts of this one's text, not computed."""
+        text = self.tokens[0]
+        return Context(self.model, [text[:length] for length in lengths], room)
 
     def close(self) -> None:
         """Free the storage."""
@@ -345,7 +363,7 @@ class Context:
     def prefill(self) -> int:
         """Compute all pending tokens but the last of each row, without logits; give how many were fed."""
         self._drafts = None
-        ends = [length - 1 for length in self.length]
+        ends = [length - 1 for length in self.filled]
         counts = [max(end - cached, 0) for end, cached in zip(ends, self.cached)]
         if any(counts):
             if not any(self.cached):
@@ -390,13 +408,13 @@ class Context:
             return self._leave(drafts, hidden, leave)
         nodes = [len(draft) for draft in drafts]
         # With nothing pending the last committed token is fed again: its prediction is what the root needs.
-        starts = [min(cached, length - 1) for cached, length in zip(self.cached, self.length)]
-        counts = [length - start for length, start in zip(self.length, starts)]
+        starts = [min(cached, length - 1) for cached, length in zip(self.cached, self.filled)]
+        counts = [length - start for length, start in zip(self.filled, starts)]
         for row, draft in enumerate(drafts):
             if nodes[row]:
                 self._fits(row, nodes[row], int(draft.offsets.max()))
-                end = self.length[row] + nodes[row]
-                self.ids[row, self.length[row] : end] = _tensor(draft.tokens, self.model)
+                end = self.filled[row] + nodes[row]
+                self.ids[row, self.filled[row] : end] = _tensor(draft.tokens, self.model)
         depth = self.model.layers
         wanted = tuple(layer % (depth + 1) if layer < 0 else layer for layer in hidden)
         if any(layer > depth for layer in wanted):
@@ -405,7 +423,7 @@ class Context:
             )
         keep = 1 + max(nodes)
         last, states = self._run(starts, counts, drafts, keep, wanted)
-        self.cached = list(self.length)
+        self.cached = list(self.filled)
         self._drafts = drafts
 
         def split(rows: torch.Tensor) -> list[torch.Tensor]:
@@ -417,7 +435,7 @@ class Context:
     @torch.no_grad()
     def _leave(self, drafts: list[Draft], hidden: Sequence[int], leave: Callable[[Exit], bool]) -> Pass:
         """A pass over the one pending token, as far as `leave` lets it go."""
-        model, end = self.model, self.length[0]
+        model, end = self.model, self.filled[0]
         model.check_leaves()
         pending = end - min(self.cached[0], end - 1)
         if self.rows != 1 or pending != 1 or len(drafts[0]) or len(hidden):
@@ -429,29 +447,30 @@ class Context:
         door = Exit(model, leave)
         with torch.inference_mode():
             self.store.aim(end - 1, 1, end)
-            last, _ = self._call(self.ids[:, end - 1 : end], slice(end - 1, end), None, 1, (), door)
+            ids, mask = self.ids[:, end - 1 : end], self._chain(end - 1, 1)
+            last, _ = self._call(ids, slice(end - 1, end), mask, 1, (), door)
         self.cached, self._drafts = [end], drafts
         # The rule may have asked for the prediction already; a copy made here is an ordinary tensor.
         known = door.logits().clone() if door.left and door.seen else model.logits(last)[0]
         return Pass([known], 1, {}, door.layer if door.left else model.layers)
 
     def _fits(self, row: int, tokens: int, reach: int) -> None:
-        if self.length[row] + tokens > self.slots:
+        if self.filled[row] + tokens > self.slots:
             raise ModelError(
-                f"row {row} holds {self.length[row]} of {self.slots} tokens; {tokens} more do not fit: "
+                f"row {row} holds {self.filled[row]} of {self.slots} tokens; {tokens} more do not fit: "
                 "open with more room"
             )
-        if self.length[row] + reach > self.model.max_length:
+        if self.filled[row] + reach > self.model.max_length:
             raise ModelError(
                 f"{self.model.name} takes at most {self.model.max_length} tokens; position "
-                f"{self.length[row] + reach - 1} is beyond that"
+                f"{self.filled[row] + reach - 1} is beyond that"
             )
 
     @torch.inference_mode()
     def _head(self, count: int) -> None:
         """Feed the first `count` slots of every row, without a mask."""
         self.store.aim(0, count, count)
-        self._call(self.ids[:, :count], slice(0, count), None, 0, ())
+        self._call(self.ids[:, :count], slice(0, count), self._chain(0, count), 0, ())
 
     @torch.no_grad()
     def _run(
@@ -474,11 +493,8 @@ class Context:
             if level and chains:
                 start, count = starts[0], fed[0]
                 self.store.aim(start, count, start + count)
-                # One token sees all, a prefill from slot 0 is causal: neither needs a mask.
-                mask = None if count == 1 or start == 0 else self._chain(start, count)
-                out = self._call(
-                    self.ids[:, start : start + count], slice(start, start + count), mask, keep, hidden
-                )
+                ids, mask = self.ids[:, start : start + count], self._chain(start, count)
+                out = self._call(ids, slice(start, start + count), mask, keep, hidden)
             elif self.rows == 1 and drafts is not None:
                 out = self._call(*self._tree(starts[0], counts[0], drafts[0]), keep, hidden)
             else:
@@ -507,8 +523,13 @@ class Context:
                 _lower(f"a pass of {ids.numel()} tokens through {self.model.name}", self.model)
             ) from None
 
-    def _chain(self, start: int, count: int) -> torch.Tensor:
-        """The mask of `count` tokens behind `start` others: a slice of one kept for each small count."""
+    def _chain(self, start: int, count: int) -> torch.Tensor | None:
+        """The mask of `count` tokens behind `start` others: a slice of one kept for each small count.
+
+        One token sees all, a prefill from slot 0 is causal: neither needs a mask.
+        """
+        if count == 1 or start == 0:
+            return None
         kept = self._triangles.get(count)
         if kept is None:
             small = count <= 64  # a draft's; a long text behind a cached one comes once

@@ -10,11 +10,18 @@ import torch
 from huggingface_hub import model_info
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 from transformers.utils import logging
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
+from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
 from specviz.models.model import Model
 from specviz.models.zoo import bundled
 
@@ -27,7 +34,7 @@ DTYPES = {
 }
 
 
-def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model:
+def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model | EncoderDecoder:
     """A transformers model in memory; it keeps its device and dtype unless they are given."""
     if not isinstance(spec, PreTrainedModel):
         raise ModelError(
@@ -41,12 +48,12 @@ def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model:
         )
     name = Path(getattr(spec, "name_or_path", "") or type(spec).__name__).name
     words = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
-    return _probed(Model(spec.eval(), words, name))
+    return _model(spec.eval(), words, name)
 
 
 def fetch(
     text: str, path: Path | None, device: Any, dtype: Any, tokenizer: Any, revision: str | None
-) -> Model:
+) -> Model | EncoderDecoder:
     """A folder's model, or a hub model's where there is no `path`."""
     target = _device(device)
     number = _dtype(dtype)
@@ -67,7 +74,13 @@ def fetch(
             f"out of memory on {target}: {name} needs {size:.1f} GiB; load with dtype='bfloat16', "
             "on another device, or a smaller model"
         ) from None
-    return _probed(Model(net.eval().requires_grad_(False), words, name))
+    return _model(net.eval().requires_grad_(False), words, name)
+
+
+def _model(net: PreTrainedModel, words: Any, name: str) -> Model | EncoderDecoder:
+    if net.config.is_encoder_decoder:
+        return EncoderDecoder(net, words, name)
+    return _probed(Model(net, words, name))
 
 
 @torch.no_grad()
@@ -117,7 +130,8 @@ def _fetch(
                 config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
                 _check_config(config, name)
                 words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
-                net, found = AutoModelForCausalLM.from_pretrained(
+                kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+                net, found = kind.from_pretrained(
                     source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only,
                     output_loading_info=True, **options,
                 )  # fmt: skip
@@ -152,22 +166,19 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     if "out of memory" in said or "allocate memory" in said:
         return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
     if local:
-        return f"{source} does not load as a causal language model: {said[:200]}"
+        return f"{source} does not load as a language model: {said[:200]}"
     where = f" at revision {revision}" if revision else ""
     if isinstance(error, OSError):
         return (
             f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or no access); "
             f"pass a local folder, or one of the bundled models: {', '.join(bundled()) or 'none here'}"
         )
-    return f"hf:{source}{where} does not load as a causal language model: {said[:200]}"
+    return f"hf:{source}{where} does not load as a language model: {said[:200]}"
 
 
 def _check_config(config: Any, name: str) -> None:
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{name} ({config.model_type}) cannot be served: it is not a causal language model but an "
-            "encoder-decoder"
-        )
+    if config.is_encoder_decoder and config.model_type not in TYPES:
+        raise unserved(name, config.model_type, SERVED)
 
 
 def _tokenizer(source: str | Path) -> Any:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from specviz.models.attention import attend
+from specviz.models.layers import Lines, Rest, RMSNorm, packs, stamp
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the length so far
@@ -37,40 +38,6 @@ def describes(net: Any) -> bool:
     )
 
 
-SMALL = 1 << 20, 1 << 25  # elements of a matrix, and of a model, that is laid anew for a CPU
-
-
-class _Lines:
-    """Linear layers that read the same input: their matrices [in, out], and the biases side by side.
-
-    With `pack` the matrices lie side by side in one buffer whose rows are the inputs, so that one product
-    does for all. On a CPU the product of 4 to 16 tokens with a matrix that fits into the cache then costs
-    0.6 of what it costs in torch's own layout, and that of one token no more.
-    """
-
-    def __init__(self, *parts: Any, pack: bool) -> None:
-        weights = [part.weight.detach() for part in parts]
-        if pack and all(weight.numel() <= SMALL[0] for weight in weights):
-            self.matrices = [torch.cat(weights).t().contiguous()]
-        else:
-            self.matrices = [weight.t() for weight in weights]  # views
-        self.bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """All outputs side by side, [tokens, out]."""
-        y = (
-            torch.mm(x, self.matrices[0])
-            if len(self.matrices) == 1
-            else torch.cat([torch.mm(x, matrix) for matrix in self.matrices], 1)
-        )
-        return y if self.bias is None else y.add_(self.bias)
-
-    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        """The output of a single layer added to `to`."""
-        y = torch.addmm(to, x, self.matrices[0])
-        return y if self.bias is None else y.add_(self.bias)
-
-
 class Llama:
     """A forward pass of a Llama-family model over a context's storage.
 
@@ -85,13 +52,11 @@ class Llama:
 
     def __init__(self, net: Any, layers: int) -> None:
         first = net.model.layers[0].self_attn
-        self.net = net.model
-        self.read = self._stamp()
-        size = sum(p.numel() for p in net.parameters())
-        on_cpu = net.device.type == "cpu"
-        pack = on_cpu and net.dtype == torch.float32 and size <= SMALL[1]
+        self.whole, self.net = net, net.model
+        self.read = stamp(net)
+        pack = packs(net)
         self.embedding = net.model.embed_tokens.weight.detach()
-        self.head = _Lines(net.lm_head, pack=pack)
+        self.head = Lines(net.lm_head, pack=pack)
         self.heads = net.config.num_attention_heads
         self.groups = net.config.num_key_value_heads
         self.dim = first.head_dim
@@ -104,37 +69,22 @@ class Llama:
             self.weights.append(
                 (
                     layer.input_layernorm.weight.detach(),
-                    _Lines(a.q_proj, a.k_proj, a.v_proj, pack=pack),
+                    Lines(a.q_proj, a.k_proj, a.v_proj, pack=pack),
                     (a.q_norm.weight.detach(), a.k_norm.weight.detach()) if hasattr(a, "q_norm") else None,
-                    _Lines(a.o_proj, pack=pack),
+                    Lines(a.o_proj, pack=pack),
                     layer.post_attention_layernorm.weight.detach(),
-                    _Lines(m.gate_proj, m.up_proj, pack=pack),
-                    _Lines(m.down_proj, pack=pack),
+                    Lines(m.gate_proj, m.up_proj, pack=pack),
+                    Lines(m.down_proj, pack=pack),
                 )
             )
         self.eps = net.config.rms_norm_eps
+        self.norm = RMSNorm(self.eps, self.embedding)
         self.table: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.rest: _Rest | None = None  # made when a pass first leaves early
-        # The CPU has no fused RMSNorm: torch composes it of eight kernels.
-        self.composed = on_cpu and self.embedding.dtype in (torch.float32, torch.float64)
-        self.ground = torch.full(
-            (1, 1, 1), self.eps, dtype=self.embedding.dtype, device=self.embedding.device
-        )
-
-    def _stamp(self) -> list[tuple[int, int]]:
-        return [(p.data_ptr(), p._version) for p in self.net.parameters()]
+        self.rest: Rest | None = None  # made when a pass first leaves early
 
     def stale(self) -> bool:
         """Whether the model was moved, converted or trained since it was read."""
-        return self._stamp() != self.read
-
-    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """RMSNorm of `x` [tokens, size]."""
-        if not self.composed:
-            return F.rms_norm(x, weight.shape, weight, self.eps)
-        # eps + x.x / size in one kernel: a batched product of each row with itself.
-        square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / len(weight))
-        return (x * square.rsqrt_().view(-1, 1)).mul_(weight)
+        return stamp(self.whole) != self.read
 
     def rotary(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines of at least the first `length` positions, each [positions, 1, dim]."""
@@ -163,13 +113,14 @@ class Llama:
         turning, all_heads = heads + groups, heads + 2 * groups
         cos, sin = self.rotary(store.reach)
         cos, sin = cos[positions], sin[positions]  # [n, 1, dim], or [rows, n, 1, dim]
+        norm = self.norm
         x = F.embedding(ids, self.embedding)
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
         x = x.view(-1, self.size)
         depth = len(self.weights)
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
             entered = x
-            y = qkv(self.norm(x, before)).view(rows, n, all_heads, dim)
+            y = qkv(norm(x, before)).view(rows, n, all_heads, dim)
             turned = y.narrow(2, 0, turning)
             if norms is not None:
                 q = F.rms_norm(y.narrow(2, 0, heads), (dim,), norms[0], self.eps)
@@ -185,7 +136,7 @@ class Llama:
                 keys, values = store.write(i, key.transpose(1, 2), value.transpose(1, 2))
             out = attend(turned.narrow(2, 0, heads).transpose(1, 2), keys, values, mask, self.scale)
             x = o.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
-            gate, up = gate_up(self.norm(x, after)).chunk(2, -1)
+            gate, up = gate_up(norm(x, after)).chunk(2, -1)
             x = down.add(F.silu(gate).mul_(up), x)
             if i + 1 in hidden:
                 wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
@@ -194,62 +145,29 @@ class Llama:
                 break
         if keep < n:
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
-        last = self.norm(x, self.last).view(rows, -1, self.size)
+        last = norm(x, self.last).view(rows, -1, self.size)
         if depth in hidden:
             wanted[depth] = last
         return last, wanted
 
+    def final(self, x: torch.Tensor) -> torch.Tensor:
+        """The final norm of states [tokens, size]."""
+        return self.norm(x, self.last)
+
     def propagate(
         self, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, store: Any
     ) -> None:
-        """Keys and values of the layers behind the first `layer` from one token's state `x` [1, size].
-
-        CALM's state propagation: the state in which the pass left stands for the input of every layer that
-        it skipped. Only their norms and projections to keys and values are computed, all layers at once.
-        """
-        if self.rest is None:
-            self.rest = _Rest(self.weights, self.heads * self.dim)
+        """Keys and values of the layers behind the first `layer`, of one token's state `x` [1, size]."""
         groups, dim = self.groups, self.dim
-        y = self.rest(layer, self.norm(x, torch.ones_like(self.last))).view(-1, 2, groups, dim)
+        if self.rest is None:
+            norms = [before for before, *_ in self.weights]
+            self.rest = Rest([qkv for _, qkv, *_ in self.weights], self.heads * dim, norms)
+        y = self.rest(layer, self.norm(x, self.rest.ones)).view(-1, 2, groups, dim)
         key = y[:, 0]
-        if self.rest.key_norms is not None:
-            key.copy_(F.rms_norm(key, (dim,), None, self.eps) * self.rest.key_norms[layer:])
+        if self.weights[0][2] is not None:
+            each = torch.stack([norms[1] for _, _, norms, *_ in self.weights[layer:]])[:, None]
+            key.copy_(F.rms_norm(key, (dim,), None, self.eps) * each)
         left, right = key.chunk(2, -1)
         swapped = torch.cat((right, left), -1)
         key.mul_(cos).addcmul_(swapped, sin)
         store.fill(layer, y.view(-1, 2, 1, groups, 1, dim))
-
-
-class _Rest:
-    """What makes keys and values of a state, of all layers: norms [layers, 1, size] and projections.
-
-    Parameters
-    ----------
-    weights : list
-        Of the layers, as `Llama` keeps them.
-    queries : int
-        Columns before the keys.
-    """
-
-    def __init__(self, weights: list[tuple], queries: int) -> None:
-        self.norms = torch.stack([before for before, *_ in weights])[:, None]
-        self.lines = [qkv for _, qkv, *_ in weights]
-        # Where the matrices were packed they are small: side by side, one batched product does for all.
-        packed = all(len(line.matrices) == 1 for line in self.lines)
-        self.matrices = (
-            torch.stack([line.matrices[0][:, queries:] for line in self.lines]) if packed else None
-        )
-        biases = [line.bias for line in self.lines]
-        self.bias = None if biases[0] is None else torch.stack([bias[queries:] for bias in biases])[:, None]
-        norms = [norms for _, _, norms, *_ in weights]
-        self.key_norms = None if norms[0] is None else torch.stack([key for _, key in norms])[:, None]
-
-    def __call__(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        """Keys and values, side by side [layers - layer, 1, out], of `x` [1, size], normed but not scaled."""
-        scaled = x * self.norms[layer:]
-        if self.matrices is not None:
-            y = torch.bmm(scaled, self.matrices[layer:])
-        else:
-            of = zip(scaled, self.lines[layer:])
-            y = torch.stack([torch.cat([x @ matrix for matrix in line.matrices[1:]], 1) for x, line in of])
-        return y if self.bias is None else y.add_(self.bias[layer:])

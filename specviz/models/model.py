@@ -12,15 +12,14 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
-from specviz.models import attention
+from specviz.models import attention, geometry
 from specviz.models.context import Context, Exit, Store
 from specviz.models.llama import Llama, describes
-from specviz.models.text import Text, check_vocabularies
+from specviz.models.text import Text
+from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
 
-UNBOUNDED = 1 << 40
 
-
-class Model:
+class Model(TorchModel):
     """A transformers causal language model behind the seam's verbs.
 
     Parameters
@@ -45,12 +44,16 @@ class Model:
         Most tokens of one text: the positions the model knows, or its sliding window if that is shorter.
     layers, group : int
         Layers; query heads that share one key-value head.
+    geometry : dict or None
+        Counts and widths, as `specviz.models.geometry.causal` gives them.
 
     Raises
     ------
     ModelError
         If the model is one that this backend cannot serve; the line says why.
     """
+
+    kind = "causal"
 
     def __init__(
         self,
@@ -76,62 +79,15 @@ class Model:
         # Within the window a sliding layer is an ordinary one; beyond it this backend does not go.
         self.window = _window(config)
         self.max_length = min(positions, self.window or UNBOUNDED)
-        self.eos = _eos(net, tokenizer)
+        self.eos = eos(net, tokenizer)
         self.text = Text(tokenizer, self.vocabulary, self.eos)
+        self.geometry = geometry.causal(net, self.layers)
         self.plain = describes(net) if plain is None else plain
         if self.plain and not describes(net):
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
         self._llama = Llama(net, self.layers) if self.plain else None
         self._shallow = _first(net, self.layers) if self.layers < config.num_hidden_layers else net
         self._count: torch.Tensor | None = None
-
-    def __repr__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"<Model {self.name}: {self.parameters / 1e6:.2f} M parameters, {dtype} on {self.device}>"
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.net.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Number format of the weights."""
-        return self.net.dtype
-
-    @property
-    def backend(self) -> dict[str, Any]:
-        """What computes, for the record."""
-        return {"name": "torch", "threads": torch.get_num_threads()}
-
-    # -- text -----------------------------------------------------------------------------------
-
-    def encode(self, prompt: str | Sequence[Any], *, raw: bool = False) -> list[int]:
-        """Token ids of a text, of chat messages, or of ids (checked); see `Text.encode`."""
-        return self.text.encode(prompt, self.name, raw=raw)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, special tokens left out."""
-        return self.text.decode(ids)
-
-    def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for."""
-        return self.text.piece(token)
-
-    def check_vocabulary(self, other: Model) -> None:
-        """Check that token ids mean the same in both models.
-
-        Raises
-        ------
-        ModelError
-            Naming the first id whose pieces differ; or the sizes, where there are no tokenizers to compare.
-
-        Notes
-        -----
-        Heads of one family are padded to different sizes (Qwen2.5 0.5B and 7B); ids beyond the tokenizer are
-        never written, so that alone is no difference.
-        """
-        check_vocabularies(self, other)
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -154,6 +110,10 @@ class Model:
         if self._llama is not None and self._llama.stale():
             self._llama = Llama(self.net, self.layers)
         return Context(self, prompts, room)
+
+    def left(self, prompt: int) -> int:
+        """How many tokens can be written behind a prompt of so many."""
+        return self.max_length - prompt
 
     def first(self, layers: int) -> Model:
         """The first `layers` layers with the same norm and head: an early-exit drafter of shared weights."""
@@ -188,13 +148,13 @@ class Model:
         if not self.leaves:
             raise ModelError(
                 f"a pass of {self.name} ({self.config.model_type}) cannot leave early: it runs through "
-                "transformers' modules; take a model of the Llama family"
+                "transformers' modules; take a model of the Llama family or an encoder-decoder"
             )
 
     def last(self, state: torch.Tensor) -> torch.Tensor:
         """The final norm of a hidden state [tokens, size], for `logits`; where a pass may leave early."""
         assert self._llama is not None
-        return self._llama.norm(state, self._llama.last)
+        return self._llama.final(state)
 
     def run(
         self,
@@ -219,7 +179,7 @@ class Model:
             positions = self._count[positions][None].expand(len(ids), -1)
         if store.cache is None:
             store.cache = Cache(layers=[_Layer(store, i) for i in range(self.layers)])
-        with _attention(self.config):
+        with _attention(self.config, self._shallow.base_model.config):  # one, but for a first part
             out = self._shallow(
                 input_ids=ids,
                 position_ids=positions,
@@ -312,14 +272,16 @@ class _Layer(CacheLayerMixin):
 
 
 @contextmanager
-def _attention(config: Any) -> Iterator[None]:
+def _attention(*configs: Any) -> Iterator[None]:
     """Our attention for one pass; the model's own is put back, so its `generate` stays what it was."""
-    before = config._attn_implementation
-    config._attn_implementation = attention.NAME
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = attention.NAME
     try:
         yield
     finally:
-        config._attn_implementation = before
+        for config, own in zip(configs, before):
+            config._attn_implementation = own
 
 
 def _window(config: Any) -> int | None:
@@ -328,14 +290,6 @@ def _window(config: Any) -> int | None:
     kinds = getattr(config, "layer_types", None)
     used = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
     return window if window and used else None
-
-
-def _eos(net: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:
-    for source in (getattr(net, "generation_config", None), net.config, tokenizer):
-        found = getattr(source, "eos_token_id", None)
-        if found is not None:
-            return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
-    return ()
 
 
 def _first(net: PreTrainedModel, layers: int) -> PreTrainedModel:

@@ -23,10 +23,15 @@ class Text:
         Rows of the model's head; ids must be smaller.
     eos : tuple of int
         Ids that end a text: dropped where a tokenizer adds one behind a prompt.
+    source : bool
+        Whether prompts are an encoder's: a whole text, with all that the tokenizer adds to one and no chat
+        template.
     """
 
-    def __init__(self, tokenizer: Any, vocabulary: int, eos: tuple[int, ...] = ()) -> None:
-        self.tokenizer, self.vocabulary, self.eos = tokenizer, vocabulary, eos
+    def __init__(
+        self, tokenizer: Any, vocabulary: int, eos: tuple[int, ...] = (), source: bool = False
+    ) -> None:
+        self.tokenizer, self.vocabulary, self.eos, self.source = tokenizer, vocabulary, eos, source
         self.scheme = _scheme(tokenizer) if tokenizer is not None else "none"
         self.special = frozenset(getattr(tokenizer, "all_special_ids", ()))
         added = getattr(tokenizer, "added_tokens_decoder", None) or {}
@@ -42,7 +47,8 @@ class Text:
         ----------
         prompt : str, list of int, or list of {"role": ..., "content": ...}
             A text is put to a model that has a chat template as the user's turn; to any other as it stands,
-            with the begin token that the tokenizer adds. Ids are taken as they are.
+            with the begin token that the tokenizer adds. Ids are taken as they are. An encoder reads a text
+            with its end token, and of messages the user's last one alone.
         raw : bool
             Leave the chat template out for a text.
 
@@ -61,13 +67,14 @@ class Text:
             raise PromptError(f"{model} has no tokenizer: pass token ids, or load it with tokenizer=")
         if not prompt:
             raise PromptError("the prompt is empty; give at least one character")
-        if getattr(self.tokenizer, "chat_template", None) and not raw:
+        if getattr(self.tokenizer, "chat_template", None) and not raw and not self.source:
             if not prompt.strip():
                 raise PromptError("the prompt has no tokens; give at least one visible character")
             return self._chat([{"role": "user", "content": prompt}], model)
         bare = self._tokens(prompt, False)
         ids = self._tokens(prompt, True)
-        if len(ids) > len(bare) and ids[-1] in self.eos and (not bare or bare[-1] != ids[-1]):
+        added = len(ids) > len(bare) and ids[-1] in self.eos and (not bare or bare[-1] != ids[-1])
+        if added and not self.source:
             ids = ids[:-1]  # a text that goes on has not ended
         if not bare:
             raise PromptError("the prompt has no tokens; give at least one visible character")
@@ -108,6 +115,11 @@ class Text:
         return [int(i) for i in ids]
 
     def _chat(self, messages: list[dict], model: str) -> list[int]:
+        if self.source:
+            said = [message.get("content") for message in messages if message.get("role") == "user"]
+            if not said or not isinstance(said[-1], str):
+                raise PromptError(f"{model} reads the user's last message, and there is none with a text")
+            return self.encode(said[-1], model)
         # The template writes the begin-of-text token itself.
         return self._ids(self._tokens(self._rendered(messages, model), False), model)
 
@@ -205,7 +217,7 @@ def _alphabet() -> dict[str, int]:
 
 
 def check_vocabularies(one: Any, other: Any) -> None:
-    """Check that token ids mean the same in two models, whatever runs them; see `Model.check_vocabulary`."""
+    """Check that token ids mean the same in two models; see `TorchModel.check_vocabulary`."""
     found = one.text.difference(other.text)
     sizes = f"{one.name} has {one.vocabulary} ids, {other.name} has {other.vocabulary}"
     if found is not None:

@@ -27,6 +27,7 @@ DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
 SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
 WORD_LIMIT = 256  # bytes of a word in a column ...
 TEXT_LIMIT = 1 << 20  # ... and of a source text: more than contexts hold
+SHAPE_LIMIT = 64  # numbers that say how a model is built
 LINES_LIMIT = 64  # of pseudocode
 
 
@@ -63,7 +64,9 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
         ):
             raise TraceError(f"{where}: the run's 'prompts' are not what they should be")
     for name in ("model", "draft", "dense", "peak_memory"):
-        if not all(isinstance(v, (*words, float)) for v in (run.get(name) or {}).values()):
+        about = dict(run.get(name) or {})
+        shape = about.pop("shape", None)
+        if not all(isinstance(v, (*words, float)) for v in about.values()) or not _known(shape):
             raise TraceError(f"{where}: the run's '{name}' is not what it should be")
     lines = run.get("pseudocode") or []
     if len(lines) > LINES_LIMIT or not all(_line(line) for line in lines):
@@ -74,9 +77,27 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
     return {name: run.get(name) for name in schema.RUN_FIELDS}
 
 
+
 def _line(line: Any) -> bool:
     two = isinstance(line, list | tuple) and len(line) == 2
     return two and all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in line)
+
+
+def _known(shape: Any) -> bool:
+    """Whether a model's shape is one; not every model's is known."""
+    if not isinstance(shape, dict):
+        return shape is None
+    own = {name: value for name, value in shape.items() if name != "encoder"}
+    whole = _shape(own, set(schema.SHAPE_FIELDS))
+    return whole and ("encoder" not in shape or _shape(shape["encoder"], set(schema.ENCODER_FIELDS)))
+
+
+def _shape(shape: Any, fields: set[str]) -> bool:
+    """Whether a model's shape has these fields, all of them above zero or, of norms and yes-or-no, at it."""
+    if not isinstance(shape, dict) or set(shape) != fields:
+        return False
+    least = {"vectors": 0, "last": 0, "gated": 0, "tied": 0}
+    return all(isinstance(v, int | float) and least.get(name, 1e-6) <= v < 1e12 for name, v in shape.items())
 
 
 def _ids(values: Any) -> bool:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from specviz.errors import ModelError, SpecvizError
 from specviz.training import recipes, shards, tokenizer
@@ -16,16 +17,24 @@ ROOT = Path(__file__).parents[2] / "data" / "models"
 CACHE = Path("build") / "training"
 TOKENIZER_CHATS = 16_000
 DEV_CHATS = 100
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
-def prepare_tokenizer(folder: Path, models: Path) -> None:
-    """Copy the tokenizer of `models`/town, or train it where there is none yet."""
+def prepare_tokenizer(folder: Path, models: Path, pairs: bool = False) -> None:
+    """Copy the tokenizer of `models`/town, or train it where there is none yet.
+
+    With `pairs`, it is written as an encoder-decoder's.
+    """
     source = models / "town"
-    names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
-    if not all((source / n).exists() for n in names):
+    if not all((source / n).exists() for n in TOKENIZER):
         tokenizer.save(tokenizer.train(tokenizer.texts(TOKENIZER_CHATS)), source)
+    if pairs:
+        from tokenizers import Tokenizer
+
+        tokenizer.save(Tokenizer.from_file(str(source / TOKENIZER[0])), folder, pairs=True)
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
+    for name in TOKENIZER:
         if folder.resolve() != source.resolve():
             shutil.copyfile(source / name, folder / name)
 
@@ -37,6 +46,26 @@ def save_model(model: object, folder: Path) -> None:
     generation = (folder / "generation_config.json").read_text(encoding="utf-8")
     model.to(torch.float16).save_pretrained(folder)  # type: ignore[attr-defined]
     (folder / "generation_config.json").write_text(generation, encoding="utf-8")
+
+
+def save_part(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
+    """Write blockwise heads or a parallel drafter in 16 bit, and what they are made for; no tokenizer."""
+    from safetensors.torch import save_file
+
+    from specviz.models import heads, slots
+
+    tensors = {name: value.half().contiguous() for name, value in model.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    if recipe.part == "heads":
+        config = {"model_type": heads.TYPE, "target": recipe.target, "heads": recipe.ahead,
+                  "width": recipe.width, "inner": recipe.feed_forward}  # fmt: skip
+    else:
+        config = {"model_type": slots.TYPE, "target": recipe.target, "slots": recipe.ahead,
+                  "layers": recipe.layers, "width": recipe.width, "heads": recipe.heads,
+                  "feed_forward": recipe.feed_forward}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for name in TOKENIZER:
+        (folder / name).unlink()
 
 
 def make(
@@ -53,25 +82,36 @@ def make(
     import torch
     from tokenizers import Tokenizer
 
-    from specviz.training import answers, train
+    from specviz.training import answers, encoder_decoders, train
 
     name = recipe.name
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu and (torch.device(device).index or 0) >= torch.cuda.device_count():
         raise ModelError(f"device {device} is not there; use --device cpu")
     torch.set_num_threads(threads)
-    prepare_tokenizer(out, models)
+    pairs = recipe.texts == "pairs"
+    prepare_tokenizer(out, models, pairs)
     pieces = Tokenizer.from_file(str(out / "tokenizer.json"))
     longest = recipe.context // 2
-    dev = shards.pack(pieces, islice(shards.turns(recipe.texts, recipe.seed, "dev"), DEV_CHATS), longest)
     model = answers.load(models / recipe.start) if recipe.start else recipes.build(recipe)
+    target = answers.load(models / recipe.target).to(device) if pairs and recipe.target else None
+    texts = islice(shards.turns(recipe.texts, recipe.seed, "dev"), DEV_CHATS * (1 + pairs))
+    if target:
+        dev = answers.answered_pairs(target, pieces, [turns[0][0] for turns in texts])
+    else:
+        dev = shards.pack(pieces, texts, longest, recipe.texts)
+    loss = train.loss_sums
+    if pairs:
+        loss = {"whole": lambda: encoder_decoders.WholeLoss(recipe.exits),
+                "heads": lambda: encoder_decoders.HeadsLoss(target),
+                "slots": lambda: encoder_decoders.SlotsLoss(target)}[recipe.part]()  # fmt: skip
 
     def shard(number: int) -> shards.Shard:
         if recipe.target:
-            return answers.answered_shard(
-                cache, models / recipe.target, pieces, recipe.seed, number % recipe.answers, longest,
-                device=device,
-            )  # fmt: skip
+            at = models / recipe.target, pieces, recipe.seed, number % recipe.answers
+            if pairs:
+                return answers.answered_pairs_shard(cache, *at, device=device)
+            return answers.answered_shard(cache, *at, longest, device=device)
         if ahead:
             return ahead(number)
         return shards.corpus_shard(cache, pieces, recipe.seed, number, longest, texts=recipe.texts)
@@ -81,11 +121,16 @@ def make(
         ahead = shards.Ahead(cache, out / "tokenizer.json", recipe.seed, longest, workers, texts=recipe.texts)
     checkpoint = cache / name / "checkpoint.safetensors"
     try:
-        state = train.train(recipe, model, shard, dev, checkpoint, minutes=minutes, device=device)
+        state = train.train(
+            recipe, model, shard, dev, checkpoint, minutes=minutes, device=device, loss_sums=loss
+        )
     finally:
         if ahead:
             ahead.close()
-    save_model(model, out)
+    if recipe.part == "whole":
+        save_model(model, out)
+    else:
+        save_part(recipe, model, out)
     state.pop("place")
     cpu = f"{threads} CPU thread{'s' * (threads > 1)}"
     state["where"] = torch.cuda.get_device_name(device) if on_gpu else cpu if device == "cpu" else device

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from specviz.corpus import tasks
+from specviz.corpus import pairs, tasks
 from specviz.errors import ModelError
 from specviz.training.shards import Shard, made_by, read, write
 from specviz.training.tokenizer import END, PAD, STOP, encode_chat
@@ -31,9 +31,11 @@ def load(folder: Path) -> Any:
     if not (folder / "model.safetensors").exists():
         raise ModelError(f"no model in {folder}: first run python -m specviz.training {folder.name}")
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    pairs = AutoConfig.from_pretrained(folder, local_files_only=True).is_encoder_decoder
+    kind = AutoModelForSeq2SeqLM if pairs else AutoModelForCausalLM
+    return kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 
 def prompt_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
@@ -48,7 +50,8 @@ def greedy(
 ) -> list[list[int]]:
     """Greedy continuations, without the ending token; one that does not end within `longest` is cut.
 
-    `rows` are decoded together: by default 64, and 512 on a GPU.
+    Of an encoder-decoder, its answers to prompts that end with ``<|end|>``. `rows` are decoded together: by
+    default 64, and 512 on a GPU.
     """
     import torch
 
@@ -69,8 +72,9 @@ def greedy(
                 input_ids=ids.to(model.device), attention_mask=mask.to(model.device), do_sample=False,
                 max_new_tokens=longest, eos_token_id=[END, STOP], pad_token_id=PAD,
             )  # fmt: skip
+            written = 1 if model.config.is_encoder_decoder else width  # a decoder begins with its start
             for row, i in enumerate(batch):
-                for token in found[row, width:].tolist():
+                for token in found[row, written:].tolist():
                     if token in (END, STOP):
                         break
                     answers[i].append(token)
@@ -117,3 +121,37 @@ def answered_shard(
     shard = Shard(np.array(tokens, np.uint16), np.array(said, np.uint8), np.array(starts, np.int64))
     write(file, shard)
     return shard
+
+
+def pair_ids(tokenizer: Any, text: str) -> list[int]:
+    """Ids of a prompt as an encoder-decoder reads it."""
+    return [*tokenizer.encode(text, add_special_tokens=False).ids, END]
+
+
+def answered_pairs(model: Any, tokenizer: Any, texts: Sequence[str]) -> Shard:
+    """Prompts with the greedy answers of the encoder-decoder `model`."""
+    import numpy as np
+
+    prompts = [pair_ids(tokenizer, text) for text in texts]
+    tokens: list[int] = []
+    said: list[bool] = []
+    starts = [0]
+    for prompt, answer in zip(prompts, greedy(model, prompts)):
+        spoken = [*answer, END] if len(answer) < LONGEST else answer  # a cut one has no end to learn
+        tokens += [*prompt, *spoken]
+        said += [False] * len(prompt) + [True] * len(spoken)
+        starts.append(len(tokens))
+    return Shard(np.array(tokens, np.uint16), np.array(said, np.uint8), np.array(starts, np.int64))
+
+
+def answered_pairs_shard(
+    cache: Path, target: Path, tokenizer: Any, seed: int, number: int, chats: int = ANSWERED,
+    device: str = "cpu",
+) -> Shard:  # fmt: skip
+    """Training prompts of `specviz.corpus.pairs` with the greedy answers of the model in folder `target`."""
+    mark = made_by(tokenizer, target / "model.safetensors")
+    file = cache / f"answers-{target.name}-{mark}-{seed}-{chats}-{number:05d}.safetensors"
+    if not file.exists():
+        texts = [s.turns[0][0] for s in islice(pairs.stream(f"aligned:{seed}:{number}", "train"), chats)]
+        write(file, answered_pairs(load(target).to(device), tokenizer, texts))
+    return read(file)

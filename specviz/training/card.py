@@ -23,6 +23,26 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[round((v - low) / (high - low or 1) * (len(_BARS) - 1))] for v in values)
 
 
+def shape(made: Recipe) -> str:
+    """A model's shape in words."""
+    layers = f"{made.layers} layer{'s' * (made.layers > 1)} × {made.width}"
+    if made.part == "heads":
+        return f"{made.ahead} heads besides the target's own, × {made.width}, inner layer {made.feed_forward}"
+    if made.part == "slots":
+        return (
+            f"T5 decoder, {layers}, {made.heads} heads, feed-forward {made.feed_forward}, {made.ahead} slots"
+        )
+    if made.encoder:
+        return (
+            f"T5, {made.encoder} encoder and {made.layers} decoder layer{'s' * (made.layers > 1)} "
+            f"× {made.width}, {made.heads} heads, feed-forward {made.feed_forward}, tied embeddings"
+        )
+    return (
+        f"Llama, {layers}, {made.heads} heads ({made.kv_heads} for keys and values), "
+        f"feed-forward {made.feed_forward}, tied embeddings"
+    )
+
+
 def head(
     name: str, parameters: int, training: dict[str, Any], made: Recipe, what: str, knows: str
 ) -> list[str]:
@@ -40,10 +60,9 @@ def head(
         f"{knows} It is meant for teaching and tests, not for real text.", "",
         "| | |", "| --- | --- |",
         f"| parameters | {parameters:,} |",
-        f"| shape | Llama, {made.layers} layer{'s' * (made.layers > 1)} × {made.width}, {made.heads} heads "
-        f"({made.kv_heads} for keys and values), feed-forward {made.feed_forward}, tied embeddings |",
+        f"| shape | {shape(made)} |",
         "| tokenizer | byte-level BPE, 3,072 pieces |",
-        f"| context | {made.context} |",
+        *([] if made.encoder else [f"| context | {made.context} |"]),
         f"| tokens seen | {training['tokens']:,} in {training['updates']:,} updates of about {made.step:,} |",
         f"| training time | {training['seconds'] / 60:.0f} minutes, {training['where']} |",
         f"| seed | {made.seed} |", "| weights | float16 safetensors |", "| licence | Apache-2.0 |",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.corpus import tasks, translation
-from specviz.training import translators
+from specviz.training import pairs, translators
 from specviz.training.answers import greedy, load, prompt_ids
 from specviz.training.bleu import bleu
 from specviz.training.card import card
@@ -147,13 +147,22 @@ def scores(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -> di
     return found
 
 
+def shapes(file: Path) -> list[list[int]]:
+    """Shapes of the tensors of a safetensors file."""
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as stored:
+        return [stored.get_slice(name).get_shape() for name in stored.keys()]  # noqa: SIM118
+
+
 def write_card(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -> dict[str, Any]:
     """Score the model in `out` and write ``scores.json`` and ``README.md`` beside it; returns the scores."""
-    found = scores(name, out, models, device)
+    made = RECIPES[name]
+    found = pairs.scores(made, out, models) if made.texts == "pairs" else scores(name, out, models, device)
     training = json.loads((out / "training.json").read_text(encoding="utf-8"))
-    parameters = sum(p.numel() for p in load(out).parameters())
+    parameters = sum(math.prod(shape) for shape in shapes(out / "model.safetensors"))
     (out / "scores.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    write = card if RECIPES[name].texts == "chats" else translators.card
+    write = {"chats": card, "pairs": pairs.card}.get(made.texts, translators.card)
     (out / "README.md").write_text(write(name, parameters, training, found), encoding="utf-8")
     return found
 

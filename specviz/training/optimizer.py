@@ -28,6 +28,11 @@ def orthogonal(update: Tensor, steps: int = 5) -> Tensor:
     return x if wide else x.mT
 
 
+def _is_table(name: str) -> bool:
+    """Whether a matrix is looked up by row: embeddings (T5 calls them ``shared``) and T5's position bias."""
+    return any(word in name for word in ("embed", "shared", "bias"))
+
+
 class Optimizer:
     """Updates the parameters of `model` in place.
 
@@ -42,7 +47,7 @@ class Optimizer:
     def __init__(self, model: torch.nn.Module, matrix_rate: float, rate: float) -> None:
         self.parameters = dict(model.named_parameters())
         self.matrix_rate, self.rate = matrix_rate, rate
-        self.matrices = [n for n, p in self.parameters.items() if p.ndim == 2 and "embed" not in n]
+        self.matrices = [n for n, p in self.parameters.items() if p.ndim == 2 and not _is_table(n)]
         self.others = [n for n in self.parameters if n not in self.matrices]
         shapes = {self.parameters[n].shape for n in self.matrices}
         self.groups = [[n for n in self.matrices if self.parameters[n].shape == s] for s in shapes]

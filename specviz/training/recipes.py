@@ -33,7 +33,18 @@ class Recipe:
     answers : int
         Shards of such answers; a run reads them again and again, since they are dear to make.
     texts : str
-        What is read: ``chats`` of all kinds, or ``translations`` or ``prefixes`` (`specviz.corpus.prefixes`).
+        What is read: ``chats`` of all kinds, ``translations`` or ``prefixes`` (`specviz.corpus.prefixes`), or
+        ``pairs`` (`specviz.corpus.pairs`).
+    encoder : int
+        Layers of the encoder, 0 for a causal model. With them the shape is T5's, `layers` the decoder's.
+    exits : str
+        Which decoder layers' losses count: ``last``, ``first`` or ``all``
+        (:func:`specviz.training.encoder_decoders.layer_weights`).
+    part : str
+        What is trained: the ``whole`` model, or on top of the frozen `target` ``heads``
+        (`specviz.models.heads`, whose inner layer is `feed_forward`) or ``slots`` (`specviz.models.slots`).
+    ahead : int
+        How many heads or slots.
     context, seed : int
     """
 
@@ -54,10 +65,15 @@ class Recipe:
     target: str | None = None
     answers: int = 8
     texts: str = "chats"
+    encoder: int = 0
+    exits: str = "last"
+    part: str = "whole"
+    ahead: int = 0
     context: int = 1024
     seed: int = 0
 
 
+PAIRS: dict[str, Any] = {"texts": "pairs", "step": 2048, "micro": 2048, "prompt_until": 0.0}
 RECIPES = {
     r.name: r
     for r in (
@@ -69,6 +85,20 @@ RECIPES = {
         Recipe("town-translator", 4, 256, 4, 2, 512, tokens=7_000_000, step=2048, texts="translations"),
         Recipe("town-translator-prefix", 4, 256, 4, 2, 512, tokens=2_000_000, step=2048,
                start="town-translator", texts="prefixes", matrix_rate=0.001, rate=0.001, prompt_until=0.0),
+        Recipe("town-t5", 8, 128, 4, 4, 384, tokens=10_000_000, encoder=4, matrix_rate=0.002, rate=0.01,
+               **PAIRS),
+        Recipe("town-t5-small", 1, 128, 4, 4, 256, tokens=7_500_000, encoder=2, matrix_rate=0.002,
+               rate=0.01, **PAIRS),
+        Recipe("town-t5-small-aligned", 1, 128, 4, 4, 256, tokens=2_200_000, encoder=2, start="town-t5-small",
+               target="town-t5", matrix_rate=0.0005, rate=0.003, **PAIRS),
+        Recipe("town-t5-exit", 8, 128, 4, 4, 384, tokens=1_800_000, encoder=4, start="town-t5", exits="first",
+               matrix_rate=0.001, rate=0.006, **PAIRS),
+        Recipe("town-t5-calm", 8, 128, 4, 4, 384, tokens=1_800_000, encoder=4, start="town-t5", exits="all",
+               matrix_rate=0.001, rate=0.006, **PAIRS),
+        Recipe("town-t5-heads", 0, 128, 4, 4, 128, tokens=1_500_000, encoder=4, target="town-t5",
+               part="heads", ahead=24, rate=0.003, **PAIRS),
+        Recipe("town-t5-slots", 2, 128, 4, 4, 384, tokens=1_800_000, encoder=4, target="town-t5",
+               part="slots", ahead=25, matrix_rate=0.002, rate=0.006, **PAIRS),
     )
 }  # fmt: skip
 
@@ -116,9 +146,30 @@ def changed(
 def build(made: Recipe) -> Any:
     """A fresh model of the recipe's shape, seeded."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
+
+    from specviz.models.heads import BlockwiseHeads
+    from specviz.models.slots import SlotDrafter
 
     torch.manual_seed(made.seed)
+    if made.part == "heads":
+        return BlockwiseHeads(made.ahead, made.width, made.feed_forward)
+    if made.part == "slots":
+        return SlotDrafter(made.ahead, made.layers, made.width, made.heads, made.feed_forward)
+    if made.encoder:
+        return T5ForConditionalGeneration(T5Config(
+            vocab_size=SIZE,
+            d_model=made.width,
+            d_kv=made.width // made.heads,
+            d_ff=made.feed_forward,
+            num_layers=made.encoder,
+            num_decoder_layers=made.layers,
+            num_heads=made.heads,
+            dropout_rate=0.0,
+            pad_token_id=PAD,
+            eos_token_id=END,
+            decoder_start_token_id=PAD,
+        ))  # fmt: skip
     config = LlamaConfig(
         vocab_size=SIZE,
         hidden_size=made.width,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from specviz.corpus import pairs as corpus_pairs
 from specviz.corpus import prefixes, tasks
 from specviz.corpus.meaning import Split
-from specviz.training.tokenizer import PAD, encode_chat
+from specviz.training.tokenizer import PAD, encode_chat, encode_pair
 
 CHATS = 4096  # a shard; about 220,000 tokens
 Turns = tuple[tuple[str, str], ...]
@@ -55,11 +56,12 @@ class Shard:
         return len(self.starts) - 1
 
 
-def pack(tokenizer: Any, chats: Iterator[Turns], longest: int) -> Shard:
+def pack(tokenizer: Any, chats: Iterable[Turns], longest: int, texts: str = "chats") -> Shard:
     """Tokenise chats; those longer than `longest` tokens are left out."""
+    encode = encode_pair if texts == "pairs" else encode_chat
     tokens, answer, starts = [], [], [0]
     for turns in chats:
-        ids, said = encode_chat(tokenizer, turns)
+        ids, said = encode(tokenizer, turns)
         if len(ids) <= longest:
             tokens += ids
             answer += said
@@ -69,8 +71,8 @@ def pack(tokenizer: Any, chats: Iterator[Turns], longest: int) -> Shard:
 
 def turns(texts: str, seed: int | str, split: Split) -> Iterator[Turns]:
     """The chats of a kind of texts (`Recipe.texts`), without end."""
-    if texts == "chats":
-        return (sample.turns for sample in tasks.stream(seed, split))
+    if texts in ("chats", "pairs"):
+        return (sample.turns for sample in (tasks if texts == "chats" else corpus_pairs).stream(seed, split))
     return prefixes.stream(seed, split, texts)
 
 
@@ -97,7 +99,7 @@ def corpus_shard(
     """Shard `number` of the training corpus, from the cache or made now."""
     file = cache / f"{texts}-{made_by(tokenizer)}-{seed}-{longest}-{chats}-{number:05d}.safetensors"
     if not file.exists():
-        write(file, pack(tokenizer, islice(turns(texts, f"{seed}:{number}", "train"), chats), longest))
+        write(file, pack(tokenizer, islice(turns(texts, f"{seed}:{number}", "train"), chats), longest, texts))
     return read(file)
 
 
@@ -170,8 +172,13 @@ def read(file: Path) -> Shard:
     return Shard(**load_file(file))
 
 
-def batches(shard: Shard, size: int, rng: random.Random) -> list[tuple[np.ndarray, np.ndarray]]:
+def batches(
+    shard: Shard, size: int, rng: random.Random, pairs: bool = False
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """The chats of a shard as batches of at most about `size` tokens each, in random order.
+
+    With `pairs`, prompts and answers are padded each for themselves when they are read (an encoder-decoder's
+    two sides), so that both must be of like length in a batch.
 
     Returns
     -------
@@ -179,18 +186,22 @@ def batches(shard: Shard, size: int, rng: random.Random) -> list[tuple[np.ndarra
         Padded on the right with ``<pad>``; padding is no answer.
     """
     lengths = np.diff(shard.starts)
-    order = sorted(range(len(shard)), key=lambda i: lengths[i] + rng.random() * 8)
+    said = np.add.reduceat(shard.answer.astype(np.int64), shard.starts[:-1])
+    padded = np.stack((lengths - said, said) if pairs else (lengths,))  # what is padded, side by side
+    order = sorted(range(len(shard)), key=lambda i: padded[-1, i] + rng.random() * 8 ** (not pairs))
+    if pairs:
+        slabs = [order[first : first + 512] for first in range(0, len(order), 512)]
+        order = [i for slab in slabs for i in sorted(slab, key=lambda i: padded[0, i])]
     made: list[tuple[np.ndarray, np.ndarray]] = []
     row: list[int] = []
     for i in [*order, -1]:
-        longest = max((lengths[j] for j in (*row, i)), default=0) if i >= 0 else 0
-        if row and (i < 0 or longest * (len(row) + 1) > size):
+        if row and (i < 0 or padded[:, [*row, i]].max(1).sum() * (len(row) + 1) > size):
             width = max(lengths[j] for j in row)
             tokens = np.full((len(row), width), PAD, np.int64)
             answer = np.zeros((len(row), width), bool)
             for r, j in enumerate(row):
-                ids, said = shard.chat(j)
-                tokens[r, : len(ids)], answer[r, : len(ids)] = ids, said
+                ids, marks = shard.chat(j)
+                tokens[r, : len(ids)], answer[r, : len(ids)] = ids, marks
             made.append((tokens, answer))
             row = []
         row.append(i)
@@ -199,12 +210,12 @@ def batches(shard: Shard, size: int, rng: random.Random) -> list[tuple[np.ndarra
 
 
 def batch_stream(
-    shard: Callable[[int], Shard], size: int, seed: int, start: tuple[int, int] = (0, 0)
+    shard: Callable[[int], Shard], size: int, seed: int, start: tuple[int, int] = (0, 0), pairs: bool = False
 ) -> Iterator[tuple[tuple[int, int], tuple[np.ndarray, np.ndarray]]]:
     """Batches of shard 0, 1, 2 ... without end, each with the place (shard, batch) to go on from after it."""
     number, first = start
     while True:
-        made = batches(shard(number), size, random.Random(f"{seed}:{number}"))
+        made = batches(shard(number), size, random.Random(f"{seed}:{number}"), pairs)
         for at in range(first, len(made)):
             yield (number, at + 1), made[at]
         number, first = number + 1, 0

@@ -50,9 +50,17 @@ def train(lines: Iterable[str], size: int = SIZE) -> Any:
     return tokenizer
 
 
-def save(tokenizer: Any, folder: Path, context: int = 1024) -> None:
-    """Write the files by which transformers knows a tokenizer and how to end a generation."""
+def save(tokenizer: Any, folder: Path, context: int = 1024, pairs: bool = False) -> None:
+    """Write the files by which transformers knows a tokenizer and how to end a generation.
+
+    With `pairs`, an encoder-decoder's: no chats, ``<|end|>`` behind every text, ``<pad>`` to start with.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    if pairs:
+        from tokenizers.processors import TemplateProcessing
+
+        ending = SPECIALS[END]
+        tokenizer.post_processor = TemplateProcessing(f"$A {ending}", None, [(ending, END)])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -62,9 +70,12 @@ def save(tokenizer: Any, folder: Path, context: int = 1024) -> None:
         "mask_token": "<mask>",
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT,
     }
     generation = {"bos_token_id": BEGIN, "eos_token_id": [END, STOP], "pad_token_id": PAD, "do_sample": False}
+    if pairs:
+        generation |= {"eos_token_id": END, "decoder_start_token_id": PAD}
+    else:
+        config["chat_template"] = CHAT
     for name, content in (("tokenizer_config.json", config), ("generation_config.json", generation)):
         (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -81,3 +92,10 @@ def encode_chat(tokenizer: Any, turns: Iterable[tuple[str, str]]) -> tuple[list[
         ids += asked + said
         answer += [False] * len(asked) + [True] * len(said)
     return ids, answer
+
+
+def encode_pair(tokenizer: Any, turns: Iterable[tuple[str, str]]) -> tuple[list[int], list[bool]]:
+    """Ids of a prompt and its answer, each with ``<|end|>``, and which are the answer's."""
+    ((user, assistant),) = turns
+    asked, said = ([*tokenizer.encode(t, add_special_tokens=False).ids, END] for t in (user, assistant))
+    return asked + said, [False] * len(asked) + [True] * len(said)

@@ -23,7 +23,9 @@ from specviz.errors import ModelError
 from specviz.training.optimizer import Optimizer
 from specviz.training.recipes import Recipe
 from specviz.training.shards import Shard, batch_stream, batches
+from specviz.training.tokenizer import PAD
 
+Loss = Callable[[Any, np.ndarray, np.ndarray, float], tuple[torch.Tensor, torch.Tensor]]
 WARM = 0.03  # the share of a run in which the rates rise
 
 
@@ -62,7 +64,7 @@ def loss_sums(
 
 
 @torch.inference_mode()
-def evaluate_loss(model: Any, shard: Shard, size: int = 2048) -> float:
+def evaluate_loss(model: Any, shard: Shard, size: int = 2048, loss_sums: Loss = loss_sums) -> float:
     """Mean loss of an answer token over a shard, in nats."""
     made = batches(shard, size, random.Random(0))
     total = sum(loss_sums(model, tokens, answer, 0.0)[1] for tokens, answer in made)
@@ -110,6 +112,7 @@ def train(
     every: float = 60.0,
     device: str = "cpu",
     stop_after: int | None = None,
+    loss_sums: Loss = loss_sums,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> dict[str, Any]:
     """Train `model` in place and return what its card needs.
@@ -126,6 +129,8 @@ def train(
         Spread the schedule over this much training time instead of the recipe's tokens.
     stop_after : int, optional
         Leave after this many updates of this call, the schedule unfinished.
+    loss_sums : callable
+        The summed loss of a batch, weighted (for the gradient) and of the answers alone.
 
     Returns
     -------
@@ -143,7 +148,7 @@ def train(
         optimizer.steps = state["updates"]
         say(f"{recipe.name}: going on after {state['tokens']:,} tokens")
     number, at = state["place"]
-    stream = batch_stream(shard, recipe.micro, recipe.seed, (number, at))
+    stream = batch_stream(shard, recipe.micro, recipe.seed, (number, at), recipe.texts == "pairs")
     began, done_before = time.monotonic(), state["seconds"]
     saved = spoken = began
     updates, here = 0, state["tokens"]
@@ -154,7 +159,7 @@ def train(
         finished = progress >= 1
         if finished or progress * 20 >= len(state["curve"]):
             shown = None if running is None else float(running)
-            state["curve"].append((state["tokens"], shown, evaluate_loss(model, dev)))
+            state["curve"].append((state["tokens"], shown, evaluate_loss(model, dev, loss_sums=loss_sums)))
         now = time.monotonic()
         if finished or now - saved > every or (stop_after is not None and updates >= stop_after):
             write_checkpoint(checkpoint, model, optimizer, state)
@@ -179,7 +184,7 @@ def train(
             weighted, loss = loss_sums(model, tokens, answer, prompt_weight)
             (weighted / count).backward()
             losses.append(loss / count)
-            state["tokens"] += int((tokens != model.config.pad_token_id).sum())
+            state["tokens"] += int((tokens != PAD).sum())
             state["place"] = list(place)
         optimizer.step(rate_at(progress))
         state["updates"] += 1

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
+from specviz.view.control import control_loop
 from specviz.view.flicker import drawn as ribbon
 from specviz.view.heat import heat_map
-from specviz.view.plots import confidence, phases, reliability, timeline, token_strip
+from specviz.view.plots import confidence, phases, timeline, token_strip
+from specviz.view.signals import auroc, reliability, threshold_readings
 from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
 from specviz.view.tradeoff import bias, by_language, masks, trade_offs, update_costs
 
@@ -16,10 +18,10 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 __all__ = [
-    "acceptance_by_score", "bias", "by_device", "by_language", "by_prompts", "calibration_png", "confidence",
-    "curve", "deviation", "heat_map", "html", "masks", "page", "phases", "png", "reliability", "ribbon",
-    "right_by", "store", "store_growth", "text", "timeline", "token_strip", "trade_offs", "update_costs",
-    "warm_up",
+    "acceptance_by_score", "auroc", "bias", "by_device", "by_language", "by_prompts", "calibration_png",
+    "confidence", "control_loop", "curve", "deviation", "heat_map", "html", "masks", "page", "phases", "png",
+    "reliability", "ribbon", "right_by", "store", "store_growth", "text", "threshold_readings", "timeline",
+    "token_strip", "trade_offs", "update_costs", "warm_up",
 ]  # fmt: skip
 
 

@@ -350,51 +350,6 @@ def _confidence(shown: Picture, ax: Axes) -> Axes:
     return ax
 
 
-def reliability(trace: Trace, ax: Axes | None = None, bins: int = 10) -> Axes:
-    """Confidence against acceptance: is a drafter that says 0.8 accepted eight times in ten?
-
-    Judged nodes of all prompts, in `bins` equal intervals of confidence; the bars' height is the share
-    accepted, the number above how many nodes. Nodes behind a rejection were never judged and do not count.
-
-    Parameters
-    ----------
-    trace : Trace
-    ax : Axes, optional
-    bins : int
-
-    Returns
-    -------
-    Axes
-        Its title gives the expected calibration error: the mean distance from the diagonal, by count.
-    """
-    ax = _axes(ax, (4.2, 4))
-    nodes = trace.nodes
-    # BiLD may keep the end of a text that the target never read: nobody judged that.
-    judged = nodes[nodes["status"].isin(["accepted", "rejected"]) & nodes["p"].notna()]
-    sure = judged["confidence"].to_numpy(float)
-    took = (judged["status"] == "accepted").to_numpy(float)
-    took, sure = took[np.isfinite(sure)], sure[np.isfinite(sure)]
-    ax.plot([0, 1], [0, 1], color="#888888", lw=1, ls="--")
-    ax.set(
-        xlim=(0, 1), ylim=(0, 1.08), xlabel="drafter's confidence", ylabel="share accepted", aspect="equal"
-    )
-    if not len(sure):
-        ax.text(0.5, 0.5, "no judged node has a confidence", ha="center")
-        return ax
-    which = np.minimum((sure * bins).astype(int), bins - 1)
-    count = np.bincount(which, minlength=bins)
-    full = count > 0
-    share = np.bincount(which, took, bins)[full] / count[full]
-    mean = np.bincount(which, sure, bins)[full] / count[full]
-    centre = (np.flatnonzero(full) + 0.5) / bins
-    ax.bar(centre, share, width=0.94 / bins, color="#56b4e9", edgecolor="#0072b2")
-    for x, y, n in zip(centre, share, count[full]):
-        ax.text(x, y + 0.01, str(n), ha="center", va="bottom", size=7)
-    error = float((np.abs(share - mean) * count[full]).sum() / count.sum())
-    ax.set_title(f"{len(sure)} judged tokens, calibration error {error:.3f}", size=9)
-    return ax
-
-
 def phases(trace: Trace, ax: Axes | None = None) -> Axes:
     """Where a cycle's time goes: the mean of each phase, a bar for each run.
 

@@ -31,7 +31,7 @@ CHUNK = 64  # cycles
 ALIGN = 8  # bytes
 END = "■"  # stands for a token that ends a text
 FIRST = ("token", "parent", "position", "status", "source", "q", "p", "rank", "confidence", "met")
-LATER = ("entropy", "margin", "score", "u")
+LATER = ("entropy", "margin", "logit_margin", "variance", "score", "threshold", "gap", "u")
 INTEGERS = [np.dtype(t) for t in ("u1", "i1", "u2", "i2", "u4", "i4")]
 # Of a token that the target adds: how it came, in a sentence, and why.
 CAME = {
@@ -72,7 +72,11 @@ SIGNALS = (
     ("confidence", "confidence", "the drafter's largest probability"),
     ("entropy", "entropy, nats", "how spread out the drafter's distribution is"),
     ("margin", "margin", "the drafter's largest minus second largest probability"),
-    ("score", "score", "the score by which the method ranked the node"),
+    ("logit_margin", "logit margin", "the drafter's largest minus second largest logit"),
+    ("variance", "logit variance", "how far the drafter's logits lie apart over the vocabulary"),
+    ("score", "score", "the score by which the method ranked the node, or its weighted confidence"),
+    ("threshold", "allowed gap, nats", "how far the token may fall behind the target's own"),
+    ("gap", "gap, nats", "log probability of the target's own token minus this one's, where it was judged"),
 )
 
 # The player's keys, as its list shows them.

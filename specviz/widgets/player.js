@@ -186,6 +186,12 @@ function why(cycle, i, details) {
 			const [gap, limit] = apart(best[1] - p, params.beta < 1 ? params.beta / (1 - params.beta) : Infinity);
 			return `max p − p = ${gap} ${yes ? "≤" : ">"} β/(1 − β) = ${limit}: ${yes ? "kept, for the bias favours the draft" : "refused, with all behind it"}; the target's own choice is ${own}.`;
 		}
+		const gap = details?.value("gap", i), allowed = details?.value("threshold", i);
+		if (known(gap) && known(allowed)) {
+			const [a, b] = apart(gap, allowed);
+			const among = known(params.top_beta) && rank >= params.top_beta ? `, but it is only its ${ordinal(rank + 1)} and β = ${params.top_beta}` : "";
+			return `The target's own choice is ${own}; ln p of this token lies ${a} below, τ = ${b} ${gap <= allowed ? "allows that" : "is less"}${among}: ${status}.`;
+		}
 		if (drawn && known(u) && known(p) && known(q) && q > 0) {
 			const [a, b] = apart(u, p / q);
 			return `u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}: ${status}${yes && p >= q ? " (as always where p ≥ q)" : ""}.`;

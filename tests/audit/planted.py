@@ -11,9 +11,10 @@ import torch
 
 from specviz.draft import ROOT, Draft
 from specviz.loop import cycle as loop_cycle
-from specviz.methods import speculative, tree
+from specviz.methods import cm_asd, gap, speculative, tree
 from specviz.methods.base import Method, Verdict
 from specviz.methods.bild import BiLD
+from specviz.methods.cm_asd import CMASD
 from specviz.methods.draft_model import DraftModel
 from specviz.models.context import Context, Store
 from specviz.models.model import Model
@@ -209,4 +210,66 @@ def undivided_siblings():
         return real(device, row, word, family & False, fair)
 
     with patch.object(tree, "_to", to):
+        yield
+
+
+@contextmanager
+def accepts_one_too_far():
+    """The token that failed the test is kept, and the one after it comes from the row behind it."""
+    real = cm_asd.verify_gap
+
+    def verify(draft, scores, threshold, top_beta):
+        verdict = real(draft, scores, threshold, top_beta)
+        if (kept := len(verdict.path)) < len(draft):
+            verdict.path = [*verdict.path, kept]
+            verdict.status[kept] = "accepted"
+            verdict.token = int(scores[kept + 1].argmax())
+        return verdict
+
+    with patch.object(cm_asd, "verify_gap", verify):
+        yield
+
+
+@contextmanager
+def token_from_the_wrong_row():
+    """The target's own token is read from the row behind its place."""
+    real = cm_asd.verify_gap
+
+    def verify(draft, scores, threshold, top_beta):
+        verdict = real(draft, scores, threshold, top_beta)
+        verdict.token = int(scores[min(len(verdict.path) + 1, len(draft))].argmax())
+        return verdict
+
+    with patch.object(cm_asd, "verify_gap", verify):
+        yield
+
+
+@contextmanager
+def turned_gap():
+    """The gap has the wrong sign, so that it is within any threshold."""
+    real = gap.gaps
+    with patch.object(gap, "gaps", lambda scores, best, tokens: -real(scores, best, tokens)):
+        yield
+
+
+@contextmanager
+def turned_threshold():
+    """The threshold narrows where the drafter is unsure, though the setting says as_written."""
+    with patch.object(CMASD, "threshold", lambda self, scores: self.tau_base + self.gamma * scores):
+        yield
+
+
+@contextmanager
+def longer_window():
+    """The window holds one token more than it should."""
+    real = CMASD.window
+    with patch.object(CMASD, "window", lambda self, mean: min(self.k_max, real(self, mean) + 1)):
+        yield
+
+
+@contextmanager
+def shorter_window():
+    """The window's mean leaves the last drafted token out."""
+    real = CMASD.window
+    with patch.object(CMASD, "window", lambda self, mean: max(self.k_min, real(self, mean) - 1)):
         yield

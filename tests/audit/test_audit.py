@@ -47,13 +47,19 @@ def test_what_is_right_holds(pair):
         "speculative",
         "speculative:draft_length=1",
         "bild:rollback=0,cap=3,review_end=true",
+        "cm_asd:tau_base=0,gamma=0,top_beta=1",
+        "cm_asd:top_beta=1,gap=as_described,controller=early_stop,alpha=0.7",
+        "specdec:tau=0",
+        "oracle:least=1",
         SmallTree,
     ]
     result = run(pair, methods, sampled=3, progress=lambda *step: steps.append(step))
     assert result.holds, [str(difference) for _, difference in result.differences]
-    assert [row.method for row in result.rows[:5]] == [
+    assert [row.method for row in result.rows[:9]] == [
         "autoregressive", "speculative", "speculative (draft_length=1)",
-        "bild (rollback=0, cap=3, review_end=True)", "small-tree",
+        "bild (rollback=0, cap=3, review_end=True)", "cm_asd (tau_base=0, gamma=0, top_beta=1)",
+        "cm_asd (alpha=0.7, top_beta=1, gap=as_described, controller=early_stop)", "specdec (tau=0)",
+        "oracle (least=1)", "small-tree",
     ]  # fmt: skip
     # Only what is exact in sampling is sampled.
     sampled = [row for row in result.rows if row.sampling != "greedy"]
@@ -62,10 +68,10 @@ def test_what_is_right_holds(pair):
         "speculative",
         "speculative (draft_length=1)",
     ]
-    assert all(row.equal == row.prompts == len(PROMPTS) for row in result.rows[:5])
-    assert len({row.tokens for row in result.rows[:5]}) == 1
+    assert all(row.equal == row.prompts == len(PROMPTS) for row in result.rows[:9])
+    assert len({row.tokens for row in result.rows[:9]}) == 1
     assert steps[-1] == (len(PROMPTS) + 3, len(PROMPTS) + 3)
-    assert [tuple(row) for row in result.table()] == [COLUMNS] * 8
+    assert [tuple(row) for row in result.table()] == [COLUMNS] * 12
     assert "every method holds" in result.summary
     assert "\n" not in result.summary
     assert str(result.bound) in result.summary
@@ -90,6 +96,12 @@ GREEDY = {
     "eos_in_mid_block": "speculative",
     "shifted_vocabulary": "autoregressive",
     "rollback_keeps_the_token": "bild:rollback=0,cap=3,review_end=true",
+    "accepts_one_too_far": "cm_asd:top_beta=1",
+    "token_from_the_wrong_row": "cm_asd:top_beta=1,adaptive_drafting=false",
+    "turned_gap": "cm_asd:top_beta=1",
+    "turned_threshold": "cm_asd:top_beta=1",
+    "longer_window": "cm_asd:top_beta=1",
+    "shorter_window": "cm_asd:top_beta=1,controller=early_stop",
 }
 
 
@@ -121,8 +133,8 @@ def test_planted_bugs_in_sampling(pair, name):
     assert "law" in result.summary
 
 
-def test_ten_bugs_are_planted():
-    assert len({*GREEDY, *LAW}) == 10
+def test_sixteen_bugs_are_planted():
+    assert len({*GREEDY, *LAW}) == 16
 
 
 # -- what only a pass or a record can show -----------------------------------------------------------

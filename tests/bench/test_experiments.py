@@ -16,8 +16,8 @@ import specviz
 from specviz import metrics
 from specviz.bench import experiments, find, passes
 from specviz.bench.compare import Contender, compare, others, tabulate
-from specviz.bench.quality import Rouge
 from specviz.errors import ParameterError
+from specviz.metrics.rouge import Rouge
 from specviz.models import load
 
 ENTRIES = [

@@ -138,7 +138,9 @@ def test_the_first_layers_alone_are_a_model(name: str, plain: bool) -> None:
     twin = make(name, **{key: 1, "layer_types": None} if name.startswith("qwen") else {key: 1})
     twin.load_state_dict({k: v for k, v in net.state_dict().items() if k in twin.state_dict()})
     draft = Draft(np.array([3, 4, 5]), np.array([-1, -1, 0]))
-    check(short.open([[1, 2, 3]], ROOM), twin, [[1, 2, 3]], [draft])
+    opened = short.open([[1, 2, 3]], ROOM)
+    opened.prefill()
+    check(opened, twin, [[1, 2, 3]], [draft])
     check(served.open([[1, 2, 3]], ROOM), net, [[1, 2, 3]], [draft])  # and the whole model is as it was
     with pytest.raises(ModelError, match="has 2 layers"):
         served.first(3)

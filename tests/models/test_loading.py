@@ -18,8 +18,8 @@ from transformers import (
     GptOssConfig,
     MambaConfig,
     MistralConfig,
+    PegasusConfig,
     PhiConfig,
-    T5Config,
 )
 
 from specviz import paths
@@ -158,9 +158,9 @@ def test_devices_and_dtypes(home: Path) -> None:
 
 
 REFUSED = {
-    "encoder-decoder": (
-        T5Config(vocab_size=37, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2),
-        "T5ForConditionalGeneration",
+    "of encoder-decoders, T5, mT5, BART and Marian": (
+        PegasusConfig(vocab_size=37, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=8),
+        "PegasusForConditionalGeneration",
     ),
     "soft-capping": (Gemma2Config(**TINY, num_key_value_heads=1, head_dim=8), "Gemma2ForCausalLM"),
     "sinks": (

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 import traces
 
@@ -154,15 +153,6 @@ def test_plots_draw_on_the_axes_they_are_given(name, method):
     ax = Figure().subplots()
     assert getattr(view, name)(trace, ax=ax) is ax
     assert getattr(view, name)(trace) is not ax
-
-
-def test_reliability_counts_only_judged_nodes():
-    trace = traces.build("speculative", prompts=4, tokens=80, seed=7)
-    ax = view.reliability(trace)
-    judged = trace.nodes["status"].isin(["accepted", "rejected"])
-    assert sum(int(t.get_text()) for t in ax.texts) == judged.sum() < len(trace.nodes)
-    heights = np.array([bar.get_height() for bar in ax.patches])
-    assert ((heights >= 0) & (heights <= 1)).all()
 
 
 def test_a_table_escapes_its_cells():

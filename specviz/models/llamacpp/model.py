@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from specviz.errors import ModelError
+from specviz.models import geometry
 from specviz.models.llamacpp.context import LlamaCppContext
 from specviz.models.llamacpp.library import library, said, system, versions
 from specviz.models.llamacpp.native import Native, rounded
@@ -113,6 +114,7 @@ class LlamaCpp:
         If the file is missing, damaged or not served, or llama.cpp is not installed.
     """
 
+    kind = "causal"
     gives_hidden = False
 
     def __init__(
@@ -172,6 +174,10 @@ class LlamaCpp:
         self.max_length = context or min(self.positions, CONTEXT)
         self.dtype = self.weights.type
         self.cache_type = lib.GGML_TYPE_F32 if self.dtype == "float32" else lib.GGML_TYPE_F16
+        self.geometry = geometry.gguf(
+            self.weights.meta, self.parameters, int(lib.llama_model_size(pointer)),
+            4 if self.dtype == "float32" else 2, self.vocabulary,
+        )  # fmt: skip
         self.versions = versions()
         self.device = torch.device("cpu")  # where the scores arrive, whatever computes them
         self._idle: list[Native] = []
@@ -224,7 +230,7 @@ class LlamaCpp:
         return self.text.piece(token)
 
     def check_vocabulary(self, other: Any) -> None:
-        """Check that token ids mean the same in both models; see `Model.check_vocabulary`."""
+        """Check that token ids mean the same in both models; see `TorchModel.check_vocabulary`."""
         check_vocabularies(self, other)
 
     # -- running ----------------------------------------------------------------------------------
@@ -246,6 +252,10 @@ class LlamaCpp:
             If there are too many rows, or no memory for the cells.
         """
         return LlamaCppContext(self, prompts, room)
+
+    def left(self, prompt: int) -> int:
+        """How many tokens can be written behind a prompt of so many."""
+        return self.max_length - prompt
 
     def first(self, layers: int) -> Any:
         """Refused: llama.cpp runs all layers or none."""

@@ -1,0 +1,298 @@
+"""BiLD measured: the tables and figures of Kim et al., asked of the bundled encoder-decoders.
+
+Quality is BLEU of translations and ROUGE-L of summaries; speed is the time of the same texts under plain
+greedy decoding of the large model over their time here, the encoders' passes inside (the paper's latency).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from specviz.bench.claims import Claim, together
+from specviz.bench.pairs import suite
+from specviz.bench.report import Estimate, Part, Report
+from specviz.bench.runner import BASELINE, quiet_clock, setting
+from specviz.bench.sweep import Measured, Point, front, sweep
+from specviz.errors import ParameterError
+
+TARGET, SMALL, ALIGNED = "town-t5", "town-t5-small", "town-t5-small-aligned"
+EXIT, CALM = "town-t5-exit", "town-t5-calm"
+TASKS = ("de-en", "en-de", "sum-en", "sum-de")
+FALLBACKS = (0.3, 0.5, 0.7, 0.9)  # the paper: 0.5 to 0.9 for translation, 0.2 to 0.6 for summaries
+ROLLBACKS = (1.0, 2.0, 4.0, 8.0)  # the paper: 1 to 10, and 2 to 6
+NEVER = 1e6  # nats: no token is that unlikely
+WINDOWS = (3, 4, 5, 6, 7, 8, 9, 10)
+EXIT_FALLBACKS, EXIT_ROLLBACKS = (0.2, 0.5, 0.8), (0.5, 1.0, 1.5)
+CALM_THRESHOLDS, CALM_DECAYS = (0.7, 0.8, 0.9, 0.95, 0.98), (0, 4, 8)
+ORACLE = (0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+SAME, NEAR = 0.2, 1.0  # points of the score that count as none lost, and as little
+GOALS = {SAME: 1.3, NEAR: 1.5}
+NUCLEUS = {"temperature": 1.0, "top_p": 0.8}
+UNALIGNED_CURVE, ALIGNED_CURVE = "BiLD, unaligned", "BiLD, aligned"
+NO_ROLLBACK, NO_FALLBACK = "no rollback", "no fallback"
+
+# Kim et al., Table 1 (T4): score lost and speedup, without and with about one point lost.
+TABLE_1 = {
+    ("translation", "vanilla"): "40.32 / 31.38",
+    ("translation", UNALIGNED_CURVE): "1.43, 1.58 / 1.34, 1.43",
+    ("translation", ALIGNED_CURVE): "1.62, 1.78 / 1.47, 1.70",
+    ("summarization", UNALIGNED_CURVE): "1.48, 1.72 / 1.71, 2.05",
+    ("summarization", ALIGNED_CURVE): "1.50, 1.80 / 1.85, 2.12",
+}
+COLUMNS = [
+    ("label", "", ""),
+    ("score", "score [95%]", ""),
+    ("lost", "lost [95%]", ""),
+    ("speed", "speedup [95%]", ""),
+    ("own", "large's tokens", "{:.1%}"),
+    ("fallbacks", "fallbacks", "{:.1%}"),
+    ("rollbacks", "rollbacks", "{:.1%}"),
+    ("sent", "sent a cycle", "{:.1f}"),
+]
+SPARE = ("sent", "own", "rollbacks", "fallbacks")
+NOTES = [
+    "score: BLEU of translations (sacrebleu, 13a), ROUGE-L of summaries (rouge-score), in percent, against "
+    "up to eight right answers a text. lost: what the large model's greedy texts have more. speedup: seconds "
+    "of greedy decoding of the same texts by our own loop over seconds here, encoders inside. Fallbacks, "
+    "rollbacks and the large model's own tokens: of the tokens written; the paper names no denominator. "
+    "Intervals: 95 % bootstrap over texts, both sides drawn together.",
+]
+
+
+def bild(target: Any, draft: Any, fallback: float, rollback: float, group: str, label: str = "") -> Point:
+    """BiLD at a pair of thresholds."""
+    values = {"fallback": fallback, "rollback": rollback}
+    label = label or f"{group}: fallback {fallback:g}, rollback {rollback:g}"
+    return Point(label, "bild", values, target, draft, group=group)
+
+
+def grid(target: Any, draft: Any, group: str) -> list[Point]:
+    """BiLD at every pair of thresholds."""
+    return [bild(target, draft, f, r, group) for r in ROLLBACKS for f in FALLBACKS]
+
+
+def without(target: Any, draft: Any) -> list[Point]:
+    """Figure 5: no rollback, and no fallback (the small model always writes ten tokens)."""
+    found = [bild(target, draft, f, NEVER, NO_ROLLBACK, f"{NO_ROLLBACK}, fallback {f:g}") for f in FALLBACKS]
+    return found + [
+        bild(target, draft, 0.0, r, NO_FALLBACK, f"{NO_FALLBACK}, rollback {r:g}") for r in ROLLBACKS
+    ]
+
+
+def rejection(target: Any, draft: Any) -> list[Point]:
+    """Tables 3 and 4: rejection sampling with fixed windows, greedy and at temperature 1."""
+    drawn = {"temperature": 1.0}
+    found = [Point("sampling: autoregressive", BASELINE, model=target, options=drawn, group="sampling")]
+    for options, said in (({}, "greedy"), (drawn, "sampling")):
+        for w in WINDOWS:
+            label, group = f"speculative, {said}: window {w}", f"speculative, {said}"
+            values = {"draft_length": w}
+            found.append(Point(label, "speculative", values, target, draft, options, group=group))
+    return found
+
+
+def nucleus(target: Any, draft: Any) -> list[Point]:
+    """Table 5: nucleus sampling, p = 0.8."""
+    base = Point("nucleus: autoregressive", BASELINE, model=target, options=NUCLEUS, group="nucleus")
+    drawn = [bild(target, draft, f, r, "nucleus") for f, r in ((0.7, 1.0), (0.7, 2.0), (0.5, 4.0))]
+    return [base, *(replace(point, options=NUCLEUS, base=base.label) for point in drawn)]
+
+
+def leaving(exits: Any, calm: Any) -> list[Point]:
+    """Figures 6 and 7: the first layer drafts, and CALM, each on the model that was tuned for it."""
+    found: list[Point] = []
+    if exits is not None:
+        base = "early exit: greedy"
+        found.append(Point(base, BASELINE, model=exits, base=base, group="early exit"))
+        for r in EXIT_ROLLBACKS:
+            drafted = [bild(exits, None, f, r, "early exit") for f in EXIT_FALLBACKS]
+            found += [replace(point, method="early_exit", base=base) for point in drafted]
+    if calm is not None:
+        base = "CALM: greedy"
+        found.append(Point(base, BASELINE, model=calm, base=base, group="CALM"))
+        for measure in ("state", "softmax"):
+            for t in CALM_THRESHOLDS:
+                for d in CALM_DECAYS:
+                    values = {"measure": measure, "threshold": t, "decay": d}
+                    label, group = f"CALM: {measure}, λ {t:g}, t {d}", f"CALM, {measure}"
+                    found.append(Point(label, "calm", values, calm, base=base, group=group))
+    return found
+
+
+def oracle(target: Any, draft: Any) -> list[Point]:
+    """Figure 2: the large model engaged only where the small one's token is too unlikely to it."""
+    return [
+        Point(f"oracle: least p {p:g}", "oracle", {"least": p}, target, draft, group="oracle") for p in ORACLE
+    ]
+
+
+def bench(
+    target: Any,
+    drafts: Sequence[Any],
+    exits: Any = None,
+    calm: Any = None,
+    *,
+    tasks: Sequence[str] = TASKS,
+    prompts: int = 100,
+    rounds: int = 1,
+    max_new_tokens: int = 128,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """BiLD with both small models, its own halves, rejection sampling, exits from the middle, and the oracle.
+
+    Parameters
+    ----------
+    target : Model
+    drafts : sequence of two Model
+        The small model, and the aligned one.
+    exits, calm : Model, optional
+        Tuned for an exit behind the first layer, and behind each; they decode German to English alone.
+    tasks : sequence of str
+        Keys of `specviz.bench.pairs.TASKS`.
+    prompts, rounds : int
+        Texts a task, and how often each is timed.
+
+    Raises
+    ------
+    ParameterError
+        For an unknown task or another number of drafts.
+    """
+    if len(drafts) != 2:
+        raise ParameterError(
+            f"bench bild takes two drafts, the small model and the aligned one, got {len(drafts)}"
+        )
+    small, aligned = drafts
+    entries = {task: suite(task, prompts) for task in tasks}
+    plans: dict[str, list[Point]] = {}
+    for task in tasks:
+        points = [Point(BASELINE, BASELINE, model=target)]
+        points += [Point(f"{each.name} alone", BASELINE, model=each, group="small alone") for each in drafts]
+        points += grid(target, small, UNALIGNED_CURVE) + grid(target, aligned, ALIGNED_CURVE)
+        points += without(target, aligned) + rejection(target, small) + nucleus(target, aligned)
+        points += oracle(target, small)
+        plans[task] = points + (leaving(exits, calm) if task == "de-en" else [])
+    of, done = rounds * prompts * sum(map(len, plans.values())), 0
+
+    def told(label: str) -> None:
+        nonlocal done
+        done += 1
+        tick(done, of, label)
+
+    parts: list[Part] = []
+    claims: list[Claim] = []
+    head: list[dict[str, Any]] = []
+    for task, points in plans.items():
+        found = sweep(points, entries[task], max_new_tokens=max_new_tokens, rounds=rounds, tick=told)
+        head += summary(task, found)
+        parts += tables(task, found)
+        claims += claims_of(task, found)
+    about = setting(target, list(drafts), texts=prompts, rounds=rounds, tasks=list(tasks))
+    about["clock"] = quiet_clock(target.device)[1]
+    title = f"Table 1: {target.name} with {small.name} and {aligned.name}, {prompts} texts a task"
+    columns = [("task", "", ""), *COLUMNS, ("paper", "paper: ×", "")]
+    return Report("bild", title, about, columns, head, together(claims), [*NOTES, f"Time: {about['clock']}."],
+                  ("paper", *SPARE), parts)  # fmt: skip
+
+
+def row(measured: Measured, found: dict[str, Measured], label: str | None = None) -> dict[str, Any]:
+    """A setting's figures."""
+    base = found[measured.point.base]
+    itself = measured is base
+    return {
+        "label": label or measured.point.label,
+        "score": measured.quality,
+        "lost": None if itself else measured.lost(base),
+        "speed": Estimate(1.0, float("nan"), float("nan"), 0) if itself else measured.over(base),
+        "own": measured.share("own", "tokens").median,
+        "fallbacks": measured.share("fallbacks", "tokens").median,
+        "rollbacks": measured.share("rollbacks", "tokens").median,
+        "sent": measured.share("sent", "cycles").median,
+    }
+
+
+def group(found: dict[str, Measured], *names: str) -> list[Measured]:
+    """The settings of some curves."""
+    return [each for each in found.values() if each.point.group in names]
+
+
+def fastest(those: Sequence[Measured], base: Measured, lost: float) -> Measured | None:
+    """The fastest setting that loses at most so much; None if none does."""
+    good = [each for each in those if each.lost(base).median <= lost]
+    return max(good, key=lambda each: each.over(base).median, default=None)
+
+
+def summary(task: str, found: dict[str, Measured]) -> list[dict[str, Any]]:
+    """A task's rows of Table 1."""
+    base = found[BASELINE]
+    kind = "translation" if base.score.name == "BLEU" else "summarization"
+    rows = [row(base, found, f"greedy ({base.score.name})") | {"task": task}]
+    rows += [row(each, found) | {"task": task} for each in group(found, "small alone")]
+    for curve in (UNALIGNED_CURVE, ALIGNED_CURVE):
+        for lost in (SAME, NEAR):
+            best = fastest(group(found, curve), base, lost)
+            if best is not None:
+                label = f"{best.point.label} (≤ {lost:g} lost)"
+                rows.append(row(best, found, label) | {"task": task, "paper": TABLE_1.get((kind, curve))})
+    return rows
+
+
+def tables(task: str, found: dict[str, Measured]) -> list[Part]:
+    """The other tables and figures of a task."""
+    base = found[BASELINE]
+    parts = []
+    curves = group(found, UNALIGNED_CURVE, ALIGNED_CURVE)
+    best = front([(each.over(base).median, each.quality.median) for each in curves])
+    for title, those in (
+        ("Figures 4 and 10: the settings that no other one beats in both", [curves[i] for i in best]),
+        ("Figure 5: without rollback, and without fallback; aligned", group(found, NO_ROLLBACK, NO_FALLBACK)),
+        ("Tables 3 and 4: fixed windows, unaligned", group(found, "speculative, greedy")),
+        ("Tables 3 and 4: rejection sampling at temperature 1, unaligned",
+         group(found, "sampling", "speculative, sampling")),
+        ("Table 5: nucleus sampling, p = 0.8, aligned", group(found, "nucleus")),
+        ("Figure 2: the oracle (both models run at every token)", group(found, "oracle")),
+        ("Figures 6 and 7: the first layer drafts", group(found, "early exit")),
+        ("Figures 6 and 7: CALM", group(found, "CALM", "CALM, state", "CALM, softmax")),
+    ):  # fmt: skip
+        if those:
+            parts.append(Part(f"{task}: {title}", COLUMNS, [row(each, found) for each in those], SPARE))
+    return parts
+
+
+def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
+    """What must hold of a task."""
+    base = found[BASELINE]
+    nothing = Estimate(float("nan"), float("nan"), float("nan"), 0)
+    aligned, unaligned = group(found, ALIGNED_CURVE), group(found, UNALIGNED_CURVE)
+    claims = []
+    for lost, goal in GOALS.items():
+        best, other = fastest(aligned + unaligned, base, lost), fastest(unaligned, base, lost)
+        mine = fastest(aligned, base, lost)
+        speed = best.over(base) if best else nothing
+        claims.append(
+            Claim(f"BiLD over greedy, at most {lost:g} lost", task, speed.median, goal, "at least", speed)
+        )
+        ahead = mine.over(other) if mine and other else nothing
+        claims.append(Claim(f"aligned over unaligned, each at its fastest with at most {lost:g} lost",
+                            task, ahead.median, 1.0, "more than", ahead))  # fmt: skip
+    chosen = fastest(aligned, base, NEAR)
+    if chosen is not None:
+        values = chosen.point.values
+        bare = found[f"no rollback, fallback {values['fallback']:g}"]
+        worse = bare.lost(chosen)
+        claims.append(Claim("without rollback the score falls by", task, worse.median, 0, "more than", worse))
+        blind = found[f"no fallback, rollback {values['rollback']:g}"]
+        slower = chosen.over(blind)
+        claims.append(Claim("with fallback over without it, same rollback",
+                            task, slower.median, 1.0, "more than", slower))  # fmt: skip
+    return claims
+
+
+def points_of(found: dict[str, Measured]) -> list[dict[str, Any]]:
+    """The sweep as rows for a scatter: quality, speed and parameters of each setting."""
+    return [
+        {"label": each.point.label, "group": each.point.group, "quality": each.quality.median,
+         "speed": each.over(found[each.point.base]).median, **each.point.values}
+        for each in found.values()
+    ]  # fmt: skip

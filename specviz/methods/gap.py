@@ -1,0 +1,64 @@
+"""Acceptance by rank and gap: a drafted token need not be the target's own, but nearly as likely.
+
+Xia et al. 2023 ("Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq
+Generation"), Spec-Verification; CM-ASD (Sen et al. 2025), section III (c), has the same two conditions, with
+a threshold of each token's own. Both are greedy: what is accepted is compared with the target's likeliest
+token. Lossy by design.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..devices import send
+from ..draft import Draft
+from .base import Verdict
+from .speculative import chain_status
+
+
+def verify_gap(draft: Draft, scores: Tensor, threshold: Tensor | float, top_beta: int) -> Verdict:
+    """Keep the longest prefix of which each token passes both conditions, then the target's own next token.
+
+    Parameters
+    ----------
+    draft : Draft
+        A chain.
+    scores : tensor [1 + n, vocabulary]
+        Row i predicts node i, the last row the bonus.
+    threshold : tensor [n] or float
+        τ of each node, in nats.
+    top_beta : int
+        β: of so many likeliest tokens it must be one.
+    """
+    n = len(draft)
+    drafted = send(draft.tokens, scores.device)
+    on_host = scores.device.type == "cpu"  # see `signals.likeliest`
+    best = torch.from_numpy(scores.numpy().argmax(-1)) if on_host else scores.argmax(-1)
+    gap = gaps(scores, best, drafted)
+    passed = (gap <= threshold) & within(scores, drafted, top_beta)
+    both = torch.cat([best, drafted, passed]).tolist()  # the synchronisation
+    tokens = both[n + 1 : 2 * n + 1]
+    kept = both[2 * n + 1 :].index(0) if 0 in both[2 * n + 1 :] else n  # the first failure ends the block
+    gap[kept + 1 :] = torch.nan  # what stands behind it was not judged
+    # After no accepted token, too, the target's own follows: CM-ASD's step (2) alone would stall there.
+    origin = "plain" if n == 0 else "bonus" if kept == n else "correction"
+    status = chain_status(n, kept)
+    return Verdict(list(range(kept)), tokens, both[kept], origin, status, signals={"gap": gap})
+
+
+def gaps(scores: Tensor, best: Tensor, tokens: Tensor) -> Tensor:
+    """log p(y1) - log p(y) of each node, in nats, float32 [n]: the log of the softmax' sum cancels."""
+    n = len(tokens)
+    most = scores[:n].gather(1, best[:n, None])
+    return (most - scores[:n].gather(1, tokens[:, None]))[:, 0].float()
+
+
+def within(scores: Tensor, tokens: Tensor, top_beta: int) -> Tensor:
+    """Whether log p(y) >= log p(y_β), y_β the β-th likeliest token, bool [n].
+
+    That is: fewer than β tokens are likelier. Equals share a place, so of the tokens that tie at the top each
+    passes with β = 1, though argmax names one.
+    """
+    rows = scores[: len(tokens)]
+    return (rows > rows.gather(1, tokens[:, None])).sum(-1) < top_beta

@@ -1,0 +1,79 @@
+"""The oracle behind BiLD's Figure 2: the large model looks at every token and replaces the unlikely ones.
+
+Kim et al. 2023, section 3.1. It shows how few replacements keep the large model's quality. Both models run
+for every token, so nothing is saved: it is a measurement. Lossy by design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..devices import send
+from ..draft import Draft
+from ..sampling import Sampling
+from .base import Method, Parameter, Session, Verdict
+from .draft_model import DraftModel
+
+
+class Oracle(Method):
+    """The small model writes; where the large one finds its token unlikely, its own stands there instead."""
+
+    name = "oracle"
+    title = "Oracle of BiLD's Figure 2"
+    paper = "Kim et al. 2023"
+    parameters = (
+        Parameter(
+            "least", 0.1, 0, 1, "probability",
+            "The large model replaces a token that it gives a smaller probability than this.",
+        ),
+    )  # fmt: skip
+    pseudocode = (
+        ("", "repeat until the text ends:"),
+        ("draft", "    x = argmax small(text)"),
+        ("forward", "    p = large(text)"),
+        ("verify:accepted", "    if p(x) ≥ least: keep x"),
+        ("verify:rejected", "    else the large model is engaged:"),
+        ("commit:correction", "        y = argmax p stands in its place"),
+        ("commit", "    text = text + [x or y]"),
+    )
+    exact = {"least": 1.0}  # noqa: RUF012
+    needs_draft = True
+    only_greedy = True
+    least: float
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        # A token of probability 1 is the argmax, but for tokens that are less likely than rounding shows.
+        return "exact up to ties" if self.least == 1 and sampling.greedy else "lossy"
+
+    def start(self, session: Session) -> None:
+        self.session = session
+        self.drafter = DraftModel(session)
+        self.written = self.engaged = 0
+
+    def draft(self, left: int) -> Generator[Any, Any, Draft]:
+        n, stop = self.drafter.reach(1, left)
+        if n == 0:
+            return Draft.empty(stop)
+        tokens, rows = yield from self.drafter.block(1)
+        return Draft.chain(tokens, logits=rows, stop=stop)
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        assert scores is not None
+        n, row = len(draft), scores[0]
+        drafted = send(draft.tokens, scores.device)
+        kept = row.softmax(-1)[drafted] >= self.least
+        token, *rest = torch.cat([row.argmax()[None], drafted, kept]).tolist()  # the synchronisation
+        keep = bool(n and rest[1])
+        self.written += 1
+        self.engaged += not keep
+        self.session.control["engaged"] = self.engaged / self.written  # Figure 2's axis, of the text so far
+        if keep:
+            return Verdict([0], rest[:1], None, "", ["accepted"])
+        return Verdict([], rest[:n], token, "correction" if n else "plain", ["rejected"] * n)
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        self.drafter.follow(len(verdict.path), verdict.token)

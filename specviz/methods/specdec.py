@@ -1,0 +1,85 @@
+"""SpecDec: drafts of a fixed length, and tokens accepted that are nearly as likely as the target's own.
+
+Xia et al. 2023, "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq Generation".
+Its drafter fills all places in one pass; here it is any draft model. Lossy by design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from torch import Tensor
+
+from ..draft import Draft
+from ..sampling import Sampling
+from .base import Method, Parameter, Session, Verdict
+from .draft_model import DraftModel
+from .gap import verify_gap
+
+TOP_BETA = Parameter(
+    "top_beta", 3, 1, None, "tokens", "An accepted token is one of so many likeliest ones of the target.", "β"
+)
+
+
+class SpecDec(Method):
+    """The draft model writes k tokens; the target keeps those that are nearly as likely as its own."""
+
+    name = "specdec"
+    title = "SpecDec"
+    paper = "Xia et al. 2023"
+    parameters = (
+        Parameter(
+            "draft_length", 10, 1, 64, "tokens", "Tokens that the draft model writes in a cycle.", "k"
+        ),
+        TOP_BETA,
+        Parameter(
+            "tau", 1.0, 0, None, "nats",
+            "How far the log probability of an accepted token may lie below that of the target's own.", "τ",
+        ),
+    )  # fmt: skip
+    pseudocode = (
+        ("", "repeat until the text ends:"),
+        ("draft", "    for i = 1 .. k:"),
+        ("draft", "        x_i = argmax draft(text + x_1 .. x_i-1)"),
+        ("forward", "    p_1 .. p_k+1 = target(text + x_1 .. x_k)"),
+        ("verify", "    for i = 1 .. k, until one fails:"),
+        (
+            "verify:accepted",
+            "        accept x_i if log max p_i − log p_i(x_i) ≤ τ, and x_i is in p_i's top β",
+        ),
+        ("verify:rejected", "        else stop; what stands behind is not judged"),
+        ("commit:correction", "    if x_n failed:        y = argmax p_n"),
+        ("commit:bonus", "    if all were accepted: y = argmax p_k+1, a bonus"),
+        ("commit", "    text = text + accepted + [y]; forget the other rows"),
+    )
+    exact = {"top_beta": 1}  # noqa: RUF012
+    needs_draft = True
+    only_greedy = True
+    size = "draft_length"
+    draft_length: int
+    top_beta: int
+    tau: float
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        strict = self.top_beta == 1 or self.tau == 0  # only what is as likely as the likeliest passes
+        return "exact up to ties" if strict and sampling.greedy else "lossy"
+
+    def start(self, session: Session) -> None:
+        self.session = session
+        self.drafter = DraftModel(session)
+
+    def draft(self, left: int) -> Generator[Any, Any, Draft]:
+        n, stop = self.drafter.reach(self.draft_length, left - 1)
+        if n == 0:
+            return Draft.empty(stop)
+        tokens, rows = yield from self.drafter.block(n)
+        signals = {"threshold": rows.new_full((n,), self.tau)}
+        return Draft.chain(tokens, logits=rows, signals=signals, stop=stop)
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        assert scores is not None
+        return verify_gap(draft, scores, self.tau, self.top_beta)
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        self.drafter.follow(len(verdict.path), verdict.token)

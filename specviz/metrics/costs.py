@@ -1,0 +1,472 @@
+"""What passes cost, counted from a trace alone: FLOPs, bytes moved, arithmetic intensity (BiLD, Figure 8).
+
+The record says what each pass read and behind how many tokens; the run's metadata has the model's counts
+and widths (``run["model"]["shape"]``). Nothing here is measured: it is what the work is, beside which
+measured time is set. A multiplication and an addition are two FLOPs. Only products of matrices count: norms,
+softmax, activation functions and rotations are left out, as by PyTorch's own counter.
+
+In a pass, n tokens are fed to a model of L layers of width h, with H heads and G key-value heads of width d,
+an inner width f (m matrices: 3 where it is gated, else 2), and a vocabulary of V:
+
+- projections: ``2 n L (2 h d (H + G) + m h f)``
+- attention (scores, and values weighted by them): ``4 L H d S``, S being the sum over the fed tokens of how
+  many tokens each sees, itself included: for a chain behind c cached tokens ``n c + n (n + 1) / 2``; a node
+  of a tree sees the cached tokens and its own ancestors
+- head: ``2 k h V``, k being the tokens whose logits are read: in a prefill none, in the target's pass the
+  root and the sent nodes, in the drafter's one
+
+Bytes are what must be moved at least, each weight being read once a pass however many tokens and rows it
+serves:
+
+- weights: every matrix and vector of the layers that run, the head where logits are read, and of the
+  embedding the rows of the fed tokens
+- cache read: ``2 L G d (c + n)`` elements a row; cache written: ``2 L G d n``
+
+Intensity is FLOPs divided by bytes. What passes between the matrices (``activations``) is named apart and
+counts in neither: it is small, and is used where it was made, in the processor's nearest cache.
+
+``flops`` is the work that is asked for. Kernels do more: a masked score is computed and thrown away (all fed
+tokens times all slots), and ragged rows of a batch are padded. ``computed`` has that inside.
+
+An encoder-decoder reads its source of P tokens once, in the prefill. The encoder of E layers costs
+``2 P E (4 h d H + m h f) + 4 E H d P²``, the keys and values of the decoder's cross-attention
+``4 P L h d H``. A pass of the decoder then has ``4 n L h d H`` more of projections and ``4 L H d n P`` more
+of attention, and reads ``2 L H d P`` more elements of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.metrics.cycles import _texts, seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+UNSENT = ("pruned", "unsent", "unreviewed")
+WORK = ("tokens", "logits", "seen", "flops", "computed")
+MEMORY = ("weights", "cache_read", "cache_written")
+COUNTED = (*WORK, *MEMORY, "activations")
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a machine can do at most, as it was measured there.
+
+    Parameters
+    ----------
+    compute : float
+        FLOPs a second of a product of large matrices.
+    memory : float
+        Bytes a second read from memory, beyond every cache.
+    cache : dict of int to float
+        Bytes a second read again and again from a block of so many bytes: what a model of that size meets,
+        which stays in a cache.
+    device, dtype : str
+    threads : int or None
+    """
+
+    compute: float
+    memory: float
+    cache: Mapping[int, float]
+    device: str
+    dtype: str
+    threads: int | None
+
+    def bandwidth(self, size: float) -> float:
+        """Bytes a second from a block of `size` bytes: those of the measured block nearest in size."""
+        if not self.cache:
+            return self.memory
+        return self.cache[min(self.cache, key=lambda each: abs(np.log(each / max(size, 1))))]
+
+    def seconds(self, flops: Any, moved: Any, size: float | None = None) -> Any:
+        """The roofline's time: no less than the computing takes, and no less than the moving takes.
+
+        Parameters
+        ----------
+        flops, moved : float or array
+        size : float, optional
+            Of what is read again and again; default: it comes from memory.
+        """
+        rate = self.memory if size is None else self.bandwidth(size)
+        return np.maximum(np.asarray(flops) / self.compute, np.asarray(moved) / rate)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's counts and widths, and what passes through it cost; see the module for the formulae.
+
+    Parameters
+    ----------
+    known : dict
+        As `specviz.models.geometry` writes it.
+    """
+
+    known: Mapping[str, Any]
+
+    @property
+    def encoder(self) -> Shape | None:
+        """The encoder's layers, where there are any."""
+        own = self.known.get("encoder")
+        return None if own is None else Shape(own)
+
+    @property
+    def inner(self) -> int:
+        """Width of the heads together."""
+        return int(self.known["heads"] * self.known["head_dim"])
+
+    @property
+    def outer(self) -> int:
+        """Width of the key-value heads together."""
+        return int(self.known["kv_heads"] * self.known["head_dim"])
+
+    @property
+    def matrices(self) -> int:
+        """Elements of a layer's matrices that each fed token meets; of a decoder without those that only the
+        source meets."""
+        k = self.known
+        cross = 2 * k["hidden"] * self.inner if self.encoder else 0
+        own = 2 * k["hidden"] * (self.inner + self.outer) + (2 + k["gated"]) * k["hidden"] * k["feed_forward"]
+        return int(own + cross)
+
+    def flops(self, tokens: Any, seen: Any, logits: Any, source: Any = 0) -> Any:
+        """FLOPs of a pass.
+
+        Parameters
+        ----------
+        tokens, seen, logits : int or array
+            n, S and k.
+        source : int or array
+            n times the source's tokens, of a decoder.
+        """
+        k = self.known
+        layer = 2 * np.multiply(tokens, self.matrices) + 4 * self.inner * np.add(seen, source)
+        return k["layers"] * layer + 2 * np.multiply(logits, k["hidden"] * k.get("vocabulary", 0))
+
+    def reading(self, source: Any, seen: Any) -> Any:
+        """FLOPs of the encoder over a source, and of its keys and values in every layer of the decoder."""
+        assert self.encoder is not None
+        cross = 4 * np.multiply(source, self.known["layers"] * self.known["hidden"] * self.inner)
+        return self.encoder.flops(source, seen, 0) + cross
+
+    def weights(self, logits: Any) -> Any:
+        """Bytes of the weights that a pass reads, but for the embedding's rows."""
+        k = self.known
+        own = k["layers"] * (self.matrices + k["vectors"]) + k["last"]
+        return (own + np.greater(logits, 0) * k["hidden"] * k["vocabulary"]) * k["weight_bytes"]
+
+    @property
+    def reader(self) -> float:
+        """Bytes of the weights that read the source: the encoder's, and those of its keys and values."""
+        assert self.encoder is not None
+        own = self.encoder.known
+        layers = own["layers"] * (self.encoder.matrices + own["vectors"]) + own["last"]
+        cross = 2 * self.known["layers"] * self.known["hidden"] * self.inner
+        return float((layers + cross) * self.known["weight_bytes"])
+
+    @property
+    def slot(self) -> int:
+        """Bytes of a token's keys and values in all layers."""
+        return int(2 * self.known["layers"] * self.outer * self.known["cache_bytes"])
+
+    @property
+    def embedded(self) -> float:
+        """Bytes of a token's embedding."""
+        return float(self.known["hidden"] * self.known["weight_bytes"])
+
+    def activations(self, tokens: Any, logits: Any) -> Any:
+        """Bytes that go into and come out of the matrices."""
+        k = self.known
+        attention = 2 * k["hidden"] + 2 * self.inner + 2 * self.outer
+        feed_forward = 2 * k["hidden"] + (2 + k["gated"]) * k["feed_forward"]
+        cross = 2 * k["hidden"] + 2 * self.inner if self.encoder else 0
+        each = k["layers"] * (attention + feed_forward + cross)
+        head = np.multiply(logits, k["hidden"] + k.get("vocabulary", 0))
+        return (np.multiply(tokens, each) + head) * k.get("activation_bytes", 4)
+
+
+def pass_costs(trace: Trace) -> pd.DataFrame:
+    """One row a forward pass: what it read, what that costs, and how long it took.
+
+    A pass that several rows of a batch shared is one row: its weights are read once for all of them.
+
+    Returns
+    -------
+    DataFrame
+        ``run``, ``method``, ``prompt``, ``update``, ``cycle`` (of a shared pass the first one's), ``model``
+        (target, draft), ``prefill``, ``rows``; ``tokens`` fed, ``logits`` read, ``seen`` (S), ``flops``,
+        ``computed``; bytes: ``weights``, ``cache_read``, ``cache_written``, ``activations`` and ``bytes``
+        (the first three); ``intensity`` (FLOPs a byte); ``start`` and ``duration`` in seconds.
+
+    Raises
+    ------
+    TraceError
+        If a model's shape is not known, or the record has no passes.
+    """
+    table = _shared(trace)
+    first = ["run", "method", "prompt", "update", "cycle", "model", "prefill", "rows", "start", "duration"]
+    grouped = table.groupby("pass", sort=False)
+    found = grouped[first].first().join(grouped[list(COUNTED)].sum()).reset_index(drop=True)
+    found = found.astype(dict.fromkeys(WORK, "int64"))
+    found["bytes"] = found[list(MEMORY)].sum(axis=1)
+    found["intensity"] = found["flops"] / found["bytes"]
+    return found[[*first[:8], *COUNTED, "bytes", "intensity", "start", "duration"]]
+
+
+def cycle_costs(trace: Trace) -> pd.DataFrame:
+    """One row a cycle with passes: what they cost together, and what it emitted.
+
+    Of a pass that rows of a batch shared, each row's cycle has its own part, and of the weights and the time
+    an equal share.
+
+    Returns
+    -------
+    DataFrame
+        Keys of the cycle; ``flops``, ``flops_target``, ``flops_draft``, ``bytes``, ``bytes_target``,
+        ``bytes_draft``, ``intensity``, ``pass_time`` (seconds) and ``emitted`` tokens.
+
+    Raises
+    ------
+    TraceError
+        As `pass_costs`.
+    """
+    from specviz.trace import KEYS
+
+    keys = list(KEYS)
+    table = _shared(trace)
+    table["bytes"] = table[list(MEMORY)].sum(axis=1)
+    whole = table.groupby(keys, observed=True, sort=False)[["flops", "bytes"]].sum()
+    for model in ("target", "draft"):
+        own = table[table["model"] == model].groupby(keys, observed=True)[["flops", "bytes"]].sum()
+        whole = whole.join(own.add_suffix(f"_{model}"))
+    whole = whole.fillna(0)
+    whole["intensity"] = whole["flops"] / whole["bytes"]
+    shared = table["duration"] / table["share"]
+    whole["pass_time"] = shared.groupby([table[key] for key in keys], observed=True).sum(min_count=1)
+    return whole.reset_index().merge(trace.cycles[[*keys, "emitted"]], how="left", on=keys)
+
+
+def cost_summary(trace: Trace) -> pd.DataFrame:
+    """The costs of each run, by model and together, prefill apart.
+
+    Returns
+    -------
+    DataFrame
+        ``run``, ``method``, ``part`` (prefill, decode), ``model`` (target, draft, all); ``passes``; ``flops``
+        and ``bytes``, ``flops_per_token`` and ``bytes_per_token`` (tokens of the texts), ``intensity``,
+        ``computed`` (FLOPs with masked scores and padding), ``seconds`` (the passes' own),
+        ``flops_per_second`` and ``bytes_per_second``.
+
+    Raises
+    ------
+    TraceError
+        As `pass_costs`.
+    """
+    import pandas as pd
+
+    rows = []
+    for part in trace.split():
+        table, tokens = pass_costs(part), len(_texts(part))
+        for when, prefill in (("prefill", True), ("decode", False)):
+            inside = table[table["prefill"] == prefill]
+            models = [m for m in ("target", "draft") if (inside["model"] == m).any()]
+            for model in [*models, "all"][: len(models) + 1 if models else 0]:
+                own = inside if model == "all" else inside[inside["model"] == model]
+                flops, moved = float(own["flops"].sum()), float(own["bytes"].sum())
+                spent = float(own["duration"].sum(min_count=1))
+                row = {"run": part.run["run"], "method": part.run["method"], "part": when, "model": model}
+                row |= {"passes": len(own), "flops": flops, "bytes": moved}
+                row |= {"flops_per_token": flops / tokens, "bytes_per_token": moved / tokens}
+                row |= {"intensity": flops / moved, "computed": float(own["computed"].sum())}
+                row |= {
+                    "seconds": spent,
+                    "flops_per_second": flops / spent,
+                    "bytes_per_second": moved / spent,
+                }
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = False) -> pd.DataFrame:
+    """FLOPs, bytes, intensity and latency of several traces over the baseline's: BiLD's Figure 8.
+
+    All are per token of the texts, for a lossy method may write texts of another length. The paper counts the
+    whole answer; it names no denominator.
+
+    Parameters
+    ----------
+    traces : mapping of name to Trace
+        Of the same prompts. A trace of several runs is pooled.
+    baseline : str
+        The name that the others are set against; usually autoregressive decoding.
+    prefill : bool
+        Whether the prompt's costs and time are inside.
+
+    Returns
+    -------
+    DataFrame
+        One row a name: ``flops`` and ``bytes`` a token; ``intensity``; ``seconds`` a token, of whole
+        cycles; then each over the baseline's as ``relative_flops``, ``relative_bytes``,
+        ``relative_intensity``, and ``speedup``, the baseline's seconds over its own.
+
+    Raises
+    ------
+    TraceError
+        If there is no such baseline, the prompts differ, or as `pass_costs`.
+    """
+    import pandas as pd
+
+    if baseline not in traces:
+        raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
+    rows = []
+    for name, trace in traces.items():
+        if _asked(trace) != _asked(traces[baseline]):
+            raise TraceError(
+                f"{name} and {baseline} decoded different prompts, so their costs do not compare: run both "
+                "over the same"
+            )
+        table, tokens = pass_costs(trace), len(_texts(trace))
+        table = table if prefill else table[~table["prefill"]]
+        flops, moved = float(table["flops"].sum()), float(table["bytes"].sum())
+        row = {"name": name, "flops": flops / tokens, "bytes": moved / tokens, "intensity": flops / moved}
+        rows.append(row | {"seconds": seconds(trace, prefill) / tokens})
+    found = pd.DataFrame(rows)
+    base = found[found["name"] == baseline].iloc[0]
+    for figure in ("flops", "bytes", "intensity"):
+        found[f"relative_{figure}"] = found[figure] / base[figure]
+    found["speedup"] = base["seconds"] / found["seconds"]
+    return found
+
+
+def _asked(trace: Trace) -> set[tuple[Any, ...]]:
+    """The prompts of all runs, by name, for a later turn holds the answer before; else by what they say."""
+    prompts = trace.prompts
+    named = prompts["id"].notna()
+    known = (
+        prompts["id"].where(named, prompts["text"]).where(named | (prompts["text"] != ""), prompts["tokens"])
+    )
+    return set(zip(prompts["prompt"], known, prompts["turn"].fillna(0)))
+
+
+def shape_of(run: Mapping[str, Any], model: str = "target") -> Shape:
+    """The shape that a run's metadata has of its target or drafter.
+
+    Raises
+    ------
+    TraceError
+        If it has none.
+    """
+    about = run["model" if model == "target" else "draft"] or {}
+    if not isinstance(about.get("shape"), dict):
+        raise TraceError(
+            f"the record of {run['method']} does not say the shape of {about.get('name') or 'its ' + model}, "
+            "so what its passes cost is unknown: the model has other matrices than those of attention and a "
+            "feed-forward network"
+        )
+    return Shape(about["shape"])
+
+
+def _shared(trace: Trace) -> pd.DataFrame:
+    """One row a pass and row of the batch, with its part of the costs; ``pass`` numbers what is shared."""
+    import pandas as pd
+
+    table = pd.concat([_of_run(part) for part in trace.split()], ignore_index=True)
+    return table.assign(**{"pass": table.groupby(["run", "model", "pass"], sort=False).ngroup()})
+
+
+def _of_run(part: Trace) -> pd.DataFrame:
+    import pandas as pd
+
+    table = _read(part)
+    if not len(table):
+        raise TraceError(f"the record of {part.run['method']} holds no passes, so they cannot be counted")
+    # A batch's rows that a pass served say the same start.
+    alone = (table["rows"] == 1) | table["start"].isna()
+    same = table["start"].where(~alone, -1.0 - np.arange(len(table)))
+    table["pass"] = table.groupby(["model", same], observed=True, sort=False).ngroup()
+    table["share"] = table.groupby("pass")["tokens"].transform("size")
+    models = [table[table["model"] == model] for model in table["model"].unique()]
+    return pd.concat([_counted(own, shape_of(part.run, own["model"].iloc[0])) for own in models]).sort_index()
+
+
+def _read(part: Trace) -> pd.DataFrame:
+    """Each pass as it is recorded, with what it read: ``cached`` tokens before it, ``seen``, ``logits``."""
+    from specviz.trace import KEYS
+
+    keys = list(KEYS)
+    passes = part.passes
+    passes = passes[passes["tokens"] > 0].reset_index(drop=True)
+    cycles = part.cycles[[*keys, "context", "reused"]]
+    table = passes.merge(cycles, how="left", on=keys)
+    nodes = part.nodes
+    sent = nodes[~nodes["status"].isin(UNSENT)].groupby(keys, observed=True)["depth"].agg(["size", "sum"])
+    table = table.join(sent, on=keys).fillna({"size": 0, "sum": 0})
+    n, length = table["tokens"].to_numpy(float), table["context"].to_numpy(float)
+    prefill = (table["cycle"] == 0).to_numpy()
+    target = (table["model"] == "target").to_numpy()
+    number = table.groupby([*keys, "model"], observed=True).cumcount().to_numpy()
+    if (number[target] > 0).any():
+        raise TraceError("a cycle has several passes of the target: what each of them read is not recorded")
+    # The target reads what it lacks of the text, then the draft's nodes, each of which sees its ancestors.
+    m, depth = table["size"].to_numpy(), table["sum"].to_numpy()
+    pending = n - m
+    start = length - pending
+    seen = pending * start + pending * (pending + 1) / 2 + m * length + depth
+    # The drafter's i-th pass ends i drafted tokens behind the text.
+    behind = length + number - n
+    start = np.where(target, start, behind)
+    start = np.where(prefill, table["reused"].fillna(0), start)
+    chain = n * start + n * (n + 1) / 2
+    table["cached"], table["seen"] = start, np.where(target & ~prefill, seen, chain)
+    table["logits"] = np.where(prefill, 0, np.where(target, 1 + m, 1))
+    table["prefill"] = prefill
+    if (start < 0).any() or (target & ~prefill & (pending < 1)).any():
+        raise TraceError(
+            "the trace is damaged: a pass has fewer tokens than its draft, or more than its text"
+        )
+    lengths = part.prompts.set_index("prompt")["tokens"]
+    table["source"] = table["prompt"].map(lengths).to_numpy(float)
+    return table
+
+
+def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
+    """`table` of one model's passes with their costs."""
+    table = table.copy()
+    shared = table.groupby("pass")
+    n, start, seen, logits = (table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits"))
+    share = table["share"].to_numpy()
+    source = np.zeros(len(table))
+    if shape.encoder is not None:  # the decoder's first token stands in the place of the prompt's last
+        source = table["source"].to_numpy()
+        start, seen = start - (source - 1), seen - n * (source - 1)
+    # Kernels compute every score of the fed tokens and the slots, in rows of one length.
+    wide, long, kept, far = (
+        table.assign(end=start + n, source=source).groupby("pass")[name].transform("max").to_numpy()
+        for name in ("tokens", "end", "logits", "source")
+    )
+    rows = table["rows"].to_numpy() / share
+    table["flops"] = shape.flops(n, seen, logits, n * source)
+    table["computed"] = rows * shape.flops(wide, wide * long, kept, wide * far)
+    table["weights"] = shape.weights(shared["logits"].transform("max")) / share + n * shape.embedded
+    table["cache_read"] = (start + n + source) * shape.slot
+    table["cache_written"] = n * shape.slot
+    table["activations"] = shape.activations(n, logits)
+    prefill = table["prefill"].to_numpy()
+    if shape.encoder is not None and prefill.any():
+        p = source[prefill]
+        far = far[prefill]
+        table.loc[prefill, "flops"] = shape.reading(p, p * p)
+        table.loc[prefill, "computed"] = rows[prefill] * shape.reading(far, far * far)
+        table.loc[prefill, "weights"] = shape.reader / share[prefill] + p * shape.embedded
+        table.loc[prefill, "cache_read"] = 0
+        table.loc[prefill, "cache_written"] = p * shape.slot
+        table.loc[prefill, "activations"] = shape.encoder.activations(p, 0)
+        table.loc[prefill, "seen"] = p * p
+    return table

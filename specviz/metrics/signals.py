@@ -1,0 +1,348 @@
+"""How well the drafter's own certainty tells which of its tokens the target accepts.
+
+Only judged nodes count, those that the target accepted or rejected. Nodes that were never sent, nodes behind
+a rejection and nodes cut by the end of a text have no verdict. So every figure here is of drafts that came as
+far: a controller that sends only what it is sure of is rated on what it sent, and acceptance is what the
+method's rule lets through. A strict rule (greedy, or a gap of 0) makes it "the target would have written this
+token, too".
+
+Signals are numbered as in CM-ASD, section III.B (1), and all rise with certainty. C_t is their weighted sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import ParameterError
+from specviz.metrics.cycles import _rates
+from specviz.metrics.interval import RESAMPLES, Estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+# What a signal is; all lie in [0, 1]. As `specviz.signals`, which computes them from logits.
+SIGNALS = {
+    "score": "the method's own C_t, as it was recorded",
+    "ensemble": "C_t, recomputed from the signals below",
+    "confidence": "largest probability",
+    "entropy": "1 − H / log |V|",
+    "logit_margin": "σ(s (z₁ − z₂))",
+    "softmax_margin": "(p₁ − p₂) / (1 − 1/|V|), cut at 1",
+    "variance": "v / (v + 2 log |V|) of the logits' variance v",
+}
+ENSEMBLE = ("entropy", "logit_margin", "softmax_margin", "variance")  # λ1, λ2, λ3, and a fourth
+EQUAL = (1 / 3, 1 / 3, 1 / 3, 0.0)
+
+
+def signals(
+    trace: Trace,
+    weights: Sequence[float] = EQUAL,
+    margin_scale: float = 1.0,
+    entropy: str = "complement",
+    vocabulary: int | None = None,
+) -> pd.DataFrame:
+    """The drafter's signals at every judged node, normalised as in CM-ASD, and the verdict.
+
+    They are of the drafter's plain distribution, before temperature and top-p. The logit margin follows from
+    the two likeliest tokens' probabilities, z1 - z2 = ln p1 - ln p2, where it was not recorded itself.
+
+    Parameters
+    ----------
+    trace : Trace
+    weights : three or four floats
+        λ of the ensemble, which sum to 1: of `ENSEMBLE`'s signals in that order.
+    margin_scale : float
+        s of the logit margin's sigmoid; it does not change that signal's order, but the ensemble's.
+    entropy : {"complement", "as_written"}
+        1 - H/log |V|, or the paper's H/log |V|, which rises with doubt.
+    vocabulary : int, optional
+        |V|, where a run does not say its drafter's. Without it entropy, variance and ensemble are missing,
+        and the softmax margin is the plain one (|V| → ∞).
+
+    Returns
+    -------
+    DataFrame
+        One row a judged node: ``run``, ``prompt``, ``cycle``, ``node``; a column for each of `SIGNALS` (NaN
+        where it is unknown); ``accepted``; ``first``, whether the token is the target's own first choice (its
+        rank is 0; false where the rank is unknown); ``gap`` to that choice and ``threshold`` that was
+        allowed, in nats.
+
+    Raises
+    ------
+    ParameterError
+        If the weights do not sum to 1, or another value is none.
+    """
+    import pandas as pd
+
+    given = np.zeros(len(ENSEMBLE))
+    given[: len(weights)] = weights[: len(ENSEMBLE)]
+    # three thirds in five digits sum to less than 1
+    if not 3 <= len(weights) <= len(given) or (given < 0).any() or abs(given.sum() - 1) > 1e-5:
+        raise ParameterError(
+            f"weights are numbers from 0 to 1 that sum to 1, of {', '.join(ENSEMBLE)}; got {tuple(weights)}"
+        )
+    if not margin_scale > 0 or (vocabulary is not None and vocabulary < 2):
+        raise ParameterError("margin_scale is above 0, and a vocabulary has at least two tokens")
+    if entropy not in ("complement", "as_written"):
+        raise ParameterError(f"entropy is 'complement' or 'as_written', not {entropy!r}")
+    parts = trace.split()
+    tables = [_signals(part, given, margin_scale, entropy == "complement", vocabulary) for part in parts]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _signals(
+    part: Trace, weights: np.ndarray, scale: float, complement: bool, vocabulary: int | None
+) -> pd.DataFrame:
+    nodes = part.nodes
+    # BiLD may keep the end of a text that the target never read: nobody judged that.
+    nodes = nodes[nodes["status"].isin(["accepted", "rejected"])]
+    table = nodes[["run", "prompt", "cycle", "node"]].astype({"run": object}).reset_index(drop=True)
+
+    def column(name: str) -> np.ndarray:
+        return nodes[name].to_numpy(np.float64)
+
+    size = vocabulary or _vocabulary(part)
+    most = np.log(size) if size else np.nan  # of an entropy
+    doubt, spread = column("entropy") / most, column("variance")
+    found = {"score": column("score"), "confidence": column("confidence")}
+    found["entropy"] = 1 - doubt if complement else doubt
+    found["logit_margin"] = 1 / (1 + np.exp(-scale * _logit_margin(part, nodes)))
+    found["softmax_margin"] = np.minimum(1, column("margin") / (1 - 1 / size if size else 1))
+    found["variance"] = spread / (spread + 2 * most)
+    used = [(w, found[name]) for w, name in zip(weights, ENSEMBLE) if w]
+    found["ensemble"] = np.sum([w * values for w, values in used], axis=0)
+    for name in SIGNALS:
+        table[name] = found[name]
+    table["accepted"] = (nodes["status"] == "accepted").to_numpy()
+    table["first"] = (nodes["rank"] == 0).to_numpy()
+    for name in ("gap", "threshold"):
+        table[name] = column(name)
+    return table
+
+
+def _vocabulary(part: Trace) -> int | None:
+    """|V| of the drafter; a target that drafts for itself is its own."""
+    shape = (part.run["draft"] or part.run["model"] or {}).get("shape") or {}
+    size = shape.get("vocabulary")
+    return size if isinstance(size, int) and size > 1 else None
+
+
+def _logit_margin(part: Trace, nodes: pd.DataFrame) -> np.ndarray:
+    """z1 - z2 of each node: recorded, or from the two likeliest tokens' probabilities."""
+    from specviz.trace import KEYS
+
+    known = nodes["logit_margin"].to_numpy(np.float64)
+    if np.isfinite(known).all():
+        return known
+    tops = part.tops("node")
+    keys = [*KEYS, "node"]
+    both = (tops.loc[tops["place"] == place, [*keys, "p"]] for place in (0, 1))
+    found = nodes[keys]
+    for name, each in zip(("first", "second"), both):
+        found = found.merge(each.rename(columns={"p": name}), how="left", on=keys)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        derived = np.log(found["first"].to_numpy(np.float64)) - np.log(found["second"].to_numpy(np.float64))
+    return np.where(np.isfinite(known), known, derived)
+
+
+OUTCOMES = ("accepted", "first")
+
+
+def calibration_curve(table: pd.DataFrame, bins: int = 10, outcome: str = "accepted") -> pd.DataFrame:
+    """How often nodes of a certainty are accepted, for each signal.
+
+    A signal is calibrated if `rate` is its `mean` in every bin. Only the largest probability claims to be:
+    the others are normalised into [0, 1] without being a probability of anything.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `signals` makes it.
+    bins : int
+        Equal intervals from 0 to 1.
+    outcome : {"accepted", "first"}
+        What is predicted: that the method's rule accepts the token, or that it is the target's first choice.
+
+    Returns
+    -------
+    DataFrame
+        For each signal that is known and each bin that has nodes: ``signal``, ``low``, ``high``, ``mean`` of
+        the signal there, ``counted`` nodes, ``right`` ones, ``rate`` with its 95 % Wilson interval
+        ``rate_lo``, ``rate_hi`` (of independent nodes; those of one text are not quite).
+
+    Raises
+    ------
+    ParameterError
+        If `bins` or `outcome` is none.
+    """
+    import pandas as pd
+
+    if bins < 1 or outcome not in OUTCOMES:
+        raise ParameterError(f"bins is at least 1, and outcome one of {', '.join(OUTCOMES)}")
+    parts = []
+    for name in SIGNALS:
+        values = table[name].to_numpy(np.float64)
+        known = np.isfinite(values)
+        if not known.any():
+            continue
+        # rounding may leave the scale's ends
+        which = np.clip((values[known] * bins).astype(int), 0, bins - 1)
+        part = pd.DataFrame(
+            {"bin": which, "value": values[known], "right": table[outcome].to_numpy(float)[known]}
+        )
+        rates = _rates(part, ["bin"]).drop(columns="sent")
+        rates.insert(0, "signal", name)
+        rates.insert(1, "low", rates["bin"] / bins)
+        rates.insert(2, "high", (rates["bin"] + 1) / bins)
+        rates.insert(3, "mean", part.groupby("bin")["value"].mean().to_numpy())
+        parts.append(rates.drop(columns="bin"))
+    names = ["signal", "low", "high", "mean", "counted", "right", "rate", "rate_lo", "rate_hi"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+
+
+def auroc(
+    table: pd.DataFrame, outcome: str = "accepted", resamples: int = RESAMPLES, than: str = "ensemble"
+) -> pd.DataFrame:
+    """How well each signal tells accepted nodes from rejected ones: the area under the ROC curve.
+
+    It is the share of pairs of an accepted and a rejected node in which the accepted one has the larger
+    signal, a tie counting half; 0.5 is guessing. Intervals are a 95 % bootstrap over prompts, for nodes of
+    one text are not independent; all signals are drawn together, so that they compare pair by pair.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `signals` makes it. Runs over the same prompts (seeds) are pooled; a prompt is drawn with all its
+        runs.
+    outcome : {"accepted", "first"}
+        As in `calibration_curve`.
+    resamples : int
+    than : str
+        The signal that the others are compared with.
+
+    Returns
+    -------
+    DataFrame
+        For each signal that is known: ``signal``, ``auroc``, ``low``, ``high``; ``ece``, the mean distance of
+        the calibration curve (10 bins) from the diagonal by count, NaN for the variance; ``nodes`` that were
+        judged, ``right`` ones, ``prompts``; ``gain`` = own AUROC - that of `than`, ``gain_lo``, ``gain_hi``.
+        Best first.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such outcome or signal.
+    """
+    import pandas as pd
+
+    if outcome not in OUTCOMES or than not in SIGNALS:
+        raise ParameterError(f"outcome is one of {', '.join(OUTCOMES)}, and than one of {', '.join(SIGNALS)}")
+    curve = calibration_curve(table, outcome=outcome)
+    group = pd.factorize(table["prompt"])[0]
+    right = table[outcome].to_numpy(bool)
+    drawn: dict[str, np.ndarray] = {}
+    rows: list[dict[str, Any]] = []
+    for name in SIGNALS:
+        values = table[name].to_numpy(np.float64)
+        known = np.isfinite(values)
+        if not known.any():
+            continue
+        # groups keep their numbers, so that every signal is drawn with the same prompts
+        found, drawn[name] = _area(values[known], right[known], group[known], int(group.max()) + 1, resamples)
+        own = curve[curve["signal"] == name]
+        far = ((own["rate"] - own["mean"]).abs() * own["counted"]).sum() / own["counted"].sum()
+        rows.append(
+            {
+                "signal": name,
+                "auroc": found.median,
+                "low": found.low,
+                "high": found.high,
+                "ece": float(far),
+                "nodes": int(known.sum()),
+                "right": int(right[known].sum()),
+                "prompts": found.pairs,
+            }
+        )
+    for row in rows:
+        name = str(row["signal"])
+        base = next((other["auroc"] for other in rows if other["signal"] == than), np.nan)
+        row["gain"] = row["auroc"] - base
+        apart = drawn[name] - drawn.get(than, np.full(len(drawn[name]), np.nan))
+        apart = apart[np.isfinite(apart)]
+        row["gain_lo"], row["gain_hi"] = (
+            np.quantile(apart, (0.025, 0.975)) if len(apart) else (np.nan, np.nan)
+        )
+    names = [
+        "signal",
+        "auroc",
+        "low",
+        "high",
+        "ece",
+        "nodes",
+        "right",
+        "prompts",
+        "gain",
+        "gain_lo",
+        "gain_hi",
+    ]
+    return pd.DataFrame(rows, columns=names).sort_values("auroc", ascending=False, ignore_index=True)
+
+
+def area_under_roc(
+    score: Sequence[float],
+    right: Sequence[bool],
+    group: Sequence[int] | None = None,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """Area under the ROC curve of a score for a binary outcome, with a 95 % bootstrap interval over groups.
+
+    Parameters
+    ----------
+    score : sequence of float
+    right : sequence of bool
+    group : sequence of int, optional
+        Which items belong together (a text's nodes), from 0; by default each stands alone.
+    resamples : int
+
+    Returns
+    -------
+    Estimate
+        In place of a median the area. NaN if all items have one outcome; no interval for fewer than three
+        groups.
+    """
+    of = np.arange(len(score)) if group is None else np.asarray(group)
+    count = int(of.max(initial=-1)) + 1
+    return _area(np.asarray(score, np.float64), np.asarray(right, bool), of, count, resamples)[0]
+
+
+def _area(
+    score: np.ndarray, right: np.ndarray, group: np.ndarray, groups: int, resamples: int
+) -> tuple[Estimate, np.ndarray]:
+    """The area, and what it is in each resample (NaN where one outcome is missing)."""
+    # wins[i, j]: pairs of a right item of group i and a wrong one of group j that are in order. A resample
+    # that draws group i c_i times then has c' wins c of c' up · c' down pairs: exact, ties and all.
+    wins = np.zeros((groups, groups))
+    above, whose = score[right], group[right]
+    order = np.lexsort((score[~right], group[~right]))
+    below, edges = score[~right][order], np.searchsorted(group[~right][order], np.arange(groups + 1))
+    for j in range(groups):
+        own = below[edges[j] : edges[j + 1]]
+        if len(own):
+            count = (np.searchsorted(own, above, "left") + np.searchsorted(own, above, "right")) / 2
+            wins[:, j] = np.bincount(whose, count, groups)
+    up, down = np.bincount(whose, minlength=groups), np.diff(edges)
+    present = int((np.bincount(group, minlength=groups) > 0).sum())
+    value = wins.sum() / (up.sum() * down.sum()) if up.sum() and down.sum() else float("nan")
+    if present < 3 or not np.isfinite(value):
+        return Estimate(float(value), float("nan"), float("nan"), present), np.full(resamples, np.nan)
+    times = np.random.default_rng(0).multinomial(groups, np.full(groups, 1 / groups), resamples).astype(float)
+    pairs = (times @ up) * (times @ down)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        drawn = np.where(pairs > 0, ((times @ wins) * times).sum(1) / pairs, np.nan)
+    low, high = np.nanquantile(drawn, (0.025, 0.975))
+    return Estimate(float(value), float(low), float(high), present), drawn

@@ -1,0 +1,236 @@
+"""Many runs as points: quality against speed over a sweep of settings, and the same setting over seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.metrics.cycles import (
+    acceptance_rate,
+    draft_time,
+    exactness,
+    fallback_share,
+    mean_accepted,
+    mean_drafted,
+    mean_sent,
+    rollback_share,
+    seconds,
+    target_share,
+    tau,
+    tokens_per_second,
+)
+from specviz.metrics.quality import quality
+from specviz.metrics.rouge import rouge
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+SCORES: dict[str, Callable[[Trace], Any]] = {
+    "bleu": lambda trace: quality(trace)["bleu"],
+    "chrf": lambda trace: quality(trace)["chrf"],
+    "rougeL": lambda trace: rouge(trace)["rougeL"],
+}
+
+
+def front(quality: Sequence[float], speed: Sequence[float]) -> np.ndarray:
+    """The Pareto front: which points no other one beats, being at least as good in both and better in one.
+
+    Parameters
+    ----------
+    quality, speed : sequence of float
+        Of each point; larger is better. A point with a NaN is on no front and beats none.
+
+    Returns
+    -------
+    array of bool
+    """
+    x, y = np.asarray(quality, np.float64), np.asarray(speed, np.float64)
+    at_least = (x[:, None] >= x) & (y[:, None] >= y)  # [i, j]: i is at least as good as j in both
+    beaten = (at_least & ~at_least.T).any(0)
+    found: np.ndarray = ~beaten & np.isfinite(x) & np.isfinite(y)
+    return found
+
+
+def sweep(traces: Any, base: Trace | str | Path, score: str = "bleu") -> pd.DataFrame:
+    """Quality and speed of every run of a sweep (BiLD's Figures 4, 5 and 10), a row each.
+
+    Parameters
+    ----------
+    traces : path, Trace, list of them, or dict of name to them
+        Runs over the same prompts; every run of each is a point. A folder is its files. Of a name that is
+        given the rows have it as ``group``: the curve that they lie on.
+    base : Trace or path
+        What speed is relative to: the large model's greedy decoding of the same prompts.
+    score : {"bleu", "chrf", "rougeL"}
+        What stands as quality, against the prompts' references.
+
+    Returns
+    -------
+    DataFrame
+        ``group``, ``method``, ``exactness``; ``quality`` in percent with its 95 % interval ``quality_lo``,
+        ``quality_hi``; ``speed``, the base's seconds over its own for all the texts, prefill inside (the
+        papers' latency an example: a shorter text is a faster one); ``tokens_per_second`` over the base's as
+        ``speed_a_token``; `tau`, `fallback_share`, `rollback_share`, `target_share`; a column for each
+        parameter that differs among the runs; ``front``, whether no run and not the base beats it in quality
+        and speed; ``base``; ``trace``, the path of its file where it was given. The base is the first row.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such score, or what it needs is not installed.
+    TraceError
+        If a run is of other prompts than the base, or no prompt has a reference.
+    """
+    import pandas as pd
+
+    if score not in SCORES:
+        raise ParameterError(f"score is one of {', '.join(SCORES)}, not {score!r}")
+    _, start, at = _opened("", base)[0]
+    runs = [found for name, given in _named(traces) for found in _opened(name, given)]
+    rows = []
+    for group, run, path in [("", start, at), *runs]:
+        if _prompts(run) != _prompts(start):
+            raise TraceError(
+                f"the run {run.run['run']} is of other prompts than the base, or in another order"
+            )
+        found = SCORES[score](run)
+        rows.append(
+            {
+                "group": group or str(run.run["method"]),
+                "method": str(run.run["method"]),
+                "exactness": exactness(run),
+                "quality": found.median,
+                "quality_lo": found.low,
+                "quality_hi": found.high,
+                "speed": seconds(start) / seconds(run),
+                "speed_a_token": tokens_per_second(run) / tokens_per_second(start),
+                "tau": tau(run),
+                "fallback_share": fallback_share(run),
+                "rollback_share": rollback_share(run),
+                "target_share": target_share(run),
+                **{f"parameter {k}": v for k, v in (run.run["parameters"] or {}).items()},
+                "base": not rows,
+                "trace": str(path) if path else None,
+            }
+        )
+    table = pd.DataFrame(rows)
+    for name in [c for c in table if c.startswith("parameter ")]:
+        own = table[name][~table["base"]].map(repr)
+        table = table.drop(columns=name) if own.nunique() < 2 else table.rename(columns={name: name[10:]})
+    table.insert(table.columns.get_loc("base"), "front", front(table["quality"], table["speed"]))
+    return table
+
+
+def _named(traces: Any) -> list[tuple[str, Any]]:
+    if isinstance(traces, Mapping):
+        return [(str(name), each) for name, given in traces.items() for each in _several(given)]
+    return [("", each) for each in _several(traces)]
+
+
+def _several(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _opened(name: str, given: Any) -> list[tuple[str, Trace, Path | None]]:
+    """Runs with their names and files."""
+    from specviz.trace import Trace
+
+    if isinstance(given, Trace):
+        return [(name, run, None) for run in given.split()]
+    path = Path(given)
+    files = sorted(path.glob("[!._]*.parquet")) if path.is_dir() else [path]
+    if not files:
+        raise TraceError(f"{path} holds no traces (*.parquet)")
+    return [(name, run, file) for file in files for run in Trace.open(file).split()]
+
+
+def _prompts(run: Trace) -> list[Any]:
+    return [each.get("tokens") for each in run.run["prompts"] or []]
+
+
+MEASURES: dict[str, Callable[[Trace], float]] = {
+    "tau": tau,
+    "mean_accepted": mean_accepted,
+    "mean_drafted": mean_drafted,
+    "mean_sent": mean_sent,
+    "A/D": acceptance_rate,
+    "draft_time": draft_time,
+    "tokens_per_second": tokens_per_second,
+    "seconds": seconds,
+    "fallback_share": fallback_share,
+    "rollback_share": rollback_share,
+    "target_share": target_share,
+    "BLEU": lambda trace: float(quality(trace, resamples=1)["bleu"].median),
+    "ROUGE-L": lambda trace: float(rouge(trace)["rougeL"].median),
+}
+
+
+def over_seeds(
+    traces: Trace | Sequence[Trace], measures: Mapping[str, Callable[[Trace], float]] = MEASURES
+) -> pd.DataFrame:
+    """Mean and standard deviation of each metric over runs that differ in their seed alone.
+
+    CM-ASD repeats every experiment with three seeds. The deviation is the sample's (n - 1 below the line). A
+    greedy run has the same text with every seed: what deviates then are times alone.
+
+    Parameters
+    ----------
+    traces : Trace or sequence of Trace
+        Any number of runs.
+    measures : mapping of name to function
+        Each from a trace of one run to a number. Default: `MEASURES`; those that a run has not (BLEU without
+        references) are left out.
+
+    Returns
+    -------
+    DataFrame
+        For each setting (method, parameters, sampling, models, prompts) and metric: ``method``, ``setting``
+        (its parameters as JSON), ``metric``, ``mean``, ``deviation`` (NaN of one run), ``runs``, ``seeds``.
+
+    Raises
+    ------
+    TraceError
+        If two runs of a setting have the same seed: they are one run counted twice, or timings apart.
+    """
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+    given = [traces] if isinstance(traces, Trace) else list(traces)
+    groups: dict[str, list[Trace]] = {}
+    for run in (part for each in given for part in each.split()):
+        about = run.run
+        sampling = {k: v for k, v in (about["sampling"] or {}).items() if k != "seed"}
+        key = [about["method"], about["parameters"], sampling, about["model"], about["draft"], _prompts(run)]
+        groups.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
+    rows = []
+    for runs in groups.values():
+        about = runs[0].run
+        seeds = [(run.run["sampling"] or {}).get("seed") for run in runs]
+        if len(set(seeds)) < len(seeds):
+            raise TraceError(
+                f"{len(seeds)} runs of {about['method']} have the seeds {seeds}: one run a seed and setting"
+            )
+        for name, measure in measures.items():
+            values = np.array([_value(measure, run) for run in runs])
+            if not np.isfinite(values).all():
+                continue
+            apart = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+            setting = json.dumps(about["parameters"] or {}, sort_keys=True)
+            row = {"method": about["method"], "setting": setting, "metric": name}
+            rows.append(row | {"mean": values.mean(), "deviation": apart, "runs": len(runs), "seeds": seeds})
+    return pd.DataFrame(rows)
+
+
+def _value(measure: Callable[[Trace], float], run: Trace) -> float:
+    with suppress(ParameterError, TraceError):  # no references, or the package is not installed
+        return float(measure(run))
+    return float("nan")

@@ -1,0 +1,117 @@
+"""The decoder of BART and Marian as one plain function over the model's own weights.
+
+It computes what the transformers modules compute, but takes positions from the places in the text, where they
+take them from slots: the siblings of a token tree stand at the same place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from specviz.models.attention import attend
+from specviz.models.layers import Decoder, Lines, activation, packs
+
+CLASSES = ("BartForConditionalGeneration", "MarianMTModel")
+
+
+class Bart(Decoder):
+    """A forward pass of a BART or Marian decoder over a context's storage and its encoder's keys and values.
+
+    Parameters
+    ----------
+    net : transformers model that `refusal` has no word against
+        Read, never changed; see `Llama`.
+    layers : int
+        How many of the decoder's layers to run.
+    """
+
+    def __init__(self, net: Any, layers: int) -> None:
+        config, stack = net.config, net.model.decoder
+        blocks = stack.layers[:layers]
+        heads = config.decoder_attention_heads
+        crossed = [part for b in blocks for part in (b.encoder_attn.k_proj, b.encoder_attn.v_proj)]
+        super().__init__(net, heads, config.d_model // heads, crossed)
+        self.size = config.d_model
+        pack = packs(net)
+        words, places = stack.embed_tokens, stack.embed_positions
+        self.embedding = words.weight.detach()
+        # BART's embedding multiplies by itself, Marian's decoder does.
+        self.grow = getattr(words, "embed_scale", getattr(stack, "embed_scale", 1.0))
+        self.places = places.weight.detach()[getattr(places, "offset", 0) :]
+        self.start = _norm(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
+        self.head = Lines(net.lm_head, pack=pack)
+        self.act = activation(config.activation_function)
+        self.weights = []
+        for layer in blocks:
+            a, c = layer.self_attn, layer.encoder_attn
+            self.weights.append(
+                (
+                    Lines(a.q_proj, a.k_proj, a.v_proj, pack=pack),
+                    Lines(a.out_proj, pack=pack),
+                    _norm(layer.self_attn_layer_norm),
+                    Lines(c.q_proj, pack=pack),
+                    Lines(c.out_proj, pack=pack),
+                    _norm(layer.encoder_attn_layer_norm),
+                    Lines(layer.fc1, pack=pack),
+                    Lines(layer.fc2, pack=pack),
+                    _norm(layer.final_layer_norm),
+                )
+            )
+
+    def final(self, x: torch.Tensor) -> torch.Tensor:
+        """States as they are: each layer ends with its norm."""
+        return x
+
+    def logits(self, last: torch.Tensor) -> torch.Tensor:
+        """Scores of final states [tokens, size]."""
+        return self.head(last).add_(self.net.final_logits_bias)
+
+    def __call__(
+        self,
+        ids: torch.Tensor,
+        positions: Any,
+        mask: torch.Tensor | None,
+        store: Any,
+        keep: int,
+        hidden: tuple[int, ...] = (),
+        leave: Any = None,
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """Feed `ids` [rows, n]; see `EncoderDecoder.run`."""
+        rows, n = ids.shape
+        heads, dim, source = self.heads, self.dim, store.source
+        x = F.embedding(ids, self.embedding)
+        x = self.places[positions] + (x if self.grow == 1.0 else x * self.grow)
+        x = x if self.start is None else F.layer_norm(x, *self.start)
+        wanted = {0: x[:, -keep:]} if 0 in hidden else {}
+        x = x.view(-1, self.size)
+        for i, (qkv, o, first, q, c, second, wide, down, third) in enumerate(self.weights):
+            entered = x
+            y = qkv(x).view(rows, n, 3, heads, dim).permute(2, 0, 3, 1, 4)
+            keys, values = store.write_both(i, y[1:])
+            out = attend(y[0], keys, values, mask)
+            x = F.layer_norm(o.add(out.transpose(1, 2).reshape(-1, self.size), x), *first)
+            y = q(x).view(rows, n, heads, dim).transpose(1, 2)
+            out = F.scaled_dot_product_attention(y, *source.pairs[i], source.mask)
+            x = F.layer_norm(c.add(out.transpose(1, 2).reshape(-1, self.size), x), *second)
+            x = F.layer_norm(down.add(self.act(wide(x)), x), *third)
+            if i + 1 in hidden:
+                wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
+            if leave is not None and i + 1 < len(self.weights) and leave.asks(i + 1, entered, x):
+                self.propagate(i + 1, x, store)
+                break
+        return x.view(rows, n, -1)[:, n - keep :], wanted
+
+
+def _norm(module: Any) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor, float]:
+    """What `layer_norm` takes beside the states."""
+    return module.normalized_shape, module.weight.detach(), module.bias.detach(), module.eps
+
+
+def refusal(net: Any) -> str | None:
+    """Why the function above would not compute what `net` does; None if it does."""
+    if not getattr(net.config, "share_encoder_decoder_embeddings", True):
+        return "its encoder and its decoder have vocabularies of their own"
+    return None

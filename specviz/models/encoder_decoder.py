@@ -1,0 +1,204 @@
+"""An encoder-decoder that is ready to run: T5, mT5, BART and Marian."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from specviz.errors import ModelError
+from specviz.models import bart, t5
+from specviz.models.context import Exit, Store
+from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
+from specviz.models.text import Text
+from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
+
+FAMILIES = dict.fromkeys(t5.CLASSES, (t5.T5, t5.refusal)) | dict.fromkeys(
+    bart.CLASSES, (bart.Bart, bart.refusal)
+)
+TYPES = ("t5", "mt5", "bart", "marian")  # model types of their configs
+SERVED = "of encoder-decoders, T5, mT5, BART and Marian with their language-model heads are"
+PLAIN = ("transformers.models.", "transformers.activations", "torch.nn.modules.")
+
+
+class EncoderDecoder(TorchModel):
+    """A transformers encoder-decoder behind the seam's verbs.
+
+    The encoder is transformers' own; the decoder is a plain function over the model's weights.
+
+    Parameters
+    ----------
+    net : PreTrainedModel
+        On its device, in its number format. It is read, never changed.
+    tokenizer : transformers tokenizer, optional
+        Without one the model takes and gives token ids only.
+    name : str, optional
+    layers : int, optional
+        Run only the decoder's first so many layers; see `first`.
+    encoder : Encoder, optional
+        Another model's, to share.
+
+    Attributes
+    ----------
+    vocabulary : int
+        Rows of the head.
+    eos : tuple of int
+        Ids that end a text, from the generation config.
+    prefix : list of int
+        What every text begins with, unseen: the decoder's start token and, where the model has one, the
+        token that its generation config forces behind it (``forced_bos_token_id``).
+    max_length : int
+        Most tokens of a prompt, and of a written text with its prefix: the positions that the model knows.
+    layers : int
+        Of the decoder.
+    group : int
+        Query heads that share one key-value head: 1.
+
+    Raises
+    ------
+    ModelError
+        If the model is one that this backend cannot serve; the line says why.
+    """
+
+    kind = "encoder-decoder"
+    group = 1
+
+    def __init__(
+        self,
+        net: PreTrainedModel,
+        tokenizer: Any = None,
+        name: str | None = None,
+        layers: int | None = None,
+        encoder: Encoder | None = None,
+    ) -> None:
+        self.name = name or type(net).__name__
+        self.net, self.config, self.tokenizer = net, net.config, tokenizer
+        self._family = _served(net, self.name)
+        self.prefix = _prefix(net, self.name)
+        self.vocabulary = net.get_output_embeddings().weight.shape[0]
+        self.parameters = sum(p.numel() for p in net.parameters())
+        self.max_length = getattr(net.config, "max_position_embeddings", None) or UNBOUNDED
+        self.eos = eos(net, tokenizer)
+        self.text = Text(tokenizer, self.vocabulary, self.eos, source=True)
+        self.encoder = encoder or Encoder(net)
+        self.layers = layers or _depth(net)
+        self.decoder = self._family(net, self.layers)
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
+        """A context that holds `prompts` (token ids, one list a row), not yet encoded.
+
+        Parameters
+        ----------
+        prompts : list of lists of int
+        room : int
+            Most tokens that will be written in a row at any time, draft nodes included.
+
+        Raises
+        ------
+        PromptError
+            If a prompt is empty, longer than the encoder's positions, or holds an id that the model lacks.
+        ModelError
+            If the storage does not fit into memory.
+        """
+        if self.decoder.stale():
+            self.decoder, self.encoder.last = self._family(self.net, self.layers), None
+        return EncoderDecoderContext(self, prompts, room)
+
+    def left(self, prompt: int) -> int:
+        """How many tokens can be written behind a prompt of so many."""
+        return self.max_length - len(self.prefix) if prompt <= self.max_length else 0
+
+    def first(self, layers: int) -> EncoderDecoder:
+        """The decoder's first `layers` layers with the same encoder, norm and head: an early-exit drafter."""
+        if not 1 <= layers <= self.layers:
+            raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
+        return EncoderDecoder(self.net, self.tokenizer, f"{self.name}[:{layers}]", layers, self.encoder)
+
+    def shape(self, rows: int, slots: int) -> tuple:
+        """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
+        return self.layers, rows, self.decoder.heads, slots, self.decoder.dim, self.dtype, self.device
+
+    def logits(self, last: torch.Tensor) -> torch.Tensor:
+        """Scores in float32 of final hidden states [..., size]."""
+        return self.decoder.logits(last.flatten(0, 1)).view(*last.shape[:2], -1).float()
+
+    leaves = True  # whether a pass may leave early
+
+    def check_leaves(self) -> None:
+        """As `Model.check_leaves`: every pass may."""
+
+    def last(self, state: torch.Tensor) -> torch.Tensor:
+        """What the head reads of a hidden state [tokens, size], for `logits`."""
+        return self.decoder.final(state)
+
+    def run(
+        self,
+        ids: torch.Tensor,
+        positions: Any,
+        mask: torch.Tensor | None,
+        store: Store,
+        keep: int,
+        hidden: tuple[int, ...],
+        leave: Exit | None = None,
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """Feed the decoder `ids` [rows, n] over an aimed store that has its source.
+
+        The last `keep` columns' results go to `logits`. `positions` is a slice or a tensor [rows, n]; `mask`
+        [rows or 1, 1 or heads, n, slots] or None.
+        """
+        return self.decoder(ids, positions, mask, store, keep, hidden, leave)
+
+
+def unserved(name: str, kind: str, reason: str) -> ModelError:
+    """That a model of this kind cannot be served, and why."""
+    return ModelError(f"{name} ({kind}) cannot be served: {reason}")
+
+
+def _depth(net: Any) -> int:
+    config = net.config
+    return getattr(config, "num_decoder_layers", None) or config.decoder_layers
+
+
+def _prefix(net: Any, name: str) -> list[int]:
+    """The decoder's start token, and what is forced behind it."""
+    made = getattr(net, "generation_config", None)
+
+    def said(field: str) -> int | None:
+        found = getattr(made, field, None)
+        return getattr(net.config, field, None) if found is None else found
+
+    start, forced = said("decoder_start_token_id"), said("forced_bos_token_id")
+    if start is None:
+        raise unserved(
+            name, net.config.model_type, "neither its config nor its generation config names a "
+            "decoder_start_token_id",
+        )  # fmt: skip
+    return [start] if forced is None else [start, forced]
+
+
+def _served(net: Any, name: str) -> Any:
+    """The function of a model that can be served; otherwise the reason why not."""
+    kind = net.config.model_type
+    refuse = partial(unserved, name, kind)
+
+    found = FAMILIES.get(type(net).__name__)
+    if found is None or not type(net).__module__.startswith(PLAIN[0]):
+        raise unserved(name, kind, SERVED)
+    function, refusal = found
+    parts = [net.get_output_embeddings(), *net.get_decoder().modules()]
+    for part in parts:
+        own = type(part).__module__.startswith(PLAIN)
+        if not own or (isinstance(part, torch.nn.Linear) and type(part) is not torch.nn.Linear):
+            raise refuse(f"its decoder holds a {type(part).__name__} (quantised, or with an adapter)")
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise refuse("its decoder has hooks, which would not be called")
+    if len({p.device for p in net.parameters()}) > 1:
+        raise refuse("its layers lie on several devices; load it on one")
+    if len({p.dtype for p in net.parameters()}) > 1:
+        raise refuse("its weights have several number formats; load it with one dtype")
+    if reason := refusal(net):
+        raise refuse(reason)
+    return function

@@ -1,0 +1,181 @@
+"""Counts and widths of a model: all that the costs of its passes follow from.
+
+A geometry is a plain dict of `schema.SHAPE_FIELDS`, which a run's metadata keeps
+(``run["model"]["shape"]``) and `specviz.metrics.costs` reads. It is believed only where the matrices that it
+says are there are those that the model has: one with experts, packed weights or adapters has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+
+def causal(net: Any, layers: int) -> dict[str, Any] | None:
+    """The geometry of the first `layers` layers of a transformers causal model.
+
+    Returns
+    -------
+    dict or None
+        `schema.SHAPE_FIELDS`. None where the model has other matrices than these would be.
+    """
+    config = net.config
+    stack = _stack(net)
+    if stack is None:
+        return None
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    found = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or hidden // heads,
+        "feed_forward": _first_of(config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden,
+        **_ends(net),
+    }
+    attention = 2 * hidden * found["head_dim"] * (heads + found["kv_heads"])
+    return _checked(found, net, stack, attention)
+
+
+def encoder_decoder(net: Any) -> dict[str, Any] | None:
+    """The geometry of a transformers encoder-decoder of the T5, mT5, BART and Marian families.
+
+    Returns
+    -------
+    dict or None
+        `schema.SHAPE_FIELDS` of the decoder, each of whose layers also reads the source; ``encoder`` holds
+        `schema.ENCODER_FIELDS`.
+    """
+    config = net.config
+    hidden = _first_of(config, "d_model", "hidden_size")
+    heads = _first_of(config, "decoder_attention_heads", "num_heads")
+    encoder, decoder = (_stack(part) for part in (net.get_encoder(), net.get_decoder()))
+    if encoder is None or decoder is None:
+        return None
+    dim = getattr(config, "d_kv", None) or hidden // heads
+    own = {
+        "layers": len(decoder),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": dim,
+        "feed_forward": _first_of(config, "decoder_ffn_dim", "d_ff"),
+        **_ends(net),
+    }
+    heads = _first_of(config, "encoder_attention_heads", "num_heads")
+    other = {
+        "layers": len(encoder),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": getattr(config, "d_kv", None) or hidden // heads,
+        "feed_forward": _first_of(config, "encoder_ffn_dim", "d_ff"),
+    }
+    found = _checked(own, net.get_decoder(), decoder, 8 * hidden * own["heads"] * dim)
+    read = _checked(other, net.get_encoder(), encoder, 4 * hidden * heads * other["head_dim"])
+    return None if found is None or read is None else found | {"encoder": read}
+
+
+def gguf(
+    meta: Callable[[str], str | None], parameters: int, size: int, cache_bytes: int, vocabulary: int
+) -> dict[str, Any] | None:
+    """The geometry of a GGUF file's model, from its metadata.
+
+    Parameters
+    ----------
+    meta : callable
+        The text of a key of the file's metadata, or None.
+    parameters, size : int
+        Number and bytes of all that the file's tensors hold.
+    cache_bytes : int
+        Of an element of the KV cache.
+    vocabulary : int
+
+    Returns
+    -------
+    dict or None
+        As `causal` gives it, but for ``vectors`` and ``last``, which the metadata does not tell apart: all of
+        them stand in ``last``. None where the number of parameters does not fit.
+    """
+    kind = meta("general.architecture")
+
+    def number(key: str) -> int:
+        text = meta(f"{kind}.{key}") or ""
+        return int(text) if text.isdecimal() else 0
+
+    layers, hidden, heads = number("block_count"), number("embedding_length"), number("attention.head_count")
+    if not (layers and hidden and heads) or number("expert_count"):
+        return None
+    kv_heads = number("attention.head_count_kv") or heads
+    dim = number("attention.key_length") or hidden // heads
+    inner = number("feed_forward_length")
+    attention = hidden * dim * (2 * heads + 2 * kv_heads)
+    most = layers * (8 * hidden + inner) + 2 * hidden  # norms and biases, all that may be left over
+    for gated, tied in ((True, True), (True, False), (False, True), (False, False)):
+        matrices = layers * (attention + (2 + gated) * hidden * inner) + (2 - tied) * vocabulary * hidden
+        if 0 < parameters - matrices <= most:
+            break
+    else:
+        return None
+    return {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": dim,
+        "feed_forward": inner,
+        "vocabulary": vocabulary,
+        "tied": tied,
+        "weight_bytes": size / parameters,
+        "cache_bytes": cache_bytes,
+        "activation_bytes": 4,
+        "gated": gated,
+        "vectors": 0,
+        "last": parameters - matrices,
+    }
+
+
+def _stack(net: Any) -> nn.ModuleList | None:
+    """The layers: the longest list of modules right under the model or its base."""
+    base = getattr(net, "base_model", net)
+    lists = [part for part in base.children() if isinstance(part, nn.ModuleList)]
+    return max(lists, key=len, default=None)
+
+
+def _ends(net: Any) -> dict[str, Any]:
+    """What stands before and behind the layers."""
+    head, embedding = net.get_output_embeddings().weight, net.get_input_embeddings().weight
+    size = head.element_size()
+    return {
+        "vocabulary": head.shape[0],
+        "tied": head.data_ptr() == embedding.data_ptr(),
+        "weight_bytes": size,
+        "cache_bytes": size,
+        "activation_bytes": size,
+    }
+
+
+def _checked(found: dict[str, Any], net: Any, stack: nn.ModuleList, attention: int) -> dict[str, Any] | None:
+    """`found` with the rest, if each layer's matrices are `attention` and a feed-forward network."""
+    matrices, vectors = set(), set()
+    for layer in stack:
+        parts = [p for name, p in layer.named_parameters() if "relative_attention_bias" not in name]
+        if any(p.ndim > 2 or not p.is_floating_point() for p in parts):
+            return None
+        matrices.add(sum(p.numel() for p in parts if p.ndim == 2))
+        vectors.add(sum(p.numel() for p in parts if p.ndim < 2))
+    inner = found["hidden"] * found["feed_forward"]
+    if len(matrices) != 1 or len(vectors) != 1:
+        return None
+    rest = matrices.pop() - attention
+    if rest not in (2 * inner, 3 * inner):
+        return None
+    each = vectors.pop()
+    last = sum(p.numel() for p in net.parameters() if p.ndim < 2) - each * len(stack)
+    return found | {"gated": rest == 3 * inner, "vectors": each, "last": last}
+
+
+def _first_of(config: Any, *names: str) -> Any:
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)

@@ -1,0 +1,58 @@
+"""Blockwise decoding heads on an encoder-decoder (Stern et al. 2018, "Blockwise Parallel Decoding").
+
+The model's own head is head 1: it scores the next token. Head i = 2, 3 ... scores the token i places ahead,
+from the same state of the decoder: with h the state behind its last norm, [width],
+
+    h_i = h + offset_i + relu(h up_i) down_i        (section 4 there: a feed-forward layer with a residual)
+
+and the model's own, shared embeddings turn h_i into scores.
+
+A folder holds ``config.json`` with ``model_type`` "specviz-blockwise", ``target``, ``heads`` (how many besides
+the model's own), ``width`` and ``inner``. Its ``model.safetensors`` holds ``up`` [heads, width, inner],
+``down`` [heads, inner, width] and ``offset`` [heads, width]; row 0 belongs to head 2.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+TYPE = "specviz-blockwise"
+
+
+class BlockwiseHeads(nn.Module):
+    """States for heads 2, 3 ... from the decoder's last state.
+
+    Parameters
+    ----------
+    heads : int
+        How many, the model's own not counted.
+    width, inner : int
+        Of the state, and of the hidden layer of each head.
+    """
+
+    def __init__(self, heads: int, width: int, inner: int) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(heads, width, inner) * width**-0.5)
+        self.down = nn.Parameter(torch.zeros(heads, inner, width))
+        self.offset = nn.Parameter(torch.zeros(heads, width))
+
+    def forward(self, state: Tensor, heads: int | None = None) -> Tensor:
+        """States [n, heads, width] of the first `heads` from the decoder's normed state [n, width]."""
+        up, down, offset = (p[:heads] for p in (self.up, self.down, self.offset))
+        inner = torch.einsum("nd,hdr->hnr", state, up).relu()
+        return state[:, None] + offset + (inner @ down).transpose(0, 1)
+
+
+def load_heads(folder: Path) -> tuple[BlockwiseHeads, dict[str, Any]]:
+    """Heads of a folder in float32, and its ``config.json``."""
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    heads = BlockwiseHeads(config["heads"], config["width"], config["inner"])
+    heads.load_state_dict(load_file(folder / "model.safetensors"))
+    return heads.float().eval(), config

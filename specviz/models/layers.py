@@ -1,0 +1,174 @@
+"""What the plain functions of the model families share: linear layers laid for a CPU, and RMSNorm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers.activations import ACT2FN
+
+KERNELS = {
+    "relu": torch.relu_,
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "swish": F.silu,
+}
+SMALL = 1 << 20, 1 << 25  # elements of a matrix, and of a model, that is laid anew for a CPU
+
+
+class Lines:
+    """Linear layers that read the same input: their matrices [in, out], and the biases side by side.
+
+    With `pack` the matrices lie side by side in one buffer whose rows are the inputs, so that one product
+    does for all. On a CPU the product of 4 to 16 tokens with a matrix that fits into the cache then costs
+    0.6 of what it costs in torch's own layout, and that of one token no more.
+    """
+
+    def __init__(self, *parts: Any, pack: bool) -> None:
+        weights = [part.weight.detach() for part in parts]
+        if pack and all(weight.numel() <= SMALL[0] for weight in weights):
+            self.matrices = [torch.cat(weights).t().contiguous()]
+        else:
+            self.matrices = [weight.t() for weight in weights]  # views
+        self.bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """All outputs side by side, [tokens, out]."""
+        y = (
+            torch.mm(x, self.matrices[0])
+            if len(self.matrices) == 1
+            else torch.cat([torch.mm(x, matrix) for matrix in self.matrices], 1)
+        )
+        return y if self.bias is None else y.add_(self.bias)
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        """The output of a single layer added to `to`."""
+        y = torch.addmm(to, x, self.matrices[0])
+        return y if self.bias is None else y.add_(self.bias)
+
+
+class Rest:
+    """What each layer makes of one state that it is given to read: for the layers that a token skipped.
+
+    CALM's state propagation: the state in which a token left stands for the input of every layer behind. Of
+    these only the norms and the projections to keys and values are computed, all layers at once.
+
+    Parameters
+    ----------
+    lines : list of Lines
+        Each layer's projections to queries, keys and values.
+    queries : int
+        Columns of the queries.
+    norms : list of tensor [size], optional
+        With which each layer scales what it reads, where it does.
+    """
+
+    def __init__(self, lines: list[Lines], queries: int, norms: list[torch.Tensor] | None = None) -> None:
+        self.lines = lines
+        self.norms = None if norms is None else torch.stack(norms)[:, None]
+        self.ones = None if norms is None else torch.ones_like(norms[0])
+        # Where the matrices were packed they are small: side by side, one batched product does for all.
+        packed = all(len(line.matrices) == 1 for line in lines)
+        self.matrices = torch.stack([line.matrices[0][:, queries:] for line in lines]) if packed else None
+        biases = [line.bias for line in lines if line.bias is not None]
+        self.bias = torch.stack([bias[queries:] for bias in biases])[:, None] if biases else None
+
+    def __call__(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """Keys and values side by side, of the layers behind the first `layer`: [layers, 1, out].
+
+        `x` [1, size] is the state, divided by its root mean square where the layers have norms.
+        """
+        behind = self.lines[layer:]
+        read = x.expand(len(behind), 1, -1) if self.norms is None else x * self.norms[layer:]
+        if self.matrices is not None:
+            y = torch.bmm(read, self.matrices[layer:])
+        else:
+            made = [[torch.mm(x, m) for m in line.matrices[1:]] for x, line in zip(read, behind)]
+            y = torch.stack([torch.cat(both, 1) for both in made])
+        return y if self.bias is None else y.add_(self.bias[layer:])
+
+
+def packs(net: Any) -> bool:
+    """Whether a model is small enough, and where, for its matrices to be laid anew."""
+    size = sum(p.numel() for p in net.parameters())
+    return net.device.type == "cpu" and net.dtype == torch.float32 and size <= SMALL[1]
+
+
+def stamp(net: Any) -> list[tuple[int, int]]:
+    """What changes when a model is moved, converted or trained."""
+    return [(p.data_ptr(), p._version) for p in net.parameters()]
+
+
+class RMSNorm:
+    """RMSNorm of `x` [tokens, size] by a weight, for models in the format and on the device of `like`."""
+
+    def __init__(self, eps: float, like: torch.Tensor) -> None:
+        self.eps = eps
+        # The CPU has no fused RMSNorm: torch composes it of eight kernels.
+        self.composed = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
+        self.ground = torch.full((1, 1, 1), eps, dtype=like.dtype, device=like.device)
+
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if not self.composed:
+            return F.rms_norm(x, weight.shape, weight, self.eps)
+        # eps + x.x / size in one kernel: a batched product of each row with itself.
+        square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / len(weight))
+        return (x * square.rsqrt_().view(-1, 1)).mul_(weight)
+
+
+def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A feed-forward layer's nonlinearity by transformers' name, in one kernel where torch has one."""
+    return KERNELS.get(name) or ACT2FN[name]
+
+
+class Decoder:
+    """What the decoders of encoder-decoders share: a family adds its layers and `__call__`.
+
+    Parameters
+    ----------
+    net : transformers model
+        Read, never changed. A small one on a CPU is copied into a layout that is faster there; `stale` says
+        when its parameters are no longer those that were read.
+    heads, dim : int
+        Of its attention.
+    crossed : list of linear layers
+        Those that make keys and values of the encoder's states, layer by layer.
+    """
+
+    weights: list[tuple]
+    norm: RMSNorm | None = None  # with which its layers begin, if they do
+    bias: Any = None  # what the attention adds to scores for the distance of two places, if it does
+
+    def __init__(self, net: Any, heads: int, dim: int, crossed: list[Any]) -> None:
+        self.net, self.read = net, stamp(net)
+        self.heads, self.dim = heads, dim
+        self.crossed = Lines(*crossed, pack=packs(net))
+        self.rest: Rest | None = None  # made when a pass first leaves early
+
+    def stale(self) -> bool:
+        """Whether the model was moved, converted or trained since it was read."""
+        return stamp(self.net) != self.read
+
+    def propagate(self, layer: int, x: torch.Tensor, store: Any) -> None:
+        """Keys and values of the layers behind the first `layer`, of one token's state `x` [1, size]."""
+        if self.rest is None:
+            lines = [next(part for part in each if isinstance(part, Lines)) for each in self.weights]
+            norms = None if self.norm is None else [first for first, *_ in self.weights]
+            self.rest = Rest(lines, self.heads * self.dim, norms)
+        y = self.rest(layer, x if self.norm is None else self.norm(x, self.rest.ones))
+        store.fill(layer, y.view(-1, 2, 1, self.heads, 1, self.dim))
+
+    def cross(self, states: torch.Tensor) -> torch.Tensor:
+        """Keys and values that every layer makes of the encoder's states [rows, tokens, size].
+
+        Returns
+        -------
+        tensor [layers, 2, rows, heads, tokens, dim]
+        """
+        rows, tokens, _ = states.shape
+        found = self.crossed(states.flatten(0, 1)).view(rows, tokens, -1, 2, self.heads, self.dim)
+        return found.permute(2, 3, 0, 4, 1, 5).contiguous()

@@ -1,0 +1,175 @@
+"""The decoder of T5 and mT5 as one plain function over the model's own weights.
+
+It computes what the transformers modules compute, but takes the relative position bias from the places in
+the text, where they take it from slots: the siblings of a token tree stand at the same place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from specviz.models.layers import Decoder, Lines, RMSNorm, activation, packs
+
+CLASSES = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
+FEW = 64  # tokens of a chain whose biases are kept
+
+
+class Bias:
+    """What each head adds to the score of a key, by how far it stands before the query.
+
+    Parameters
+    ----------
+    attention : T5Attention
+        The decoder's first one, whose buckets all layers share.
+
+    Attributes
+    ----------
+    table : tensor [heads, distances]
+        Beyond the last distance nothing changes any more.
+    """
+
+    def __init__(self, attention: Any) -> None:
+        buckets = attention.relative_attention_num_buckets
+        far = max(attention.relative_attention_max_distance, buckets)
+        weight = attention.relative_attention_bias.weight.detach()
+        before = -torch.arange(far + 1, device=weight.device)
+        bucket = attention._relative_position_bucket(
+            before, False, buckets, attention.relative_attention_max_distance
+        )
+        self.table = weight[bucket].t().contiguous()
+        self.chains: dict[int, torch.Tensor] = {}
+
+    def chain(self, start: int, count: int) -> torch.Tensor:
+        """The causal mask with biases of `count` tokens behind `start` others, [1, heads, count, slots].
+
+        Counted from the last slot it is the same wherever the chain stands: a slice of one kept for each
+        small count.
+        """
+        end = start + count
+        kept = self.chains.get(count)
+        if kept is None or kept.shape[-1] < end:
+            size = 1 << (max(end, 256) - 1).bit_length() if count <= FEW else end
+            device = self.table.device
+            back = torch.arange(size - 1, -1, -1, device=device)  # slots from the last one
+            distance = torch.arange(1 - count, 1, device=device)[:, None] + back
+            kept = self.table[:, distance.clamp(0, self.table.shape[1] - 1)]
+            kept = kept.masked_fill_(distance < 0, -torch.inf)[None]
+            if count <= FEW:
+                self.chains[count] = kept
+        return kept[..., kept.shape[-1] - end :]
+
+    def between(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Biases by places, of queries [rows, n] and keys [rows, slots]: [rows, heads, n, slots]."""
+        distance = (queries[:, :, None] - keys[:, None]).clamp_(0, self.table.shape[1] - 1)
+        return self.table[:, distance].transpose(0, 1)
+
+
+class T5(Decoder):
+    """A forward pass of a T5 decoder over a context's storage and its encoder's keys and values.
+
+    Parameters
+    ----------
+    net : transformers model that `refusal` has no word against
+        Read, never changed; see `Llama`.
+    layers : int
+        How many of the decoder's layers to run.
+    """
+
+    def __init__(self, net: Any, layers: int) -> None:
+        config, stack = net.config, net.decoder
+        blocks = stack.block[:layers]
+        crossed = [
+            part for b in blocks for part in (b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v)
+        ]
+        super().__init__(net, config.num_heads, config.d_kv, crossed)
+        self.size = config.d_model
+        pack = packs(net)
+        self.embedding = stack.embed_tokens.weight.detach()
+        self.head = Lines(net.lm_head, pack=pack)
+        # T5 1.0 shrinks the states before its head, which is the embedding; 1.1 and mT5 do not.
+        scaled = getattr(config, "scale_decoder_outputs", False)
+        self.shrink = config.d_model**-0.5 if scaled else 1.0
+        self.norm = RMSNorm(config.layer_norm_epsilon, self.embedding)
+        self.last = stack.final_layer_norm.weight.detach()
+        self.bias = Bias(stack.block[0].layer[0].SelfAttention)
+        self.act, self.gated = activation(config.dense_act_fn), config.is_gated_act
+        self.weights = []
+        for block in blocks:
+            own, cross, feed = block.layer
+            a, c, m = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
+            self.weights.append(
+                (
+                    own.layer_norm.weight.detach(),
+                    Lines(a.q, a.k, a.v, pack=pack),
+                    Lines(a.o, pack=pack),
+                    cross.layer_norm.weight.detach(),
+                    Lines(c.q, pack=pack),
+                    Lines(c.o, pack=pack),
+                    feed.layer_norm.weight.detach(),
+                    Lines(m.wi_0, m.wi_1, pack=pack) if self.gated else Lines(m.wi, pack=pack),
+                    Lines(m.wo, pack=pack),
+                )
+            )
+
+    def final(self, x: torch.Tensor) -> torch.Tensor:
+        """The final norm of states [tokens, size]."""
+        return self.norm(x, self.last)
+
+    def logits(self, last: torch.Tensor) -> torch.Tensor:
+        """Scores of final states [tokens, size]."""
+        return self.head(last if self.shrink == 1.0 else last * self.shrink)
+
+    def __call__(
+        self,
+        ids: torch.Tensor,
+        positions: Any,
+        mask: torch.Tensor | None,
+        store: Any,
+        keep: int,
+        hidden: tuple[int, ...] = (),
+        leave: Any = None,
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """Feed `ids` [rows, n]; see `EncoderDecoder.run`. The mask holds the biases."""
+        rows, n = ids.shape
+        heads, dim, norm = self.heads, self.dim, self.norm
+        attend, source = F.scaled_dot_product_attention, store.source
+        x = F.embedding(ids, self.embedding)
+        wanted = {0: x[:, -keep:]} if 0 in hidden else {}
+        x = x.view(-1, self.size)
+        for i, (first, qkv, o, second, q, c, third, wide, down) in enumerate(self.weights):
+            entered = x
+            y = qkv(norm(x, first)).view(rows, n, 3, heads, dim).permute(2, 0, 3, 1, 4)
+            keys, values = store.write_both(i, y[1:])
+            out = attend(y[0], keys, values, mask, scale=1.0)
+            x = o.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
+            y = q(norm(x, second)).view(rows, n, heads, dim).transpose(1, 2)
+            out = attend(y, *source.pairs[i], source.mask, scale=1.0)
+            x = c.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
+            y = wide(norm(x, third))
+            if self.gated:
+                gate, up = y.chunk(2, -1)
+                y = self.act(gate).mul_(up)
+            else:
+                y = self.act(y)
+            x = down.add(y, x)
+            if i + 1 in hidden:
+                wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
+            if leave is not None and i + 1 < len(self.weights) and leave.asks(i + 1, entered, x):
+                self.propagate(i + 1, x, store)
+                break
+        if keep < n:
+            x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
+        last = norm(x, self.last).view(rows, -1, self.size)
+        if len(self.weights) in hidden:
+            wanted[len(self.weights)] = last
+        return last, wanted
+
+
+def refusal(net: Any) -> str | None:
+    """Why the function above would not compute what `net` does; None if it does."""
+    if net.dtype == torch.float16:
+        return "T5's states overflow float16: load it with dtype='bfloat16' or 'float32'"
+    return None

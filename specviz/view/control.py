@@ -1,0 +1,250 @@
+"""CM-ASD's feedback loop as it ran: certainty, window and gap, cycle by cycle, and what the target kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.view.picture import FATES, name_of, prompts, visible
+from specviz.view.plots import _axes, _legend
+from specviz.view.stores import GREY, _open
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+# How a node is drawn, by what became of it: its mark, and its part of the window's bar.
+LOOKS: dict[str, dict[str, Any]] = {
+    "accepted": {"marker": "o", "color": "#0072b2", "s": 15},
+    "rejected": {"marker": "x", "color": "#d55e00", "s": 24},
+    "unjudged": {"marker": ".", "color": "#777777", "s": 14},
+    "unreviewed": {"marker": "$?$", "color": "#56b4e9", "s": 28},
+    "cut": {"marker": "|", "color": "#777777", "s": 28},
+    "unsent": {"marker": "o", "facecolors": "none", "edgecolors": "#777777", "s": 15},
+    "pruned": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 15},
+}
+BARS: dict[str, dict[str, Any]] = {
+    "accepted": {"color": "#0072b2"},
+    "rejected": {"color": "#d55e00", "hatch": "////", "edgecolor": "white"},
+    "unjudged": {"color": "#bbbbbb"},
+    "unreviewed": {"color": "#56b4e9", "hatch": "....", "edgecolor": "white"},
+    "cut": {"color": "#dddddd", "hatch": "||", "edgecolor": "white"},
+    "unsent": {"facecolor": "none", "edgecolor": "#999999", "ls": ":"},
+    "pruned": {"facecolor": "none", "edgecolor": "#999999", "ls": "--"},
+}
+MOST = 80  # cycles that are drawn
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One prompt's loop: what the panels draw.
+
+    Parameters
+    ----------
+    nodes : DataFrame
+        One row a drafted node: ``x`` (its place: the cycle's number and, within it, the node's place),
+        ``cycle``, ``status``, ``text``, ``value`` (certainty), ``threshold`` and ``gap`` (nats; NaN where
+        there is none).
+    cycles : DataFrame
+        One row a cycle: ``cycle``, ``window`` (k_j; NaN where the method has none), ``mean``, the certainty
+        that the window followed from (without a controller: of the nodes sent), and a count for each fate.
+    certainty : str
+        What the value is.
+    allowed : (str, str)
+        What is compared with the threshold, and its name.
+    least : float
+        A threshold of the certainty itself (BiLD's α_FB); NaN where there is none.
+    title : str
+    note : str
+        What is left out.
+    """
+
+    nodes: pd.DataFrame
+    cycles: pd.DataFrame
+    certainty: str
+    allowed: tuple[str, str]
+    least: float
+    title: str
+    note: str
+
+
+def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
+    """Reduce one prompt of a trace's first run to its control loop.
+
+    Raises
+    ------
+    TraceError
+        If nothing was drafted.
+    """
+    import pandas as pd
+
+    run = trace.split()[0]
+    index = prompts(run)[0] if prompt is None else prompt
+    one = run.select(prompt=index)
+    facts, nodes, cycles = one.run, one.nodes, one.cycles
+    parameters = facts["parameters"] or {}
+    if not len(nodes):
+        raise TraceError(f"{facts['method']} drafted nothing here: there is no control loop to show")
+    cycles = cycles[cycles["cycle"] > 0]
+    # of a stream several updates count their cycles from 0
+    number = {key: i for i, key in enumerate(zip(cycles["update"], cycles["cycle"]), 1)}
+    at = np.array([number.get(key, 0) for key in zip(nodes["update"], nodes["cycle"])])
+    long = max(int(nodes.groupby(["update", "cycle"]).size().max()), 1)
+    # a tree's score is its path's; beside a gap that is allowed it is C_t
+    scored = bool(nodes["score"].notna().any() and nodes["threshold"].notna().any())
+    value = "score" if scored or not nodes["confidence"].notna().any() else "confidence"
+    threshold, gap, allowed = nodes["threshold"], nodes["gap"], ("gap to the target's first choice", "τ_t")
+    if facts["method"] == "bild" and isinstance(parameters.get("rollback"), int | float):
+        judged = nodes["status"].isin(["accepted", "rejected"]) & nodes["p"].notna()
+        with np.errstate(divide="ignore"):
+            gap = pd.Series(-np.log(nodes["p"].to_numpy(float)), nodes.index).where(judged)
+        threshold = gap.notna().map({True: float(parameters["rollback"])})
+        allowed = ("−ln p of the large model", "α_RB")
+    table = nodes[["status", "text", "position"]].assign(
+        cycle=at,
+        x=at - 0.4 + 0.8 * (nodes["node"] + 0.5) / long,
+        value=nodes[value],
+        threshold=threshold,
+        gap=gap,
+    )
+    sent = table[~table["status"].isin(["unsent", "pruned", "unreviewed"])]
+    shape = cycles.assign(cycle=np.arange(1, len(cycles) + 1))
+    about = shape[["cycle"]].assign(window=shape.get("control_window", np.nan))
+    about["mean"] = about["cycle"].map(sent.groupby("cycle")["value"].mean())
+    if "control_confidence" in shape and shape["control_confidence"].notna().any():
+        about["mean"] = shape["control_confidence"]  # CM-ASD's, of all that was drafted
+    for fate in FATES:
+        about[fate] = about["cycle"].map((table["status"] == fate).groupby(table["cycle"]).sum()).fillna(0)
+    left = len(about) - most
+    models = " ← ".join(filter(None, (name_of(facts["model"]), name_of(facts["draft"]))))
+    least = parameters.get("fallback")
+    return Loop(
+        table[table["cycle"].between(1, most)],
+        about[about["cycle"] <= most],
+        "confidence C_t" if scored else value,
+        allowed,
+        float(least) if isinstance(least, int | float) else float("nan"),
+        visible(f"{facts['method']}: {models}, prompt {index}"),
+        f"{left} more cycles are in the trace" if left > 0 else "",
+    )
+
+
+def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
+    """Certainty, window and threshold over the cycles of one prompt, with what was accepted: three panels.
+
+    A cycle is a column; within it the draft's tokens stand from left to right. Above: the drafter's certainty
+    of each token (CM-ASD's C_t; else its largest probability) and the mean that the window follows. Middle:
+    how long the window k_j was (black) and what became of the draft. Below: the gap that each judged token
+    had and, as a dash, the largest that was allowed (τ_t; BiLD's distance and α_RB); a token above the panel
+    stands at its edge (▲).
+
+    Parameters
+    ----------
+    trace : Trace
+        Its first run.
+    prompt : int, optional
+        Default the first.
+    ax : Axes, optional
+        Its room is divided among the panels, which are its ``child_axes``.
+    most : int
+        Cycles that are drawn.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    TraceError
+        If nothing was drafted.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    shown = loop(trace, prompt, most)
+    count = len(shown.cycles)
+    ax = _axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * count)), 6.0))
+    ax.axis("off")
+    tall = ((0.68, 0.32), (0.36, 0.24), (0.0, 0.28))  # bottom and height of each panel
+    panels = [ax.inset_axes((0, bottom, 1, height)) for bottom, height in tall]
+    _certainty(shown, panels[0])
+    _window(shown, panels[1])
+    _gaps(shown, panels[2])
+    for panel in panels:
+        panel.set_xlim(0.5, count + 0.5)
+        for edge in np.arange(1.5, count):
+            panel.axvline(edge, color=GREY, lw=0.4, alpha=0.35)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _open(panel)
+    for panel in panels[:2]:
+        panel.set_xticklabels([])
+    panels[2].set_xlabel("cycle" + (f" ({shown.note})" if shown.note else ""))
+    return ax
+
+
+def _certainty(shown: Loop, ax: Axes) -> None:
+    nodes, cycles = shown.nodes, shown.cycles
+    ax.plot(cycles["cycle"], cycles["mean"], color="black", lw=1.1, alpha=0.7, label="mean")
+    for fate, look in LOOKS.items():
+        rows = nodes[nodes["status"] == fate]
+        if len(rows):
+            ax.scatter(rows["x"], rows["value"], clip_on=False, zorder=3, label=fate, **look)
+    if np.isfinite(shown.least):
+        ax.axhline(shown.least, ls="--", lw=1, color="#444444", label=f"fallback threshold {shown.least:g}")
+    ax.set(ylim=(0, 1.03), ylabel=shown.certainty, yticks=(0, 0.5, 1))
+    if not nodes["value"].notna().any():
+        ax.text(0.5, 0.5, "the drafter gave no confidence", transform=ax.transAxes, ha="center", size=9)
+    _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.03), fontsize=7.5)
+    ax.set_title(shown.title, size=9, loc="left", pad=16, parse_math=False)
+
+
+def _window(shown: Loop, ax: Axes) -> None:
+    cycles = shown.cycles
+    base = np.zeros(len(cycles))
+    for fate, look in BARS.items():
+        count = cycles[fate].to_numpy(float)
+        if count.any():
+            ax.bar(cycles["cycle"], count, bottom=base, width=0.7, lw=0.8, label=fate, **look)
+        base += count
+    if cycles["window"].notna().any():
+        x, y = cycles["cycle"].to_numpy(float), cycles["window"].to_numpy(float)
+        ax.hlines(y, x - 0.42, x + 0.42, color="black", lw=2, label="window k_j")
+    from matplotlib.ticker import MaxNLocator
+
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(ylim=(0, max(1.0, base.max() * 1.08)), ylabel="draft tokens")
+    _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.02), fontsize=7.5)
+
+
+def _gaps(shown: Loop, ax: Axes) -> None:
+    nodes = shown.nodes
+    judged = nodes[nodes["gap"].notna()]
+    if not nodes["threshold"].notna().any():
+        ax.set(yticks=[], ylabel="gap")
+        said = "no gap was allowed or recorded: a token is accepted or not by another rule"
+        ax.text(0.5, 0.5, said, transform=ax.transAxes, ha="center", size=9)
+        return
+    limit = float(nodes["threshold"].max())
+    top = max(2.2 * limit, 0.25)
+    step = 0.4 / max(1, int(nodes.groupby("cycle").size().max()))
+    tested = nodes[nodes["threshold"].notna()]
+    left, right, label = tested["x"] - step, tested["x"] + step, f"allowed, {shown.allowed[1]}"
+    ax.hlines(tested["threshold"], left, right, color="black", lw=1.4, label=label)
+    ax.vlines(judged["x"], 0, judged["gap"].clip(upper=top), color=GREY, lw=0.6, alpha=0.7)
+    for fate in ("accepted", "rejected", "unjudged", "cut"):
+        rows = judged[judged["status"] == fate]
+        inside, beyond = rows[rows["gap"] <= top], rows[rows["gap"] > top]
+        if len(inside):
+            ax.scatter(inside["x"], inside["gap"], clip_on=False, zorder=3, label=fate, **LOOKS[fate])
+        if len(beyond):
+            look = LOOKS[fate] | {"marker": "^", "s": 22}
+            ax.scatter(beyond["x"], np.full(len(beyond), top), zorder=3, clip_on=False, **look)
+    if (judged["gap"] > top).any():
+        ax.scatter([], [], marker="^", s=22, color="#555555", label=f"beyond {top:.2g} nats")
+    ax.set(ylim=(0, top), ylabel="gap, nats")
+    _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.02), fontsize=7.5)
+    ax.set_title(shown.allowed[0], size=8, loc="left", pad=3)

@@ -1,0 +1,263 @@
+"""matplotlib views of the drafter's certainty: does it predict acceptance, and what is made of it.
+
+Each takes ``ax=``, draws only on it, and returns it. The numbers are those of `specviz.metrics.signals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz import metrics
+from specviz.errors import ParameterError
+from specviz.metrics.signals import SIGNALS
+from specviz.view.plots import _axes
+from specviz.view.stores import GREY, LOOKS, _open
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+NAMES = {
+    "score": "C_t, as recorded",
+    "ensemble": "ensemble",
+    "confidence": "largest probability",
+    "entropy": "1 − entropy",
+    "logit_margin": "logit margin",
+    "softmax_margin": "softmax margin",
+    "variance": "logit variance",
+}
+OUTCOMES = {"accepted": "share accepted", "first": "share that is the target's first choice"}
+FEW = 10  # nodes; a bin with fewer is drawn hollow
+
+
+def _looks(name: str) -> dict[str, Any]:
+    """A signal's colour and marker, the same in every picture; the recorded C_t is black."""
+    if name == "score":
+        return {"color": "black", "marker": "*", "ms": 7}
+    colour, marker = LOOKS[[n for n in SIGNALS if n != "score"].index(name)]
+    return {"color": colour, "marker": marker, "ms": 4.5}
+
+
+def reliability(
+    trace: Trace,
+    signals: str | Sequence[str] | None = None,
+    ax: Axes | None = None,
+    bins: int = 10,
+    outcome: str = "accepted",
+    **how: Any,
+) -> Axes:
+    """Certainty against acceptance: is a drafter that says 0.8 accepted eight times in ten?
+
+    A line a signal: the share accepted of the judged nodes in each of `bins` equal intervals, at their mean
+    signal, with 95 % Wilson intervals; bins of fewer than 10 nodes are hollow. Only the largest probability
+    claims to lie on the diagonal; of the others the slope says how well they tell good drafts from bad ones.
+
+    Parameters
+    ----------
+    trace : Trace
+        All prompts and runs are pooled.
+    signals : str or sequence of str, optional
+        Which of `specviz.metrics.SIGNALS`; default all that the trace has. The variance has no scale from 0
+        to 1 and so no curve; `auroc` rates it.
+    ax : Axes, optional
+    bins : int
+    outcome : {"accepted", "first"}
+        As in `specviz.metrics.calibration_curve`.
+    **how
+        ``weights``, ``margin_scale``, ``entropy``, ``vocabulary`` of `specviz.metrics.signals`.
+
+    Returns
+    -------
+    Axes
+        Its legend gives each signal's area under the ROC curve with a 95 % interval over prompts.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such signal, outcome or number of bins.
+    """
+    table, chosen = _chosen(trace, signals, how)
+    curve = metrics.calibration_curve(table, bins, outcome)
+    rated = metrics.auroc(table, outcome).set_index("signal")
+    ax = _axes(ax, (5.6, 4.6))
+    ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
+    ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="the drafter's certainty", ylabel=OUTCOMES[outcome])
+    _open(ax)
+    if not len(curve):
+        ax.text(0.5, 0.5, "no judged node has a signal", ha="center", transform=ax.transAxes)
+        return ax
+    drawn = [name for name in chosen if (curve["signal"] == name).any()]
+    for number, name in enumerate(drawn):
+        rows, look = curve[curve["signal"] == name], _looks(name)
+        x = rows["mean"] + 0.004 * (number - (len(drawn) - 1) / 2)  # intervals side by side
+        ax.plot(x, rows["rate"], lw=1.4, label=_rated(name, rated.loc[name]), **look)
+        ax.vlines(x, rows["rate_lo"], rows["rate_hi"], color=look["color"], lw=0.9, alpha=0.6)
+        few = rows["counted"] < FEW
+        ax.plot(x[few], rows["rate"][few], ls="none", mfc="white", **look)
+    ax.set_title(_counted(table), size=9, loc="left")
+    ax.legend(
+        framealpha=0.85,
+        edgecolor="none",
+        fontsize=7.5,
+        loc="lower right",
+        title="AUROC, 95 %",
+        title_fontsize=7.5,
+    )
+    return ax
+
+
+def _chosen(trace: Trace, signals: str | Sequence[str] | None, how: Any) -> tuple[pd.DataFrame, list[str]]:
+    """The table of signals, and which of them are asked for."""
+    asked = [signals] if isinstance(signals, str) else list(signals or SIGNALS)
+    for name in asked:
+        if name not in SIGNALS:
+            raise ParameterError(f"no signal {name!r}; there is {', '.join(SIGNALS)}")
+    table = metrics.signals(trace, **how)
+    if signals is None and np.allclose(table["score"], table["ensemble"], atol=1e-5):
+        asked.remove("ensemble")  # the recorded C_t is that very ensemble
+    return table, asked
+
+
+def _rated(name: str, row: Any) -> str:
+    between = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
+    return f"{NAMES[name]}: {row['auroc']:.3f}{between}"
+
+
+def _counted(table: pd.DataFrame) -> str:
+    n, texts = len(table), len(table[["run", "prompt"]].drop_duplicates())
+    return f"{n:,} judged tokens of {texts} text{'s' * (texts != 1)}, {table['accepted'].mean():.0%} accepted"
+
+
+def auroc(
+    trace: Trace,
+    signals: str | Sequence[str] | None = None,
+    ax: Axes | None = None,
+    outcome: str = "accepted",
+    **how: Any,
+) -> Axes:
+    """Which signal tells accepted tokens from rejected ones best: a row a signal, best on top.
+
+    Parameters
+    ----------
+    trace, signals, ax, outcome, **how
+        As in `reliability`.
+
+    Returns
+    -------
+    Axes
+        Area under the ROC curve (0.5: guessing) with its 95 % interval over prompts; at the right how far
+        each is from the ensemble, with the interval of that difference (`specviz.metrics.auroc`).
+    """
+    table, chosen = _chosen(trace, signals, how)
+    than = "ensemble" if "ensemble" in chosen else "score" if "score" in chosen else chosen[0]
+    rated = metrics.auroc(table, outcome, than=than)
+    rated = rated[rated["signal"].isin(chosen)].reset_index(drop=True)
+    ax = _axes(ax, (6.4, 0.9 + 0.36 * max(1, len(rated))))
+    ax.axvline(0.5, color=GREY, lw=1, ls="--")
+    for place, row in enumerate(rated.to_dict("records")):
+        look = _looks(row["signal"])
+        ax.plot(row["auroc"], place, ls="none", **look)
+        ax.hlines(place, row["low"], row["high"], color=look["color"], lw=1.6)
+        apart = "" if row["signal"] == than else f"  {row['gain']:+.3f}"
+        if apart and row["gain_lo"] == row["gain_lo"]:
+            apart += f" [{row['gain_lo']:+.3f}, {row['gain_hi']:+.3f}]"
+        said = f"{row['auroc']:.3f}{apart}".replace("-", "−")
+        ax.text(1.01, place, said, transform=ax.get_yaxis_transform(), size=8, va="center")
+    ax.set_yticks(range(len(rated)), [NAMES[name] for name in rated["signal"]], size=8)
+    ax.set(xlabel="AUROC for acceptance" if outcome == "accepted" else "AUROC for the target's first choice")
+    ax.set_ylim(max(0, len(rated) - 1) + 0.6, -0.6)
+    low = min(0.45, *rated["low"].dropna(), *rated["auroc"].dropna()) if len(rated) else 0
+    ax.set_xlim(low - 0.02, 1)
+    _open(ax)
+    ax.set_title(_counted(table), size=9, loc="left")
+    ax.text(1.01, 1.02, f"and against {NAMES[than]}", transform=ax.transAxes, size=8, va="bottom")
+    return ax
+
+
+READINGS = {
+    "as_written": "τ_t = τ_base + γ (1 − C): the formula, wider when unsure",
+    "as_described": "τ_t = τ_base + γ C: the prose, stricter when unsure",
+}
+
+
+def threshold_readings(
+    tau_base: float = 0.1,
+    gamma: float = 0.5,
+    over: str = "confidence",
+    trace: Trace | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The two readings of CM-ASD's gap τ_t, and of its entropy confidence.
+
+    The formula widens the gap that is allowed when the drafter is unsure; the prose says that verification
+    gets stricter there. And "entropy confidence" H/log |V| rises with doubt; the usable one is its
+    complement. Over entropy both contradictions meet: reading both as written gives the same curve as reading
+    both otherwise.
+
+    Parameters
+    ----------
+    tau_base, gamma : float
+        In nats; at least 0.
+    over : {"confidence", "entropy"}
+        What is across: C itself, or H/log |V| with C taken from it in either reading.
+    trace : Trace, optional
+        Its judged nodes as dots, at their recorded C_t (`over` confidence) and gap: a dot below a curve is
+        accepted by that reading, as far as the gap decides.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ParameterError
+        If a number is negative or there is no such axis.
+    """
+    if tau_base < 0 or gamma < 0 or over not in ("confidence", "entropy"):
+        raise ParameterError("tau_base and gamma are at least 0, and over is 'confidence' or 'entropy'")
+    ax = _axes(ax, (5.6, 3.6))
+    x = np.linspace(0, 1, 101)
+    falls, rises = tau_base + gamma * (1 - x), tau_base + gamma * x
+    if over == "confidence":
+        lines = [(falls, READINGS["as_written"]), (rises, READINGS["as_described"])]
+        ax.set_xlabel("C, the drafter's confidence")
+    else:
+        written, complement = "C = H/log |V| (as written)", "C = 1 − H/log |V| (complement)"
+        words = "gap as written, {}\n= gap as described, {}"
+        lines = [
+            (rises, words.format(complement, written)),
+            (falls, words.format(written, complement)),
+        ]
+        ax.set_xlabel("H / log |V|, the drafter's doubt")
+    top = max(2 * (tau_base + gamma), 0.2)
+    for number, (y, label) in enumerate(lines):
+        ax.plot(x, y, color=LOOKS[number][0], ls=("-", "--")[number], lw=2, label=label)
+    if trace is not None:
+        _dots(trace, over, top, ax)
+    ax.axhline(tau_base, color=GREY, lw=0.8, ls=":")
+    ax.text(0, tau_base, "τ_base", size=8, color="#555555", va="bottom")
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.03 * top, top * 1.04), ylabel="largest gap allowed, nats")
+    _open(ax)
+    ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0), borderpad=0)
+    return ax
+
+
+def _dots(trace: Trace, over: str, top: float, ax: Axes) -> None:
+    """Judged nodes where they stand; those above the axes at its edge."""
+    table = metrics.signals(trace)
+    table = table[table["gap"].notna()]
+    across = table["score"].fillna(table["ensemble"]) if over == "confidence" else 1 - table["entropy"]
+    looks: dict[str, dict[str, Any]] = {
+        "accepted": {"marker": "o", "s": 9, "color": "#0072b2", "alpha": 0.35},
+        "rejected": {"marker": "x", "s": 16, "color": "#d55e00", "alpha": 0.7, "lw": 0.9},
+    }
+    for status, look in looks.items():
+        rows = table["accepted"] == (status == "accepted")
+        label = f"{status} ({rows.sum():,})"
+        ax.scatter(across[rows], table["gap"][rows].clip(upper=top), label=label, **look)

@@ -1,0 +1,141 @@
+"""Shares with their denominators, ROUGE, relative BLEU, seeds and sweeps: counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import traces
+
+from specviz import metrics
+from specviz.errors import ParameterError, TraceError
+from specviz.metrics.sweeps import SCORES
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_front_is_what_nobody_beats(seed):
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(0, 6, (2, 40)).astype(float)  # ties in both
+    x[3] = np.nan
+    kept = metrics.front(x, y)
+    for i in range(40):
+        beats = (x >= x[i]) & (y >= y[i]) & ((x > x[i]) | (y > y[i]))
+        assert kept[i] == (not beats.any() and i != 3)
+    order = np.argsort(x[kept], kind="stable")
+    assert (np.diff(y[kept][order]) <= 0).all(), "along the front more of one is less of the other"
+
+
+def test_the_denominators():
+    trace = traces.build("bild", prompts=4, tokens=50, seed=1)
+    cycles = trace.cycles[trace.cycles["cycle"] > 0]
+    tokens, steps = int(trace.outputs["kept"].sum()), len(cycles)
+    refused = cycles["rejected"].gt(0).sum()
+    assert metrics.rollback_share(trace) == refused / tokens
+    assert metrics.rollback_share(trace, "cycle") == refused / steps
+    handed = cycles["stop"].isin(["fallback", "length"]).sum()
+    assert metrics.fallback_share(trace, "cycle") == handed / steps
+    assert metrics.fallback_share(trace) == handed / tokens
+    for share in (metrics.fallback_share, metrics.rollback_share):
+        with pytest.raises(TraceError, match="per is one of token, cycle"):
+            share(trace, "text")
+
+
+def test_what_a_step_drafts_sends_and_costs():
+    trace = traces.build("cm_asd", prompts=3, tokens=50, seed=1)
+    cycles = trace.cycles[trace.cycles["cycle"] > 0]
+    assert metrics.mean_drafted(trace) == 8 > metrics.mean_sent(trace) == cycles["sent"].mean()
+    assert metrics.draft_time(trace) == pytest.approx(0.0005 * 8)
+    assert metrics.mean_accepted(trace) == cycles["accepted"].mean()
+    assert np.isnan(metrics.draft_time(traces.build("cm_asd", record=None)))
+
+
+def test_who_wrote_the_text():
+    trace = traces.build("bild", prompts=4, tokens=50, seed=1)
+    own = trace.outputs["origin"].isin(["correction", "fallback", "plain", "bonus"]).sum()
+    assert metrics.target_share(trace) == own / len(trace.outputs)
+    assert metrics.target_share(trace) == pytest.approx(1 - metrics.accepted_share(trace))
+    assert metrics.target_share(traces.build("autoregressive")) == 1
+
+
+def said(*words: str, reference="the cat sat", seed: int = 0, **more):
+    """A run whose texts are these."""
+    from specviz.trace import Recorder
+
+    pieces = [b"", b"", *(word.encode() for text in words for word in text.split(" "))]
+    prompts = [{"tokens": [2, n], "reference": reference} for n in range(len(words))]
+    about = traces.metadata("autoregressive", seed, len(words)) | {"prompts": prompts} | more
+    recorder = Recorder(about, None, "judged", piece=lambda t: b" " + pieces[t])
+    token = 2
+    for number, text in enumerate(words):
+        own = list(range(token, token + len(text.split(" "))))
+        token += len(own)
+        recorder.add({"prompt": number, "cycle": 0, "start": float(number), "duration": 0.25})
+        at = {"start": number + 0.25, "duration": 0.25 * (1 + seed), "draft_time": 0.0}
+        out = {"out_token": own, "out_position": list(range(len(own))), "out_origin": ["plain"] * len(own)}
+        recorder.add({"prompt": number, "cycle": 1, "keep": 0, "end": "eos", **at, **out})
+    return recorder.close()
+
+
+def test_rouge_counts_words():
+    pytest.importorskip("rouge_score")
+    found = metrics.rouge(said("the cat", "the cat sat", "a dog"))
+    # F of 2 of 2 and 2 of 3 is 0.8; its pairs: 1 of 1 and 1 of 2
+    assert found["rouge1"].median == pytest.approx(100 * (0.8 + 1 + 0) / 3)
+    assert found["rouge2"].median == pytest.approx(100 * (2 / 3 + 1 + 0) / 3)
+    assert found["rougeL"].low < found["rougeL"].median < found["rougeL"].high and found["texts"] == 3
+    with pytest.raises(TraceError, match="reference"):
+        metrics.rouge(said("the cat", reference=None))
+
+
+def test_relative_bleu_is_of_the_wording():
+    pytest.importorskip("sacrebleu")
+    greedy = said("the cat sat on the mat", "a dog ran to the old mill")
+    assert metrics.relative_bleu(greedy, greedy).median == pytest.approx(100)
+    other = said("the cat sat on a mat", "a dog ran to the old mill")
+    there, back = metrics.relative_bleu(other, greedy), metrics.relative_bleu(greedy, other)
+    assert 0 < there.median < 100 and there.median == pytest.approx(back.median, abs=5)
+    with pytest.raises(TraceError, match="same prompts"):
+        metrics.relative_bleu(greedy, said("the cat"))
+
+
+def test_mean_and_deviation_over_seeds():
+    runs = [said("the cat", "the cat sat", seed=seed) for seed in range(3)]
+    table = metrics.over_seeds(
+        runs, {"seconds": metrics.seconds, "tau": metrics.tau, "none": lambda t: np.nan}
+    )
+    rows = table.set_index("metric")
+    seconds = [2 * (0.25 + 0.25 * (1 + seed)) for seed in range(3)]
+    assert rows.loc["seconds", "mean"] == pytest.approx(np.mean(seconds))
+    assert rows.loc["seconds", "deviation"] == pytest.approx(np.std(seconds, ddof=1))
+    assert rows.loc["tau", ["mean", "deviation", "runs"]].tolist() == [2.5, 0, 3]
+    assert "none" not in rows.index and rows.loc["tau", "seeds"] == [0, 1, 2]
+    apart = metrics.over_seeds([runs[0], said("the cat", "the cat sat", parameters={"k": 2})])
+    assert set(apart["runs"]) == {1} and apart["deviation"].isna().all() and apart["setting"].nunique() == 2
+    with pytest.raises(TraceError, match="one run a seed"):
+        metrics.over_seeds([runs[0], runs[0]])
+
+
+def test_a_sweep_is_a_row_a_run(tmp_path, monkeypatch):
+    score = {"base": 30.0, "fast": 29.0, "slow": 28.0}
+    from specviz.metrics import Estimate
+
+    def judged(trace):
+        value = score[trace.run["run"]]
+        return Estimate(value, value - 1, value + 1, 2)
+
+    monkeypatch.setitem(SCORES, "bleu", judged)
+    base = said("the cat", "the cat sat", run="base", seed=2)
+    fast = said("the cat", "the cat", run="fast", parameters={"fallback": 0.5, "cap": 10})
+    slow = said("the cat", "the mat", run="slow", seed=1, parameters={"fallback": 0.9, "cap": 10})
+    file = fast.save(tmp_path / "fast.parquet")
+    table = metrics.sweep({"mine": [file, slow]}, base)
+    assert table["base"].tolist() == [True, False, False] and table["quality"].tolist() == [30, 29, 28]
+    assert table["speed"].tolist() == [1, 2 / 1, 2 / 1.5]
+    assert table["front"].tolist() == [True, True, False]
+    assert table["fallback"].tolist()[1:] == [0.5, 0.9] and "cap" not in table, "what differs has a column"
+    assert table["trace"].tolist() == [None, str(file), None] and table["group"].tolist()[1:] == ["mine"] * 2
+    with pytest.raises(TraceError, match="other prompts"):
+        metrics.sweep(said("the cat", run="fast"), base)
+    with pytest.raises(ParameterError, match="score"):
+        metrics.sweep(fast, base, "meteor")
+    with pytest.raises(TraceError, match="no traces"):
+        metrics.sweep(tmp_path / "nowhere", base)
