@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +16,14 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.methods.calm import Calm, response, saturation, threshold_at
 from specviz.models import Model
+from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.sampling import Sampling
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+import seq2seq
+
 torch.set_num_threads(1)
-PROMPTS = [[5, 9, 3, 5, 9], [7, 2, 40]]
+PROMPTS = [[5, 9, 3, 5, 9], [7, 2, 36]]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +31,12 @@ def model() -> Model:
     return llama(seed=3, layers=5, eos=())
 
 
-def run(model: Model, method: str = "calm", **values):
+@pytest.fixture(scope="module")
+def t5() -> EncoderDecoder:
+    return EncoderDecoder(seq2seq.make("t5", dtype=torch.float32, num_decoder_layers=5, eos_token_id=None))
+
+
+def run(model: Model | EncoderDecoder, method: str = "calm", **values):
     return specviz.generate(model, PROMPTS, method, max_new_tokens=20, **values)
 
 
@@ -101,6 +112,14 @@ def test_every_token_leaves_where_it_is_first_sure(model, measure, threshold, de
             assert int(found.logits[0].argmax()) == token
             context.extend([token])
     assert len(set(layers(trace))) > 1  # it did leave here and there
+
+
+def test_an_encoder_decoder(t5) -> None:
+    want = run(t5, "autoregressive").outputs["token"].tolist()
+    assert run(t5, threshold=1.0, measure="softmax").outputs["token"].tolist() == want
+    trace = run(t5, measure="softmax", threshold=0.0)
+    assert min(layers(trace)) < 5
+    assert trace.outputs["token"].tolist() != want
 
 
 def test_how_deep_the_tokens_went(model) -> None:

@@ -4,73 +4,143 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import seq2seq
 import torch
 from families import PLAIN, VOCABULARY, make
 
 from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models.context import Context
+from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
-LAYERS, TEXT = 4, [3, 1, 4, 1, 5, 9, 2]
+LAYERS, TEXT, PROMPT = 4, [3, 1, 4, 1, 5, 9, 2], [7, 3, 11]
 NOTHING = Draft.empty()
 # In float32 a small model's matrices are packed and skipped layers are one product; in float64 they are not.
-KINDS = [(name, dtype) for name in PLAIN for dtype in (torch.float32, torch.float64)]
+DTYPES = torch.float32, torch.float64
+KINDS = [(name, dtype) for name in (*PLAIN, *seq2seq.CONFIGS) for dtype in DTYPES]
 
 
 def pair(name: str, dtype: torch.dtype) -> tuple[Model, Slow]:
-    net = make(name, num_hidden_layers=LAYERS, layer_types=None).to(dtype)
-    for layer in net.model.layers:  # norms that differ from layer to layer
-        layer.input_layernorm.weight.data.mul_(0.5 + torch.rand_like(layer.input_layernorm.weight))
-    return Model(net, name=name), Slow(make(name, num_hidden_layers=LAYERS, layer_types=None), net)
+    """A model, and the slow reference with its weights in float64."""
+    if name in PLAIN:
+        net, twin = (make(name, num_hidden_layers=LAYERS, layer_types=None) for _ in range(2))
+        for layer in net.model.layers:  # norms that differ from layer to layer
+            layer.input_layernorm.weight.data.mul_(0.5 + torch.rand_like(layer.input_layernorm.weight))
+        return Model(net.to(dtype), name=name), SlowLlama(twin, net)
+    depth = {"num_decoder_layers" if "t5" in name else "decoder_layers": LAYERS}
+    net, twin = (seq2seq.make(name, dtype=dtype, **depth) for _ in range(2))
+    return EncoderDecoder(net, name=name), (SlowT5 if "t5" in name else SlowBart)(twin, net)
 
 
 class Slow:
     """One text in float64: each layer reads the inputs that it had, or was given, at every place so far."""
 
+    text = TEXT  # what `opened` has computed, all but its last token
+
     def __init__(self, net: torch.nn.Module, like: torch.nn.Module) -> None:
         net.load_state_dict(like.state_dict())
         self.net = net.double()
-        self.inputs: list[list[torch.Tensor]] = [[] for _ in net.model.layers]
+        self.inputs: list[list[torch.Tensor]] = [[] for _ in range(LAYERS)]
 
     @torch.no_grad()
     def __call__(self, token: int, leave: int) -> torch.Tensor:
         """Logits behind a token that leaves after layer `leave`."""
-        model = self.net.model
-        x = model.embed_tokens(torch.tensor([token]))[0].double()
-        for i, layer in enumerate(model.layers):
+        x = self.embedded(token, len(self.inputs[0]))
+        for i in range(LAYERS):
             self.inputs[i].append(x)  # of a skipped layer: the state in which the token left
             if i < leave:
-                at = torch.arange(len(self.inputs[i]))[None]
-                turns = [each.double() for each in model.rotary_emb(x, at)]
-                # Without a mask the last place sees all, and only the last one is read.
-                x = layer(torch.stack(self.inputs[i])[None], position_embeddings=turns)[0, -1]
-        return self.net.lm_head(model.norm(x)).float()
+                x = self.layer(i, torch.stack(self.inputs[i])[None])
+        return self.head(x).float()
 
     @torch.no_grad()
-    def cache(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def cache(self, layer: int) -> list[torch.Tensor]:
         """Keys and values of a layer, [heads, slots, dim]."""
+        return [made.transpose(0, 1) for made in self.made(layer, torch.stack(self.inputs[layer]))]
+
+
+class SlowLlama(Slow):
+    """Without a mask the last place sees all, and only the last one is read: here and below."""
+
+    def embedded(self, token: int, place: int) -> torch.Tensor:
+        return self.net.model.embed_tokens.weight[token]
+
+    def turns(self, x: torch.Tensor) -> list[torch.Tensor]:
+        places = torch.arange(x.shape[-2])[None]
+        return [each.double() for each in self.net.model.rotary_emb(x, places)]
+
+    def layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        return self.net.model.layers[i](x, position_embeddings=self.turns(x))[0, -1]
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net.lm_head(self.net.model.norm(x))
+
+    def made(self, layer: int, x: torch.Tensor) -> list[torch.Tensor]:
         part, attention = self.net.model.layers[layer], self.net.model.layers[layer].self_attn
-        x = part.input_layernorm(torch.stack(self.inputs[layer]))
+        x = part.input_layernorm(x)
         key, value = (p(x).view(len(x), -1, attention.head_dim) for p in (attention.k_proj, attention.v_proj))
         if hasattr(attention, "k_norm"):
             key = attention.k_norm(key)
-        cos, sin = (t[0, :, None].double() for t in self.net.model.rotary_emb(x, torch.arange(len(x))[None]))
+        cos, sin = (t[0, :, None] for t in self.turns(x[None]))
         left, right = key.chunk(2, -1)
-        key = key * cos + torch.cat((-right, left), -1) * sin
-        return key.transpose(0, 1), value.transpose(0, 1)
+        return [key * cos + torch.cat((-right, left), -1) * sin, value]
 
 
-def opened(model: Model, text: list[int] = TEXT) -> Context:
-    context = model.open([text], 32)
+class SlowT5(Slow):
+    text = seq2seq.prefix
+
+    def __init__(self, net: torch.nn.Module, like: torch.nn.Module) -> None:
+        super().__init__(net, like)
+        self.text = seq2seq.prefix(net)
+        with torch.no_grad():
+            self.read = self.net.get_encoder()(input_ids=torch.tensor([PROMPT])).last_hidden_state
+        self.stack = self.net.get_decoder()
+
+    def embedded(self, token: int, place: int) -> torch.Tensor:
+        return self.stack.embed_tokens(torch.tensor(token))
+
+    def layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        bias = self.stack.block[0].layer[0].SelfAttention.compute_bias(x.shape[1], x.shape[1])
+        return self.stack.block[i](x, position_bias=bias, encoder_hidden_states=self.read)[0][0, -1]
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = getattr(self.net.config, "scale_decoder_outputs", False)
+        return self.net.lm_head(self.stack.final_layer_norm(x) * (len(x) ** -0.5 if scaled else 1))
+
+    def made(self, layer: int, x: torch.Tensor) -> list[torch.Tensor]:
+        own = self.stack.block[layer].layer[0]
+        x, attention = own.layer_norm(x), own.SelfAttention
+        return [p(x).view(len(x), attention.n_heads, -1) for p in (attention.k, attention.v)]
+
+
+class SlowBart(SlowT5):
+    def embedded(self, token: int, place: int) -> torch.Tensor:
+        stack = self.stack
+        x = super().embedded(token, place) * getattr(stack, "embed_scale", 1.0)
+        x = x + stack.embed_positions.weight[place + getattr(stack.embed_positions, "offset", 0)]
+        return stack.layernorm_embedding(x) if hasattr(stack, "layernorm_embedding") else x
+
+    def layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        return self.stack.layers[i](x, encoder_hidden_states=self.read)[0, -1]
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net.lm_head(x) + self.net.final_logits_bias[0]
+
+    def made(self, layer: int, x: torch.Tensor) -> list[torch.Tensor]:
+        attention = self.stack.layers[layer].self_attn
+        return [p(x).view(len(x), attention.num_heads, -1) for p in (attention.k_proj, attention.v_proj)]
+
+
+def opened(model: Model) -> Context:
+    context = model.open([TEXT if isinstance(model, Model) else PROMPT], 32)
     context.prefill()
     return context
 
 
 def same_cache(context: Context, slow: Slow) -> None:
     for layer in range(LAYERS):
-        for found, want in zip(context.store.data[layer, :, 0, :, : context.length[0]], slow.cache(layer)):
+        for found, want in zip(context.store.data[layer, :, 0, :, : context.filled[0]], slow.cache(layer)):
             torch.testing.assert_close(found.double(), want, atol=2e-4, rtol=1e-4)
 
 
@@ -78,9 +148,9 @@ def same_cache(context: Context, slow: Slow) -> None:
 def test_a_text_whose_tokens_leave_here_and_there(name: str, dtype: torch.dtype) -> None:
     model, slow = pair(name, dtype)
     context = opened(model)
-    for token in TEXT[:-1]:
-        slow(token, LAYERS)
-    token = TEXT[-1]
+    *before, token = slow.text
+    for each in before:
+        slow(each, LAYERS)
     for leave in (4, 1, 3, 2, 1, 1, 4, 2, 3, 4):
         found = context.forward(NOTHING, leave=lambda door: door.layer == leave)  # noqa: B023
         assert found.layers == leave
