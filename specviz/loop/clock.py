@@ -75,14 +75,14 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.context, name)
 
-    def forward(self, draft: Any, hidden: Any = ()) -> Any:
+    def forward(self, *asked: Any, **more: Any) -> Any:
         """The context's forward, timed."""
         if self._clock is None:
-            result = self.context.forward(draft, hidden)
+            result = self.context.forward(*asked, **more)
             self._passes.append((self._name, 1, result.tokens, None, None))
             return result
         start = self._clock.mark()
-        result = self.context.forward(draft, hidden)
+        result = self.context.forward(*asked, **more)
         self._passes.append((self._name, 1, result.tokens, start, self._clock.mark()))
         return result
 

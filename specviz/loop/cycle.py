@@ -141,12 +141,13 @@ def decode(
         context.prefill()
         passed = mark()
         method.start(text.session)
+        rule = {} if method.leave is None else {"leave": method.leave}
         yield text.prefilled([begin, passed, mark()])
         while text.end is None:
             begin = mark()
             draft = drafted_by(text.draft())
             drafted = mark()
-            result = context.forward(draft, method.hidden) if draft.read else None
+            result = context.forward(draft, method.hidden, **rule) if draft.read else None
             passed = mark()
             verdict = method.verify(draft, None if result is None else result.logits[0])
             verified = mark()

@@ -432,10 +432,12 @@ def together(method: Method, entries: list[dict[str, Any]]) -> None:
     Raises
     ------
     ParameterError, PromptError
-        Streams; conversations; a method that learns from one prompt for the next.
+        Streams; conversations; a method that learns from one prompt for the next, or leaves passes early.
     """
     if method.streams:
         raise ParameterError(f"{method.name} decodes streams, one after another: leave batch out")
+    if method.leave is not None:
+        raise ParameterError(f"{method.name} leaves each token's pass at a place of its own: leave batch out")
     if method.memory is not None and method.memory["keep"] == "run" and len(entries) > 1:
         raise ParameterError(
             f"{method.name} learns from prompt to prompt (keep='run'), and those of a batch are decoded at "

@@ -228,6 +228,7 @@ class Method:
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
+    leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
     streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates, and only those

@@ -7,6 +7,8 @@ decoding). The output of the update before is the draft of this one. Lossy where
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -105,8 +107,8 @@ class Retranslate(Method):
     def prepare(self, target: Any) -> None:
         if target.kind != "causal":
             raise ModelError(
-                f"{self.name} goes on from the part of a prompt that has not changed, and {target.name} is an "
-                f"{target.kind}, which reads every source anew: use a causal model"
+                f"{self.name} goes on from the part of a prompt that has not changed, and {target.name} is "
+                f"an {target.kind}, which reads every source anew: use a causal model"
             )
 
     def wording(self) -> tuple[str, str]:

@@ -340,6 +340,47 @@ def _rejections(trace: Trace) -> pd.DataFrame:
     return both[both["_merge"] == "left_only"][keys].drop_duplicates()
 
 
+def mean_layers(trace: Trace) -> float:
+    """Layers of the target that a token went through, mean over the tokens of a method that leaves early.
+
+    NaN where no pass could leave early (`calm` alone says how far each went).
+    """
+    layers = _layers(trace)
+    return float(layers.mean()) if len(layers) else float("nan")
+
+
+def by_layer(trace: Trace) -> pd.DataFrame:
+    """How many tokens left the target behind which of its layers; for methods that leave early.
+
+    Returns
+    -------
+    DataFrame
+        One row a layer, from the first to the deepest that a token reached: ``tokens``, ``share`` of them.
+        In the row of the target's last layer stand those that left nowhere.
+
+    Raises
+    ------
+    TraceError
+        If no pass of the trace could leave early.
+    """
+    import pandas as pd
+
+    layers = _layers(trace)
+    if not len(layers):
+        raise TraceError("no pass of this trace could leave early: calm records behind which layer each did")
+    tokens = np.bincount(layers)[1:]
+    index = pd.RangeIndex(1, len(tokens) + 1, name="layer")
+    return pd.DataFrame({"tokens": tokens, "share": tokens / tokens.sum()}, index=index)
+
+
+def _layers(trace: Trace) -> np.ndarray:
+    """Of each token, in order, the layers that it went through; empty where nothing could leave early."""
+    cycles = _steps(trace)
+    if "control_layers" not in cycles:
+        return np.zeros(0, np.int64)
+    return cycles["control_layers"].dropna().to_numpy(np.int64)
+
+
 def by_depth(trace: Trace) -> pd.DataFrame:
     """Acceptance by depth in the draft; the first level is depth 1.
 

@@ -6,7 +6,7 @@ while it is judged, so that committing a chain prefix moves nothing and committi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +35,60 @@ class Pass:
     hidden : dict of int to list of tensor [1 + n, size]
         For each layer asked for and each row, the hidden states at the same places. 0 is the embedding,
         i the output of layer i; the last is taken behind the final norm, as in transformers.
+    layers : int or None
+        Of a pass that might leave early: layers that its token went through.
     """
 
     logits: list[torch.Tensor]
     fed: list[int]
     hidden: dict[int, list[torch.Tensor]]
+    layers: int | None = None
 
     @property
     def tokens(self) -> int:
         """Tokens fed, all rows together."""
         return sum(self.fed)
+
+
+class Exit:
+    """A door behind a layer, of a pass of one token: what is known there, for a rule that may leave by it.
+
+    Attributes
+    ----------
+    layer : int
+        Layers that the token has been through, from 1.
+    before, after : tensor [1, size]
+        Its hidden state before and after the last of them, without the final norm.
+    """
+
+    layer: int
+    before: torch.Tensor
+    after: torch.Tensor
+
+    def __init__(self, model: Model, rule: Callable[[Exit], bool]) -> None:
+        self.model, self.rule = model, rule
+        self.left = False
+        self._logits: torch.Tensor | None = None
+
+    def logits(self) -> torch.Tensor:
+        """What the model would predict here: its final norm and head, float32 [1, vocabulary].
+
+        Computed when first asked for. It costs what the head costs, at each layer that asks.
+        """
+        if self._logits is None:
+            self._logits = self.model.logits(self.model.last(self.after)[None])[0]
+        return self._logits
+
+    @property
+    def seen(self) -> bool:
+        """Whether the prediction here was asked for."""
+        return self._logits is not None
+
+    def asks(self, layer: int, before: torch.Tensor, after: torch.Tensor) -> bool:
+        """Whether the rule leaves behind this layer."""
+        self.layer, self.before, self.after, self._logits = layer, before, after, None
+        self.left = self.rule(self)
+        return self.left
 
 
 NOTHING = Draft.empty()
@@ -96,7 +140,8 @@ class Store:
         self.read = flat.narrow(3, 0, end).unbind(0)
         if index is None:
             data = self.data if rows is None else self.data[:, :, rows]
-            self.target = data.narrow(4, start, count).unbind(0)
+            self.span = data.narrow(4, start, count)
+            self.target = self.span.unbind(0)
         else:
             self.target = self.data.flatten(2, 4).unbind(0)
 
@@ -116,6 +161,10 @@ class Store:
         else:
             self.target[layer].index_copy_(1, self.index, new.reshape(2, -1, new.shape[-1]))
         return self.read[2 * layer], self.read[2 * layer + 1]
+
+    def fill(self, layer: int, new: torch.Tensor) -> None:
+        """Keys and values from `layer` on, [layers, 2, rows, heads, tokens, dim], in one copy."""
+        self.span[layer:].copy_(new)
 
 
 class Context:
@@ -432,6 +481,7 @@ class Context:
         drafts: Draft | Sequence[Draft],
         hidden: Sequence[int] = (),
         rows: Sequence[int] | None = None,
+        leave: Callable[[Exit], bool] | None = None,
     ) -> Pass:
         """One pass over the pending tokens and the drafts' nodes.
 
@@ -444,16 +494,24 @@ class Context:
         rows : sequence of int, rising, optional
             The rows that take part; `drafts` and the result then have one entry for each of them, and the
             others stay as they are. Default: all.
+        leave : callable, optional
+            A rule asked behind each layer but the last, with an `Exit`: where it says True the pass leaves.
+            The prediction is then the final norm's and head's of the state there, and the keys and values of
+            the layers that were skipped are computed from it, so that the storage stays whole (CALM's state
+            propagation). For one row, one pending token and no nodes.
 
         Raises
         ------
         ModelError
-            If nodes or positions go beyond the room or the model's context, or the device is out of memory.
+            If nodes or positions go beyond the room or the model's context, the device is out of memory, or
+            the model or what is fed allows no early leave.
         """
         drafts = [drafts] if isinstance(drafts, Draft) else list(drafts)
         some = range(self.rows) if rows is None else rows
         if len(drafts) != len(some):
             raise ModelError(f"forward got {len(drafts)} drafts for {len(some)} rows")
+        if leave is not None:
+            return self._leave(drafts, hidden, leave)
         nodes = [len(draft) for draft in drafts]
         # With nothing pending the last committed token is fed again: its prediction is what the root needs.
         starts = [min(self.cached[row], self.filled[row] - 1) for row in some]
@@ -479,6 +537,28 @@ class Context:
 
         found = {layer: split(states[at]) for layer, at in zip(hidden, wanted)}
         return Pass(split(last), [count + n for count, n in zip(counts, nodes)], found)
+
+    @torch.no_grad()
+    def _leave(self, drafts: list[Draft], hidden: Sequence[int], leave: Callable[[Exit], bool]) -> Pass:
+        """A pass over the one pending token, as far as `leave` lets it go."""
+        model, end = self.model, self.filled[0]
+        model.check_leaves()
+        pending = end - min(self.cached[0], end - 1)
+        if self.rows != 1 or pending != 1 or len(drafts[0]) or len(hidden):
+            raise ModelError(
+                "a pass that may leave early reads one pending token of one row, without nodes or hidden "
+                f"states; asked for {self.rows} rows, {pending} pending tokens, {len(drafts[0])} nodes and "
+                f"{len(hidden)} hidden states: call prefill first, or read without leave"
+            )
+        door = Exit(model, leave)
+        with torch.inference_mode():
+            self.store.aim(end - 1, 1, end)
+            ids, mask = self.ids[:, end - 1 : end], self._chain(end - 1, 1)
+            last, _ = self._call(ids, slice(end - 1, end), mask, 1, (), door)
+        self.cached, self._drafts = [end], {0: drafts[0]}
+        # The rule may have asked for the prediction already; a copy made here is an ordinary tensor.
+        known = door.logits().clone() if door.left and door.seen else model.logits(last)[0]
+        return Pass([known], [1], {}, door.layer if door.left else model.layers)
 
     def _fits(self, row: int, tokens: int, reach: int) -> None:
         if self.filled[row] + tokens > self.slots:
@@ -536,10 +616,16 @@ class Context:
         return self.model.logits(last), {layer: state.clone() for layer, state in states.items()}
 
     def _call(
-        self, ids: torch.Tensor, positions: Any, mask: torch.Tensor | None, keep: int, hidden: tuple
+        self,
+        ids: torch.Tensor,
+        positions: Any,
+        mask: torch.Tensor | None,
+        keep: int,
+        hidden: tuple,
+        leave: Exit | None = None,
     ) -> Any:
         try:
-            return self.model.run(ids, positions, mask, self.store, keep, hidden)
+            return self.model.run(ids, positions, mask, self.store, keep, hidden, leave)
         except RuntimeError as error:
             if not _no_memory(error):
                 raise

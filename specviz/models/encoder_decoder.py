@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
 from specviz.models import bart, geometry, t5
-from specviz.models.context import Store
+from specviz.models.context import Exit, Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
@@ -128,6 +128,15 @@ class EncoderDecoder(TorchModel):
         """Scores in float32 of final hidden states [..., size]."""
         return self.decoder.logits(last.flatten(0, 1)).view(*last.shape[:2], -1).float()
 
+    leaves = True  # whether a pass may leave early
+
+    def check_leaves(self) -> None:
+        """As `Model.check_leaves`: every pass may."""
+
+    def last(self, state: torch.Tensor) -> torch.Tensor:
+        """What the head reads of a hidden state [tokens, size], for `logits`."""
+        return self.decoder.final(state)
+
     def run(
         self,
         ids: torch.Tensor,
@@ -136,13 +145,14 @@ class EncoderDecoder(TorchModel):
         store: Store,
         keep: int,
         hidden: tuple[int, ...],
+        leave: Exit | None = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed the decoder `ids` [rows, n] over an aimed store that has its source.
 
         The last `keep` columns' results go to `logits`. `positions` is a slice or a tensor [rows, n]; `mask`
         [rows or 1, 1 or heads, n, slots] or None.
         """
-        return self.decoder(ids, positions, mask, store, keep, hidden)
+        return self.decoder(ids, positions, mask, store, keep, hidden, leave)
 
 
 def unserved(name: str, kind: str, reason: str) -> ModelError:

@@ -247,7 +247,7 @@ class EncoderDecoderContext(Context):
         return self.model.decoder.bias.chain(start, count)
 
     def _call(
-        self, ids: torch.Tensor, positions: Any, mask: torch.Tensor | None, keep: int, hidden: tuple
+        self, ids: torch.Tensor, positions: Any, mask: torch.Tensor | None, keep: int, *more: Any
     ) -> Any:
         if self.source is None:
             self._read()
@@ -256,7 +256,7 @@ class EncoderDecoderContext(Context):
         bias = self.model.decoder.bias
         if bias is not None and not isinstance(positions, slice):
             mask = mask + bias.between(positions, self._places(positions))
-        return super()._call(ids, positions, mask, keep, hidden)
+        return super()._call(ids, positions, mask, keep, *more)
 
     def _places(self, positions: torch.Tensor) -> torch.Tensor:
         """Where the slots that a pass reads stand in the text, [rows, slots]: new ones where it says."""
