@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.control import control_loop
 from specviz.view.flicker import drawn as ribbon
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = [
     "acceptance_by_score", "auroc", "bias", "by_device", "by_language", "by_prompts", "calibration_png",
     "confidence", "control_loop", "costs_figure", "costs_words", "curve", "deviation", "heat_map", "html",
-    "masks", "page", "pass_times", "phases", "png", "reliability", "ribbon", "right_by", "roofline",
-    "roofline_words", "store", "store_growth", "text", "threshold_readings", "timeline", "token_strip",
-    "trade_offs", "update_costs", "warm_up",
+    "latency_throughput", "masks", "page", "pass_times", "phases", "png", "reliability", "ribbon",
+    "right_by", "roofline", "roofline_words", "store", "store_growth", "text", "threshold_readings",
+    "timeline", "token_strip", "trade_offs", "update_costs", "warm_up",
 ]  # fmt: skip
 
 

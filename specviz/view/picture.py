@@ -70,6 +70,7 @@ MOST_TRIED = 4  # of a tree's rejected tokens that are written out
 BELIEFS = {
     "confidence": ("The drafter's confidence in each draft token", "fallback"),
     "score": ("The score of each drafted node", "threshold"),
+    "weighted confidence": ("The drafter's weighted confidence in each draft token", ""),
 }
 
 # Characters that would vanish, command a terminal, or reorder what stands beside them: controls, format
@@ -143,6 +144,16 @@ class Belief:
     position: int
     value: float
     status: str
+    gap: float = float("nan")  # how far the token lay behind the target's own, in nats
+    allowed: float = float("nan")  # and how far it might
+
+    @property
+    def more(self) -> str:
+        """How it was judged, where that was by a gap."""
+        if self.allowed != self.allowed:
+            return ""
+        gap = "" if self.gap != self.gap else f"gap {self.gap:.3f}, "
+        return f", {gap}τ {self.allowed:.3f} nats"
 
 
 Numbers = tuple[tuple[str, str, str], ...]  # (name, value, what it means)
@@ -368,13 +379,21 @@ def picture(trace: Trace, prompt: int) -> Picture:
     found = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) else {})
 
     beliefs: tuple[Belief, ...] = ()
-    belief = next((name for name in BELIEFS if nodes[name].notna().any()), "confidence")
+    belief = next((name for name in ("confidence", "score") if nodes[name].notna().any()), "confidence")
+    column = belief
+    if (
+        nodes["score"].notna().any() and nodes["threshold"].notna().any()
+    ):  # how it is judged follows from that
+        belief, column = "weighted confidence", "score"
     if len(nodes):
         context = dict(zip(cycles["cycle"].tolist(), cycles["context"].tolist()))
         start = min((at for number, at in context.items() if number > 0), default=0)
         where = nodes["cycle"].map(context) - start + nodes["position"] - 1
         beliefs = tuple(
-            Belief(int(w), float(c), str(s)) for w, c, s in zip(where, nodes[belief], nodes["status"])
+            Belief(int(w), float(c), str(s), float(gap), float(allowed))
+            for w, c, s, gap, allowed in zip(
+                where, nodes[column], nodes["status"], nodes["gap"], nodes["threshold"]
+            )
         )
 
     asked = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
