@@ -215,6 +215,7 @@ function why(cycle, i, details) {
 			const [a, b] = apart(confidence, limit);
 			return `Not sent: the drafter's confidence ${a} is ${confidence < limit ? "below" : "not above"} ${b}, so it stops and the target writes here.${rated}`;
 		}
+		if (header.run.method === "cm_asd") return cycle.stop === "eos" ? `Not sent: it stands behind an end token.${rated}` : `Not sent: the mean confidence of the drafted tokens allows a window of ${count(cycle.sent, "token")}.${rated}`;
 		const score = details?.value("score", i);
 		if (known(score)) {
 			const least = Math.min(...cycle.status.map((s, j) => (GHOSTS.includes(s) ? Infinity : details.value("score", j) ?? Infinity)));
