@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "acceptance_by_score", "auroc", "bias", "by_device", "by_language", "by_prompts", "calibration_png",
-    "confidence", "control_loop", "curve", "deviation", "heat_map", "html", "latency_throughput", "masks", "page", "phases", "png",
-    "reliability", "ribbon", "right_by", "store", "store_growth", "text", "threshold_readings", "timeline",
-    "token_strip", "trade_offs", "update_costs", "warm_up",
+    "confidence", "control_loop", "curve", "deviation", "heat_map", "html", "latency_throughput", "masks",
+    "page", "phases", "png", "reliability", "ribbon", "right_by", "store", "store_growth", "text",
+    "threshold_readings", "timeline", "token_strip", "trade_offs", "update_costs", "warm_up",
 ]  # fmt: skip
 
 
