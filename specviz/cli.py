@@ -501,7 +501,7 @@ def bench(
     else:
         if model is not None and len(model) > 1:
             raise ParameterError(f"bench {name} takes one --model")
-        entries = suite(prompts or "town") if name != "passes" else []
+        entries = suite(prompts or "town") if name not in ("passes", "roofline") else []
         with _loading():
             from specviz.bench.runner import threads as using
 

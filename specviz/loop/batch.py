@@ -308,7 +308,7 @@ class Shared:
         if not texts:
             return
         counts = [due[text] for text in texts]
-        together = len(texts) * max(counts) <= WASTE * sum(counts)
+        together = context.joint or len(texts) * max(counts) <= WASTE * sum(counts)
         for group in [texts] if together else [[text] for text in texts]:
             begin = self.clock.mark() if self.clock else None
             if context.prefill([text.place for text in group]):

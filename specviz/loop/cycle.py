@@ -204,8 +204,8 @@ class Text:
         self.full = "length" if self.limit == max_new_tokens else "context"
         self.end = self.full if self.limit <= 0 else None
         session = self.session = Session(
-            list(tokens), sampling or Sampling(), target, drafter, self.ends, self.limit, open,
-            lambda use, n: source(session.cycle, use, n), previous=list(previous),
+            list(tokens), sampling or Sampling(), target, drafter or method.drafter_of(target), self.ends,
+            self.limit, open, lambda use, n: source(session.cycle, use, n), previous=list(previous),
         )  # fmt: skip
 
     @property

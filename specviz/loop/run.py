@@ -404,18 +404,7 @@ def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: s
                 f"{method.name} needs a draft model: pass draft= (a name, a folder or a model)"
             )
         print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
-    found = beside(model, draft, device, dtype)
-    if found.kind != model.kind:
-        raise ModelError(
-            f"{model.name} is {articled(model.kind)} model and {found.name} is {articled(found.kind)} one: "
-            "a draft model must be of the target's kind"
-        )
-    return found
-
-
-def articled(kind: str) -> str:
-    """A kind of model behind its article."""
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return beside(model, draft, device, dtype)
 
 
 def refuse_processors(model: Any) -> None:
@@ -579,11 +568,23 @@ def threads(model: Any) -> int:
 
 
 def beside(model: Any, draft: Any, device: str | None, dtype: str | None) -> Any:
-    """A draft model, loaded on the target's device and in its number format, where it has no other."""
+    """A draft model, loaded on the target's device and in its number format, where it has no other.
+
+    Raises
+    ------
+    ModelError
+        If it is of another kind than the target.
+    """
     own = str(model.dtype).removeprefix("torch.")
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
         dtype = own  # that of a quantized file is its own
-    return ready(draft, device or str(model.device), dtype)
+    found = ready(draft, device or str(model.device), dtype)
+    if found.kind != model.kind:
+        raise ModelError(
+            f"a draft model must be of the target's kind: {model.name} is {model.kind}, {found.name} is "
+            f"{found.kind}"
+        )
+    return found
 
 
 def machine(device: torch.device) -> dict[str, str]:
