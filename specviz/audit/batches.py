@@ -18,7 +18,7 @@ import torch
 
 from .. import methods as catalogue
 from ..errors import ParameterError
-from ..loop.batch import decode_batch
+from ..loop.batch import check_rows, decode_batch
 from ..loop.cycle import Cycle, decode
 from ..loop.run import ready, whole
 from ..loop.run import threads as threads_of
@@ -92,6 +92,7 @@ def run(
         if methods is None and isinstance(drafts, list | tuple) and not drafts:
             factories = [make for make in factories if not make().needs_draft]
         drafters = _drafters(target, drafts, factories, device, dtype)
+        check_rows(target, *drafters)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
         sampled = min(sampled, len(ids))
