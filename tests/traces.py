@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from specviz.schema import SHAPE_FIELDS
 from specviz.trace import Recorder, Trace
 
 HOSTILE = [
@@ -32,7 +31,11 @@ FIRST_HALF = 2 + len(WORDS) + len(WHOLE)
 SIMPLE = range(2, FIRST_HALF)  # tokens that are whole characters and harmless
 SECONDS = range(FIRST_HALF + 1, FIRST_HALF + len(HALVES), 2)  # only ever after their first half
 K = 3
-SHAPE = dict.fromkeys(SHAPE_FIELDS, 1) | {"vocabulary": len(PIECES)}
+SHAPE = {
+    "layers": 2, "hidden": 16, "heads": 4, "kv_heads": 2, "head_dim": 4, "feed_forward": 24, "gated": True,
+    "vectors": 32, "last": 16, "vocabulary": len(PIECES), "tied": False, "weight_bytes": 4, "cache_bytes": 4,
+    "activation_bytes": 4,
+}  # fmt: skip
 
 
 def piece(token: int) -> bytes:

@@ -85,9 +85,11 @@ def _known(shape: Any) -> bool:
     """Whether a model's shape is one; not every model's is known."""
     if not isinstance(shape, dict):
         return shape is None
-    own = {name: value for name, value in shape.items() if name != "encoder"}
-    whole = _shape(own, set(schema.SHAPE_FIELDS))
-    return whole and ("encoder" not in shape or _shape(shape["encoder"], set(schema.ENCODER_FIELDS)))
+    own = dict(shape)
+    encoder = own.pop("encoder", None)
+    if encoder is None:
+        return _shape(own, set(schema.SHAPE_FIELDS))
+    return _shape(own, {*schema.SHAPE_FIELDS, "prefix"}) and _shape(encoder, set(schema.ENCODER_FIELDS))
 
 
 def _shape(shape: Any, fields: set[str]) -> bool:

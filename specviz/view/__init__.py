@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.view import interactive
+from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.control import control_loop
 from specviz.view.examples import examples
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "acceptance_by_score", "auroc", "bias", "by_device", "by_language", "by_prompts", "calibration_png",
-    "confidence", "control_loop", "costs_figure", "costs_words", "curve", "deviation", "examples", "heat_map",
-    "html", "interactive", "masks", "page", "pass_times", "phases", "png", "reliability", "ribbon",
-    "right_by", "roofline", "roofline_words", "store", "store_growth", "sweep", "text", "threshold_readings",
-    "timeline", "token_strip", "trade_offs", "update_costs", "warm_up",
+    "confidence", "control_loop", "costs_figure", "costs_words", "curve", "deviation", "examples",
+    "heat_map", "html", "interactive", "latency_throughput", "masks", "page", "pass_times", "phases", "png",
+    "reliability", "ribbon", "right_by", "roofline", "roofline_words", "store", "store_growth", "sweep",
+    "text", "threshold_readings", "timeline", "token_strip", "trade_offs", "update_costs", "warm_up",
 ]  # fmt: skip
 
 

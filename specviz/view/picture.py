@@ -70,6 +70,7 @@ MOST_TRIED = 4  # of a tree's rejected tokens that are written out
 BELIEFS = {
     "confidence": ("The drafter's confidence in each draft token", "fallback"),
     "score": ("The score of each drafted node", "threshold"),
+    "weighted confidence": ("The drafter's weighted confidence in each draft token", ""),
 }
 
 # Characters that would vanish, command a terminal, or reorder what stands beside them: controls, format
@@ -405,15 +406,19 @@ def picture(trace: Trace, prompt: int) -> Picture:
     found = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) else {})
 
     beliefs: tuple[Belief, ...] = ()
-    belief = next((name for name in BELIEFS if nodes[name].notna().any()), "confidence")
+    belief = next((name for name in ("confidence", "score") if nodes[name].notna().any()), "confidence")
+    column = belief
+    # How a node is judged follows from its score, where both are known.
+    if nodes["score"].notna().any() and nodes["threshold"].notna().any():
+        belief, column = "weighted confidence", "score"
     if len(nodes):
         context = dict(zip(cycles["cycle"].tolist(), cycles["context"].tolist()))
         start = min((at for number, at in context.items() if number > 0), default=0)
         where = nodes["cycle"].map(context) - start + nodes["position"] - 1
-        told = _told(nodes, belief, (run.get("parameters") or {}).get("rollback") if rollback else None)
+        told = _told(nodes, column, (run.get("parameters") or {}).get("rollback") if rollback else None)
         beliefs = tuple(
             Belief(int(w), float(c), str(s), more)
-            for w, c, s, more in zip(where, nodes[belief], nodes["status"], told)
+            for w, c, s, more in zip(where, nodes[column], nodes["status"], told)
         )
 
     asked = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
