@@ -9,6 +9,7 @@ from specviz.view.calibrated import by_device, by_prompts, calibration_png, curv
 from specviz.view.control import control_loop
 from specviz.view.flicker import drawn as ribbon
 from specviz.view.heat import heat_map
+from specviz.view.layers import exit_layers
 from specviz.view.plots import confidence, phases, timeline, token_strip
 from specviz.view.signals import auroc, reliability, threshold_readings
 from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "acceptance_by_score", "auroc", "bias", "by_device", "by_language", "by_prompts", "calibration_png",
-    "confidence", "control_loop", "curve", "deviation", "heat_map", "html", "masks", "page", "phases", "png",
-    "reliability", "ribbon", "right_by", "store", "store_growth", "text", "threshold_readings", "timeline",
-    "token_strip", "trade_offs", "update_costs", "warm_up",
+    "confidence", "control_loop", "curve", "deviation", "exit_layers", "heat_map", "html", "masks", "page",
+    "phases", "png", "reliability", "ribbon", "right_by", "store", "store_growth", "text",
+    "threshold_readings", "timeline", "token_strip", "trade_offs", "update_costs", "warm_up",
 ]  # fmt: skip
 
 
