@@ -117,7 +117,7 @@ def test_every_token_leaves_where_it_is_first_sure(model, measure, threshold, de
 def test_an_encoder_decoder(t5) -> None:
     want = run(t5, "autoregressive").outputs["token"].tolist()
     assert run(t5, threshold=1.0, measure="softmax").outputs["token"].tolist() == want
-    trace = run(t5, measure="softmax", threshold=0.0)
+    trace = run(t5, threshold=0.0)
     assert min(layers(trace)) < 5
     assert trace.outputs["token"].tolist() != want
 
