@@ -203,7 +203,8 @@ def drafted_by(proposed: Draft | Generator[Any, Any, Draft]) -> Draft:
             asked = proposed.send(result)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        result = asked.forward(NOTHING)
+        context, draft = asked if isinstance(asked, tuple) else (asked, NOTHING)
+        result = context.forward(draft)
 
 
 def origin_of(status: str) -> str:

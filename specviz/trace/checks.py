@@ -77,7 +77,6 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
     return {name: run.get(name) for name in schema.RUN_FIELDS}
 
 
-
 def _line(line: Any) -> bool:
     two = isinstance(line, list | tuple) and len(line) == 2
     return two and all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in line)
