@@ -230,6 +230,7 @@ class Method:
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
+    leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
     streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates, and only those
@@ -284,6 +285,12 @@ class Method:
 
     def like(self, other: Method) -> None:
         """Remember what another method of the same kind remembers; most methods remember nothing."""
+
+    def again(self) -> Method:
+        """Another one with the same parameters that remembers the same: each row of a batch has its own."""
+        other = type(self)(**self.values)
+        other.like(self)
+        return other
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format."""

@@ -505,14 +505,22 @@ def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     shared = table.groupby("pass")
     n, start, seen, logits = (table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits"))
     share = table["share"].to_numpy()
-    source = np.zeros(len(table))
-    if shape.encoder is not None:  # the decoder's first token stands in the place of the prompt's last
-        source = table["source"].to_numpy()
-        start, seen = start - (source - 1), seen - n * (source - 1)
+    prefill = table["prefill"].to_numpy()
+    source, encoded = np.zeros(len(table)), np.zeros(len(table))
+    if shape.encoder is not None:  # the decoder has a prefix in place of the prompt
+        source, prefix = table["source"].to_numpy(), shape.known["prefix"]
+        # Its prefill reads the source, unless another model of the same encoder has, and the prefix but one.
+        encoded = np.where(prefill & (n >= source), source, 0)
+        n = n - encoded
+        start = np.where(prefill, 0, start - source + prefix)
+        seen = np.where(prefill, n * (n + 1) / 2, seen - n * (source - prefix))
     # Kernels compute every score of the fed tokens and the slots, in rows of one length.
-    wide, long, kept, far = (
-        table.assign(end=start + n, source=source).groupby("pass")[name].transform("max").to_numpy()
-        for name in ("tokens", "end", "logits", "source")
+    wide, long, kept, far, read = (
+        table.assign(fed=n, end=start + n, source=source, encoded=encoded)
+        .groupby("pass")[name]
+        .transform("max")
+        .to_numpy()
+        for name in ("fed", "end", "logits", "source", "encoded")
     )
     rows = table["rows"].to_numpy() / share
     table["flops"] = shape.flops(n, seen, logits, n * source)
@@ -521,15 +529,15 @@ def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     table["cache_read"] = (start + n + source) * shape.slot
     table["cache_written"] = n * shape.slot
     table["activations"] = shape.activations(n, logits)
-    prefill = table["prefill"].to_numpy()
-    if shape.encoder is not None and prefill.any():
-        p = source[prefill]
-        far = far[prefill]
-        table.loc[prefill, "flops"] = shape.reading(p, p * p)
-        table.loc[prefill, "computed"] = rows[prefill] * shape.reading(far, far * far)
-        table.loc[prefill, "weights"] = shape.reader / share[prefill] + p * shape.embedded
-        table.loc[prefill, "cache_read"] = 0
-        table.loc[prefill, "cache_written"] = p * shape.slot
-        table.loc[prefill, "activations"] = shape.encoder.activations(p, 0)
-        table.loc[prefill, "seen"] = p * p
-    return table
+    if encoded.any():
+        assert shape.encoder is not None
+        idle = n == 0  # the decoder was not run
+        table["weights"] = table["weights"].where(~idle, 0)
+        table["weights"] += (encoded > 0) * shape.reader / share + encoded * shape.embedded
+        table["cache_read"] = table["cache_read"].where(~idle, 0)
+        table["cache_written"] += encoded * shape.slot
+        table["flops"] += shape.reading(encoded, encoded**2)
+        table["computed"] += rows * shape.reading(read, read**2)
+        table["activations"] += shape.encoder.activations(encoded, 0)
+        seen = seen + encoded**2
+    return table.assign(seen=seen)

@@ -53,7 +53,7 @@ def _passes(trace: Trace, model: str) -> pd.DataFrame:
     passes = trace.passes
     passes = passes[passes["model"] == model]
     timed = passes["start"].notna()
-    twice = passes.duplicated(["run", "start", "rows", "tokens"]) & timed & (passes["rows"] > 1)
+    twice = passes.duplicated(["run", "start"]) & timed & (passes["rows"] > 1)
     return passes[~twice]
 
 
@@ -201,7 +201,8 @@ def _count(trace: Trace, model: str) -> float:
 def seconds(trace: Trace, prefill: bool = True) -> float:
     """Time during which a cycle ran, in seconds.
 
-    The union of the cycles' intervals, so that rows of a batch that ran at once count once. Recording
+    The union of the cycles' intervals, so that rows of a batch that ran at once count once: of a whole trace
+    the batch's time, of one prompt of it (`Trace.select`) that in which this row was decoded. Recording
     and whatever happened between cycles are outside.
 
     Parameters
@@ -236,6 +237,42 @@ def tokens_per_second(trace: Trace, prefill: bool = False) -> float:
 
 
 PER = ("token", "cycle")
+
+
+def latency(trace: Trace) -> pd.DataFrame:
+    """How long each prompt waited for its text, in the order they were decoded.
+
+    A prompt's time runs from the start of its prefill to the end of its last cycle, on the clock of the whole
+    run: in a batch the passes that it shared count in full for every row, and so does what the others needed
+    meanwhile. So latencies of rows that ran together do not add up to the run's time; `seconds` and
+    `tokens_per_second` of the whole trace (the batch's throughput) count each moment once. Waiting for a free
+    row is outside.
+
+    Returns
+    -------
+    DataFrame
+        ``run``, ``prompt``, ``row``; ``tokens`` emitted; ``begin``, seconds from the start of the run;
+        ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
+        ``per_token`` = (seconds - first) / (tokens behind that cycle's), NaN without any.
+    """
+    import pandas as pd
+
+    cycles = trace.cycles
+    cycles = cycles.assign(stop=cycles["start"] + cycles["duration"])
+    keys = ["run", "prompt"]
+    texts = cycles.groupby(keys, observed=True, sort=False)
+    table = texts.agg(
+        row=("row", "first"), tokens=("emitted", "sum"), begin=("start", "min"), stop=("stop", "max")
+    )
+    spoken = cycles[cycles["emitted"] > 0].groupby(keys, observed=True, sort=False)
+    first = spoken.agg(at=("stop", "first"), said=("emitted", "first"))
+    table = table.join(first)
+    table["first"] = table["at"] - table["begin"]
+    table["seconds"] = table["stop"] - table["begin"]
+    more = table["tokens"] - table["said"]
+    table["per_token"] = (table["stop"] - table["at"]) / more.where(more > 0)
+    names = ["row", "tokens", "begin", "first", "seconds", "per_token"]
+    return pd.DataFrame(table[names]).reset_index()
 
 
 def fallback_share(trace: Trace, per: str = "token") -> float:
@@ -301,6 +338,47 @@ def _rejections(trace: Trace) -> pd.DataFrame:
     refused = nodes.loc[nodes["status"] == "rejected", [*keys, "parent"]].drop_duplicates()
     both = refused.merge(taken, how="left", on=[*keys, "parent"], indicator=True)
     return both[both["_merge"] == "left_only"][keys].drop_duplicates()
+
+
+def mean_layers(trace: Trace) -> float:
+    """Layers of the target that a token went through, mean over the tokens of a method that leaves early.
+
+    NaN where no pass could leave early (`calm` alone says how far each went).
+    """
+    layers = _layers(trace)
+    return float(layers.mean()) if len(layers) else float("nan")
+
+
+def by_layer(trace: Trace) -> pd.DataFrame:
+    """How many tokens left the target behind which of its layers; for methods that leave early.
+
+    Returns
+    -------
+    DataFrame
+        One row a layer, from the first to the deepest that a token reached: ``tokens``, ``share`` of them.
+        In the row of the target's last layer stand those that left nowhere.
+
+    Raises
+    ------
+    TraceError
+        If no pass of the trace could leave early.
+    """
+    import pandas as pd
+
+    layers = _layers(trace)
+    if not len(layers):
+        raise TraceError("no pass of this trace could leave early: calm records behind which layer each did")
+    tokens = np.bincount(layers)[1:]
+    index = pd.RangeIndex(1, len(tokens) + 1, name="layer")
+    return pd.DataFrame({"tokens": tokens, "share": tokens / tokens.sum()}, index=index)
+
+
+def _layers(trace: Trace) -> np.ndarray:
+    """Of each token, in order, the layers that it went through; empty where nothing could leave early."""
+    cycles = _steps(trace)
+    if "control_layers" not in cycles:
+        return np.zeros(0, np.int64)
+    return cycles["control_layers"].dropna().to_numpy(np.int64)
 
 
 def by_depth(trace: Trace) -> pd.DataFrame:

@@ -61,6 +61,10 @@ class Bart(Decoder):
                 )
             )
 
+    def final(self, x: torch.Tensor) -> torch.Tensor:
+        """States as they are: each layer ends with its norm."""
+        return x
+
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores of final states [tokens, size]."""
         return self.head(last).add_(self.net.final_logits_bias)
@@ -73,6 +77,7 @@ class Bart(Decoder):
         store: Any,
         keep: int,
         hidden: tuple[int, ...] = (),
+        leave: Any = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n]; see `EncoderDecoder.run`."""
         rows, n = ids.shape
@@ -83,6 +88,7 @@ class Bart(Decoder):
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
         x = x.view(-1, self.size)
         for i, (qkv, o, first, q, c, second, wide, down, third) in enumerate(self.weights):
+            entered = x
             y = qkv(x).view(rows, n, 3, heads, dim).permute(2, 0, 3, 1, 4)
             keys, values = store.write_both(i, y[1:])
             out = attend(y[0], keys, values, mask)
@@ -93,6 +99,9 @@ class Bart(Decoder):
             x = F.layer_norm(down.add(self.act(wide(x)), x), *third)
             if i + 1 in hidden:
                 wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
+            if leave is not None and i + 1 < len(self.weights) and leave.asks(i + 1, entered, x):
+                self.propagate(i + 1, x, store)
+                break
         return x.view(rows, n, -1)[:, n - keep :], wanted
 
 

@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
-from specviz.models import bart, t5
-from specviz.models.context import Store
+from specviz.models import bart, geometry, t5
+from specviz.models.context import Exit, Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
@@ -56,6 +56,8 @@ class EncoderDecoder(TorchModel):
         Of the decoder.
     group : int
         Query heads that share one key-value head: 1.
+    geometry : dict or None
+        Counts and widths, as `specviz.models.geometry.encoder_decoder` gives them.
 
     Raises
     ------
@@ -86,6 +88,7 @@ class EncoderDecoder(TorchModel):
         self.encoder = encoder or Encoder(net)
         self.layers = layers or _depth(net)
         self.decoder = self._family(net, self.layers)
+        self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
         """A context that holds `prompts` (token ids, one list a row), not yet encoded.
@@ -125,6 +128,15 @@ class EncoderDecoder(TorchModel):
         """Scores in float32 of final hidden states [..., size]."""
         return self.decoder.logits(last.flatten(0, 1)).view(*last.shape[:2], -1).float()
 
+    leaves = True  # whether a pass may leave early
+
+    def check_leaves(self) -> None:
+        """As `Model.check_leaves`: every pass may."""
+
+    def last(self, state: torch.Tensor) -> torch.Tensor:
+        """What the head reads of a hidden state [tokens, size], for `logits`."""
+        return self.decoder.final(state)
+
     def run(
         self,
         ids: torch.Tensor,
@@ -133,13 +145,14 @@ class EncoderDecoder(TorchModel):
         store: Store,
         keep: int,
         hidden: tuple[int, ...],
+        leave: Exit | None = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed the decoder `ids` [rows, n] over an aimed store that has its source.
 
         The last `keep` columns' results go to `logits`. `positions` is a slice or a tensor [rows, n]; `mask`
         [rows or 1, 1 or heads, n, slots] or None.
         """
-        return self.decoder(ids, positions, mask, store, keep, hidden)
+        return self.decoder(ids, positions, mask, store, keep, hidden, leave)
 
 
 def unserved(name: str, kind: str, reason: str) -> ModelError:

@@ -51,6 +51,47 @@ class Lines:
         return y if self.bias is None else y.add_(self.bias)
 
 
+class Rest:
+    """What each layer makes of one state that it is given to read: for the layers that a token skipped.
+
+    CALM's state propagation: the state in which a token left stands for the input of every layer behind. Of
+    these only the norms and the projections to keys and values are computed, all layers at once.
+
+    Parameters
+    ----------
+    lines : list of Lines
+        Each layer's projections to queries, keys and values.
+    queries : int
+        Columns of the queries.
+    norms : list of tensor [size], optional
+        With which each layer scales what it reads, where it does.
+    """
+
+    def __init__(self, lines: list[Lines], queries: int, norms: list[torch.Tensor] | None = None) -> None:
+        self.lines = lines
+        self.norms = None if norms is None else torch.stack(norms)[:, None]
+        self.ones = None if norms is None else torch.ones_like(norms[0])
+        # Where the matrices were packed they are small: side by side, one batched product does for all.
+        packed = all(len(line.matrices) == 1 for line in lines)
+        self.matrices = torch.stack([line.matrices[0][:, queries:] for line in lines]) if packed else None
+        biases = [line.bias for line in lines if line.bias is not None]
+        self.bias = torch.stack([bias[queries:] for bias in biases])[:, None] if biases else None
+
+    def __call__(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """Keys and values side by side, of the layers behind the first `layer`: [layers, 1, out].
+
+        `x` [1, size] is the state, divided by its root mean square where the layers have norms.
+        """
+        behind = self.lines[layer:]
+        read = x.expand(len(behind), 1, -1) if self.norms is None else x * self.norms[layer:]
+        if self.matrices is not None:
+            y = torch.bmm(read, self.matrices[layer:])
+        else:
+            made = [[torch.mm(x, m) for m in line.matrices[1:]] for x, line in zip(read, behind)]
+            y = torch.stack([torch.cat(both, 1) for both in made])
+        return y if self.bias is None else y.add_(self.bias[layer:])
+
+
 def packs(net: Any) -> bool:
     """Whether a model is small enough, and where, for its matrices to be laid anew."""
     size = sum(p.numel() for p in net.parameters())
@@ -98,16 +139,28 @@ class Decoder:
         Those that make keys and values of the encoder's states, layer by layer.
     """
 
+    weights: list[tuple]
+    norm: RMSNorm | None = None  # with which its layers begin, if they do
     bias: Any = None  # what the attention adds to scores for the distance of two places, if it does
 
     def __init__(self, net: Any, heads: int, dim: int, crossed: list[Any]) -> None:
         self.net, self.read = net, stamp(net)
         self.heads, self.dim = heads, dim
         self.crossed = Lines(*crossed, pack=packs(net))
+        self.rest: Rest | None = None  # made when a pass first leaves early
 
     def stale(self) -> bool:
         """Whether the model was moved, converted or trained since it was read."""
         return stamp(self.net) != self.read
+
+    def propagate(self, layer: int, x: torch.Tensor, store: Any) -> None:
+        """Keys and values of the layers behind the first `layer`, of one token's state `x` [1, size]."""
+        if self.rest is None:
+            lines = [next(part for part in each if isinstance(part, Lines)) for each in self.weights]
+            norms = None if self.norm is None else [first for first, *_ in self.weights]
+            self.rest = Rest(lines, self.heads * self.dim, norms)
+        y = self.rest(layer, x if self.norm is None else self.norm(x, self.rest.ones))
+        store.fill(layer, y.view(-1, 2, 1, self.heads, 1, self.dim))
 
     def cross(self, states: torch.Tensor) -> torch.Tensor:
         """Keys and values that every layer makes of the encoder's states [rows, tokens, size].

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from specviz.models.attention import attend
-from specviz.models.layers import Lines, RMSNorm, packs, stamp
+from specviz.models.layers import Lines, Rest, RMSNorm, packs, stamp
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the length so far
@@ -80,6 +80,7 @@ class Llama:
         self.eps = net.config.rms_norm_eps
         self.norm = RMSNorm(self.eps, self.embedding)
         self.table: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.rest: Rest | None = None  # made when a pass first leaves early
 
     def stale(self) -> bool:
         """Whether the model was moved, converted or trained since it was read."""
@@ -104,6 +105,7 @@ class Llama:
         store: Any,
         keep: int,
         hidden: tuple[int, ...] = (),
+        leave: Any = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n]; see `Model.run` for the arguments and what comes back."""
         rows, n = ids.shape
@@ -115,7 +117,9 @@ class Llama:
         x = F.embedding(ids, self.embedding)
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
         x = x.view(-1, self.size)
+        depth = len(self.weights)
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
+            entered = x
             y = qkv(norm(x, before)).view(rows, n, all_heads, dim)
             turned = y.narrow(2, 0, turning)
             if norms is not None:
@@ -136,9 +140,34 @@ class Llama:
             x = down.add(F.silu(gate).mul_(up), x)
             if i + 1 in hidden:
                 wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
+            if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
+                self.propagate(i + 1, x, cos, sin, store)
+                break
         if keep < n:
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
         last = norm(x, self.last).view(rows, -1, self.size)
-        if len(self.weights) in hidden:
-            wanted[len(self.weights)] = last
+        if depth in hidden:
+            wanted[depth] = last
         return last, wanted
+
+    def final(self, x: torch.Tensor) -> torch.Tensor:
+        """The final norm of states [tokens, size]."""
+        return self.norm(x, self.last)
+
+    def propagate(
+        self, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, store: Any
+    ) -> None:
+        """Keys and values of the layers behind the first `layer`, of one token's state `x` [1, size]."""
+        groups, dim = self.groups, self.dim
+        if self.rest is None:
+            norms = [before for before, *_ in self.weights]
+            self.rest = Rest([qkv for _, qkv, *_ in self.weights], self.heads * dim, norms)
+        y = self.rest(layer, self.norm(x, self.rest.ones)).view(-1, 2, groups, dim)
+        key = y[:, 0]
+        if self.weights[0][2] is not None:
+            each = torch.stack([norms[1] for _, _, norms, *_ in self.weights[layer:]])[:, None]
+            key.copy_(F.rms_norm(key, (dim,), None, self.eps) * each)
+        left, right = key.chunk(2, -1)
+        swapped = torch.cat((right, left), -1)
+        key.mul_(cos).addcmul_(swapped, sin)
+        store.fill(layer, y.view(-1, 2, 1, groups, 1, dim))

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
 from specviz.models import attention, geometry
-from specviz.models.context import Context, Store
+from specviz.models.context import Context, Exit, Store
 from specviz.models.llama import Llama, describes
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
@@ -133,6 +133,29 @@ class Model(TorchModel):
             last = last.clone()
         return last.float()
 
+    @property
+    def leaves(self) -> bool:
+        """Whether a pass may leave early: the plain function's may, transformers' modules run to the end."""
+        return self._llama is not None
+
+    def check_leaves(self) -> None:
+        """Check that a pass may leave early.
+
+        Raises
+        ------
+        ModelError
+        """
+        if not self.leaves:
+            raise ModelError(
+                f"a pass of {self.name} ({self.config.model_type}) cannot leave early: it runs through "
+                "transformers' modules; take a model of the Llama family or an encoder-decoder"
+            )
+
+    def last(self, state: torch.Tensor) -> torch.Tensor:
+        """The final norm of a hidden state [tokens, size], for `logits`; where a pass may leave early."""
+        assert self._llama is not None
+        return self._llama.final(state)
+
     def run(
         self,
         ids: torch.Tensor,
@@ -141,13 +164,15 @@ class Model(TorchModel):
         store: Store,
         keep: int,
         hidden: tuple[int, ...],
+        leave: Exit | None = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n] over an aimed store; the last `keep` columns' results go to `logits`.
 
-        `positions` is a slice or a tensor [rows, n]; `mask` [rows or 1, 1, group * n, slots] or None.
+        `positions` is a slice or a tensor [rows, n]; `mask` [rows or 1, 1, group * n, slots] or None. Only
+        the plain function can `leave` early.
         """
         if self._llama is not None:
-            return self._llama(ids, positions, mask, store, keep, hidden)
+            return self._llama(ids, positions, mask, store, keep, hidden, leave)
         if isinstance(positions, slice):
             if self._count is None or len(self._count) < positions.stop or self._count.device != ids.device:
                 self._count = torch.arange(max(store.reach, positions.stop), device=ids.device)

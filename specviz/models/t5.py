@@ -114,6 +114,10 @@ class T5(Decoder):
                 )
             )
 
+    def final(self, x: torch.Tensor) -> torch.Tensor:
+        """The final norm of states [tokens, size]."""
+        return self.norm(x, self.last)
+
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores of final states [tokens, size]."""
         return self.head(last if self.shrink == 1.0 else last * self.shrink)
@@ -126,6 +130,7 @@ class T5(Decoder):
         store: Any,
         keep: int,
         hidden: tuple[int, ...] = (),
+        leave: Any = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n]; see `EncoderDecoder.run`. The mask holds the biases."""
         rows, n = ids.shape
@@ -135,6 +140,7 @@ class T5(Decoder):
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
         x = x.view(-1, self.size)
         for i, (first, qkv, o, second, q, c, third, wide, down) in enumerate(self.weights):
+            entered = x
             y = qkv(norm(x, first)).view(rows, n, 3, heads, dim).permute(2, 0, 3, 1, 4)
             keys, values = store.write_both(i, y[1:])
             out = attend(y[0], keys, values, mask, scale=1.0)
@@ -151,6 +157,9 @@ class T5(Decoder):
             x = down.add(y, x)
             if i + 1 in hidden:
                 wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
+            if leave is not None and i + 1 < len(self.weights) and leave.asks(i + 1, entered, x):
+                self.propagate(i + 1, x, store)
+                break
         if keep < n:
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
         last = norm(x, self.last).view(rows, -1, self.size)

@@ -78,8 +78,8 @@ def roofline(traces: Any, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
     )
     flat = ceilings.compute / 1e9
     slopes = [(ceilings.memory, f"memory {ceilings.memory / 1e9:.3g} GB/s", ":")]
-    for size, rate in sorted(ceilings.cache.items(), reverse=True):
-        slopes.append((rate, f"{size / 1e6:.3g} MB again {rate / 1e9:.3g} GB/s", "--"))
+    for number, (size, rate) in enumerate(sorted(ceilings.cache.items(), reverse=True)):
+        slopes.append((rate, f"{size / 1e6:.3g} MB again {rate / 1e9:.3g} GB/s", ("--", "-.")[number % 2]))
     fastest = max(rate for rate, _, _ in slopes)
     ax.plot([ceilings.compute / fastest, high], [flat, flat], color="#444444", lw=1.2)
     ax.annotate(
