@@ -19,7 +19,7 @@ from ..errors import ModelError
 from ..methods.base import Method
 from ..models.context import Pass, nested
 from .clock import Clock
-from .cycle import NOTHING, Cycle, Text
+from .cycle import Cycle, Text, request
 
 WASTE = 1.5  # rows are prefilled together if that computes at most so many times what they hold
 
@@ -172,16 +172,17 @@ class Batch:
             (place, draft, None) for place, draft in enumerate(drafts) if not isinstance(draft, Draft)
         ]
         while asking:
-            asked: dict[Shared, list[int]] = {}
+            asked: dict[Shared, dict[int, Draft]] = {}
             for place, generator, result in asking:
                 try:
-                    asked.setdefault(generator.send(result).shared, []).append(place)
+                    part, read = request(generator.send(result))
+                    asked.setdefault(part.shared, {})[place] = read
                 except StopIteration as done:
                     drafts[place] = done.value
             going, asking = {place: generator for place, generator, _ in asking}, []
-            for shared, places in asked.items():
-                passes = shared.forward([self.texts[p] for p in places], [NOTHING] * len(places))
-                asking += [(place, going[place], result) for place, result in zip(places, passes)]
+            for shared, wanted in asked.items():
+                passes = shared.forward([self.texts[p] for p in wanted], list(wanted.values()))
+                asking += [(place, going[place], result) for place, result in zip(wanted, passes)]
             asking.sort(key=lambda each: each[0])  # a context's rows are named in their order
         return drafts
 

@@ -263,7 +263,13 @@ def drafted_by(proposed: Draft | Generator[Any, Any, Draft]) -> Draft:
             asked = proposed.send(result)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        result = asked.forward(NOTHING)
+        context, draft = request(asked)
+        result = context.forward(draft)
+
+
+def request(asked: Any) -> tuple[Any, Draft]:
+    """What a drafter yielded: a context, and what its pass shall read there behind what is pending."""
+    return asked if isinstance(asked, tuple) else (asked, NOTHING)
 
 
 def origin_of(status: str) -> str:

@@ -32,7 +32,10 @@ from .reduce import Reducer
 from .updates import decode_stream
 
 RECORDS = ("judged", "all", "dense", None)
-DEFAULT_DRAFT = {"town": "town-draft"}  # bundled targets that bring a drafter
+# Bundled targets that bring a drafter: a model, and heads.
+DEFAULT_DRAFT = {"town": "town-draft", "town-t5": "town-t5-small"}
+DEFAULT_HEADS = {"town-t5": "town-t5-heads"}
+ADDED = ("heads", "slots")  # kinds of drafters that are no models by themselves
 KEPT = ("id", "kind", "language", "reference", "segmented")  # what a prompt may say of itself
 # Settings of a generation config whose logits processors read the whole text so far: a block pass
 # would need another one at each node. Beside each the value that switches it off.
@@ -103,12 +106,19 @@ class Run:
         if self.batch > 1:
             together(self.method, self.prompts)
         self.model = ready(model, device, dtype)
+        if self.model.kind in ADDED:
+            self.model.alone()
         self.drafter = partner(self.model, self.method, draft, device, dtype)
         if self.batch > 1:
             check_rows(self.model, self.drafter)
         refuse_processors(self.model)
         if self.drafter is not None:
             self.model.check_vocabulary(self.drafter)
+            if record == "dense" and self.drafter.kind in ADDED:
+                raise ParameterError(
+                    f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
+                    f"({self.drafter.kind}) says blocks: record 'judged' or 'all'"
+                )
         if self.method.hidden and not getattr(self.model, "gives_hidden", True):
             raise ParameterError(
                 f"{self.method.name} needs hidden states of the target's layers, and llama.cpp gives none: "
@@ -398,13 +408,27 @@ def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: s
     if own is not None or not method.needs_draft:
         return own
     if draft is None:
-        draft = DEFAULT_DRAFT.get(model.name)
+        draft = bundled_draft(method, model.name)
         if draft is None:
-            raise ParameterError(
-                f"{method.name} needs a draft model: pass draft= (a name, a folder or a model)"
-            )
+            what = "heads on the target" if method.heads else "a draft model"
+            raise ParameterError(f"{method.name} needs {what}: pass draft= (a name, a folder or a model)")
         print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
-    return beside(model, draft, device, dtype)
+    found = beside(model, draft, device, dtype)
+    if not method.takes(found):
+        wants = "heads on the target" if method.heads else "a draft model"
+        raise ModelError(f"{method.name} drafts with {wants}; {found.name} is {found.kind}")
+    asked = getattr(method, method.block) if method.block else 1
+    if asked > getattr(found, "most", asked):
+        raise ParameterError(
+            f"{method.name} asks for blocks of {asked} tokens, and {found.name} has {found.kind} for "
+            f"{found.most}: set {method.block} to at most that"
+        )
+    return found
+
+
+def bundled_draft(method: Method | type[Method], target: str) -> str | None:
+    """Name of the drafter that a bundled target brings for a method, if it brings one."""
+    return (DEFAULT_HEADS if method.heads else DEFAULT_DRAFT).get(target)
 
 
 def refuse_processors(model: Any) -> None:
@@ -575,12 +599,15 @@ def beside(model: Any, draft: Any, device: str | None, dtype: str | None) -> Any
     Raises
     ------
     ModelError
-        If it is of another kind than the target.
+        If it is of another kind than the target, or was trained on top of another one.
     """
     own = str(model.dtype).removeprefix("torch.")
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
         dtype = own  # that of a quantized file is its own
-    found = ready(draft, device or str(model.device), dtype)
+    loaded = getattr(draft, "kind", None) in ADDED  # which have no device before they are on a target
+    found = draft if loaded else ready(draft, device or str(model.device), dtype)
+    if found.kind in ADDED:
+        return found.on(model)
     if found.kind != model.kind:
         raise ModelError(
             f"a draft model must be of the target's kind: {model.name} is {model.kind}, {found.name} is "

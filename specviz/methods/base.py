@@ -224,6 +224,8 @@ class Method:
     # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
     needs_draft: ClassVar[bool] = False
+    heads: ClassVar[bool] = False  # whether that draft must be heads on the target, not a model
+    block: ClassVar[str] = ""  # the parameter that says how long a block the drafter may have to guess
     size: ClassVar[str] = (
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
@@ -297,6 +299,10 @@ class Method:
     def prepare(self, target: Any) -> None:
         """A run with this model is about to begin: refuse here, before any work, what does not fit it."""
 
+    def takes(self, drafter: Any) -> bool:
+        """Whether it is the sort of drafter that the method drafts with, of those that need one."""
+        return self.heads == (drafter.kind == "heads")
+
     def drafter_of(self, target: Any) -> Any:
         """The part of the target that drafts for it, for methods that take no draft model; None: no part."""
         return None
@@ -320,9 +326,9 @@ class Method:
     def draft(self, left: int) -> Draft | Generator[Any, Any, Draft]:
         """Propose tokens. `left` tokens may still be emitted, so at most ``left - 1`` lead to a pass.
 
-        A method whose drafter is a model writes it as a generator: it yields a context that it opened, is
-        given that context's `Pass` over what is pending, and returns the draft. The loop runs the passes,
-        of one prompt or of all rows of a batch together.
+        A method whose drafter is a model writes it as a generator: it yields a context that it opened, or it
+        and a draft to be read, is given that context's `Pass` over what is pending, and returns the draft.
+        The loop runs the passes, of one prompt or of all rows of a batch together.
         """
         raise NotImplementedError
 

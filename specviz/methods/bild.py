@@ -18,7 +18,7 @@ from ..draft import Draft
 from ..sampling import DRAFT, FINAL, Sampling, draw
 from ..signals import confidence
 from .base import Method, Parameter, Session, Unsent, Verdict
-from .draft_model import DraftModel, pair
+from .draft_model import drafter_of, pair
 
 
 class BiLD(Method):
@@ -60,6 +60,7 @@ class BiLD(Method):
     )
     exact = {"rollback": 0.0, "cap": 2, "review_end": True}  # noqa: RUF012
     needs_draft = True
+    block = "cap"
     fallback: float
     rollback: float
     cap: int
@@ -74,7 +75,7 @@ class BiLD(Method):
 
     def start(self, session: Session) -> None:
         self.session = session
-        self.drafter = DraftModel(session)
+        self.drafter = drafter_of(session)
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
         """Algorithm 1, lines 3-6, until line 7 or the cap (appendix 7.1.2: 10 tokens)."""
@@ -110,7 +111,9 @@ class BiLD(Method):
         if not met:
             # The candidate is not drafted, but the record shows what the small model was unsure of.
             signals = {"met": np.zeros(1, bool)} | ({"q": drawn[-1][None]} if drawn else {})
-            self.unsent = Unsent(tokens[sent:], [sent - 1], logits=scores[sent:], signals=signals)
+            self.unsent = Unsent(
+                tokens[sent:], [sent - 1], logits=scores[sent:], signals=signals, source=tail.source
+            )
         ended = stop == "eos" or sent == left
         signals = {"met": np.ones(sent, bool)} | ({"q": torch.stack(drawn[:sent])} if drawn[:sent] else {})
         return Draft.chain(
@@ -118,6 +121,7 @@ class BiLD(Method):
             read=self.review_end or not ended,
             logits=scores[:sent],
             signals=signals,
+            source=tail.source,
             stop=stop,
         )
 

@@ -23,7 +23,7 @@ from ..errors import ParameterError
 from ..sampling import Sampling, exact_type
 from ..signals import ensemble
 from .base import Method, Parameter, Session, Unsent, Verdict
-from .draft_model import DraftModel, pair
+from .draft_model import drafter_of, pair
 from .gap import verify_gap
 from .specdec import TOP_BETA
 
@@ -90,6 +90,7 @@ class CMASD(Method):
     exact = {"tau_base": 0.0, "gamma": 0.0, "top_beta": 1}  # noqa: RUF012
     needs_draft = True
     only_greedy = True
+    block = "k_max"
     k_max: int
     k_min: int
     alpha: float
@@ -126,7 +127,7 @@ class CMASD(Method):
 
     def start(self, session: Session) -> None:
         self.session = session
-        self.drafter = DraftModel(session)
+        self.drafter = drafter_of(session)
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
         """Algorithm 1, lines 3-12."""
@@ -213,13 +214,16 @@ class CMASD(Method):
             if k < n:
                 behind = {"score": scores[k:], "met": np.zeros(n - k, bool)}
                 parents = list(range(k - 1, n - 1))
-                self.unsent = Unsent(drafted[k:], parents, logits=list(rows[k:]), signals=behind)
+                self.unsent = Unsent(
+                    drafted[k:], parents, logits=list(rows[k:]), signals=behind, source=self.drafter.source
+                )
         signals = {
             "score": scores[:k],
             "threshold": self.threshold(scores[:k]),
             "met": np.ones(k, bool),
         }
-        return Draft.chain(tokens[:k], logits=rows[:k], signals=signals, stop=stop)
+        source = self.drafter.source
+        return Draft.chain(tokens[:k], logits=rows[:k], signals=signals, source=source, stop=stop)
 
     def window(self, mean: float) -> int:
         """k_j = min(k_max, max(k_min, ⌊α C̄ k_max⌋)), section III (b)."""

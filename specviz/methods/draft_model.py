@@ -1,4 +1,4 @@
-"""A small model that drafts a chain, one token a pass; what draft-model methods share."""
+"""A small model that drafts a chain, one token a pass or all in one; what draft-model methods share."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from ..signals import confidence
 from .base import Session, Unsent
 
 
+def drafter_of(session: Session) -> DraftModel:
+    """The session's draft model, which writes token by token or fills slots."""
+    return SlotDraft(session) if session.drafter.kind == "slots" else DraftModel(session)
+
+
 class DraftModel:
     """The drafter's context beside the target's, kept in step with the committed text.
 
@@ -23,6 +28,8 @@ class DraftModel:
     session : Session
         The prompt, the sampling and the draft model.
     """
+
+    source = "model"
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -68,7 +75,7 @@ class DraftModel:
                 sure, choice = pair(confidence(row), token[0])
                 if sure < least:
                     unsure = {"met": np.zeros(1, bool)}
-                    self.unsent = Unsent([choice], [i - 1], logits=[row], signals=unsure)
+                    self.unsent = Unsent([choice], [i - 1], logits=[row], signals=unsure, source=self.source)
                     stop = "unsure"
                     break
             tokens.append(token)
@@ -83,13 +90,12 @@ class DraftModel:
             return Draft.empty(stop)
         q_all = torch.stack(chosen) if chosen else None
         signals = {"met": np.ones(len(tokens), bool)} if least else {}
-        return Draft.chain(torch.cat(tokens), q=q_all, logits=scores, signals=signals, stop=stop)
+        return Draft.chain(
+            torch.cat(tokens), q=q_all, logits=scores, signals=signals, source=self.source, stop=stop
+        )
 
     def block(self, n: int) -> Generator[Any, Any, tuple[Tensor, Tensor]]:
-        """n greedy tokens [n] and the logits that they were chosen from [n, vocabulary], without a look.
-
-        A drafter that fills n places in one pass has this face, too.
-        """
+        """n greedy tokens [n] and the logits that they were chosen from [n, vocabulary], without a look."""
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
         for _ in range(n):
@@ -119,6 +125,45 @@ class DraftModel:
             if token is not None:
                 self.context.extend([[token]])
         self.length += token is not None
+
+
+class SlotDraft(DraftModel):
+    """A parallel drafter (`specviz.models.slots`): one pass says all places of a block, each by itself.
+
+    What stands in a place does not follow from the tokens before it in the block, so those may be chosen
+    afterwards, by whichever rule: greedily, or each drawn from its own distribution, which is what it is then
+    tested against. The pass reads the written tokens that it has not yet read, and the slots.
+    """
+
+    source = "slots"
+
+    def reach(self, most: int, left: int) -> tuple[int, str]:
+        """As `DraftModel.reach`; so many slots are filled by the first `predict` that follows."""
+        self.asked, stop = super().reach(most, left)
+        self.rows: Tensor | None = None
+        self.said = 0
+        return self.asked, stop
+
+    def block(self, n: int) -> Generator[Any, Any, tuple[Tensor, Tensor]]:
+        """As `DraftModel.block`, in one pass."""
+        rows = yield from self.fill(n)
+        tokens = rows.argmax(-1)
+        self.context.extend(tokens)  # not computed: those that stay are read as text by the next pass
+        return tokens, rows
+
+    def predict(self) -> Generator[Any, Any, Tensor]:
+        """The next slot's logits, [vocabulary]; the first one's pass fills all that `reach` allowed."""
+        if self.rows is None:
+            self.rows = yield from self.fill(self.asked)
+        self.said += 1
+        return self.rows[self.said - 1]
+
+    def fill(self, n: int) -> Generator[Any, Any, Tensor]:
+        """What n slots behind the committed text say, [n, vocabulary]."""
+        result = yield self.context, Draft.chain(self.session.drafter.slots[:n])
+        return result.logits[0][
+            1:
+        ]  # row 0 stands at the last written token: it was not taught to say anything
 
 
 def pair(sure: Tensor, token: Tensor) -> tuple[float, int]:

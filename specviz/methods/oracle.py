@@ -16,7 +16,7 @@ from ..devices import send
 from ..draft import Draft
 from ..sampling import Sampling
 from .base import Method, Parameter, Session, Verdict
-from .draft_model import DraftModel
+from .draft_model import drafter_of
 
 
 class Oracle(Method):
@@ -51,7 +51,7 @@ class Oracle(Method):
 
     def start(self, session: Session) -> None:
         self.session = session
-        self.drafter = DraftModel(session)
+        self.drafter = drafter_of(session)
         self.written = self.engaged = 0
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
@@ -59,7 +59,7 @@ class Oracle(Method):
         if n == 0:
             return Draft.empty(stop)
         tokens, rows = yield from self.drafter.block(1)
-        return Draft.chain(tokens, logits=rows, stop=stop)
+        return Draft.chain(tokens, logits=rows, source=self.drafter.source, stop=stop)
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None

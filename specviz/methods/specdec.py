@@ -1,7 +1,7 @@
 """SpecDec: drafts of a fixed length, and tokens accepted that are nearly as likely as the target's own.
 
 Xia et al. 2023, "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq Generation".
-Its drafter fills all places in one pass; here it is any draft model. Lossy by design.
+Its drafter fills all places in one pass; here it is that or any draft model. Lossy by design.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..draft import Draft
 from ..sampling import Sampling
 from .base import Method, Parameter, Session, Verdict
-from .draft_model import DraftModel
+from .draft_model import drafter_of
 from .gap import verify_gap
 
 TOP_BETA = Parameter(
@@ -56,7 +56,7 @@ class SpecDec(Method):
     exact = {"top_beta": 1}  # noqa: RUF012
     needs_draft = True
     only_greedy = True
-    size = "draft_length"
+    block = size = "draft_length"
     draft_length: int
     top_beta: int
     tau_base: float
@@ -67,7 +67,7 @@ class SpecDec(Method):
 
     def start(self, session: Session) -> None:
         self.session = session
-        self.drafter = DraftModel(session)
+        self.drafter = drafter_of(session)
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
         n, stop = self.drafter.reach(self.draft_length, left - 1)
@@ -75,7 +75,7 @@ class SpecDec(Method):
             return Draft.empty(stop)
         tokens, rows = yield from self.drafter.block(n)
         signals = {"threshold": rows.new_full((n,), self.tau_base)}
-        return Draft.chain(tokens, logits=rows, signals=signals, stop=stop)
+        return Draft.chain(tokens, logits=rows, signals=signals, source=self.drafter.source, stop=stop)
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None

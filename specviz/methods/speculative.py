@@ -18,7 +18,7 @@ from ..devices import send
 from ..draft import Draft
 from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .base import Method, Parameter, Session, Verdict
-from .draft_model import DraftModel
+from .draft_model import drafter_of
 
 
 class Speculative(Method):
@@ -52,7 +52,7 @@ class Speculative(Method):
         ("commit", "    text = text + accepted + [y]; forget the other rows"),
     )
     needs_draft = True
-    size = "draft_length"
+    block = size = "draft_length"
     draft_length: int
     stop: float
 
@@ -63,7 +63,7 @@ class Speculative(Method):
 
     def start(self, session: Session) -> None:
         self.session = session
-        self.drafter = DraftModel(session)
+        self.drafter = drafter_of(session)
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
         # The target adds a token to every draft, so one token of what is left is its own.

@@ -22,6 +22,7 @@ from transformers.utils import logging
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
+from specviz.models.additions import Addition, load_addition
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
 from specviz.models.model import Model
 from specviz.models.zoo import bundled
@@ -54,10 +55,12 @@ def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model | Encoder
 
 def fetch(
     text: str, path: Path | None, device: Any, dtype: Any, tokenizer: Any, revision: str | None
-) -> Model | EncoderDecoder:
-    """A folder's model, or a hub model's where there is no `path`."""
+) -> Model | EncoderDecoder | Addition:
+    """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
     target = _device(device)
     number = _dtype(dtype)
+    if path is not None and (addition := load_addition(path, path.resolve().name)):
+        return addition  # on the device and in the format of the target that it will draft for
     if path is None:
         source, name, local = text[3:], text[3:], False
     else:

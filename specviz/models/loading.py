@@ -42,7 +42,7 @@ def load(
     gpu_layers: int | None = None,
     context: int | None = None,
 ) -> Any:
-    """Load a causal language model.
+    """Load a language model, or what was trained on top of one and drafts for it.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def load(
 
     Returns
     -------
-    Model or LlamaCpp
+    Model, EncoderDecoder, LlamaCpp, or Heads and Slots, which are passed as a draft alone
 
     Raises
     ------

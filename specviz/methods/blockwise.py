@@ -1,0 +1,72 @@
+"""Blockwise parallel decoding: the target guesses a whole block, and its next pass checks the guesses.
+
+Stern, Shazeer and Uszkoreit 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models". Sections 3 and
+4: predict, verify, accept, with verification and the next prediction in one pass (Figure 2 there). Section 5's
+looser acceptance (top-k, distance, least block size) is left out: a token stays if the target writes it itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..draft import Draft
+from ..sampling import Sampling
+from .base import Method, Parameter, Session, Verdict
+from .speculative import verify_greedy
+
+
+class Blockwise(Method):
+    """Heads on the target say the next k tokens from one state; the target keeps those it writes itself."""
+
+    name = "blockwise"
+    title = "Blockwise parallel decoding"
+    paper = "Stern et al. 2018"
+    parameters = (
+        Parameter(
+            "k", 10, 1, 64, "tokens", "Heads that are asked, the target's own counted: a block's length.", "k"
+        ),
+    )
+    pseudocode = (
+        ("", "h = the target's state after the prompt;  y = argmax head_1(h)"),
+        ("", "repeat until the text ends:"),
+        ("draft", "    for i = 2 .. k:   # all at once, from the state that wrote y"),
+        ("draft", "        x_i = argmax head_i(h)"),
+        ("forward", "    h_1 .. h_k = target(text + x_2 .. x_k)   # the text ends with y"),
+        ("verify", "    for i = 2 .. k, until one fails:"),
+        ("verify:accepted", "        accept x_i if x_i = argmax head_1(h_i-1)"),
+        ("verify:rejected", "        else stop; what stands behind is not judged"),
+        ("commit", "    h = the last state whose token was accepted;  y = argmax head_1(h)"),
+        ("commit:correction", "    y stands in the place of the failed token"),
+        ("commit:bonus", "    all were accepted: y follows them, a bonus"),
+        ("commit", "    text = text + accepted + [y]"),
+    )
+    needs_draft = True
+    heads = True
+    only_greedy = True
+    block = "k"
+    hidden = (-1,)
+    k: int
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "exact up to ties" if sampling.greedy else "lossy"
+
+    def start(self, session: Session) -> None:
+        self.session = session
+        self.state: Tensor | None = None  # the prefill computes no state of the prompt's last token
+
+    def draft(self, left: int) -> Draft:
+        n = min(self.k, left) - 1  # the target's own token is one of a block
+        if self.state is None or n == 0:
+            return Draft.empty("none" if self.state is None else "length" if self.k == 1 else "room")
+        logits = self.session.drafter.guesses(self.state, n)
+        stop = "length" if n == self.k - 1 else "room"
+        return Draft.chain(logits.argmax(-1), logits=logits, source="heads", stop=stop)
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        assert scores is not None
+        return verify_greedy(draft, scores)
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        self.state = result.hidden[-1][0][len(verdict.path)]  # of the root, or the node accepted last

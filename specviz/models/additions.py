@@ -1,0 +1,276 @@
+"""What was trained on top of a target and drafts for it: blockwise heads, and a parallel drafter's slots.
+
+Neither is a model by itself: both need the target's states, embeddings and head. What a folder gives is bound
+to a target with `on`, and only then drafts.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from specviz.errors import ModelError
+from specviz.models import heads, slots
+from specviz.models.encoder_decoder import EncoderDecoder
+from specviz.models.encoder_decoder_context import EncoderDecoderContext, Source
+from specviz.models.t5 import T5
+
+
+class Addition:
+    """Weights that draft for the target that they were trained on.
+
+    Parameters
+    ----------
+    net : module
+        In float32.
+    config : dict
+        The folder's ``config.json``: its ``target`` is the name of the model they were trained on.
+    name : str
+
+    Attributes
+    ----------
+    kind : str
+        ``heads`` or ``slots``.
+    most : int
+        Most tokens of a cycle's block that it has a guess for; of heads the target's own token is one.
+    parameters : int
+    """
+
+    kind: str
+    most: int
+
+    def __init__(self, net: nn.Module, config: dict[str, Any], name: str) -> None:
+        self.net, self.config, self.name = net, config, name
+        self.parameters = sum(p.numel() for p in net.parameters())
+
+    def __repr__(self) -> str:
+        size = f"{self.parameters / 1e6:.2f} M parameters"
+        return f"<{type(self).__name__} {self.name}: {size}, on {self.config['target']}>"
+
+    def on(self, target: Any) -> Any:
+        """What drafts for `target`: in its number format, on its device, with its tokens.
+
+        Raises
+        ------
+        ModelError
+            If it was not trained on this one, or does not fit it.
+        """
+        raise NotImplementedError
+
+    def alone(self, *_: Any, **__: Any) -> Any:
+        """Refuse to be used as a model.
+
+        Raises
+        ------
+        ModelError
+            Always.
+        """
+        trained_on = self.config["target"]
+        raise ModelError(
+            f"{self.name} is no model by itself but {self.kind} on {trained_on}: decode with {trained_on} and "
+            f"pass it as the draft"
+        )
+
+    open = encode = check_vocabulary = alone
+    text = property(alone)
+
+    def _check(self, target: Any) -> None:
+        own, width = self.config["target"], self.config["width"]
+        if target.kind not in self.targets:
+            raise self._unfit(f"an encoder-decoder, {own}", f"{target.name} is {target.kind}")
+        if target.name != own:
+            raise self._unfit(own, f"{target.name} is another model")
+        found = target.net.get_output_embeddings().weight.shape[1]
+        if found != width:
+            raise self._unfit(f"{own} of width {width}", f"this one's is {found}")
+
+    targets: tuple[str, ...] = ("encoder-decoder",)
+
+    def _unfit(self, trained_on: str, but: str) -> ModelError:
+        return ModelError(f"{self.name} was trained on {trained_on}, and {but}: draft with what fits it")
+
+
+class Heads(Addition):
+    """Blockwise decoding heads."""
+
+    kind = "heads"
+    targets = ("encoder-decoder", "causal")
+
+    @property
+    def most(self) -> int:  # type: ignore[override]
+        return self.config["heads"] + 1
+
+    def on(self, target: Any) -> HeadModel:
+        self._check(target)
+        if target.kind == "causal" and not target.plain:
+            raise self._unfit("a model whose head can be asked alone", f"{target.name}'s cannot")
+        return HeadModel(self, target)
+
+
+class HeadModel:
+    """Heads at work: from a state of the target, what stands behind its next token.
+
+    Parameters
+    ----------
+    addition : Heads
+    target : Model
+    """
+
+    kind = "heads"
+    geometry = None  # it is asked between the passes: there are none of its own
+
+    def __init__(self, addition: Heads, target: Any) -> None:
+        self.addition, self.target, self.name = addition, target, addition.name
+        self.parameters, self.most = addition.parameters, addition.most
+        self.net = copy.deepcopy(addition.net).to(target.device, target.dtype).requires_grad_(False)
+        for name in ("text", "tokenizer", "vocabulary", "max_length", "device", "dtype", "left"):
+            setattr(self, name, getattr(target, name))
+
+    def on(self, target: Any) -> HeadModel:
+        """As `Addition.on`."""
+        return self if target is self.target else self.addition.on(target)
+
+    @torch.inference_mode()
+    def guesses(self, state: Tensor, n: int) -> Tensor:
+        """Scores of the n tokens behind the target's next one, float32 [n, vocabulary].
+
+        Parameters
+        ----------
+        state : tensor [width]
+            The target's last state at a place, behind its final norm: its own head scores the next token
+            from it, heads 2 to n + 1 those that follow.
+        n : int
+        """
+        return self.target.logits(self.net(state[None], n))[0]
+
+
+class Slots(Addition):
+    """The parallel drafter's weights."""
+
+    kind = "slots"
+
+    @property
+    def most(self) -> int:  # type: ignore[override]
+        return self.config["slots"]
+
+    def on(self, target: Any) -> SlotModel:
+        self._check(target)
+        if not isinstance(target.decoder, T5):
+            raise self._unfit("a T5", f"{target.name} is a {target.config.model_type}")
+        return SlotModel(self, target)
+
+
+class SlotModel(EncoderDecoder):
+    """A parallel drafter at work: a small decoder on what the target's encoder made of the prompt.
+
+    A slot is a token beyond the vocabulary: a context reads ``Draft.chain(slots)`` behind the written text as
+    it reads any draft, and drops it as it drops any that is not committed. So the cache holds written tokens
+    only, and row j of such a pass is what slot j says of its own place.
+
+    Parameters
+    ----------
+    addition : Slots
+    target : EncoderDecoder
+        A T5.
+
+    Attributes
+    ----------
+    slots : tensor of int [slots]
+        Their ids, on the device.
+    """
+
+    kind = "slots"
+    geometry = None
+
+    def __init__(self, addition: Slots, target: EncoderDecoder) -> None:
+        self.addition, self.target, self.name = addition, target, addition.name
+        self.parameters, self.most = addition.parameters, addition.most
+        self.drafter = copy.deepcopy(addition.net).to(target.device, target.dtype).requires_grad_(False)
+        self.net, self.config = self.drafter.decoder, self.drafter.decoder.config
+        for name in ("text", "tokenizer", "vocabulary", "max_length", "eos", "prefix"):
+            setattr(self, name, getattr(target, name))
+        self.layers = len(self.net.block)
+        self.slots = torch.arange(self.vocabulary, self.vocabulary + self.most, device=target.device)
+        self.encoder: Any = TargetsEncoder(target)
+        self.decoder = SlotDecoder(self.drafter, target)
+
+    def on(self, target: Any) -> SlotModel:
+        """As `Addition.on`."""
+        return self if target is self.target else self.addition.on(target)
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
+        """As the target's: a context of `prompts`, which the target's encoder reads."""
+        if self.decoder.target is not self.target.decoder:  # the target was trained or moved
+            self.decoder = SlotDecoder(self.drafter, self.target)
+        return EncoderDecoderContext(self, prompts, room)
+
+
+class SlotDecoder(T5):
+    """The drafter's layers below the target's head, reading tokens by the target's embeddings.
+
+    Parameters
+    ----------
+    drafter : SlotDrafter
+    target : EncoderDecoder
+    """
+
+    def __init__(self, drafter: slots.SlotDrafter, target: EncoderDecoder) -> None:
+        stack = drafter.decoder
+        net = SimpleNamespace(
+            config=stack.config, decoder=stack, lm_head=target.net.lm_head, device=stack.device,
+            dtype=stack.dtype, parameters=drafter.parameters,
+        )  # fmt: skip
+        super().__init__(net, len(stack.block))
+        self.target: Any = target.decoder
+        self.head, self.shrink = self.target.head, self.target.shrink
+        # One table for both, so that a pass may read tokens and slots in any order.
+        self.embedding = torch.cat([self.target.embedding, self.embedding])
+
+
+class TargetsEncoder:
+    """The target's encoder, of which the drafter's layers make keys and values of their own."""
+
+    def __init__(self, target: EncoderDecoder) -> None:
+        self.target = target
+
+    def read(self, prompts: Sequence[Sequence[int]], decoder: Any) -> tuple[Source, int]:
+        """As `Encoder.read`: nothing is fed where a context of the target has read these prompts."""
+        known, fed = self.target.encoder.read(prompts, self.target.decoder)
+        return Source(prompts, known.states, decoder.cross(known.states), known.mask), fed
+
+
+KINDS: dict[str, tuple[type[Addition], Any]] = {
+    heads.TYPE: (Heads, heads.load_heads),
+    slots.TYPE: (Slots, slots.load_slots),
+}
+
+
+def load_addition(path: Path, name: str) -> Addition | None:
+    """What a folder holds, if it is an addition; None where it is a model.
+
+    Raises
+    ------
+    ModelError
+        If the folder does not hold what its config says.
+    """
+    try:
+        kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None  # whatever it is, transformers says what is wrong with it
+    if kind not in KINDS:
+        return None
+    made, read = KINDS[kind]
+    try:
+        net, config = read(path)
+        return made(net, config | {"target": str(config["target"])}, name)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise ModelError(f"{path} does not load as {made.kind}: {said}") from None
