@@ -176,6 +176,9 @@ def generate(
         str,
         typer.Option(help="What the trace keeps: judged, all, dense (for what-ifs), none (the text)."),
     ] = "judged",
+    batch: Annotated[
+        int, typer.Option(min=1, help="Prompts decoded together at most; 1: one after another.")
+    ] = 1,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
     ] = None,
@@ -216,6 +219,8 @@ def generate(
     if save_store is not None:
         _writable(save_store, force)
     streamed = text is not None or stream is not None
+    if streamed and batch > 1:
+        raise ParameterError("streams are decoded one after another: drop --batch")
     entries: list[Any] = _streams(text, stream, lag, language) if streamed else _entries(prompt, prompts)
     with _loading():
         from specviz import methods
@@ -253,8 +258,8 @@ def generate(
     with _threads(threads) as count:
         run = Run(
             target, entries, built, draft=drafter, max_new_tokens=max_new_tokens, temperature=temperature,
-            top_k=top_k, top_p=top_p, seed=seed, record=None if record == "none" else record, out=file,
-            force=force,
+            top_k=top_k, top_p=top_p, seed=seed, batch=batch, record=None if record == "none" else record,
+            out=file, force=force,
         )  # fmt: skip
         try:
             if streamed:
@@ -339,6 +344,10 @@ def audit(
     streams: Annotated[
         int, typer.Option(min=0, help="Texts that arrive in updates, for methods that decode such; 0: none.")
     ] = 10,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead: whether each row of such batches is its prompt's single run."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the generated prompts.")] = 0,
     threads: OneThread = 1,
     device: Device = "cpu",
@@ -365,11 +374,16 @@ def audit(
         target, drafts = _models(model, draft, device, dtype, None)
     if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
-    still, moving = _streaming(method)
+    still, moving = (method, []) if batch is not None else _streaming(method)
     given = _test_streams(target, streams) if moving != [] else []
     result = None
     with _progress() as tick:
-        if still != []:
+        if batch is not None:
+            result = auditing.batches(
+                target, drafts, entries, still, batch, max_new_tokens, threads=threads, sampled=sampled,
+                progress=lambda done, of: tick(done, of, "methods"),
+            )  # fmt: skip
+        elif still != []:
             result = auditing.run(
                 target, drafts, entries, still, max_new_tokens=max_new_tokens, threads=threads,
                 sampled=sampled, progress=lambda done, of: tick(done, of, "prompts"),
@@ -487,7 +501,7 @@ def bench(
     else:
         if model is not None and len(model) > 1:
             raise ParameterError(f"bench {name} takes one --model")
-        entries = suite(prompts or "town") if name != "passes" else []
+        entries = suite(prompts or "town") if name not in ("passes", "roofline") else []
         with _loading():
             from specviz.bench.runner import threads as using
 

@@ -149,7 +149,8 @@ RUN_FIELDS: dict[str, str] = {
     "stopped": "Why it did not, where it did not.",
 }
 
-# What the shape of a model says. An encoder-decoder's is its decoder's, and has the encoder's own under "encoder".
+# What the shape of a model says. An encoder-decoder's is its decoder's; it also has "prefix", the tokens that
+# every text of the decoder begins with, and under "encoder" the encoder's own.
 SHAPE_FIELDS: dict[str, str] = {
     "layers": "How many.",
     "hidden": "Width of what goes from layer to layer.",

@@ -118,7 +118,7 @@ def test_a_sweep_is_a_row_a_run(tmp_path, monkeypatch):
     score = {"base": 30.0, "fast": 29.0, "slow": 28.0}
     from specviz.metrics import Estimate
 
-    def judged(trace):
+    def judged(trace, resamples):
         value = score[trace.run["run"]]
         return Estimate(value, value - 1, value + 1, 2)
 
@@ -132,10 +132,11 @@ def test_a_sweep_is_a_row_a_run(tmp_path, monkeypatch):
     assert table["speed"].tolist() == [1, 2 / 1, 2 / 1.5]
     assert table["front"].tolist() == [True, True, False]
     assert table["fallback"].tolist()[1:] == [0.5, 0.9] and "cap" not in table, "what differs has a column"
-    assert table["trace"].tolist() == [None, str(file), None] and table["group"].tolist()[1:] == ["mine"] * 2
+    assert table["trace"].tolist() == ["", str(file), ""] and table["group"].tolist()[1:] == ["mine"] * 2
     with pytest.raises(TraceError, match="other prompts"):
         metrics.sweep(said("the cat", run="fast"), base)
     with pytest.raises(ParameterError, match="score"):
         metrics.sweep(fast, base, "meteor")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(TraceError, match="no traces"):
-        metrics.sweep(tmp_path / "nowhere", base)
+        metrics.sweep(tmp_path / "empty", base)

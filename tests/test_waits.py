@@ -57,6 +57,33 @@ def test_the_host_waits_once_a_cycle(name: str, given: dict[str, float], samplin
     assert not waits.sends
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "look"),
+    [
+        ("specdec", {}, ""),
+        ("oracle", {}, ""),
+        ("cm_asd", {"adaptive_drafting": False}, ""),
+        ("cm_asd", {}, "draft"),  # the window follows from what was drafted
+        ("cm_asd", {"controller": "early_stop"}, "token"),
+    ],
+)
+def test_what_looks_at_confidences_waits_for_them(name: str, given: dict[str, object], look: str) -> None:
+    target = llama(eos=())
+    draft = llama(seed=3, eos=(), like=target, noise=0.3)
+    nets = [move(model.net) for model in (target, draft)]
+    with Elsewhere():
+        target, draft = (Model(net) for net in nets)
+        run = decode(target, PROMPT, methods.find(name)(**given), drafter=draft, max_new_tokens=40)
+        next(run)
+        with Waits("cuda") as waits, torch.inference_mode():
+            cycles = list(run)
+    drafted = sum(len(cycle.draft) > 0 for cycle in cycles)
+    asked = sum(name == "draft" for cycle in cycles for name, *_ in cycle.passes)
+    looks = {"": 0, "draft": drafted, "token": asked}[look]
+    assert drafted and waits.reads.total() == len(cycles) + looks
+    assert not waits.sends
+
+
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("given", [{"mode": "rt"}, {"beta": 0.2}, {"mode": "cd"}])
 def test_an_update_costs_no_wait_of_its_own(given: dict[str, object], sampling: Sampling) -> None:

@@ -58,6 +58,12 @@ class TableModel:
     def left(self, prompt):
         return self.max_length - prompt
 
+    def first(self, layers):
+        """A table near this one, as a model's first layers are near the whole."""
+        name = f"{self.name}[:{layers}]"
+        size = self.vocabulary, self.seed + 1000, self.eos, self.max_length, self.scale
+        return TableModel(*size, near=self, name=name)
+
     def open(self, prompts, room):
         self.opened += 1
         return TableContext(self, list(prompts[0]), room)

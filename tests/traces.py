@@ -31,6 +31,11 @@ FIRST_HALF = 2 + len(WORDS) + len(WHOLE)
 SIMPLE = range(2, FIRST_HALF)  # tokens that are whole characters and harmless
 SECONDS = range(FIRST_HALF + 1, FIRST_HALF + len(HALVES), 2)  # only ever after their first half
 K = 3
+SHAPE = {
+    "layers": 2, "hidden": 16, "heads": 4, "kv_heads": 2, "head_dim": 4, "feed_forward": 24, "gated": True,
+    "vectors": 32, "last": 16, "vocabulary": len(PIECES), "tied": False, "weight_bytes": 4, "cache_bytes": 4,
+    "activation_bytes": 4,
+}  # fmt: skip
 
 
 def piece(token: int) -> bytes:
@@ -59,7 +64,7 @@ def metadata(method: str = "speculative", seed: int = 0, prompts: int = 1, **mor
         "model": {"name": "town", "parameters": 3_000_000},
         "draft": None
         if method == "autoregressive"
-        else {"name": "town-draft", "parameters": 500_000, "shape": {"vocabulary": len(PIECES)}},
+        else {"name": "town-draft", "parameters": 500_000, "shape": SHAPE},
         "tokenizer": "town",
         "eos": [EOS],
         "prompts": [

@@ -1,14 +1,15 @@
 """The audit: is a method's text the target's own, are its decisions right, is its law the target's?
 
 `run` compares texts and passes with the target computed independently, `streams` those of each update of a
-stream; `law` checks sampling.
+stream; `batches` compares the rows of a batch with their prompts' single runs; `law` checks sampling.
 """
 
 from __future__ import annotations
 
 from . import law
+from .batches import run as batches
 from .result import AuditResult, Difference, Row
 from .text import run
 from .updates import run as streams
 
-__all__ = ["AuditResult", "Difference", "Row", "law", "run", "streams"]
+__all__ = ["AuditResult", "Difference", "Row", "batches", "law", "run", "streams"]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .. import methods as catalogue
 from ..draft import Draft
-from ..errors import ParameterError
+from ..errors import ModelError, ParameterError
 from ..loop.cycle import Cycle, decode
 from ..loop.run import DEFAULT_DRAFT, Run, beside, ready
 from ..loop.run import threads as threads_of
@@ -102,6 +102,8 @@ def run(
         factories = _factories(methods, str(target.dtype).removeprefix("torch."))
         if methods is None and isinstance(drafts, list | tuple) and not drafts:
             factories = [make for make in factories if not make().needs_draft]
+        if methods is None:
+            factories = [make for make in factories if _drafts_itself(make(), target)]
         drafters = _drafters(target, drafts, factories, device, dtype)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
@@ -538,13 +540,7 @@ def _factories(given: Sequence[Any] | None, dtype: str, streams: bool = False) -
 
 def _factory(given: Any) -> Callable[[], Method]:
     if isinstance(given, Method):
-
-        def again() -> Method:
-            method = type(given)(**given.values)
-            method.like(given)
-            return method
-
-        return again
+        return given.again
     if not isinstance(given, str):
         return given
     name, _, settings = given.partition(":")
@@ -565,6 +561,15 @@ def _factory(given: Any) -> Callable[[], Method]:
             raise ParameterError(f"{key} of {name} cannot be {word!r}") from None
     kind(**values)
     return partial(kind, **values)
+
+
+def _drafts_itself(method: Method, target: Any) -> bool:
+    """Whether the target has the part that the method drafts with, if it drafts with one."""
+    try:
+        method.drafter_of(target)
+    except ModelError:
+        return False
+    return True
 
 
 def _drafters(

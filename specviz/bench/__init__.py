@@ -27,6 +27,7 @@ BENCHES: dict[str, str] = {
     "calibrate": "the calibrated draft size against trying every one (bars: 3 %, and 90 s)",
     "retranslation": "re-translation, SSBD, continuous decoding: quality, erasure, speed (bars: see --help)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
+    "roofline": "what passes cost in FLOPs and bytes, and their time beside the machine's measured ceilings",
     "ablation": "UniSpec without each of its three parts (Table 2)",
     "temperature": "methods without a draft model, greedy and at temperature 1 (Table 6)",
     "precision": "UniSpec in float32, float16 and bfloat16, with ROUGE (Table 10)",

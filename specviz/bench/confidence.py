@@ -88,7 +88,9 @@ def lineup(target: Any, draft: Any, heads: Any = None, slots: Any = None) -> lis
         found += [Point(f"blockwise, k {k}", "blockwise", {"k": k}, target, heads) for k in LONG]
     for each, said in ((draft, ""), (slots, ", one pass")):
         if each is not None:
-            found += [Point(f"SpecDec, k {k}{said}", "specdec", {"draft_length": k}, target, each) for k in LONG]
+            found += [
+                Point(f"SpecDec, k {k}{said}", "specdec", {"draft_length": k}, target, each) for k in LONG
+            ]
             found.append(Point(f"CM-ASD{said}", "cm_asd", FULL, target, each))
     return found
 
@@ -266,6 +268,7 @@ def lossless(target: Any, draft: Any, prompts: int, max_new_tokens: int) -> tupl
     exact = find("cm_asd").exact
     bars, notes = [], []
     for adaptive in (False, True):
+
         def made(adaptive: bool = adaptive) -> Any:
             return find("cm_asd")(**exact, adaptive_drafting=adaptive)
 

@@ -269,11 +269,14 @@ def phases(trace: Any) -> dict[str, float]:
 
     ``prefill`` is cycle 0; ``between`` is what no cycle covers: recording, and the loop's caller.
     """
-    cycles = trace.cycles
+    # Rows of a batch that ran together begin at the same time: what they shared counts once.
+    cycles = trace.cycles.drop_duplicates("start")
     steps = cycles[cycles["cycle"] > 0]
-    wall = 0.0
-    for _, text in cycles.groupby("prompt"):
-        wall += float((text["start"] + text["duration"]).max() - text["start"].min())
+    texts = trace.cycles.assign(stop=trace.cycles["start"] + trace.cycles["duration"]).groupby("prompt")
+    wall, reached = 0.0, float("-inf")
+    for begin, stop in sorted(zip(texts["start"].min(), texts["stop"].max())):
+        wall += max(0.0, stop - max(begin, reached))
+        reached = max(reached, stop)
     found = {"prefill": float(cycles.loc[cycles["cycle"] == 0, "duration"].sum())}
     found |= {name: float(steps[f"{name}_time"].sum()) for name in ("draft", "forward", "verify", "commit")}
     found["between"] = wall - sum(found.values())

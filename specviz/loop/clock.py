@@ -79,11 +79,11 @@ class Watched:
         """The context's forward, timed."""
         if self._clock is None:
             result = self.context.forward(*asked, **more)
-            self._passes.append((self._name, result.tokens, None, None))
+            self._passes.append((self._name, 1, result.tokens, None, None))
             return result
         start = self._clock.mark()
         result = self.context.forward(*asked, **more)
-        self._passes.append((self._name, result.tokens, start, self._clock.mark()))
+        self._passes.append((self._name, 1, result.tokens, start, self._clock.mark()))
         return result
 
     def prefill(self) -> int:
@@ -91,5 +91,5 @@ class Watched:
         start = self._clock.mark() if self._clock else None
         tokens = self.context.prefill()
         if tokens:  # a prompt of one token leaves nothing to compute
-            self._passes.append((self._name, tokens, start, self._clock.mark() if self._clock else None))
+            self._passes.append((self._name, 1, tokens, start, self._clock.mark() if self._clock else None))
         return tokens

@@ -21,8 +21,8 @@ class Cycle:
 
     Parameters
     ----------
-    prompt, number : int
-        Index of the prompt, and of the cycle within it; cycle 0 is the prefill.
+    prompt, number, row : int
+        Index of the prompt, and of the cycle within it; cycle 0 is the prefill. In a batch its row.
     context : int
         Committed tokens before the cycle.
     tokens : list of int
@@ -33,8 +33,8 @@ class Cycle:
         What was proposed, what was decided, and the final status of each node. None in the prefill.
     scores : tensor [1 + n, vocabulary] or None
         The target's logits at the root and at each node.
-    passes : list of (model, tokens, mark, mark)
-        Forward passes, in order.
+    passes : list of (model, rows, tokens, mark, mark)
+        Forward passes, in order: how many rows were in it, and this one's tokens.
     marks : list
         Clock marks: begin, drafted, passed, verified, committed.
     control : dict
@@ -59,6 +59,7 @@ class Cycle:
     passes: list[tuple] = field(default_factory=list)
     marks: list[Any] = field(default_factory=list)
     control: dict[str, float] = field(default_factory=dict)
+    row: int = 0
     update: int = 0
     source: str | None = None
     arrival: float | None = None
@@ -115,83 +116,141 @@ def decode(
     Cycle
         First the prefill, then one for each draft-verify cycle.
     """
-    if method.unsized:
-        raise ParameterError(f"{method.name} has no {method.size} yet: resize it, or decode with generate")
     passes: list[tuple] = []
     opened: list[Any] = []
-    source = uniforms or Uniforms(seed, prompt)
 
     def open_context(model: Any, ids: list[int], room: int, name: str) -> Watched:
         opened.append(Watched(model.open([ids], room), name, clock, passes))
         return opened[-1]
 
-    ends = frozenset(target.eos if eos is None else eos)
-    limit = min(max_new_tokens, target.left(len(tokens)))
-    full = "length" if limit == max_new_tokens else "context"
-    session = Session(
-        list(tokens), sampling or Sampling(), target, drafter, ends, limit, open_context,
-        lambda use, n: source(session.cycle, use, n), previous=list(previous),
+    text = Text(
+        target, tokens, method, open_context, passes, drafter=drafter, sampling=sampling,
+        max_new_tokens=max_new_tokens, eos=eos, seed=seed, prompt=prompt, uniforms=uniforms,
+        previous=previous,
     )  # fmt: skip
-
-    def cycle_of(number: int, length: int, marks: list[Any]) -> Cycle:
-        new = passes[:]
-        passes.clear()
-        keep = length - len(tokens)
-        return Cycle(prompt, number, length, keep, passes=new, marks=marks, control=dict(session.control))
-
     mark = clock.mark if clock else lambda: None
-    length = len(tokens)
     try:
         begin = mark()
-        carried = method.carried(session.previous, limit)
+        begun = text.session.prompt + method.carried(text.session.previous, text.limit)
         if context is None:
-            context = open_context(target, session.prompt + carried, limit + method.spare, "target")
+            context = open_context(target, begun, text.limit + method.spare, "target")
         else:
             context = Watched(context, "target", clock, passes)
-            context.reserve(len(tokens) - context.length[0] + limit + method.spare)
-            context.extend([(session.prompt + carried)[context.length[0] :]])
+            context.reserve(len(tokens) - context.length[0] + text.limit + method.spare)
+            context.extend([begun[context.length[0] :]])
         context.prefill()
         passed = mark()
-        method.start(session)
+        method.start(text.session)
         rule = {} if method.leave is None else {"leave": method.leave}
-        ready = mark()
-        # In the prefill the target comes first; phases are told apart by their marks all the same.
-        first = cycle_of(0, length, [begin, passed, ready])
-        first.end = full if limit <= 0 else None
-        yield first
-        end = first.end
-        while end is None:
-            session.cycle += 1
-            left = limit - (length - len(tokens))
+        yield text.prefilled([begin, passed, mark()])
+        while text.end is None:
             begin = mark()
-            draft = drafted_by(method.draft(left))
+            draft = drafted_by(text.draft())
             drafted = mark()
             result = context.forward(draft, method.hidden, **rule) if draft.read else None
-            scores = None if result is None else result.logits[0]
             passed = mark()
-            verdict = method.verify(draft, scores)
+            verdict = method.verify(draft, None if result is None else result.logits[0])
             verified = mark()
-            emitted = [verdict.tokens[node] for node in verdict.path]
-            origins = [origin_of(verdict.status[node]) for node in verdict.path]
-            if verdict.token is not None:
-                emitted.append(verdict.token)
-                origins.append(verdict.origin)
-            count, end = ending(emitted, ends, left, full)
-            status = cut(draft, verdict, count) if end else verdict.status
-            if end is None:  # what nobody reads is not committed
+            if text.goes_on(verdict):  # what nobody reads is not committed
                 if draft.read:
                     context.commit(verdict.path)
                 if verdict.token is not None:
                     context.extend([[verdict.token]])
                 method.learn(draft, result, verdict)
-            cycle = cycle_of(session.cycle, length, [begin, drafted, passed, verified, mark()])
-            cycle.tokens, cycle.origins, cycle.end = emitted[:count], origins[:count], end
-            cycle.draft, cycle.verdict, cycle.status, cycle.scores = draft, verdict, status, scores
-            length += count
-            yield cycle
+            yield text.cycle(draft, result, verdict, [begin, drafted, passed, verified, mark()])
     finally:
         for each in opened:
             each.close()
+
+
+class Text:
+    """One prompt on its way to its text: what the loop of one and the loop of a batch do alike.
+
+    Parameters
+    ----------
+    open : callable
+        As `Session.open`.
+    passes : list
+        Where passes are written down as they are run; every cycle takes those that came since the last one.
+    target, tokens, method, others
+        As `decode` takes them.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        tokens: list[int],
+        method: Method,
+        open: Any,
+        passes: list[tuple],
+        *,
+        drafter: Any = None,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 128,
+        eos: Any = None,
+        seed: int = 0,
+        prompt: int = 0,
+        uniforms: Any = None,
+        previous: Sequence[int] = (),
+    ) -> None:
+        if method.unsized:
+            raise ParameterError(
+                f"{method.name} has no {method.size} yet: resize it, or decode with generate"
+            )
+        source = uniforms or Uniforms(seed, prompt)
+        self.method, self.passes, self.prompt = method, passes, prompt
+        self.begin = self.length = len(tokens)
+        self.ends = frozenset(target.eos if eos is None else eos)
+        self.limit = min(max_new_tokens, target.left(len(tokens)))
+        self.full = "length" if self.limit == max_new_tokens else "context"
+        self.end = self.full if self.limit <= 0 else None
+        session = self.session = Session(
+            list(tokens), sampling or Sampling(), target, drafter or method.drafter_of(target), self.ends,
+            self.limit, open, lambda use, n: source(session.cycle, use, n), previous=list(previous),
+        )  # fmt: skip
+
+    @property
+    def left(self) -> int:
+        """How many tokens may still be emitted."""
+        return self.limit - (self.length - self.begin)
+
+    def draft(self) -> Draft | Generator[Any, Any, Draft]:
+        """A cycle begins: what the method proposes."""
+        self.session.cycle += 1
+        return self.method.draft(self.left)
+
+    def goes_on(self, verdict: Verdict) -> bool:
+        """Take the tokens of a verdict; whether decoding goes on behind them."""
+        self.tokens = [verdict.tokens[node] for node in verdict.path]
+        self.origins = [origin_of(verdict.status[node]) for node in verdict.path]
+        if verdict.token is not None:
+            self.tokens.append(verdict.token)
+            self.origins.append(verdict.origin)
+        self.count, self.end = ending(self.tokens, self.ends, self.left, self.full)
+        return self.end is None
+
+    def prefilled(self, marks: list[Any]) -> Cycle:
+        """Cycle 0. In it the target comes first; phases are told apart by their marks all the same."""
+        cycle = self._cycle(marks)
+        cycle.end = self.end
+        return cycle
+
+    def cycle(self, draft: Draft, result: Any, verdict: Verdict, marks: list[Any]) -> Cycle:
+        """The cycle that ends with this verdict, `goes_on` having been asked."""
+        cycle = self._cycle(marks)
+        cycle.tokens, cycle.origins = self.tokens[: self.count], self.origins[: self.count]
+        cycle.end, cycle.draft, cycle.verdict = self.end, draft, verdict
+        cycle.status = cut(draft, verdict, self.count) if self.end else verdict.status
+        cycle.scores = None if result is None else result.logits[0]
+        self.length += self.count
+        return cycle
+
+    def _cycle(self, marks: list[Any]) -> Cycle:
+        new = self.passes[:]
+        self.passes.clear()
+        number, keep = self.session.cycle, self.length - self.begin
+        control = dict(self.session.control)
+        return Cycle(self.prompt, number, self.length, keep, passes=new, marks=marks, control=control)
 
 
 def drafted_by(proposed: Draft | Generator[Any, Any, Draft]) -> Draft:

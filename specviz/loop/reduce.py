@@ -32,7 +32,7 @@ CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its c
 # What each cycle has one of and says itself, and the columns that it goes to.
 SAID = {
     name: name
-    for name in ("prompt", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
+    for name in ("prompt", "row", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
 } | {"number": "cycle"}
 KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes of which the target's opinion is kept
 
@@ -59,8 +59,17 @@ class Reducer:
         self.rows = self.vocabulary = 0  # rows of logits held, and their length
         self.last: tuple[Any, float] | None = None  # the mark before, in seconds from the start of the run
 
-    def add(self, cycle: Cycle) -> None:
-        """Take a finished cycle."""
+    def add(self, *cycles: Cycle) -> None:
+        """Take finished cycles that ran together."""
+        for cycle in cycles:
+            self._hold(cycle)
+        if self.rows * self.vocabulary > HELD or self.recorder.due(len(self.held) - len(cycles)):
+            late = self._late()
+            back, self.held = self.held[late:], self.held[:late]
+            self.flush()
+            self.held = back
+
+    def _hold(self, cycle: Cycle) -> None:
         draft, scores = cycle.draft, cycle.scores
         if self.record == "judged" and draft is not None and scores is not None and not draft.is_chain:
             # Of a tree few rows are kept: only those are held, and many more cycles with them.
@@ -71,16 +80,29 @@ class Reducer:
             self.rows += (0 if cycle.scores is None else len(cycle.scores)) + len(believed(cycle))
             if not self.vocabulary and cycle.scores is not None:
                 self.vocabulary = cycle.scores.shape[-1]
-        # One is held back: it may turn out to be the last before an interruption.
-        if self.rows * self.vocabulary > HELD or self.recorder.due(len(self.held) - 1):
-            last = self.held.pop()
-            self.flush()
-            self.held = [last]
+
+    def _last(self) -> dict[int, int]:
+        """Of each prompt held, where its last cycle stands, if its text has not ended."""
+        last = {cycle.prompt: i for i, cycle in enumerate(self.held)}
+        return {prompt: i for prompt, i in last.items() if self.held[i].end is None}
+
+    def _late(self) -> int:
+        """Where those begin that are held back: one may turn out to be the last before an interruption.
+
+        What ran together is not parted: its cycles begin at the very same time, rounding included.
+        """
+        late = min(self._last().values(), default=len(self.held))
+        while 0 < late < len(self.held):
+            before, begin = self.held[late - 1].marks[0], self.held[late].marks[0]
+            if begin is None or before is not begin:
+                break
+            late -= 1
+        return late
 
     def interrupt(self) -> None:
-        """Decoding stopped here: say so in the last cycle, if its text had not ended."""
-        if self.held and self.held[-1].end is None:
-            self.held[-1].end = "interrupted"
+        """Decoding stopped here: say so in each text's last cycle, if it had not ended."""
+        for i in self._last().values():
+            self.held[i].end = "interrupted"
 
     def flush(self) -> None:
         """Hand over all that is held."""
@@ -165,8 +187,9 @@ class Batch:
         if self.record is None:
             self.rows.append(text)
             return
-        for name, tokens, begin, end in cycle.passes:
+        for name, rows, tokens, begin, end in cycle.passes:
             flat["pass_model"].append(name)
+            flat["pass_rows"].append(rows)
             flat["pass_tokens"].append(tokens)
             self.pass_begin.append(begin)
             self.pass_end.append(end)
@@ -293,8 +316,7 @@ class Batch:
         passes, control, stop, depth, width, *sizes = more
         nodes, drafted, read, tested, u, out_u, spoken = map(np.array, sizes)
         found |= {"stop": stop, "depth": depth, "width": width}
-        found |= self._lists(np.array(passes), "pass_model", "pass_tokens")
-        found["pass_rows"] = np.ones(len(self.pass_begin), np.int64), np.array(passes)
+        found |= self._lists(np.array(passes), "pass_model", "pass_rows", "pass_tokens")
         found |= self._lists(np.array(control), "control_name", "control_value")
         found |= self._lists(
             nodes, "node_token", "node_parent", "node_position", "node_source", "node_status"

@@ -24,6 +24,7 @@ from ..models.template import Template
 from ..sampling import Sampling
 from ..streams import Stream
 from ..trace import Recorder, Trace
+from .batch import decode_batch
 from .clock import clock_for
 from .cycle import Cycle, decode
 from .dense import densify
@@ -68,6 +69,7 @@ class Run:
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
+        batch: int = 1,
         record: str | None = "judged",
         out: str | Path | None = None,
         force: bool = False,
@@ -87,6 +89,7 @@ class Run:
             )
         self.max_new_tokens = whole("max_new_tokens", max_new_tokens, 1)
         self.seed = whole("seed", seed, 0)
+        self.batch = whole("batch", batch, 1)
         if record not in RECORDS:
             raise ParameterError(f"record must be 'judged', 'all', 'dense' or None, got {record!r}")
         if record == "dense" and not self.sampling.greedy:
@@ -97,6 +100,8 @@ class Run:
             )
         self.record = record
         self.prompts = streams(prompt, self.method) if self.method.streams else prompts(prompt)
+        if self.batch > 1:
+            together(self.method, self.prompts)
         self.model = ready(model, device, dtype)
         self.drafter = partner(self.model, self.method, draft, device, dtype)
         refuse_processors(self.model)
@@ -115,8 +120,15 @@ class Run:
             self.calibration = calibration.stored(setting(*ran), options=calibrate_options(*ran))
             self.method.resize(self.calibration.g)
         self.template = Template(self.model, *self.method.wording()) if self.method.streams else None
-        for entry in self.prompts if self.template is None else ():  # later turns are checked when they exist
-            self._ids(entry["turns"][:1] if "turns" in entry else entry["prompt"], "turns" in entry)
+        still = self.prompts if self.template is None else ()
+        self.ids = [  # of the first turns; later ones are checked when they exist
+            self._ids(
+                entry["turns"][:1] if "turns" in entry else entry["prompt"],
+                "turns" in entry,
+                f"prompt {i}" if len(still) > 1 else "the prompt",
+            )
+            for i, entry in enumerate(still)
+        ]
         self.clock = clock_for(self.model.device) if record else None
         name = f"{self.method.name}-{uuid.uuid4().hex[:8]}"
         path = None if out is None else Path(out)
@@ -144,8 +156,11 @@ class Run:
 
     def _decode(self) -> Generator[Cycle, None, None]:
         try:
-            for entry in self.prompts:
-                yield from self._texts(entry)
+            if self.batch > 1:
+                yield from self._together()
+            else:
+                for entry in self.prompts:
+                    yield from self._texts(entry)
         except KeyboardInterrupt:
             self._end("interrupted")
         except GeneratorExit:
@@ -178,18 +193,31 @@ class Run:
                 yield cycle
             messages.append(self.model.decode([t for t in answer if t not in self.model.eos]))
 
+    def _together(self) -> Iterator[Cycle]:
+        """All prompts, `batch` at a time."""
+        options = self._options() | {"drafter": self.drafter, "rows": self.batch}
+        del options["prompt"]
+        for cycles in decode_batch(self.model, self.ids, self.method, **options):
+            for cycle in cycles:
+                if cycle.number == 0:  # prompts begin in their order
+                    self._begun(self.ids[cycle.prompt], self.prompts[cycle.prompt], {})
+            self.reducer.add(*cycles)
+            yield from cycles
+
     def _text(self, ids: list[int], entry: dict[str, Any], more: dict[str, Any]) -> Iterator[Cycle]:
-        known = self.recorder.run["prompts"]
-        known.append({"tokens": ids} | {k: entry[k] for k in KEPT if entry.get(k) is not None} | more)
+        self._begun(ids, entry, more)
         for cycle in decode(self.model, ids, self.method, drafter=self.drafter, **self._options()):
             self.reducer.add(cycle)
             yield cycle
 
+    def _begun(self, ids: list[int], entry: dict[str, Any], more: dict[str, Any]) -> None:
+        """A prompt begins: the record gets it."""
+        said = {k: entry[k] for k in KEPT if entry.get(k) is not None}
+        self.recorder.run["prompts"].append({"tokens": ids} | said | more)
+
     def _stream(self, entry: dict[str, Any]) -> Iterator[Cycle]:
         assert self.template is not None
-        wording = {"tokens": self.template("")}  # each update says its source itself
-        known = self.recorder.run["prompts"]
-        known.append(wording | {k: entry[k] for k in KEPT if entry.get(k) is not None})
+        self._begun(self.template(""), entry, {})  # each update says its source itself
         for cycle in decode_stream(
             self.model, entry["stream"], self.method, template=self.template, **self._options()
         ):
@@ -219,7 +247,7 @@ class Run:
                 trace.save(self.recorder.path, force=True)
         self.trace = trace
 
-    def _ids(self, prompt: Any, turns: bool) -> list[int]:
+    def _ids(self, prompt: Any, turns: bool, name: str = "the prompt") -> list[int]:
         if turns:  # questions and answers by turns
             prompt = [
                 {"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(prompt)
@@ -228,7 +256,7 @@ class Run:
         for model in filter(None, (self.model, self.drafter)):
             if model.left(len(ids)) < 1:
                 raise PromptError(
-                    f"the prompt has {len(ids)} tokens and leaves no room in {model.name}'s context of "
+                    f"{name} has {len(ids)} tokens and leaves no room in {model.name}'s context of "
                     f"{model.max_length}: shorten it"
                 )
         return ids
@@ -276,7 +304,7 @@ def about(model: Any) -> dict[str, Any]:
 
 
 def generate(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Trace:
-    """Decode one prompt, or several one after another, and return the trace.
+    """Decode one prompt, or several, one after another or in batches, and return the trace.
 
     Parameters
     ----------
@@ -295,6 +323,9 @@ def generate(model: Any, prompt: Any, method: str | Method = "speculative", **op
         Sampling; temperature 0 (the default) is greedy, top_k 0 and top_p 1 are off.
     seed : int
         Seed of the random numbers.
+    batch : int
+        How many prompts are decoded together at most. Each is decoded as it would be alone (up to ties); a
+        method that learns from prompt to prompt needs ``keep="prompt"``. Default 1: one after another.
     record : {"judged", "all", "dense", None}
         What the trace keeps: what judging read; every row of every pass; what judging read and, by one more
         pass of each model over the finished text, what they say at each place of it, with the drafter's tails
@@ -371,18 +402,7 @@ def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: s
                 f"{method.name} needs a draft model: pass draft= (a name, a folder or a model)"
             )
         print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
-    found = beside(model, draft, device, dtype)
-    if found.kind != model.kind:
-        raise ModelError(
-            f"{model.name} is {articled(model.kind)} model and {found.name} is {articled(found.kind)} one: "
-            "a draft model must be of the target's kind"
-        )
-    return found
-
-
-def articled(kind: str) -> str:
-    """A kind of model behind its article."""
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return beside(model, draft, device, dtype)
 
 
 def refuse_processors(model: Any) -> None:
@@ -404,6 +424,31 @@ def refuse_processors(model: Any) -> None:
             f"{model.name}'s generation config sets {', '.join(found)}, which depends on the whole text so "
             "far and is not served: switch it off there (model.generation_config) to decode without it"
         )
+
+
+def together(method: Method, entries: list[dict[str, Any]]) -> None:
+    """Refuse what cannot be decoded in a batch.
+
+    Raises
+    ------
+    ParameterError, PromptError
+        Streams; conversations; a method that learns from one prompt for the next, or leaves passes early.
+    """
+    if method.streams:
+        raise ParameterError(f"{method.name} decodes streams, one after another: leave batch out")
+    if method.leave is not None:
+        raise ParameterError(f"{method.name} leaves each token's pass at a place of its own: leave batch out")
+    if method.memory is not None and method.memory["keep"] == "run" and len(entries) > 1:
+        raise ParameterError(
+            f"{method.name} learns from prompt to prompt (keep='run'), and those of a batch are decoded at "
+            "once: pass keep='prompt', or leave batch out"
+        )
+    for i, entry in enumerate(entries):
+        if len(entry.get("turns", ())) > 1:
+            raise PromptError(
+                f"prompt {i} is a conversation, whose turns follow one another: leave batch out, or give it "
+                "one turn"
+            )
 
 
 def prompts(given: Any) -> list[dict[str, Any]]:
@@ -523,11 +568,23 @@ def threads(model: Any) -> int:
 
 
 def beside(model: Any, draft: Any, device: str | None, dtype: str | None) -> Any:
-    """A draft model, loaded on the target's device and in its number format, where it has no other."""
+    """A draft model, loaded on the target's device and in its number format, where it has no other.
+
+    Raises
+    ------
+    ModelError
+        If it is of another kind than the target.
+    """
     own = str(model.dtype).removeprefix("torch.")
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
         dtype = own  # that of a quantized file is its own
-    return ready(draft, device or str(model.device), dtype)
+    found = ready(draft, device or str(model.device), dtype)
+    if found.kind != model.kind:
+        raise ModelError(
+            f"a draft model must be of the target's kind: {model.name} is {model.kind}, {found.name} is "
+            f"{found.kind}"
+        )
+    return found
 
 
 def machine(device: torch.device) -> dict[str, str]:

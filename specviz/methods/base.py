@@ -284,6 +284,12 @@ class Method:
     def like(self, other: Method) -> None:
         """Remember what another method of the same kind remembers; most methods remember nothing."""
 
+    def again(self) -> Method:
+        """Another one with the same parameters that remembers the same: each row of a batch has its own."""
+        other = type(self)(**self.values)
+        other.like(self)
+        return other
+
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format."""
         raise NotImplementedError

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
-from ..sampling import Sampling
+from ..sampling import Sampling, exact_type
 from ..signals import ensemble
 from .base import Method, Parameter, Session, Unsent, Verdict
 from .draft_model import DraftModel, pair
@@ -139,7 +139,11 @@ class CMASD(Method):
             return (yield from self.one_by_one(n, stop))
         tokens, rows = yield from self.drafter.block(n)
         scores = self.confidence(rows)
-        return self.sent(tokens, rows, scores, n, stop)
+        seen = None
+        if self.adaptive_drafting:  # the window needs a look
+            drafted, sure = torch.stack([tokens.to(exact_type(rows.device)), scores]).tolist()
+            seen = [int(token) for token in drafted], sure
+        return self.sent(tokens, rows, scores, seen, n, stop)
 
     def one_by_one(self, n: int, stop: str) -> Generator[Any, Any, Draft]:
         """The early-stopping controller: the mean over what is drafted stands for the one over k_max tokens.
@@ -149,30 +153,38 @@ class CMASD(Method):
         drafted ones those are sent that the look-ahead controller would send.
         """
         tokens: list[int] = []
+        sure: list[float] = []
         rows: list[Tensor] = []
         scores: list[Tensor] = []
-        total = 0.0
         for i in range(1, n + 1):
             row = yield from self.drafter.predict()
             scores.append(self.confidence(row))
-            sure, token = pair(scores[-1], row.argmax())
+            c, token = pair(scores[-1], row.argmax())
             tokens.append(token)
+            sure.append(c)
             rows.append(row)
-            total += sure
-            k = self.window(total / i)
+            k = self.window(sum(sure) / i)
             if k < i:
                 break
             self.drafter.context.extend([[token]])
             if k == i or token in self.session.eos:
                 break
         drafted = send(tokens, self.drafter.device, torch.long)
-        return self.sent(drafted, torch.stack(rows), torch.stack(scores), n, stop)
+        return self.sent(drafted, torch.stack(rows), torch.stack(scores), (tokens, sure), n, stop)
 
     def confidence(self, logits: Tensor) -> Tensor:
         """C of each row (lines 6-9), [...] from [..., vocabulary]."""
         return ensemble(logits, self.weights, self.margin_scale, self.entropy == "complement")
 
-    def sent(self, tokens: Tensor, rows: Tensor, scores: Tensor, asked: int, stop: str) -> Draft:
+    def sent(
+        self,
+        tokens: Tensor,
+        rows: Tensor,
+        scores: Tensor,
+        seen: tuple[list[int], list[float]] | None,
+        asked: int,
+        stop: str,
+    ) -> Draft:
         """Lines 10-12: of the n drafted tokens those that go to the target.
 
         Parameters
@@ -182,24 +194,26 @@ class CMASD(Method):
             The drafter's logits, from n passes or from one.
         scores : tensor [n]
             C of each.
+        seen : (tokens, scores) or None
+            The same on the host; None where the window is fixed.
         asked : int
             How many could be drafted, and `stop`, why no more.
         """
         n = k = len(tokens)
-        if self.adaptive_drafting:
-            drafted, sure = torch.stack([tokens.to(scores), scores]).tolist()  # the window needs a look
+        if seen is None:
+            self.session.control |= {"window": self.k_max}
+        else:
+            drafted, sure = seen
             end = next((i for i, token in enumerate(drafted, 1) if token in self.session.eos), n)
             mean = sum(sure[:end]) / end
             window = self.window(mean)
             k = min(window, end)
             self.session.control |= {"window": window, "confidence": mean}
             stop = "eos" if drafted[k - 1] in self.session.eos else "window" if k < asked else stop
-        else:
-            self.session.control |= {"window": self.k_max}
-        if k < n:
-            behind = {"score": scores[k:], "met": np.zeros(n - k, bool)}
-            more = tokens[k:].tolist()
-            self.unsent = Unsent(more, list(range(k - 1, n - 1)), logits=list(rows[k:]), signals=behind)
+            if k < n:
+                behind = {"score": scores[k:], "met": np.zeros(n - k, bool)}
+                parents = list(range(k - 1, n - 1))
+                self.unsent = Unsent(drafted[k:], parents, logits=list(rows[k:]), signals=behind)
         signals = {
             "score": scores[:k],
             "threshold": self.threshold(scores[:k]),

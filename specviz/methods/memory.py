@@ -91,6 +91,7 @@ class Remembering(Method):
         """Take over a copy of what another one remembers."""
         assert isinstance(other, Remembering)
         self.store, self.vocabulary = copy.deepcopy(other.store), other.vocabulary
+        self.loaded = other.loaded  # never written to
 
     @property
     def memory(self) -> dict[str, Any]:

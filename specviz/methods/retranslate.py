@@ -7,13 +7,15 @@ decoding). The output of the update before is the draft of this one. Lossy where
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..devices import send
 from ..draft import Draft
-from ..errors import ParameterError
+from ..errors import ModelError, ParameterError
 from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .base import Method, Parameter, Session, Verdict
 from .speculative import chain_status
@@ -101,6 +103,13 @@ class Retranslate(Method):
         for slot in ("source_language", "target_language"):
             if not getattr(self, slot).strip():
                 raise ParameterError(f"{slot} is empty: name a language, as the model's prompt would")
+
+    def prepare(self, target: Any) -> None:
+        if target.kind != "causal":
+            raise ModelError(
+                f"{self.name} goes on from the part of a prompt that has not changed, and {target.name} is "
+                f"an {target.kind}, which reads every source anew: use a causal model"
+            )
 
     def wording(self) -> tuple[str, str]:
         """Before and behind the source, languages filled in."""

@@ -34,7 +34,7 @@ class SpecDec(Method):
         ),
         TOP_BETA,
         Parameter(
-            "tau", 1.0, 0, None, "nats",
+            "tau_base", 1.0, 0, None, "nats",
             "How far the log probability of an accepted token may lie below that of the target's own.", "τ",
         ),
     )  # fmt: skip
@@ -59,10 +59,10 @@ class SpecDec(Method):
     size = "draft_length"
     draft_length: int
     top_beta: int
-    tau: float
+    tau_base: float
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
-        strict = self.top_beta == 1 or self.tau == 0  # only what is as likely as the likeliest passes
+        strict = self.top_beta == 1 or self.tau_base == 0  # only what is as likely as the likeliest passes
         return "exact up to ties" if strict and sampling.greedy else "lossy"
 
     def start(self, session: Session) -> None:
@@ -74,12 +74,12 @@ class SpecDec(Method):
         if n == 0:
             return Draft.empty(stop)
         tokens, rows = yield from self.drafter.block(n)
-        signals = {"threshold": rows.new_full((n,), self.tau)}
+        signals = {"threshold": rows.new_full((n,), self.tau_base)}
         return Draft.chain(tokens, logits=rows, signals=signals, stop=stop)
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
-        return verify_gap(draft, scores, self.tau, self.top_beta)
+        return verify_gap(draft, scores, self.tau_base, self.top_beta)
 
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
         self.drafter.follow(len(verdict.path), verdict.token)

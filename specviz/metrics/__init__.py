@@ -6,7 +6,14 @@ predict acceptance), `sweeps` (many runs as points, or over seeds), `tables` (se
 `compare`); below them `tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
 
-from specviz.metrics.costs import Ceilings, cost_summary, cycle_costs, pass_costs, relative_costs
+from specviz.metrics.costs import (
+    Ceilings,
+    cost_summary,
+    cycle_costs,
+    pass_costs,
+    relative_costs,
+    roofline_times,
+)
 from specviz.metrics.cycles import (
     READINGS,
     ROUNDING,
@@ -24,6 +31,7 @@ from specviz.metrics.cycles import (
     emitted,
     exactness,
     fallback_share,
+    latency,
     learnt,
     mean_accepted,
     mean_drafted,
@@ -91,6 +99,7 @@ __all__ = [
     "fallback_share",
     "front",
     "lagging",
+    "latency",
     "learnt",
     "mean_accepted",
     "mean_drafted",
@@ -108,6 +117,7 @@ __all__ = [
     "relative_bleu",
     "relative_costs",
     "rollback_share",
+    "roofline_times",
     "rouge",
     "seconds",
     "sent",

@@ -36,8 +36,10 @@ of attention, and reads ``2 L H d P`` more elements of the cache.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
     from specviz.trace import Trace
 
+LIMIT = 16 << 20  # bytes of a report
 UNSENT = ("pruned", "unsent", "unreviewed")
 WORK = ("tokens", "logits", "seen", "flops", "computed")
 MEMORY = ("weights", "cache_read", "cache_written")
@@ -80,23 +83,40 @@ class Ceilings:
     dtype: str
     threads: int | None
 
+    @classmethod
+    def read(cls, report: str | Path | Mapping[str, Any]) -> Ceilings:
+        """Of a report of ``specviz bench roofline --json``, made on this machine or another one.
+
+        Raises
+        ------
+        TraceError
+            If it is no such report.
+        """
+        where = "the report" if isinstance(report, Mapping) else str(report)
+        try:
+            said: Any = report
+            if not isinstance(report, Mapping):
+                if Path(report).stat().st_size > LIMIT:
+                    raise ValueError("it is too long")
+                said = json.loads(Path(report).read_text(encoding="utf8"))
+            own = dict(said["setting"]["ceilings"])
+            own["cache"] = {int(size): float(rate) for size, rate in own["cache"].items()}
+            found = cls(**own)
+            if not all(rate > 0 for rate in (found.compute, found.memory, *found.cache.values())):
+                raise ValueError("a rate is not above zero")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TraceError(f"{where} is no report of 'specviz bench roofline --json': {error}") from None
+        return found
+
     def bandwidth(self, size: float) -> float:
         """Bytes a second from a block of `size` bytes: those of the measured block nearest in size."""
         if not self.cache:
             return self.memory
         return self.cache[min(self.cache, key=lambda each: abs(np.log(each / max(size, 1))))]
 
-    def seconds(self, flops: Any, moved: Any, size: float | None = None) -> Any:
-        """The roofline's time: no less than the computing takes, and no less than the moving takes.
-
-        Parameters
-        ----------
-        flops, moved : float or array
-        size : float, optional
-            Of what is read again and again; default: it comes from memory.
-        """
-        rate = self.memory if size is None else self.bandwidth(size)
-        return np.maximum(np.asarray(flops) / self.compute, np.asarray(moved) / rate)
+    def seconds(self, flops: float, moved: float, size: float) -> float:
+        """The roofline's time: no less than computing takes, and no less than moving, of a model so large."""
+        return max(flops / self.compute, moved / self.bandwidth(size))
 
 
 @dataclass(frozen=True)
@@ -162,6 +182,12 @@ class Shape:
         own = k["layers"] * (self.matrices + k["vectors"]) + k["last"]
         return (own + np.greater(logits, 0) * k["hidden"] * k["vocabulary"]) * k["weight_bytes"]
 
+    def chain(self, tokens: int, cached: int, logits: int, rows: int = 1) -> tuple[int, float]:
+        """FLOPs and bytes of a causal model's pass over `tokens` of each row behind `cached` ones."""
+        seen = tokens * cached + tokens * (tokens + 1) // 2
+        moved = self.weights(logits) + rows * (tokens * self.embedded + (cached + 2 * tokens) * self.slot)
+        return int(rows * self.flops(tokens, seen, logits)), float(moved)
+
     @property
     def reader(self) -> float:
         """Bytes of the weights that read the source: the encoder's, and those of its keys and values."""
@@ -218,6 +244,43 @@ def pass_costs(trace: Trace) -> pd.DataFrame:
     found["bytes"] = found[list(MEMORY)].sum(axis=1)
     found["intensity"] = found["flops"] / found["bytes"]
     return found[[*first[:8], *COUNTED, "bytes", "intensity", "start", "duration"]]
+
+
+def roofline_times(trace: Trace, ceilings: Ceilings) -> pd.DataFrame:
+    """`pass_costs` with the time that the machine's ceilings allow each pass.
+
+    Parameters
+    ----------
+    trace : Trace
+    ceilings : Ceilings
+        A model's bytes come at the rate of a block of the model's size, read again and again.
+
+    Returns
+    -------
+    DataFrame
+        ``roofline`` in seconds, the longer of computing and moving; ``bound`` (computing, moving) says which;
+        ``ratio``, the measured time over it.
+
+    Raises
+    ------
+    TraceError
+        As `pass_costs`, or if the passes have no times.
+    """
+    found = pass_costs(trace)
+    if found["duration"].isna().any():
+        raise TraceError("the trace holds no times of its passes")
+    sizes = {
+        (part.run["run"], model): float(shape_of(part.run, model).weights(1))
+        for part in trace.split()
+        for model in ("target", "draft")
+        if (found.loc[found["run"] == part.run["run"], "model"] == model).any()
+    }
+    rates = [ceilings.bandwidth(sizes[key]) for key in zip(found["run"], found["model"])]
+    computing, moving = found["flops"] / ceilings.compute, found["bytes"] / rates
+    found["roofline"] = np.maximum(computing, moving)
+    found["bound"] = np.where(computing >= moving, "computing", "moving")
+    found["ratio"] = found["duration"] / found["roofline"]
+    return found
 
 
 def cycle_costs(trace: Trace) -> pd.DataFrame:
@@ -442,14 +505,22 @@ def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     shared = table.groupby("pass")
     n, start, seen, logits = (table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits"))
     share = table["share"].to_numpy()
-    source = np.zeros(len(table))
-    if shape.encoder is not None:  # the decoder's first token stands in the place of the prompt's last
-        source = table["source"].to_numpy()
-        start, seen = start - (source - 1), seen - n * (source - 1)
+    prefill = table["prefill"].to_numpy()
+    source, encoded = np.zeros(len(table)), np.zeros(len(table))
+    if shape.encoder is not None:  # the decoder has a prefix in place of the prompt
+        source, prefix = table["source"].to_numpy(), shape.known["prefix"]
+        # Its prefill reads the source, unless another model of the same encoder has, and the prefix but one.
+        encoded = np.where(prefill & (n >= source), source, 0)
+        n = n - encoded
+        start = np.where(prefill, 0, start - source + prefix)
+        seen = np.where(prefill, n * (n + 1) / 2, seen - n * (source - prefix))
     # Kernels compute every score of the fed tokens and the slots, in rows of one length.
-    wide, long, kept, far = (
-        table.assign(end=start + n, source=source).groupby("pass")[name].transform("max").to_numpy()
-        for name in ("tokens", "end", "logits", "source")
+    wide, long, kept, far, read = (
+        table.assign(fed=n, end=start + n, source=source, encoded=encoded)
+        .groupby("pass")[name]
+        .transform("max")
+        .to_numpy()
+        for name in ("fed", "end", "logits", "source", "encoded")
     )
     rows = table["rows"].to_numpy() / share
     table["flops"] = shape.flops(n, seen, logits, n * source)
@@ -458,15 +529,15 @@ def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     table["cache_read"] = (start + n + source) * shape.slot
     table["cache_written"] = n * shape.slot
     table["activations"] = shape.activations(n, logits)
-    prefill = table["prefill"].to_numpy()
-    if shape.encoder is not None and prefill.any():
-        p = source[prefill]
-        far = far[prefill]
-        table.loc[prefill, "flops"] = shape.reading(p, p * p)
-        table.loc[prefill, "computed"] = rows[prefill] * shape.reading(far, far * far)
-        table.loc[prefill, "weights"] = shape.reader / share[prefill] + p * shape.embedded
-        table.loc[prefill, "cache_read"] = 0
-        table.loc[prefill, "cache_written"] = p * shape.slot
-        table.loc[prefill, "activations"] = shape.encoder.activations(p, 0)
-        table.loc[prefill, "seen"] = p * p
-    return table
+    if encoded.any():
+        assert shape.encoder is not None
+        idle = n == 0  # the decoder was not run
+        table["weights"] = table["weights"].where(~idle, 0)
+        table["weights"] += (encoded > 0) * shape.reader / share + encoded * shape.embedded
+        table["cache_read"] = table["cache_read"].where(~idle, 0)
+        table["cache_written"] += encoded * shape.slot
+        table["flops"] += shape.reading(encoded, encoded**2)
+        table["computed"] += rows * shape.reading(read, read**2)
+        table["activations"] += shape.encoder.activations(encoded, 0)
+        seen = seen + encoded**2
+    return table.assign(seen=seen)

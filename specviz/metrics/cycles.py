@@ -53,7 +53,7 @@ def _passes(trace: Trace, model: str) -> pd.DataFrame:
     passes = trace.passes
     passes = passes[passes["model"] == model]
     timed = passes["start"].notna()
-    twice = passes.duplicated(["run", "start", "rows", "tokens"]) & timed & (passes["rows"] > 1)
+    twice = passes.duplicated(["run", "start"]) & timed & (passes["rows"] > 1)
     return passes[~twice]
 
 
@@ -201,7 +201,8 @@ def _count(trace: Trace, model: str) -> float:
 def seconds(trace: Trace, prefill: bool = True) -> float:
     """Time during which a cycle ran, in seconds.
 
-    The union of the cycles' intervals, so that rows of a batch that ran at once count once. Recording
+    The union of the cycles' intervals, so that rows of a batch that ran at once count once: of a whole trace
+    the batch's time, of one prompt of it (`Trace.select`) that in which this row was decoded. Recording
     and whatever happened between cycles are outside.
 
     Parameters
@@ -236,6 +237,42 @@ def tokens_per_second(trace: Trace, prefill: bool = False) -> float:
 
 
 PER = ("token", "cycle")
+
+
+def latency(trace: Trace) -> pd.DataFrame:
+    """How long each prompt waited for its text, in the order they were decoded.
+
+    A prompt's time runs from the start of its prefill to the end of its last cycle, on the clock of the whole
+    run: in a batch the passes that it shared count in full for every row, and so does what the others needed
+    meanwhile. So latencies of rows that ran together do not add up to the run's time; `seconds` and
+    `tokens_per_second` of the whole trace (the batch's throughput) count each moment once. Waiting for a free
+    row is outside.
+
+    Returns
+    -------
+    DataFrame
+        ``run``, ``prompt``, ``row``; ``tokens`` emitted; ``begin``, seconds from the start of the run;
+        ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
+        ``per_token`` = (seconds - first) / (tokens behind that cycle's), NaN without any.
+    """
+    import pandas as pd
+
+    cycles = trace.cycles
+    cycles = cycles.assign(stop=cycles["start"] + cycles["duration"])
+    keys = ["run", "prompt"]
+    texts = cycles.groupby(keys, observed=True, sort=False)
+    table = texts.agg(
+        row=("row", "first"), tokens=("emitted", "sum"), begin=("start", "min"), stop=("stop", "max")
+    )
+    spoken = cycles[cycles["emitted"] > 0].groupby(keys, observed=True, sort=False)
+    first = spoken.agg(at=("stop", "first"), said=("emitted", "first"))
+    table = table.join(first)
+    table["first"] = table["at"] - table["begin"]
+    table["seconds"] = table["stop"] - table["begin"]
+    more = table["tokens"] - table["said"]
+    table["per_token"] = (table["stop"] - table["at"]) / more.where(more > 0)
+    names = ["row", "tokens", "begin", "first", "seconds", "per_token"]
+    return pd.DataFrame(table[names]).reset_index()
 
 
 def fallback_share(trace: Trace, per: str = "token") -> float:

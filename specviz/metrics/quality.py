@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ParameterError, TraceError
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 COMET = "Unbabel/wmt22-comet-da"  # the paper's; sacrebleu's figures are in percent, COMET's is not
 
 
-def quality(trace: Trace, tokenize: str | None = None, resamples: int = RESAMPLES) -> dict[str, Any]:
+def quality(
+    trace: Trace,
+    tokenize: str | None = None,
+    resamples: int = RESAMPLES,
+    scores: Sequence[str] = ("bleu", "chrf"),
+) -> dict[str, Any]:
     """BLEU and chrF of the final texts of a run, by sacrebleu.
 
     Of a stream the text is the last update's whole output. Texts without a reference are left out.
@@ -28,6 +34,7 @@ def quality(trace: Trace, tokenize: str | None = None, resamples: int = RESAMPLE
         BLEU's tokenizer; default as in `specviz.metrics.tokenizer`.
     resamples : int
         Of the bootstrap; with 1 there is no interval, as with fewer than three texts.
+    scores : sequence of {"bleu", "chrf"}
 
     Returns
     -------
@@ -43,7 +50,7 @@ def quality(trace: Trace, tokenize: str | None = None, resamples: int = RESAMPLE
         If no text has a reference.
     """
     said, references, _ = pairs(trace)
-    return _scored(said, references, tokenizer(trace.run, tokenize).name, resamples)
+    return _scored(said, references, tokenizer(trace.run, tokenize).name, resamples, scores)
 
 
 def relative_bleu(
@@ -76,11 +83,18 @@ def relative_bleu(
     if ids[0] != ids[1] or trace.prompts["prompt"].tolist() != greedy.prompts["prompt"].tolist():
         raise TraceError("relative BLEU compares texts of the same prompts in the same order; these differ")
     name = tokenizer(trace.run, tokenize).name
-    found: Estimate = _scored(trace.texts, [[text] for text in greedy.texts], name, resamples)["bleu"]
+    kept = [[text] for text in greedy.texts]
+    found: Estimate = _scored(trace.texts, kept, name, resamples, ["bleu"])["bleu"]
     return found
 
 
-def _scored(said: list[str], references: list[list[str]], name: str, resamples: int) -> dict[str, Any]:
+def _scored(
+    said: list[str],
+    references: list[list[str]],
+    name: str,
+    resamples: int,
+    scores: Sequence[str] = ("bleu", "chrf"),
+) -> dict[str, Any]:
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError:
@@ -89,7 +103,9 @@ def _scored(said: list[str], references: list[list[str]], name: str, resamples: 
     most = max(map(len, references))
     columns = [[each[i] if i < len(each) else "" for each in references] for i in range(most)]
     found: dict[str, Any] = {"texts": len(said), "signature": {}}
-    for key, metric in (("bleu", BLEU(tokenize=name)), ("chrf", CHRF())):
+    metrics = {"bleu": BLEU(tokenize=name), "chrf": CHRF()}
+    for key in scores:
+        metric = metrics[key]
         score = metric.corpus_score(said, columns, n_bootstrap=resamples if len(said) > 2 else 1)
         signature = metric.get_signature().format()
         told = json.loads(score.format(width=6, signature=signature, is_json=True))

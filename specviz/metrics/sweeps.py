@@ -25,6 +25,7 @@ from specviz.metrics.cycles import (
     tau,
     tokens_per_second,
 )
+from specviz.metrics.interval import RESAMPLES
 from specviz.metrics.quality import quality
 from specviz.metrics.rouge import rouge
 
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
     from specviz.trace import Trace
 
-SCORES: dict[str, Callable[[Trace], Any]] = {
-    "bleu": lambda trace: quality(trace)["bleu"],
-    "chrf": lambda trace: quality(trace)["chrf"],
-    "rougeL": lambda trace: rouge(trace)["rougeL"],
+SCORES: dict[str, Callable[[Trace, int], Any]] = {
+    "bleu": lambda trace, resamples: quality(trace, None, resamples, ["bleu"])["bleu"],
+    "chrf": lambda trace, resamples: quality(trace, None, resamples, ["chrf"])["chrf"],
+    "rougeL": lambda trace, resamples: rouge(trace)["rougeL"],
 }
 
 
@@ -59,7 +60,9 @@ def front(quality: Sequence[float], speed: Sequence[float]) -> np.ndarray:
     return found
 
 
-def sweep(traces: Any, base: Trace | str | Path, score: str = "bleu") -> pd.DataFrame:
+def sweep(
+    traces: Any, base: Trace | str | Path, score: str = "bleu", resamples: int = RESAMPLES
+) -> pd.DataFrame:
     """Quality and speed of every run of a sweep (BiLD's Figures 4, 5 and 10), a row each.
 
     Parameters
@@ -71,6 +74,8 @@ def sweep(traces: Any, base: Trace | str | Path, score: str = "bleu") -> pd.Data
         What speed is relative to: the large model's greedy decoding of the same prompts.
     score : {"bleu", "chrf", "rougeL"}
         What stands as quality, against the prompts' references.
+    resamples : int
+        Of sacrebleu's bootstrap, which takes longer than the score; with 1 there is no interval.
 
     Returns
     -------
@@ -79,8 +84,9 @@ def sweep(traces: Any, base: Trace | str | Path, score: str = "bleu") -> pd.Data
         ``quality_hi``; ``speed``, the base's seconds over its own for all the texts, prefill inside (the
         papers' latency an example: a shorter text is a faster one); ``tokens_per_second`` over the base's as
         ``speed_a_token``; `tau`, `fallback_share`, `rollback_share`, `target_share`; a column for each
-        parameter that differs among the runs; ``front``, whether no run and not the base beats it in quality
-        and speed; ``base``; ``trace``, the path of its file where it was given. The base is the first row.
+        parameter that differs among the runs that have it; ``front``, whether no run and not the base beats
+        it in quality and speed; ``base``; ``trace``, the path of its file, empty where none was given. The
+        base is the first row.
 
     Raises
     ------
@@ -101,7 +107,7 @@ def sweep(traces: Any, base: Trace | str | Path, score: str = "bleu") -> pd.Data
             raise TraceError(
                 f"the run {run.run['run']} is of other prompts than the base, or in another order"
             )
-        found = SCORES[score](run)
+        found = SCORES[score](run, resamples)
         rows.append(
             {
                 "group": group or str(run.run["method"]),
@@ -118,12 +124,12 @@ def sweep(traces: Any, base: Trace | str | Path, score: str = "bleu") -> pd.Data
                 "target_share": target_share(run),
                 **{f"parameter {k}": v for k, v in (run.run["parameters"] or {}).items()},
                 "base": not rows,
-                "trace": str(path) if path else None,
+                "trace": str(path) if path else "",
             }
         )
     table = pd.DataFrame(rows)
     for name in [c for c in table if c.startswith("parameter ")]:
-        own = table[name][~table["base"]].map(repr)
+        own = table.loc[~table["base"] & table[name].notna(), name].map(repr)
         table = table.drop(columns=name) if own.nunique() < 2 else table.rename(columns={name: name[10:]})
     table.insert(table.columns.get_loc("base"), "front", front(table["quality"], table["speed"]))
     return table
@@ -168,7 +174,7 @@ MEASURES: dict[str, Callable[[Trace], float]] = {
     "fallback_share": fallback_share,
     "rollback_share": rollback_share,
     "target_share": target_share,
-    "BLEU": lambda trace: float(quality(trace, resamples=1)["bleu"].median),
+    "BLEU": lambda trace: float(quality(trace, None, 1, ["bleu"])["bleu"].median),
     "ROUGE-L": lambda trace: float(rouge(trace)["rougeL"].median),
 }
 

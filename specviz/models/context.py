@@ -30,8 +30,8 @@ class Pass:
     logits : list of tensor [1 + n, vocabulary]
         For each row, float32 on the device: entry 0 predicts what follows the last committed token, entry
         1 + i what follows node i.
-    tokens : int
-        Tokens fed, all rows together (padding not counted).
+    fed : list of int
+        Tokens fed of each row (padding not counted).
     hidden : dict of int to list of tensor [1 + n, size]
         For each layer asked for and each row, the hidden states at the same places. 0 is the embedding,
         i the output of layer i; the last is taken behind the final norm, as in transformers.
@@ -40,9 +40,14 @@ class Pass:
     """
 
     logits: list[torch.Tensor]
-    tokens: int
+    fed: list[int]
     hidden: dict[int, list[torch.Tensor]]
     layers: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens fed, all rows together."""
+        return sum(self.fed)
 
 
 class Exit:
@@ -86,6 +91,9 @@ class Exit:
         return self.left
 
 
+NOTHING = Draft.empty()
+
+
 class Store:
     """Keys and values of all layers, in one tensor [layers, 2, rows, heads, slots, dim].
 
@@ -108,17 +116,34 @@ class Store:
         self.flat = self.data.view(layers * 2, rows, heads, slots, dim)
         self.reach = slots  # positions that a pass may use, counted from 0
         self.cache: Any = None  # the storage as transformers sees it, made when first needed
-        self.index: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.rows: slice | None = None  # of the next pass; None: all
+        self.index: torch.Tensor | None = None
+        self.slots: torch.Tensor | None = None
         self.source: Any = None  # an encoder's keys and values, which a decoder reads beside these
 
     def aim(
-        self, start: int, count: int, end: int, index: tuple[torch.Tensor, torch.Tensor] | None = None
+        self,
+        start: int,
+        count: int,
+        end: int,
+        rows: slice | None = None,
+        slots: torch.Tensor | None = None,
+        index: torch.Tensor | None = None,
     ) -> None:
-        """Write slots start ... start + count (or `index`) in the next pass, read slots 0 ... end."""
-        self.index = index
-        self.read = self.flat.narrow(3, 0, end).unbind(0)
-        self.span = self.data.narrow(4, start, count) if index is None else self.data
-        self.target = self.span.unbind(0)
+        """Write slots start ... start + count of `rows` in the next pass, and read their slots 0 ... end.
+
+        Rows of different lengths write to `slots` [rows, tokens], whose entries in the storage seen as
+        [rows * heads * slots] are `index` [rows * heads * tokens].
+        """
+        self.rows, self.slots, self.index = rows, slots, index
+        flat = self.flat if rows is None else self.flat[:, rows]
+        self.read = flat.narrow(3, 0, end).unbind(0)
+        if index is None:
+            data = self.data if rows is None else self.data[:, :, rows]
+            self.span = data.narrow(4, start, count)
+            self.target = self.span.unbind(0)
+        else:
+            self.target = self.data.flatten(2, 4).unbind(0)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store a layer's new keys and values [rows, heads, tokens, dim]; give all that the pass may see."""
@@ -134,8 +159,7 @@ class Store:
         if self.index is None:
             self.target[layer].copy_(new)
         else:
-            rows, slots = self.index
-            self.target[layer].permute(1, 3, 0, 2, 4)[rows, slots] = new.permute(1, 3, 0, 2, 4)
+            self.target[layer].index_copy_(1, self.index, new.reshape(2, -1, new.shape[-1]))
         return self.read[2 * layer], self.read[2 * layer + 1]
 
     def fill(self, layer: int, new: torch.Tensor) -> None:
@@ -170,7 +194,7 @@ class Context:
         self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
         self.least = [1] * self.rows  # tokens that no rewind takes
-        self._drafts: list[Draft] | None = None
+        self._drafts: dict[int, Draft] = {}  # of each row the draft that a pass has just read
         self._triangles: dict[int, torch.Tensor] = {}
         spare = int(self.rows > 1)  # where the padding of ragged rows is written
         try:
@@ -204,57 +228,73 @@ class Context:
         """How many more tokens fit behind the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.filled)
 
-    def extend(self, tokens: Sequence[Any] | torch.Tensor) -> None:
+    def extend(self, tokens: Sequence[Any] | torch.Tensor, rows: Sequence[int] | None = None) -> None:
         """Commit tokens that no draft held; they are computed by the next pass.
 
         Parameters
         ----------
         tokens : list of lists of int, one for each row (an empty list leaves its row as it is)
             For a context of one row also a flat list or a tensor on the device.
+        rows : sequence of int, optional
+            Which rows; default: all.
 
         Raises
         ------
         ModelError
             If the tokens do not fit into the room that `open` was asked for.
         """
-        if self.rows == 1 and (torch.is_tensor(tokens) or not _nested(tokens)):
+        if self.rows == 1 and (torch.is_tensor(tokens) or not nested(tokens)):
             tokens = [tokens]
-        if len(tokens) != self.rows:
-            raise ModelError(f"extend got tokens for {len(tokens)} rows; the context has {self.rows}")
-        for row, new in enumerate(tokens):
+        rows = self._which(rows, tokens, "extend got tokens")
+        for row, new in zip(rows, tokens):
             self._fits(row, len(new), len(new))
-        for row, new in enumerate(tokens):
+        self._write(rows, tokens)
+        for row, new in zip(rows, tokens):
             if len(new):
-                end = self.filled[row] + len(new)
-                self.ids[row, self.filled[row] : end] = _tensor(new, self.model)
-                self.filled[row] = end
-        self._drafts = None
+                self.filled[row] += len(new)
+                self._drafts.pop(row, None)
 
-    def commit(self, paths: Sequence[Any]) -> None:
+    def _write(self, rows: Sequence[int], tokens: Sequence[Any]) -> None:
+        """Put tokens behind the rows' texts: those of several rows in one step."""
+        new = [(row, self.filled[row], each) for row, each in zip(rows, tokens) if len(each)]
+        if len(new) == 1:
+            ((row, start, each),) = new
+            self.ids[row, start : start + len(each)] = _tensor(each, self.model)
+        elif new:
+            width = self.ids.shape[1]
+            at = [row * width + start + i for row, start, each in new for i in range(len(each))]
+            if any(torch.is_tensor(each) for *_, each in new):
+                values = torch.cat([_tensor(each, self.model) for *_, each in new])
+            else:
+                values = _tensor([token for *_, each in new for token in each], self.model)
+            self.ids.view(-1).index_copy_(0, send(at, self.ids.device), values)
+
+    def commit(self, paths: Sequence[Any], rows: Sequence[int] | None = None) -> None:
         """Keep these nodes of the drafts just read, drop the others.
 
         Parameters
         ----------
         paths : list of lists of int, one for each row
             Node indices from the first level down; empty keeps nothing. One row also takes a flat list.
+        rows : sequence of int, optional
+            Which rows; default: all.
 
         Raises
         ------
         ModelError
             If no draft is open or the nodes are not a path from the root.
         """
-        if self.rows == 1 and not _nested(paths):
+        if self.rows == 1 and not nested(paths):
             paths = [paths]
-        if self._drafts is None:
-            raise ModelError("commit follows forward: there is no draft to keep nodes of")
-        if len(paths) != self.rows:
-            raise ModelError(f"commit got paths for {len(paths)} rows; the context has {self.rows}")
-        for row, path in enumerate(paths):
-            if any(self._drafts[row].parents[node] != before for before, node in zip([-1, *path], path)):
+        rows = self._which(rows, paths, "commit got paths")
+        for row, path in zip(rows, paths):
+            if row not in self._drafts:
+                raise ModelError("commit follows forward: there is no draft to keep nodes of")
+            parents = self._drafts[row].parents
+            if any(parents[node] != before for before, node in zip([-1, *path], path)):
                 raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
-        for row, path in enumerate(paths):
-            self._keep(row, list(path), self._drafts[row])
-        self._drafts = None
+        for row, path in zip(rows, paths):
+            self._keep(row, list(path), self._drafts.pop(row))
 
     @torch.no_grad()
     def _keep(self, row: int, path: list[int], draft: Draft) -> None:
@@ -272,17 +312,31 @@ class Context:
         right = next((i for i, node in enumerate(path) if offsets[node] != i + 1), count)
         self.cached[row] = start + right
 
-    def rewind(self, length: int | Sequence[int]) -> None:
-        """Forget everything past the first `length` tokens (one number, or one for each row)."""
-        lengths = [length] * self.rows if isinstance(length, int) else list(length)
-        for row, (new, old, least) in enumerate(zip(lengths, self.length, self.least, strict=True)):
-            if not least <= new <= old:
+    def rewind(self, length: int | Sequence[int], rows: Sequence[int] | None = None) -> None:
+        """Forget everything past the first `length` tokens (one number, or one for each row).
+
+        `rows`: of these rows only.
+        """
+        some = range(self.rows) if rows is None else rows
+        lengths = [length] * len(some) if isinstance(length, int) else list(length)
+        held = self.length
+        for row, new in zip(some, lengths, strict=True):
+            if not self.least[row] <= new <= held[row]:
                 raise ModelError(
-                    f"rewind of row {row} to {new} tokens: it holds {old}, and at least {least} must stay"
+                    f"rewind of row {row} to {new} tokens: it holds {held[row]}, and at least "
+                    f"{self.least[row]} must stay"
                 )
-        self.filled = self._slots(lengths)
-        self.cached = [min(pair) for pair in zip(self.cached, self.filled)]
-        self._drafts = None
+        for row, new in zip(some, lengths):
+            self.filled[row] += new - held[row]
+            self.cached[row] = min(self.cached[row], self.filled[row])
+            self._drafts.pop(row, None)
+
+    def _which(self, rows: Sequence[int] | None, given: Sequence[Any], what: str) -> Sequence[int]:
+        """The rows that something is given for, one entry each."""
+        if len(given) != (self.rows if rows is None else len(rows)):
+            held = f"the context has {self.rows}" if rows is None else f"{len(rows)} were named"
+            raise ModelError(f"{what} for {len(given)} rows; {held}")
+        return range(self.rows) if rows is None else rows
 
     @torch.no_grad()
     def reserve(self, room: int) -> None:
@@ -297,9 +351,11 @@ class Context:
             If the larger storage does not fit into memory.
         """
         wanted = min(max(self.filled) + room, self.model.max_length)
-        if wanted <= self.slots:
-            return
-        slots = min(max(wanted, 2 * self.slots), self.model.max_length)
+        if wanted > self.slots:
+            self._grow(min(max(wanted, 2 * self.slots), self.model.max_length))
+
+    @torch.no_grad()
+    def _grow(self, slots: int) -> None:
         spare = int(self.rows > 1)
         try:
             store = Store(*self.model.shape(self.rows, slots + spare))
@@ -311,12 +367,12 @@ class Context:
                 _lower(f"a cache of {self.rows} x {slots} tokens for {self.model.name}", self.model)
             ) from None
         end = max(self.filled)
-        store.data[..., :end, :] = self.store.data[..., :end, :]
-        ids[:, :end] = self.ids[:, :end]
+        store.data[..., :end, :] = self.store.data[:, :, : self.rows, :, :end]
+        ids[:, :end] = self.ids[: self.rows, :end]
         self.store, self.ids, self.slots = store, ids, slots
         self.store.reach = min(slots, self.model.max_length)
         self._triangles.clear()  # masks are as long as the storage
-        self._drafts = None
+        self._drafts.clear()
 
     @torch.no_grad()
     def branch(self, lengths: Sequence[int], room: int) -> Context:
@@ -345,14 +401,50 @@ class Context:
         rows.cached = [min(self.cached[0], filled) for filled in rows.filled]
         return rows
 
-    def _slots(self, lengths: list[int]) -> list[int]:
-        """How many slots the first `lengths` tokens of the rows take."""
-        return lengths
-
     def _beginning(self, lengths: Sequence[int], room: int) -> Context:
         """A new context of first parts of this one's text, not computed."""
         text = self.tokens[0]
         return Context(self.model, [text[:length] for length in lengths], room)
+
+    def replace(self, row: int, prompt: Sequence[int], room: int = 0) -> None:
+        """Let a row begin anew with another prompt; the other rows stay as they are.
+
+        Parameters
+        ----------
+        row : int
+        prompt : list of int
+        room : int
+            As `Model.open` takes it, of this row; the storage grows where it must.
+
+        Raises
+        ------
+        PromptError, ModelError
+            As `Model.open` does.
+        """
+        if not len(prompt):
+            raise PromptError("the prompt is empty; give at least one token")
+        if len(prompt) + room > self.slots:
+            self._grow(len(prompt) + room)
+        self.filled[row] = self.cached[row] = 0
+        self._fits(row, len(prompt), len(prompt))
+        self.ids[row, : len(prompt)] = _tensor(prompt, self.model)
+        self.filled[row] = len(prompt)
+        self._drafts.pop(row, None)
+
+    def drop(self, row: int) -> None:
+        """Let a row go: the last row takes its place and number. The storage stays as large as it was."""
+        last = self.rows - 1
+        if last == 0:
+            raise ModelError("a context has at least one row: close it")
+        self._drafts.clear()
+        if row != last:
+            end = self.filled[last]
+            self.store.data[:, :, row, :, :end] = self.store.data[:, :, last, :, :end]
+            self.ids[row, :end] = self.ids[last, :end]
+            for each in (self.filled, self.cached, self.least):
+                each[row] = each[last]
+        del self.filled[last], self.cached[last], self.least[last]
+        self.rows = last
 
     def close(self) -> None:
         """Free the storage."""
@@ -360,25 +452,35 @@ class Context:
 
     # -- passes -----------------------------------------------------------------------------
 
-    def prefill(self) -> int:
-        """Compute all pending tokens but the last of each row, without logits; give how many were fed."""
-        self._drafts = None
-        ends = [length - 1 for length in self.filled]
-        counts = [max(end - cached, 0) for end, cached in zip(ends, self.cached)]
+    def due(self, row: int) -> int:
+        """How many tokens a prefill of this row computes."""
+        return max(self.filled[row] - 1 - self.cached[row], 0)
+
+    def prefill(self, rows: Sequence[int] | None = None) -> int:
+        """Compute all pending tokens but the last of each row, without logits; give how many were fed.
+
+        `rows` (rising): only these.
+        """
+        some = range(self.rows) if rows is None else rows
+        for row in some:
+            self._drafts.pop(row, None)
+        counts = [Context.due(self, row) for row in some]
         if any(counts):
-            if not any(self.cached):
+            if len(some) == len(self.ids) and not any(self.cached):
                 self._head(
                     max(counts)
                 )  # ragged rows need no padding mask: what stands behind a row's end is masked later
             else:
-                self._run([end - n for end, n in zip(ends, counts)], counts, None, 0, ())
-            self.cached = [max(pair) for pair in zip(ends, self.cached)]
+                self._run(some, [self.cached[row] for row in some], counts, None, 0, ())
+            for row in some:
+                self.cached[row] = max(self.filled[row] - 1, self.cached[row])
         return sum(counts)
 
     def forward(
         self,
         drafts: Draft | Sequence[Draft],
         hidden: Sequence[int] = (),
+        rows: Sequence[int] | None = None,
         leave: Callable[[Exit], bool] | None = None,
     ) -> Pass:
         """One pass over the pending tokens and the drafts' nodes.
@@ -389,6 +491,9 @@ class Context:
             ``Draft.empty()`` reads the root alone.
         hidden : sequence of int
             Layers whose hidden states are wanted (see `Pass`); negative numbers count from the last.
+        rows : sequence of int, rising, optional
+            The rows that take part; `drafts` and the result then have one entry for each of them, and the
+            others stay as they are. Default: all.
         leave : callable, optional
             A rule asked behind each layer but the last, with an `Exit`: where it says True the pass leaves.
             The prediction is then the final norm's and head's of the state there, and the keys and values of
@@ -402,19 +507,19 @@ class Context:
             the model or what is fed allows no early leave.
         """
         drafts = [drafts] if isinstance(drafts, Draft) else list(drafts)
-        if len(drafts) != self.rows:
-            raise ModelError(f"forward got {len(drafts)} drafts for {self.rows} rows")
+        some = range(self.rows) if rows is None else rows
+        if len(drafts) != len(some):
+            raise ModelError(f"forward got {len(drafts)} drafts for {len(some)} rows")
         if leave is not None:
             return self._leave(drafts, hidden, leave)
         nodes = [len(draft) for draft in drafts]
         # With nothing pending the last committed token is fed again: its prediction is what the root needs.
-        starts = [min(cached, length - 1) for cached, length in zip(self.cached, self.filled)]
-        counts = [length - start for length, start in zip(self.filled, starts)]
-        for row, draft in enumerate(drafts):
-            if nodes[row]:
-                self._fits(row, nodes[row], int(draft.offsets.max()))
-                end = self.filled[row] + nodes[row]
-                self.ids[row, self.filled[row] : end] = _tensor(draft.tokens, self.model)
+        starts = [min(self.cached[row], self.filled[row] - 1) for row in some]
+        counts = [self.filled[row] - start for row, start in zip(some, starts)]
+        for row, draft in zip(some, drafts):
+            if n := len(draft):
+                self._fits(row, n, int(draft.offsets.max()))
+        self._write(some, [draft.tokens for draft in drafts])
         depth = self.model.layers
         wanted = tuple(layer % (depth + 1) if layer < 0 else layer for layer in hidden)
         if any(layer > depth for layer in wanted):
@@ -422,15 +527,16 @@ class Context:
                 f"{self.model.name} has {depth} layers; asked for the hidden state of {max(wanted)}"
             )
         keep = 1 + max(nodes)
-        last, states = self._run(starts, counts, drafts, keep, wanted)
-        self.cached = list(self.filled)
-        self._drafts = drafts
+        last, states = self._run(some, starts, counts, drafts, keep, wanted)
+        for row in some:
+            self.cached[row] = self.filled[row]
+        self._drafts |= zip(some, drafts)
 
-        def split(rows: torch.Tensor) -> list[torch.Tensor]:
-            return [rows[row, keep - 1 - n :] for row, n in enumerate(nodes)]
+        def split(found: torch.Tensor) -> list[torch.Tensor]:
+            return [found[row - some[0], keep - 1 - n :] for row, n in zip(some, nodes)]
 
         found = {layer: split(states[at]) for layer, at in zip(hidden, wanted)}
-        return Pass(split(last), sum(counts) + sum(nodes), found)
+        return Pass(split(last), [count + n for count, n in zip(counts, nodes)], found)
 
     @torch.no_grad()
     def _leave(self, drafts: list[Draft], hidden: Sequence[int], leave: Callable[[Exit], bool]) -> Pass:
@@ -449,10 +555,10 @@ class Context:
             self.store.aim(end - 1, 1, end)
             ids, mask = self.ids[:, end - 1 : end], self._chain(end - 1, 1)
             last, _ = self._call(ids, slice(end - 1, end), mask, 1, (), door)
-        self.cached, self._drafts = [end], drafts
+        self.cached, self._drafts = [end], {0: drafts[0]}
         # The rule may have asked for the prediction already; a copy made here is an ordinary tensor.
         known = door.logits().clone() if door.left and door.seen else model.logits(last)[0]
-        return Pass([known], 1, {}, door.layer if door.left else model.layers)
+        return Pass([known], [1], {}, door.layer if door.left else model.layers)
 
     def _fits(self, row: int, tokens: int, reach: int) -> None:
         if self.filled[row] + tokens > self.slots:
@@ -475,30 +581,34 @@ class Context:
     @torch.no_grad()
     def _run(
         self,
+        rows: Sequence[int],
         starts: list[int],
         counts: list[int],
         drafts: list[Draft] | None,
         keep: int,
         hidden: tuple[int, ...],
     ) -> Any:
-        """Feed slots starts ... starts + counts of each row and its draft's nodes behind them.
+        """Feed slots starts ... starts + counts of some rows and their drafts' nodes behind them.
 
-        Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes.
+        Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes. What
+        comes back has all rows from the first to the last of them: those between are fed padding.
         """
         with torch.inference_mode():
-            nodes = [len(draft) for draft in drafts] if drafts else [0] * self.rows
-            fed = [count + n for count, n in zip(counts, nodes)]
+            fed = [count + len(draft) for count, draft in zip(counts, drafts)] if drafts else counts
             chains = drafts is None or all(draft.is_chain for draft in drafts)
-            level = len(set(starts)) == 1 and len(set(fed)) == 1
-            if level and chains:
+            span = None if len(rows) == len(self.ids) else slice(rows[0], rows[-1] + 1)
+            whole = span is None or len(rows) == rows[-1] + 1 - rows[0]
+            if whole and chains and len(set(starts)) == 1 and len(set(fed)) == 1:
                 start, count = starts[0], fed[0]
-                self.store.aim(start, count, start + count)
-                ids, mask = self.ids[:, start : start + count], self._chain(start, count)
-                out = self._call(ids, slice(start, start + count), mask, keep, hidden)
-            elif self.rows == 1 and drafts is not None:
-                out = self._call(*self._tree(starts[0], counts[0], drafts[0]), keep, hidden)
+                self.store.aim(start, count, start + count, span)
+                ids, mask = self.ids if span is None else self.ids[span], self._chain(start, count)
+                out = self._call(
+                    ids[:, start : start + count], slice(start, start + count), mask, keep, hidden
+                )
+            elif len(rows) == 1 and drafts is not None:
+                out = self._call(*self._tree(starts[0], counts[0], drafts[0], span), keep, hidden)
             else:
-                out = self._call(*self._ragged(starts, counts, nodes, fed, drafts), keep, hidden)
+                out = self._call(*self._ragged(rows, starts, counts, fed, drafts, chains), keep, hidden)
         if keep == 0:
             return None
         last, states = out
@@ -541,7 +651,9 @@ class Context:
                 self._triangles[count] = kept
         return kept[..., kept.shape[-1] - count - start :]
 
-    def _tree(self, start: int, count: int, draft: Draft) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _tree(
+        self, start: int, count: int, draft: Draft, row: slice | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ids, positions and mask of one row: `count` tokens from `start` on and a tree below the last."""
         width, end = count + len(draft), start + count + len(draft)
         near = np.zeros((width, width), np.float32)
@@ -549,64 +661,69 @@ class Context:
         near[count:, count:][~draft.mask] = -np.inf
         positions = np.concatenate([np.arange(start, start + count), start + count - 1 + draft.offsets])
         self.store.reach = max(self.store.reach, int(positions.max()) + 1)
-        self.store.aim(start, width, end)
+        self.store.aim(start, width, end, row)
         model, device = self.model, self.ids.device
         mask = torch.zeros(model.group, width, end, dtype=model.dtype, device=device)
         mask[..., start:] = send(near, device)
-        return self.ids[:, start:end], send(positions[None], device), mask.view(1, 1, -1, end)
+        ids = self.ids if row is None else self.ids[row]
+        return ids[:, start:end], send(positions[None], device), mask.view(1, 1, -1, end)
 
     def _ragged(
         self,
+        rows: Sequence[int],
         starts: list[int],
         counts: list[int],
-        nodes: list[int],
         fed: list[int],
         drafts: list[Draft] | None,
+        chains: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Ids, positions and mask for trees, and for rows of different lengths; aims the storage."""
-        device, width = self.ids.device, max(fed)
+        """Ids, positions and mask for rows of different lengths, and for trees; aims the storage."""
+        first, size = rows[0], rows[-1] + 1 - rows[0]
+        device, width, heads = self.ids.device, max(fed), self.store.data.shape[3]
         end = max(start + n for start, n in zip(starts, fed))
+        at = np.array(rows) - first
         spare = self.store.data.shape[4] - 1
-        positions = np.zeros((self.rows, width), np.int64)  # padding stands at 0
-        slots = np.full((self.rows, width), spare, np.int64)
-        # Column 0 stands for all slots before `start`, the last for all behind what is fed.
-        local = np.full((self.rows, width, width + 2), -np.inf, np.float32)
-        for row, (start, count, n) in enumerate(zip(starts, counts, nodes)):
-            at = width - fed[row]
-            local[row, :, 0] = 0.0  # padding sees it too: a query that sees nothing is NaN
-            if at:
-                local[row, :at, 1] = 0.0
-            slots[row, at:] = np.arange(start, start + fed[row])
-            positions[row, at : at + count] = np.arange(start, start + count)
-            seen = np.zeros((fed[row], fed[row]), bool)
-            seen[:count, :count] = np.tri(count, dtype=bool)
-            if n:
-                positions[row, at + count :] = start + count - 1 + drafts[row].offsets
-                seen[count:, :count] = True
-                seen[count:, count:] = drafts[row].mask
-            local[row, at:, 1 : 1 + fed[row]][seen] = 0.0
-        self.store.reach = max(self.store.reach, int(positions.max()) + 1)
-        level = len(set(starts)) == 1 and len(set(fed)) == 1
-        near = send(local, device, self.model.dtype)
-        if level:
-            start = starts[0]
-            self.store.aim(start, width, end)
-            ids = self.ids[:, start:end]
-            mask = torch.zeros(self.rows, self.model.group, width, end, dtype=self.model.dtype, device=device)
-            mask[..., start:] = near[:, None, :, 1:-1]
+        if width == 1 and len(rows) == size:
+            slots = positions = np.array(starts)[:, None]
         else:
-            at = send(slots, device)
-            self.store.aim(0, width, end, (torch.arange(self.rows, device=device)[:, None], at))
-            ids = self.ids.gather(1, at)
-            origin = send(starts, device)[:, None]
-            column = (torch.arange(end, device=device)[None] - origin + 1).clamp_(0, width + 1)
-            mask = near.gather(2, column[:, None].expand(-1, width, -1))[:, None].expand(
-                -1, self.model.group, -1, -1
-            )
-        return ids, send(positions, device), mask.reshape(self.rows, 1, -1, end)
+            begin, columns = np.zeros(size, np.int64), np.full(size, width)  # of padding, on the left
+            begin[at], columns[at] = starts, width - np.array(fed)
+            slots = begin[:, None] + np.arange(width) - columns[:, None]
+            padding = np.arange(width) < columns[:, None]
+            positions = np.where(padding, 0, slots)
+            slots[padding] = spare
+        if not chains:
+            assert drafts is not None
+            for i, start, count, draft in zip(at.tolist(), starts, counts, drafts):
+                if len(draft):
+                    positions[i, width - len(draft) :] = start + count - 1 + draft.offsets
+        self.store.reach = max(self.store.reach, int(positions.max()) + 1)
+        entry = (np.arange(first, first + size)[:, None] * heads + np.arange(heads)) * (spare + 1)
+        index = (entry[:, :, None] + slots[:, None]).reshape(-1)
+        sent = send(np.concatenate([positions.ravel(), slots.ravel(), index]), device)
+        where, slot, index = sent.split([size * width, size * width, len(index)])
+        where, slot = where.view(size, width), slot.view(size, width)
+        self.store.aim(0, width, end, slice(first, first + size), slot, index)
+        ids = self.ids[first : first + size].gather(1, slot)
+        group, kind = self.model.group, self.model.dtype
+        # Slots rise with the text, so a chain sees what stands before it; padding sees slot 0, for a query
+        # that sees nothing is NaN.
+        last = where if chains else torch.where(slot == spare, 0, slot)
+        beyond = torch.arange(end, device=device) > last[..., None]
+        mask = torch.zeros(beyond.shape, dtype=kind, device=device).masked_fill_(beyond, -torch.inf)
+        if not chains:
+            assert drafts is not None
+            for i, start, count, draft in zip(at.tolist(), starts, counts, drafts):
+                if n := len(draft):
+                    low = start + count
+                    near = np.where(draft.mask, 0.0, -np.inf)
+                    mask[i, width - n :, low : low + n] = send(near, device, kind)
+        mask = mask[:, None, None].expand(-1, 1, group, -1, -1)
+        return ids, where, mask.reshape(size, 1, group * width, end)
 
 
-def _nested(values: Sequence[Any]) -> bool:
+def nested(values: Sequence[Any]) -> bool:
+    """Whether these are lists of rows, not a row of numbers."""
     return (
         len(values) > 0
         and not isinstance(values[0], (int, np.integer))

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
-from specviz.models import bart, t5
+from specviz.models import bart, geometry, t5
 from specviz.models.context import Exit, Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
 from specviz.models.text import Text
@@ -56,6 +56,8 @@ class EncoderDecoder(TorchModel):
         Of the decoder.
     group : int
         Query heads that share one key-value head: 1.
+    geometry : dict or None
+        Counts and widths, as `specviz.models.geometry.encoder_decoder` gives them.
 
     Raises
     ------
@@ -86,6 +88,7 @@ class EncoderDecoder(TorchModel):
         self.encoder = encoder or Encoder(net)
         self.layers = layers or _depth(net)
         self.decoder = self._family(net, self.layers)
+        self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
         """A context that holds `prompts` (token ids, one list a row), not yet encoded.

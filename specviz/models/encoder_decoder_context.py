@@ -45,12 +45,46 @@ class Source:
     ) -> None:
         self.prompts, self.states, self.crossed, self.mask = prompts, states, crossed, mask
         self.pairs = [pair.unbind(0) for pair in crossed.unbind(0)]
+        self.part: tuple[slice, Source] | None = None  # that of some rows, last asked for
 
     def repeated(self, rows: int) -> Source:
         """The one row's, as often as said, without a copy."""
         layers, two, _, *rest = self.crossed.shape
         states = self.states.expand(rows, -1, -1)
         return Source(list(self.prompts) * rows, states, self.crossed.expand(layers, two, rows, *rest), None)
+
+    def apart(self) -> list[Source]:
+        """Each row's own, without padding."""
+        return [
+            Source([prompt], self.states[row : row + 1, :n], self.crossed[:, :, row : row + 1, :, :n], None)
+            for row, prompt in enumerate(self.prompts)
+            for n in [len(prompt)]
+        ]
+
+    def of(self, rows: slice | None) -> Source:
+        """That of some rows, as views."""
+        if rows is None or len(self.prompts) == 1 or rows == slice(0, len(self.prompts)):
+            return self
+        if self.part is None or self.part[0] != rows:
+            mask = None if self.mask is None else self.mask[rows]
+            own = Source(self.prompts[rows], self.states[rows], self.crossed[:, :, rows], mask)
+            self.part = rows, own
+        return self.part[1]
+
+
+def joined(rows: list[Source]) -> Source:
+    """One for several rows, the shorter ones padded."""
+    lengths = [len(row.prompts[0]) for row in rows]
+    longest, first = max(lengths), rows[0]
+    layers, two, _, heads, _, dim = first.crossed.shape
+    states = first.states.new_zeros(len(rows), longest, first.states.shape[-1])
+    crossed = first.crossed.new_zeros(layers, two, len(rows), heads, longest, dim)
+    mask = first.states.new_zeros(len(rows), 1, 1, longest)
+    for i, (row, n) in enumerate(zip(rows, lengths)):
+        states[i, :n], crossed[:, :, i, :, :n] = row.states[0], row.crossed[:, :, 0]
+        mask[i, ..., n:] = -torch.inf
+    prompts = [row.prompts[0] for row in rows]
+    return Source(prompts, states, crossed, None if min(lengths) == longest else mask)
 
 
 class Encoder:
@@ -121,7 +155,8 @@ class EncoderDecoderContext(Context):
         self.prompts = [_tensor(list(prompt), model).tolist() for prompt in prompts]
         super().__init__(model, [model.prefix] * len(prompts), room)
         self.least = [len(prompt) for prompt in prompts]
-        self.source: Source | None = None
+        self.source: Source | None = None  # of all rows
+        self.own: list[Source | None] = [None] * self.rows  # of each, when rows have come or gone
 
     @property
     def length(self) -> list[int]:
@@ -136,7 +171,30 @@ class EncoderDecoderContext(Context):
         written = self.ids.tolist()
         return [prompt + written[row][start : self.filled[row]] for row, prompt in enumerate(self.prompts)]
 
-    def prefill(self) -> int:
+    def replace(self, row: int, prompt: Sequence[int], room: int = 0) -> None:
+        """As in `Context`; the row's new prompt is encoded when its row is next computed."""
+        if not len(prompt):
+            raise PromptError("the prompt is empty; give at least one token")
+        new = _tensor(list(prompt), self.model).tolist()
+        super().replace(row, self.model.prefix, room)
+        self.prompts[row], self.least[row] = new, len(new)
+        self._apart()
+        self.own[row] = None
+
+    def drop(self, row: int) -> None:
+        """As in `Context`."""
+        super().drop(row)
+        self._apart()
+        last = self.rows
+        self.own[row], self.prompts[row] = self.own[last], self.prompts[last]
+        del self.own[last], self.prompts[last]
+
+    def due(self, row: int) -> int:
+        """As in `Context`, the encoder's tokens counted."""
+        encoded = self.source is not None or self.own[row] is not None
+        return super().due(row) + (0 if encoded else len(self.prompts[row]))
+
+    def prefill(self, rows: Sequence[int] | None = None) -> int:
         """Encode the prompts and compute all that is pending but the last token of each row.
 
         Returns
@@ -145,16 +203,13 @@ class EncoderDecoderContext(Context):
             How many tokens were fed, the encoder's counted; 0 of these where a context of the same prompts
             has the encoding.
         """
-        return self._read() + super().prefill()
+        return self._read() + super().prefill(rows)
 
     def close(self) -> None:
         """Free the storage and the encoding."""
         super().close()
         self.source = None
-
-    def _slots(self, lengths: list[int]) -> list[int]:
-        start = len(self.model.prefix)
-        return [length - least + start for length, least in zip(lengths, self.least)]
+        self.own = []
 
     def _beginning(self, lengths: Sequence[int], room: int) -> EncoderDecoderContext:
         (prompt,), least, rows = self.prompts, self.least[0], len(lengths)
@@ -167,12 +222,24 @@ class EncoderDecoderContext(Context):
 
     @torch.inference_mode()
     def _read(self) -> int:
-        """Encode the prompts, unless it was done; give how many tokens were fed."""
+        """Encode the prompts that were not yet; give how many tokens were fed."""
         fed = 0
-        if self.source is None:
+        if self.source is None and not any(self.own):
             self.source, fed = self.model.encoder.read(self.prompts, self.model.decoder)
+        elif self.source is None:
+            for row, prompt in enumerate(self.prompts):
+                if self.own[row] is None:
+                    self.own[row], new = self.model.encoder.read([prompt], self.model.decoder)
+                    fed += new
+            self.source = joined(self.own)
         self.store.source = self.source
         return fed
+
+    def _apart(self) -> None:
+        """Take the encoding apart into the rows', before one of them changes."""
+        if self.source is not None:
+            self.own = self.source.apart()
+        self.source = self.store.source = None
 
     def _chain(self, start: int, count: int) -> torch.Tensor | None:
         if self.model.decoder.bias is None:
@@ -182,8 +249,10 @@ class EncoderDecoderContext(Context):
     def _call(
         self, ids: torch.Tensor, positions: Any, mask: torch.Tensor | None, keep: int, *more: Any
     ) -> Any:
-        if self.store.source is None:
+        if self.source is None:
             self._read()
+        assert self.source is not None
+        self.store.source = self.source.of(self.store.rows)
         bias = self.model.decoder.bias
         if bias is not None and not isinstance(positions, slice):
             mask = mask + bias.between(positions, self._places(positions))
@@ -193,9 +262,9 @@ class EncoderDecoderContext(Context):
         """Where the slots that a pass reads stand in the text, [rows, slots]: new ones where it says."""
         end = self.store.read[0].shape[2]
         width = self.store.data.shape[4]
-        places = torch.arange(width, device=positions.device).repeat(self.rows, 1)
-        if self.store.index is None:
+        places = torch.arange(width, device=positions.device).repeat(len(positions), 1)
+        if self.store.slots is None:
             places[:, end - positions.shape[1] : end] = positions
         else:
-            places[self.store.index] = positions
+            places.scatter_(1, self.store.slots, positions)
         return places[:, :end]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,8 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     said = " ".join(str(error).split())
     if "trust_remote_code" in said or "custom code" in said:
         return f"{name} comes with code of its own, which is never run; use a model that transformers knows"
+    if find_spec("sentencepiece") is None and ("sentencepiece" in said or "build an AutoTokenizer" in said):
+        return f"the tokenizer of {name} is read by sentencepiece: pip install sentencepiece"
     if "out of memory" in said or "allocate memory" in said:
         return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
     if local:

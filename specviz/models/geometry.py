@@ -39,14 +39,22 @@ def causal(net: Any, layers: int) -> dict[str, Any] | None:
     return _checked(found, net, stack, attention)
 
 
-def encoder_decoder(net: Any) -> dict[str, Any] | None:
-    """The geometry of a transformers encoder-decoder of the T5, mT5, BART and Marian families.
+def encoder_decoder(net: Any, layers: int, prefix: int) -> dict[str, Any] | None:
+    """The geometry of a transformers encoder-decoder with the first `layers` layers of its decoder.
+
+    Parameters
+    ----------
+    net : PreTrainedModel
+        Of the T5, mT5, BART and Marian families.
+    layers : int
+    prefix : int
+        Tokens that every text of the decoder begins with.
 
     Returns
     -------
     dict or None
-        `schema.SHAPE_FIELDS` of the decoder, each of whose layers also reads the source; ``encoder`` holds
-        `schema.ENCODER_FIELDS`.
+        `schema.SHAPE_FIELDS` of the decoder, each of whose layers also reads the source; ``prefix``; and
+        under ``encoder`` `schema.ENCODER_FIELDS`.
     """
     config = net.config
     hidden = _first_of(config, "d_model", "hidden_size")
@@ -56,7 +64,8 @@ def encoder_decoder(net: Any) -> dict[str, Any] | None:
         return None
     dim = getattr(config, "d_kv", None) or hidden // heads
     own = {
-        "layers": len(decoder),
+        "layers": layers,
+        "prefix": prefix,
         "hidden": hidden,
         "heads": heads,
         "kv_heads": heads,

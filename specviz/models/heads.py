@@ -7,8 +7,8 @@ from the same state of the decoder: with h the state behind its last norm, [widt
 
 and the model's own, shared embeddings turn h_i into scores.
 
-A folder holds ``config.json`` with ``model_type`` "specviz-blockwise", ``target``, ``heads`` (how many besides
-the model's own), ``width`` and ``inner``. Its ``model.safetensors`` holds ``up`` [heads, width, inner],
+A folder holds ``config.json`` with ``model_type`` "specviz-blockwise", ``target``, ``heads`` (besides the
+model's own), ``width`` and ``inner``. Its ``model.safetensors`` holds ``up`` [heads, width, inner],
 ``down`` [heads, inner, width] and ``offset`` [heads, width]; row 0 belongs to head 2.
 """
 

@@ -194,7 +194,7 @@ def _scheme(tokenizer: Any) -> str:
     """How the tokenizer spells bytes, read off its decoder."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # a slow tokenizer: sentencepiece, or one that only decode() explains
-        return "sentencepiece" if hasattr(tokenizer, "sp_model") else "unknown"
+        return "sentencepiece" if {"sp_model", "spm_source"} & set(dir(tokenizer)) else "unknown"
     decoder = json.loads(backend.to_str()).get("decoder") or {}
     kinds = [part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part]
     if "ByteLevel" in kinds:

@@ -32,7 +32,8 @@ def build(
     for name in ("machine", "threads", "created", "timing", "peak_memory", "stopped"):
         run[name] = None
     if method != run["method"]:
-        run |= {"exactness": "exact up to ties", "pseudocode": None}
+        lossy = method in ("specdec", "cm_asd")
+        run |= {"exactness": "lossy" if lossy else "exact up to ties", "pseudocode": None}
     drafter = None if method in ("prompt_lookup", "unispec") else run["dense"] or run["draft"]
     eos = frozenset(run["eos"] or ())
     cycles = []

@@ -45,7 +45,7 @@ class Known:
     end : str or None
         What ended it.
     limit, full : int
-        Tokens that could be generated; length of the drafter's context.
+        Tokens that could be generated; length of a text that fills the drafter's context.
     draft, sure, gap : arrays
         The drafter's first token, its probability, and how far the second one is behind.
     best, edge : arrays
@@ -110,6 +110,9 @@ def read(trace: Trace) -> tuple[list[Known], Rounding]:
     longest = whole((run["model"] or {}).get("max_length"))
     drafter = run["dense"] or run["draft"] or {}
     full = whole(drafter.get("max_length")) if drafter else 0
+    prefix = whole(
+        (run["model"] or {}).get("prefix")
+    )  # an encoder-decoder writes behind this, not the prompt
     most = whole((run["sampling"] or {}).get("max_new_tokens"))
     if longest is None or full is None or most is None:
         raise TraceError(
@@ -131,11 +134,12 @@ def read(trace: Trace) -> tuple[list[Known], Rounding]:
         if [row["keep"] or 0 for row in rows] != (np.cumsum(sizes) - sizes).tolist():
             raise TraceError("the run took back text that it had written; what-ifs are for runs that do not")
         n, end = len(text), rows[-1]["end"]
-        limit = n if end in ("length", "context") else min(most, longest - len(ids))
+        taken = len(ids) if prefix is None else prefix
+        limit = n if end in ("length", "context") else min(most, longest - taken)
         blank = np.full((6, n), np.nan)
         nothing = np.full((2, n), -1)
         known = Known(
-            number, said.get("turn") or 0, ids, text, end, limit, full,
+            number, said.get("turn") or 0, ids, text, end, limit, full + len(ids) - taken,
             nothing[0], blank[0], blank[1], nothing[1], blank[2], blank[3], blank[4],
         )  # fmt: skip
         for row in rows:

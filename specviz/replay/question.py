@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
+from specviz.replay import gap
 from specviz.replay import walk as replays
 from specviz.replay.answer import (
     BOUNDED,
@@ -25,6 +26,7 @@ from specviz.replay.answer import (
 )
 from specviz.replay.cell import build
 from specviz.replay.costs import Costs, timed
+from specviz.replay.gap import Asked, asked
 from specviz.replay.known import Known, Rounding, read, whole
 from specviz.replay.tree import NOT_ALL, STALE, Lessons, Trees, lessons
 from specviz.replay.updates import (
@@ -68,6 +70,29 @@ METHODS: dict[str, dict[str, Setting]] = {
         "cap": Setting(10, 1, 64),
         "review_end": Setting(False, 0, 1),
     },
+    "specdec": {
+        "draft_length": Setting(10, 1, 64),
+        "top_beta": Setting(3, 1, float("inf")),
+        "tau_base": Setting(1.0, 0, float("inf")),
+    },
+    "cm_asd": {
+        "k_max": Setting(10, 1, 64),
+        "k_min": Setting(1, 1, 64),
+        "alpha": Setting(1.0, 0, 1),
+        "tau_base": Setting(0.1, 0, float("inf")),
+        "gamma": Setting(0.5, 0, float("inf")),
+        "top_beta": Setting(3, 1, float("inf")),
+        "w_entropy": Setting(1 / 3, 0, 1),
+        "w_margin": Setting(1 / 3, 0, 1),
+        "w_softmax": Setting(1 / 3, 0, 1),
+        "w_variance": Setting(0.0, 0, 1),
+        "margin_scale": Setting(1.0, 0, float("inf")),
+        "entropy": Setting("complement", choices=("complement", "as_written")),
+        "gap": Setting("as_written", choices=("as_written", "as_described")),
+        "adaptive_drafting": Setting(True, 0, 1),
+        "adaptive_verification": Setting(True, 0, 1),
+        "controller": Setting("look_ahead", choices=("look_ahead", "early_stop")),
+    },
     "unispec": {"draft_size": Setting(24, 1, 512), "threshold": Setting(0.05, 0, 1)},
     "retranslate": {
         "mode": Setting("ssbd", choices=("rt", "ssbd", "cd")),
@@ -76,12 +101,20 @@ METHODS: dict[str, dict[str, Setting]] = {
         "mask": Setting("display", choices=("display", "draft")),
     },
 }
+GAPS = ("specdec", "cm_asd")  # methods whose drafts say what the other one would do with them
+WEIGHTS = ("w_entropy", "w_margin", "w_softmax", "w_variance")
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
 VAIN = "; how much was drafted in vain lies between the bounds"
 UNSEEN = ", for nobody saw it: sv.densify(trace, model, draft) records it"
 BEYOND = ": a draft may go on beyond the {} recorded tokens behind a wrong one, or a choice there is a tie"
 TAILED = ", behind a wrong token up to {} more"
 PARTS = "exact up to the first cycle where the text would part; the place is named"
+ASKED = (
+    "exact up to the first cycle where the text would part or no draft of the run stood; the place is named"
+)
+DRAWN = "every draft that a cycle needs is recorded"
+BEYOND_DRAFTS = DRAWN + "; how many tokens were drafted in vain, behind the run's own drafts, is bounded"
+SIZE = "the trace does not say how large the draft model's vocabulary is: record it anew"
 STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are of the cycles before"
 STORED = "exact until a tree grows from what this run never read, a model from there on"
 GROWN = "the trees follow from what the passes taught the store, as far as the run read the same"
@@ -91,6 +124,7 @@ SHOWS = "what a display hides changes no text"
 UPDATES = "exact up to the first update where a stream's text would part; the place is named"
 FIRST = "{} of {} updates are told, to the first of each stream whose text would part; see places"
 WHOLE = "no stream's text would part"
+ROUNDING = 1e-5  # of weights that are given in a few digits
 WARM = "the store was warm when the run began, and what it held is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
 
@@ -178,6 +212,8 @@ class WhatIf:
             return RERUN, problem
         if method == "bild":
             return EXACT, PARTS
+        if method in GAPS:
+            return EXACT, ASKED
         if method == "prompt_lookup":
             return EXACT, "the drafts follow from the tokens alone"
         if method == "unispec":
@@ -202,6 +238,10 @@ class WhatIf:
             return STREAMS
         if method == "bild":
             return "" if own == "bild" else f"its text is its own, and this is a run of {own}"
+        if method in GAPS:
+            if own not in GAPS:
+                return f"its text is its own, and this is a run of {own}"
+            return "" if self._size else SIZE
         if method == "unispec":
             return self._untaught
         if lossy:
@@ -209,6 +249,16 @@ class WhatIf:
         if method == "speculative" and not (self._run["dense"] or self._run["draft"]):
             return NOT_DENSE
         return ""
+
+    @property
+    def _size(self) -> int | None:
+        """How large the drafter's vocabulary is."""
+        return whole(((self._run["draft"] or {}).get("shape") or {}).get("vocabulary"))
+
+    @cached_property
+    def _asked(self) -> dict[int, Asked]:
+        """What the run's drafts said along each text."""
+        return {known.prompt: told for known, told in zip(self.texts, asked(self.trace, self.texts))}
 
     @property
     def _untaught(self) -> str:
@@ -297,6 +347,47 @@ class WhatIf:
         fallback, rollback, cap, review_end : number or several
         """
         return self._answer("bild", partial(partial, replays.bild), parameters)
+
+    def specdec(self, **parameters: Any) -> Answer:
+        """What would SpecDec have done? From a run of it or of CM-ASD, as `cm_asd`.
+
+        Parameters
+        ----------
+        draft_length, top_beta, tau_base : number or several
+        """
+
+        def begin(draft_length: int, top_beta: int, tau_base: float) -> Callable[..., Walk]:
+            fixed = {"k_max": draft_length, "top_beta": top_beta, "tau_base": tau_base, "gamma": 0.0}
+            fixed |= {"adaptive_drafting": False, "adaptive_verification": False}
+            return self._gap({name: known.default for name, known in METHODS["cm_asd"].items()} | fixed)
+
+        return self._answer("specdec", begin, parameters)
+
+    def cm_asd(self, **parameters: Any) -> Answer:
+        """What would CM-ASD have done with other weights, windows or thresholds? See `specviz.replay.gap`.
+
+        From a run of it or of SpecDec. Exact up to where its text would part, or where a window would end so
+        that the next draft begins at a place at which no draft of the run stood. How many tokens were sent
+        in vain is bounded where the run's own draft was shorter.
+
+        Parameters
+        ----------
+        k_max, k_min, alpha, tau_base, gamma, top_beta : number or several
+        w_entropy, w_margin, w_softmax, w_variance : number or several
+            Combinations that do not sum to 1 are left out.
+        margin_scale, entropy, gap, adaptive_drafting, adaptive_verification, controller : several, too
+        """
+        return self._answer("cm_asd", lambda **setting: self._gap(setting), parameters)
+
+    def _gap(self, setting: dict[str, Any]) -> Callable[..., Walk]:
+        """The replay of a setting of CM-ASD."""
+        size = self._size
+        assert size is not None
+
+        def replay(known: Known, eos: frozenset[int], rounding: Rounding) -> Walk:
+            return gap.cm_asd(known, eos, rounding, self._asked[known.prompt], size, **setting)
+
+        return replay
 
     def unispec(self, **parameters: Any) -> Answer:
         """What would UniSpec have done with another draft size or threshold? See `specviz.replay.tree`.
@@ -447,7 +538,7 @@ class WhatIf:
         else:
             walks = [self._replay(begin(**setting)) for setting in grid]
         rows = list(zip(grid, walks))
-        drafter = method in ("speculative", "bild")
+        drafter = method in ("speculative", "bild", *GAPS)
         table = tabulate(rows, drafter)
         pieces = self.trace.pieces
         places = list_places(rows, lambda token: pieces.get(token, b"").decode("utf8", "backslashreplace"))
@@ -458,7 +549,10 @@ class WhatIf:
         why = problem or self._why(method, badge, walks)
 
         def cell(row: int) -> Trace:
-            label = ", ".join([self._run["run"], *(f"{k}={v:g}" for k, v in grid[row].items())])
+            told = grid[row]
+            if method in GAPS:  # a name has a limit, and they have many parameters
+                told = {k: v for k, v in told.items() if v != METHODS[method][k].default}
+            label = ", ".join([self._run["run"], *(f"{k}={_said(v)}" for k, v in told.items())])
             return build(self.trace, self.texts, walks[row], method, grid[row], label)
 
         return Answer(
@@ -471,7 +565,7 @@ class WhatIf:
             words = STOPPED.format(f"up to {stopped}" if len(walks) > 1 else stopped, len(self.texts))
             return (
                 words
-                if method in ("bild", "prompt_lookup", "unispec") or self._dense
+                if method in ("bild", "prompt_lookup", "unispec", *GAPS) or self._dense
                 else f"{words}; {NOT_DENSE}"
             )
         if badge == MODELLED:
@@ -479,7 +573,9 @@ class WhatIf:
             least = int(np.argmin(told))
             return MODEL.format(told[least], sum(len(walk.steps) for walk in walks[least]))
         if badge == BOUNDED:
-            return self._vain
+            return BEYOND_DRAFTS if method in GAPS else self._vain
+        if method in GAPS:
+            return DRAWN
         if method == "unispec":
             return GROWN
         return "the drafts follow from the tokens alone" if method == "prompt_lookup" else ALL_CYCLES
@@ -517,6 +613,13 @@ class WhatIf:
             grid = [row for row in grid if row["ngram_min"] <= row["ngram_max"]]
             if not grid:
                 raise ParameterError("ngram_min must be at most ngram_max")
+        if method == "cm_asd":
+            grid = [row for row in grid if abs(sum(row[name] for name in WEIGHTS) - 1) <= ROUNDING]
+            if not grid:
+                raise ParameterError(f"the weights {', '.join(WEIGHTS)} must sum to 1")
+            grid = [row for row in grid if row["k_min"] <= row["k_max"]]
+            if not grid:
+                raise ParameterError("k_min must be at most k_max")
         return grid
 
 
@@ -559,8 +662,12 @@ def _steps(cycles: pd.DataFrame) -> list[replays.Step]:
 def _spell(values: list[Any]) -> str:
     """A parameter's values in words."""
     if len(values) > 4:
-        return f"{values[0]:g} ... {values[-1]:g}"
-    return " or ".join(str(value) if isinstance(value, bool | str) else f"{value:g}" for value in values)
+        return f"{_said(values[0])} ... {_said(values[-1])}"
+    return " or ".join(map(_said, values))
+
+
+def _said(value: Any) -> str:
+    return str(value) if isinstance(value, bool | str) else f"{value:g}"
 
 
 def whatif(trace: Trace) -> WhatIf:

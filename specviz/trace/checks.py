@@ -27,7 +27,6 @@ DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
 SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
 WORD_LIMIT = 256  # bytes of a word in a column ...
 TEXT_LIMIT = 1 << 20  # ... and of a source text: more than contexts hold
-SHAPE_LIMIT = 64  # numbers that say how a model is built
 LINES_LIMIT = 64  # of pseudocode
 
 
@@ -77,7 +76,6 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
     return {name: run.get(name) for name in schema.RUN_FIELDS}
 
 
-
 def _line(line: Any) -> bool:
     two = isinstance(line, list | tuple) and len(line) == 2
     return two and all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in line)
@@ -87,9 +85,11 @@ def _known(shape: Any) -> bool:
     """Whether a model's shape is one; not every model's is known."""
     if not isinstance(shape, dict):
         return shape is None
-    own = {name: value for name, value in shape.items() if name != "encoder"}
-    whole = _shape(own, set(schema.SHAPE_FIELDS))
-    return whole and ("encoder" not in shape or _shape(shape["encoder"], set(schema.ENCODER_FIELDS)))
+    own = dict(shape)
+    encoder = own.pop("encoder", None)
+    if encoder is None:
+        return _shape(own, set(schema.SHAPE_FIELDS))
+    return _shape(own, {*schema.SHAPE_FIELDS, "prefix"}) and _shape(encoder, set(schema.ENCODER_FIELDS))
 
 
 def _shape(shape: Any, fields: set[str]) -> bool:

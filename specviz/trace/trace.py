@@ -200,7 +200,7 @@ class Trace:
                 if self._prompts is not None:
                     chosen = pa.array(sorted(self._prompts), pa.int32())
                     table = table.filter(pc.is_in(table.column("prompt"), chosen))
-                parts.append(table.select(list(names)))
+                parts.append(_prompt_by_prompt(table).select(list(names)))
         return pa.concat_tables(parts).unify_dictionaries()
 
     # ------------------------------------------------------------ tables
@@ -555,6 +555,17 @@ class Trace:
         except ImportError:
             methods = ", ".join(dict.fromkeys(s.run["method"] for s in self._stores))
             return f"<Trace of {len(self._stores)} run(s): {methods}; {len(self.cycles)} cycles>"
+
+
+def _prompt_by_prompt(table: pa.Table) -> pa.Table:
+    """The cycles of each prompt behind one another, as a run of one prompt at a time has them.
+
+    A batch writes its rows' cycles as they come; all that reads a text goes through its cycles in turn.
+    """
+    prompt = table.column("prompt").to_numpy()
+    if (prompt[1:] >= prompt[:-1]).all():
+        return table
+    return table.take(np.argsort(prompt, kind="stable"))
 
 
 def _numpy(column: Any, empty: float | None = None) -> Any:

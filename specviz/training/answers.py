@@ -136,7 +136,7 @@ def answered_pairs(model: Any, tokenizer: Any, texts: Sequence[str]) -> Shard:
     tokens: list[int] = []
     said: list[bool] = []
     starts = [0]
-    for prompt, answer in zip(prompts, greedy(model, prompts)):
+    for prompt, answer in zip(prompts, greedy(model, prompts, LONGEST)):
         spoken = [*answer, END] if len(answer) < LONGEST else answer  # a cut one has no end to learn
         tokens += [*prompt, *spoken]
         said += [False] * len(prompt) + [True] * len(spoken)

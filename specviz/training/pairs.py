@@ -103,8 +103,8 @@ def guesses(part: Any, target: Any, shard: Any, places: int) -> dict[str, list[f
     """How far heads or slots see, from every place of every answer that `target` gave.
 
     ``right``: the share of guesses of the token 1, 2 ... places ahead that are right. ``accepted``: the share
-    of starts, among those with so much text behind them, from which all guesses up to there are. The first place
-    of heads is the target's own. ``mean``: accepted guesses a start.
+    of starts, among those with so much text behind them, from which all guesses up to there are. The first
+    place of heads is the target's own. ``mean``: accepted guesses a start.
     """
     import torch
 

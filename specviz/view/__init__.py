@@ -1,28 +1,37 @@
-"""Looking at a trace or a calibration: static HTML, images, matplotlib plots, plain text. No torch."""
+"""Looking at a trace or a calibration: static HTML, images, matplotlib plots, plain text. No torch.
+
+`interactive` has those views that also exist to point at and zoom into, by plotly.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.view import interactive
+from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.control import control_loop
+from specviz.view.examples import examples
 from specviz.view.flicker import drawn as ribbon
 from specviz.view.heat import heat_map
 from specviz.view.layers import exit_layers
 from specviz.view.plots import confidence, phases, timeline, token_strip
+from specviz.view.roofline import costs_figure, costs_words, pass_times, roofline, roofline_words
 from specviz.view.signals import auroc, reliability, threshold_readings
 from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
-from specviz.view.tradeoff import bias, by_language, masks, trade_offs, update_costs
+from specviz.view.tradeoff import bias, by_language, masks, sweep, trade_offs, update_costs
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
 __all__ = [
     "acceptance_by_score", "auroc", "bias", "by_device", "by_language", "by_prompts", "calibration_png",
-    "confidence", "control_loop", "curve", "deviation", "exit_layers", "heat_map", "html", "masks", "page",
-    "phases", "png", "reliability", "ribbon", "right_by", "store", "store_growth", "text",
-    "threshold_readings", "timeline", "token_strip", "trade_offs", "update_costs", "warm_up",
+    "confidence", "control_loop", "costs_figure", "costs_words", "curve", "deviation", "examples",
+    "exit_layers", "heat_map", "html", "interactive", "latency_throughput", "masks", "page", "pass_times",
+    "phases", "png", "reliability", "ribbon", "right_by", "roofline", "roofline_words", "store",
+    "store_growth", "sweep", "text", "threshold_readings", "timeline", "token_strip", "trade_offs",
+    "update_costs", "warm_up",
 ]  # fmt: skip
 
 

@@ -70,6 +70,7 @@ MOST_TRIED = 4  # of a tree's rejected tokens that are written out
 BELIEFS = {
     "confidence": ("The drafter's confidence in each draft token", "fallback"),
     "score": ("The score of each drafted node", "threshold"),
+    "weighted confidence": ("The drafter's weighted confidence in each draft token", ""),
 }
 
 # Characters that would vanish, command a terminal, or reorder what stands beside them: controls, format
@@ -143,6 +144,7 @@ class Belief:
     position: int
     value: float
     status: str
+    more: str = ""  # its other signals, and the gap that it had and was allowed
 
 
 Numbers = tuple[tuple[str, str, str], ...]  # (name, value, what it means)
@@ -332,6 +334,42 @@ def _cycles(frame: pd.DataFrame, lost: dict[int, str]) -> list[Cycle]:
     ]
 
 
+# The drafter's further signals at a node: the record's name, and how it is said.
+ALSO = {
+    "confidence": "largest probability {:.3f}",
+    "entropy": "entropy {:.3f} nats",
+    "margin": "softmax margin {:.3f}",
+    "logit_margin": "logit margin {:.2f}",
+    "variance": "logit variance {:.2f}",
+    "score": "score {:.3f}",
+}
+
+
+def _told(nodes: pd.DataFrame, belief: str, rollback: object) -> list[str]:
+    """What else is known of each node: how near the verdict was, and the recorded signals."""
+    parts: list[list[str]] = [[] for _ in range(len(nodes))]
+
+    def say(values: np.ndarray, words: str) -> None:
+        for i in np.flatnonzero(np.isfinite(values)):
+            parts[i].append(words.format(values[i]))
+
+    if isinstance(rollback, int | float):  # BiLD, equation 3
+        judged = nodes["status"].isin(["accepted", "rejected"]).to_numpy()
+        with np.errstate(divide="ignore"):
+            gap = np.where(judged, -np.log(nodes["p"].to_numpy(float)), np.nan)
+        allowed, words = np.full(len(nodes), float(rollback)), ("−ln p", "α_RB")
+    else:
+        gap, allowed = nodes["gap"].to_numpy(float), nodes["threshold"].to_numpy(float)
+        words = ("gap", "τ")
+    for i in np.flatnonzero(~np.isnan(gap) & ~np.isnan(allowed)):
+        sign = "≤" if gap[i] <= allowed[i] else ">"
+        parts[i].append(f"{words[0]} {gap[i]:.3f} {sign} {words[1]} {allowed[i]:.3f}")
+    for name, form in ALSO.items():
+        if name != belief:
+            say(nodes[name].to_numpy(float), form)
+    return [", ".join(each) for each in parts]
+
+
 def picture(trace: Trace, prompt: int) -> Picture:
     """Reduce one prompt of one run to what is drawn.
 
@@ -368,13 +406,19 @@ def picture(trace: Trace, prompt: int) -> Picture:
     found = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) else {})
 
     beliefs: tuple[Belief, ...] = ()
-    belief = next((name for name in BELIEFS if nodes[name].notna().any()), "confidence")
+    belief = next((name for name in ("confidence", "score") if nodes[name].notna().any()), "confidence")
+    column = belief
+    # How a node is judged follows from its score, where both are known.
+    if nodes["score"].notna().any() and nodes["threshold"].notna().any():
+        belief, column = "weighted confidence", "score"
     if len(nodes):
         context = dict(zip(cycles["cycle"].tolist(), cycles["context"].tolist()))
         start = min((at for number, at in context.items() if number > 0), default=0)
         where = nodes["cycle"].map(context) - start + nodes["position"] - 1
+        told = _told(nodes, column, (run.get("parameters") or {}).get("rollback") if rollback else None)
         beliefs = tuple(
-            Belief(int(w), float(c), str(s)) for w, c, s in zip(where, nodes[belief], nodes["status"])
+            Belief(int(w), float(c), str(s), more)
+            for w, c, s, more in zip(where, nodes[column], nodes["status"], told)
         )
 
     asked = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}

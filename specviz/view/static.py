@@ -200,9 +200,9 @@ def confidence_lane(shown: Picture) -> str:
             shape = (
                 f'<circle cx="{x}" cy="{y:.1f}" r="{3 if b.status == "unsent" else 2}" class="{b.status}"/>'
             )
-        dots.append(
-            f"<g><title>position {b.position}: {shown.belief} {b.value:.3f}, {b.status}</title>{shape}</g>"
-        )
+        said = f"position {b.position}: {shown.belief} {b.value:.3f}, {b.status}"
+        more = f"; {b.more}" if b.more else ""
+        dots.append(f"<g><title>{said}{more}</title>{shape}</g>")
     line = ""
     if shown.threshold is not None:
         y = low - min(shown.threshold, 1.0) * (low - top)

@@ -1,8 +1,9 @@
-"""matplotlib views of what re-translation trades: quality, erasure and speed by β, by mask and by language.
+"""matplotlib views of what is traded: quality for speed over a sweep; erasure by β, by mask and by language.
 
-They draw tables with a row a setting (and language): `trade_offs` makes one of traces, and the rows of
-``specviz bench retranslation`` are such. Each takes ``ax=``, draws only on it, and returns it. A figure may
-be a number or an `Estimate`, whose interval is drawn.
+They draw tables with a row a setting (and language): `specviz.metrics.sweep` makes those of `sweep`, and
+`trade_offs` those of the views of re-translation, as do the rows of ``specviz bench retranslation``. Each
+takes ``ax=``, draws only on it, and returns it. A figure may be a number or an `Estimate`, whose interval is
+drawn.
 """
 
 from __future__ import annotations
@@ -316,6 +317,111 @@ def update_costs(traces: Any, ax: Axes | None = None, prefill: bool = True) -> A
     _open(ax)
     _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
     return ax
+
+
+def sweep(
+    points: pd.DataFrame,
+    curve: str | None = None,
+    size: str | None = None,
+    ax: Axes | None = None,
+    quality: str = "BLEU",
+) -> Axes:
+    """Quality against speed over a sweep, with the Pareto front (BiLD's Figures 4, 5 and 10).
+
+    Parameters
+    ----------
+    points : DataFrame
+        As `specviz.metrics.sweep` makes it: ``quality``, ``speed``, and a column for each parameter; ``base``
+        marks what speed is relative to, ``quality_lo`` and ``quality_hi`` its interval.
+    curve : str, optional
+        Points of one value of this column are joined; default ``rollback`` where there is one, else
+        ``group``.
+    size : str, optional
+        A point's size grows with this column; default ``fallback`` where there is one.
+    ax : Axes, optional
+    quality : str
+        What the score is called.
+
+    Returns
+    -------
+    Axes
+        ×: the base, with lines at its quality and one point below it. The front is the thick grey line.
+
+    Raises
+    ------
+    TraceError
+        If a column is missing.
+    """
+    curve, size = columns_of(points, curve, size)
+    ax = _axes(ax, (6.2, 4.2))
+    for x, y, marks, hue, mark, label, _ in curves(points, curve, size):
+        ax.plot(x, y, color=hue, lw=1.2, alpha=0.8)
+        ax.scatter(
+            x, y, marks, color=hue, marker=mark, label=label.replace("$", r"\$"), alpha=0.85, linewidths=0
+        )
+    best = on_front(points)
+    ax.plot(best["speed"], best["quality"], color=GREY, lw=5, alpha=0.35, zorder=0, label="Pareto front")
+    for base in based(points).to_dict("records"):
+        ax.plot(base["speed"], base["quality"], "x", color="black", ms=9, mew=2, label="base")
+        ax.axhline(base["quality"], color="black", lw=0.8, ls="--")
+        ax.axhline(base["quality"] - 1, color="black", lw=0.8, ls=":")
+        edge = ax.get_yaxis_transform()
+        ax.text(1, base["quality"] - 1, "1 below", transform=edge, size=7, ha="right", va="bottom")
+    ax.set(xlabel="speed, times the base's", ylabel=quality)
+    _open(ax)
+    said = f"larger marks: larger {visible(size)}" if size else None
+    ax.legend(framealpha=0.85, edgecolor="none", fontsize=8, title=said, title_fontsize=8)
+    return ax
+
+
+SMALL, LARGE = 18.0, 110.0  # areas of the marks, square points
+
+
+def columns_of(points: pd.DataFrame, curve: str | None, size: str | None) -> tuple[str | None, str | None]:
+    """Which columns part the curves and size the marks; checked."""
+    curve = curve or next((known for known in ("rollback", "group") if known in points), None)
+    size = size or ("fallback" if "fallback" in points else None)
+    for asked in ("quality", "speed", *filter(None, (curve, size))):
+        if asked not in points:
+            raise TraceError(f"the sweep has no column {asked!r}; it has {', '.join(map(str, points))}")
+    return curve, size
+
+
+def based(points: pd.DataFrame) -> pd.DataFrame:
+    """The rows that speed is relative to."""
+    return points[points["base"].astype(bool)] if "base" in points else points[:0]
+
+
+def on_front(points: pd.DataFrame) -> pd.DataFrame:
+    """The Pareto front's rows from the slowest to the fastest, the base's among them if it is one."""
+    from specviz import metrics
+
+    return points[metrics.front(points["quality"], points["speed"])].sort_values("speed")
+
+
+def curves(
+    points: pd.DataFrame, curve: str | None, size: str | None
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, str, str, str, list[Any]]]:
+    """For each curve, its points in order of `size`: x, y, areas, colour, marker, label and rows."""
+    rows = points.drop(based(points).index)
+    if size:
+        value = rows[size].to_numpy(np.float64)
+        low, span = np.nanmin(value), max(np.nanmax(value) - np.nanmin(value), 1e-9)
+        rows = rows.assign(area=SMALL + (LARGE - SMALL) * np.nan_to_num((value - low) / span))
+    else:
+        rows = rows.assign(area=40.0)
+    keys = [key for key in dict.fromkeys(["group" if "group" in rows else curve, curve]) if key]
+    several = len(keys) > 1 and rows["group"].nunique() > 1
+    found = []
+    parts = rows.groupby(keys if several else curve, dropna=False, sort=True) if curve else [("", rows)]
+    for number, (key, part) in enumerate(parts):
+        part = part.sort_values([size, "speed"] if size else "speed")
+        own = key if isinstance(key, tuple) else (key,)
+        words = [f"{curve} {v:g}" if isinstance(v, float) else str(v) for v in own]
+        hue, mark = LOOKS[number % len(LOOKS)]
+        x, y, area = (part[name].to_numpy(np.float64) for name in ("speed", "quality", "area"))
+        found.append((x, y, area, hue, mark, visible(", ".join(words)), part.index.tolist()))
+    return found
 
 
 def _by_language(results: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -49,7 +49,7 @@ def test_what_is_right_holds(pair):
         "bild:rollback=0,cap=3,review_end=true",
         "cm_asd:tau_base=0,gamma=0,top_beta=1",
         "cm_asd:top_beta=1,gap=as_described,controller=early_stop,alpha=0.7",
-        "specdec:tau=0",
+        "specdec:tau_base=0",
         "oracle:least=1",
         SmallTree,
     ]
@@ -58,7 +58,7 @@ def test_what_is_right_holds(pair):
     assert [row.method for row in result.rows[:9]] == [
         "autoregressive", "speculative", "speculative (draft_length=1)",
         "bild (rollback=0, cap=3, review_end=True)", "cm_asd (tau_base=0, gamma=0, top_beta=1)",
-        "cm_asd (alpha=0.7, top_beta=1, gap=as_described, controller=early_stop)", "specdec (tau=0)",
+        "cm_asd (alpha=0.7, top_beta=1, gap=as_described, controller=early_stop)", "specdec (tau_base=0)",
         "oracle (least=1)", "small-tree",
     ]  # fmt: skip
     # Only what is exact in sampling is sampled.

@@ -65,7 +65,9 @@ def test_a_sweep_counts_what_a_trace_has(models):
     assert found["same"].texts == base.texts
     assert found["stock"].sums["tokens"].sum() == base.sums["tokens"].sum()
     assert found["same"].lost(base).median == 0 and base.over(base).median == 1
-    trace = specviz.generate(target, entries, "bild", draft=draft, max_new_tokens=32, fallback=0.6, rollback=1)
+    trace = specviz.generate(
+        target, entries, "bild", draft=draft, max_new_tokens=32, fallback=0.6, rollback=1
+    )
     summed = {name: values.sum() for name, values in found["a"].sums.items()}
     assert summed["tokens"] == specviz.metrics.emitted(trace)
     assert summed["accepted"] == specviz.metrics.accepted(trace)

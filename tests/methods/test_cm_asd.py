@@ -204,7 +204,7 @@ def test_neither_adapts_is_specdec():
     for first in range(6):
         rest = {"drafter": SMALL, "max_new_tokens": 25, "eos": (5,)}
         found = list(decode(LARGE, [first, 2], CMASD(**off), **rest))
-        other = list(decode(LARGE, [first, 2], SpecDec(draft_length=5, tau=0.6), **rest))
+        other = list(decode(LARGE, [first, 2], SpecDec(draft_length=5, tau_base=0.6), **rest))
         assert text(found) == text(other)
         assert told(found) == told(other)
         assert [c.status for c in found] == [c.status for c in other]

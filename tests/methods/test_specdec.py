@@ -71,13 +71,13 @@ def text(cycles):
     eos=st.sets(st.integers(0, 5), max_size=2),
 )
 def test_it_is_the_two_conditions(prompt, small, k, beta, tau, limit, eos):
-    method = SpecDec(draft_length=k, top_beta=beta, tau=tau)
+    method = SpecDec(draft_length=k, top_beta=beta, tau_base=tau)
     found = text(decode(LARGE, prompt, method, drafter=small, max_new_tokens=limit, eos=eos))
     assert found == by_hand(LARGE, small, prompt, k, beta, tau, limit, eos)
     assert len(found) <= limit
 
 
-@pytest.mark.parametrize("strict", [{"top_beta": 1}, {"tau": 0}, {"top_beta": 1, "tau": 0}])
+@pytest.mark.parametrize("strict", [{"top_beta": 1}, {"tau_base": 0}, {"top_beta": 1, "tau_base": 0}])
 @pytest.mark.parametrize("small", [SMALL, POOR, SHORT])
 def test_either_strict_limit_gives_the_targets_own_text(strict, small):
     for first in range(6):
@@ -123,7 +123,7 @@ def pair():
 def test_the_record_repeats_each_decision(pair):
     large, small = pair
     trace = specviz.generate(
-        large, [[3, 4], [5, 6], [7]], "specdec", draft=small, max_new_tokens=40, tau=0.5, draft_length=5
+        large, [[3, 4], [5, 6], [7]], "specdec", draft=small, max_new_tokens=40, tau_base=0.5, draft_length=5
     )
     validate(trace)
     table, nodes = metrics.recheck(trace), trace.nodes
@@ -141,7 +141,8 @@ def test_the_record_repeats_each_decision(pair):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"tau": -0.1}, {"top_beta": 0}, {"draft_length": 0}, {"draft_length": 65}, {"tau": math.nan}]
+    "bad",
+    [{"tau_base": -0.1}, {"top_beta": 0}, {"draft_length": 0}, {"draft_length": 65}, {"tau_base": math.nan}],
 )
 def test_out_of_range(bad):
     with pytest.raises(ParameterError, match=next(iter(bad))):
@@ -157,7 +158,7 @@ def test_sampling_is_refused_before_work(name, tmp_path):
 
 def differing():
     """Of six prompts those on which the method's text is not what it should be."""
-    policy = {"draft_length": 4, "top_beta": 2, "tau": 0.8}
+    policy = {"draft_length": 4, "top_beta": 2, "tau_base": 0.8}
     found = [
         text(decode(LARGE, [first, 2], SpecDec(**policy), drafter=SMALL, max_new_tokens=25))
         for first in range(6)

@@ -49,7 +49,7 @@ CONFIGS = {
     "t5-gated": T5Config(**T5_SIZES, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "mt5": MT5Config(**T5_SIZES),
     "bart": BartConfig(**BART_SIZES, scale_embedding=True),
-    "bart-forced": BartConfig(**BART_SIZES, forced_bos_token_id=0),
+    "bart-forced": BartConfig(**BART_SIZES),
     "marian": MarianConfig(**BART_SIZES, scale_embedding=True, activation_function="swish"),
 }
 
@@ -66,12 +66,14 @@ def make(name: str, seed: int = 0, dtype: torch.dtype = torch.float64, **changes
                 parameter.copy_(torch.randn(parameter.shape) * scale + float(key.endswith("norm.weight")))
         if hasattr(net, "final_logits_bias"):
             net.final_logits_bias.copy_(torch.randn(net.final_logits_bias.shape))
+    if name == "bart-forced":
+        net.generation_config.forced_bos_token_id = 0
     return net
 
 
 def prefix(net: PreTrainedModel) -> list[int]:
     """What the decoder begins with."""
-    forced = net.config.forced_bos_token_id if hasattr(net.config, "forced_bos_token_id") else None
+    forced = net.generation_config.forced_bos_token_id
     return [START] if forced is None else [START, forced]
 
 

@@ -113,3 +113,56 @@ def test_a_table_of_traces():
     assert table.loc[RT, "ad"] is None and table.loc["β = 0.2", "ad"].median == 5 / 9
     assert table.loc["β = 0.2", "speedup"].median > 1 and table.loc[RT, "speedup"].median == 1
     assert view.bias(view.trade_offs([rt, ssbd]), "ne").lines
+
+
+@pytest.fixture
+def points():
+    rows = [(0.5, 1.0, 30.0, 1.0), (0.9, 1.0, 31.0, 0.8), (0.5, 4.0, 29.0, 1.6), (0.9, 4.0, 28.0, 1.2)]
+    table = pd.DataFrame(rows, columns=["fallback", "rollback", "quality", "speed"])
+    base = pd.DataFrame({"quality": [31.5], "speed": [1.0], "base": [True]})
+    return pd.concat([base, table.assign(base=False)], ignore_index=True)
+
+
+def test_a_sweep_is_curves_a_base_and_a_front(points):
+    ax = view.sweep(points)
+    x, y = (np.concatenate([dots.get_offsets()[:, i] for dots in ax.collections]) for i in (0, 1))
+    assert sorted(zip(x, y)) == sorted(zip(points["speed"][1:], points["quality"][1:]))
+    assert [dots.get_label() for dots in ax.collections] == ["rollback 1", "rollback 4"]
+    small, large = ax.collections[0].get_sizes()
+    assert small < large, "in order of fallback, a larger one with a larger mark"
+    lines = {line.get_label(): line for line in ax.lines}
+    assert lines["Pareto front"].get_xydata().tolist() == [[1.0, 31.5], [1.6, 29.0]]
+    assert lines["base"].get_xydata().tolist() == [[1.0, 31.5]]
+    assert view.sweep(points, ax=ax) is ax
+    with pytest.raises(TraceError, match="no column 'lambda'"):
+        view.sweep(points, curve="lambda")
+
+
+def test_points_that_can_be_opened(points, tmp_path):
+    pytest.importorskip("plotly")
+    from specviz.view import interactive
+
+    file = build("bild", tokens=10).save(tmp_path / "one.parquet")
+    points["trace"] = ["", str(file), "", "", ""]
+    bare = interactive.sweep(points)
+    said = [text for part in bare.figure.data if part.text is not None for text in part.text]
+    assert len(said) == 5 and any(str(file) in text for text in said), "without pages it names the file"
+    made = interactive.sweep(points, pages=tmp_path / "pages")
+    links = {link for part in made.figure.data if part.customdata is not None for link in part.customdata}
+    assert links == {None, (tmp_path / "pages/point-1.html").as_posix()}
+    assert sorted(p.name for p in (tmp_path / "pages").iterdir()) == ["index.html", "point-1.html"]
+    with pytest.raises(TraceError, match="exists"):
+        interactive.sweep(points, pages=tmp_path / "pages")
+    assert "plotly_click" in made._repr_html_()
+
+
+def test_the_loop_to_point_at():
+    pytest.importorskip("plotly")
+    from specviz.view import interactive
+
+    trace = build("cm_asd", tokens=60, seed=2)
+    figure = interactive.control_loop(trace).figure
+    dots = [part for part in figure.data if part.type == "scatter" and part.text is not None]
+    assert sum(len(part.x) for part in dots if part.yaxis == "y") == len(trace.nodes)
+    said = " ".join(text for part in dots for text in part.text)
+    assert "≤ τ_t" in said and "> τ_t" in said and "<img" not in said and "&lt;/script" in said

@@ -121,6 +121,19 @@ def test_beliefs_stand_where_their_tokens_went():
             assert kept[belief.position] == token
 
 
+def test_a_node_says_how_near_the_verdict_was():
+    trace = traces.build("cm_asd", tokens=60, seed=2)
+    shown, nodes = picture(trace, 0), trace.nodes
+    html = static.confidence_lane(shown)
+    for belief, node in zip(shown.beliefs, nodes.to_dict("records")):
+        if node["status"] in ("accepted", "rejected"):
+            sign = "≤" if node["status"] == "accepted" else ">"
+            assert f"gap {node['gap']:.3f} {sign} τ {node['threshold']:.3f}" in belief.more
+        assert f"score {node['score']:.3f}" in belief.more and belief.more in html
+    judged = [b for b in picture(traces.build("bild", tokens=60), 0).beliefs if b.status == "rejected"]
+    assert judged and all("> α_RB 2.000" in b.more for b in judged)
+
+
 def test_dropped_drafts_and_exactness_are_shown():
     html = view.html(traces.build("bild", tokens=80, seed=1))
     assert "<del" in html and "sv-lost" in html and "lossy" in html

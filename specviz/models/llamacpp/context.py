@@ -89,7 +89,7 @@ class LlamaCppContext:
         ModelError
             If the tokens do not fit into the room that `open` was asked for.
         """
-        if self.rows == 1 and (torch.is_tensor(tokens) or not _nested(tokens)):
+        if self.rows == 1 and (torch.is_tensor(tokens) or not nested(tokens)):
             tokens = [tokens]
         if len(tokens) != self.rows:
             raise ModelError(f"extend got tokens for {len(tokens)} rows; the context has {self.rows}")
@@ -118,7 +118,7 @@ class LlamaCppContext:
         drafts = self._drafts
         if drafts is None:
             raise ModelError("commit follows forward: there is no draft to keep nodes of")
-        if self.rows == 1 and not _nested(paths):
+        if self.rows == 1 and not nested(paths):
             paths = [paths]
         if len(paths) != self.rows:
             raise ModelError(f"commit got paths for {len(paths)} rows; the context has {self.rows}")
@@ -254,7 +254,8 @@ class LlamaCppContext:
         if sequences > self.native.sequences:
             self._move(self.native.cells, sequences)
         nodes = sum(map(len, drafts))
-        fed = sum(self.length) - sum(self.cached) + nodes
+        each = [a - b + len(d) for a, b, d in zip(self.length, self.cached, drafts)]
+        fed = sum(each)
         if fed > self.native.batch:
             self._advance([length - 1 for length in self.length])
         count, kept = self._enter(drafts, tokens, ends)
@@ -263,8 +264,8 @@ class LlamaCppContext:
         self.cached = self.length[:]
         logits = self.native.logits(self.rows + nodes)
         if self.rows == 1:
-            return Pass([logits], fed, {})
-        return Pass(list(logits.split([1 + len(draft) for draft in drafts])), fed, {})
+            return Pass([logits], [fed], {})
+        return Pass(list(logits.split([1 + len(draft) for draft in drafts])), each, {})
 
     def _root(self, draft: Draft) -> Pass:
         """A pass over what is pending of the one row, without nodes."""
@@ -281,7 +282,7 @@ class LlamaCppContext:
             logits = self.native.logits(1)
         self.cached[0] = length
         self._drafts, self._leaves = [draft], [[]]
-        return Pass([logits], fed, {})
+        return Pass([logits], [fed], {})
 
     def _legal(self, drafts: list[Draft]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Each draft's tokens, and of those that branch the leaves; refused is what llama.cpp cannot read."""
@@ -420,7 +421,7 @@ def _ends(draft: Draft) -> np.ndarray:
     return np.flatnonzero(leaf[:-1])
 
 
-def _nested(values: Sequence[Any]) -> bool:
+def nested(values: Sequence[Any]) -> bool:
     return (
         len(values) > 0
         and not isinstance(values[0], (int, np.integer))

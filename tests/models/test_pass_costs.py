@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 from families import CONFIGS, PLAIN, VOCABULARY, make
+from seq2seq import CONFIGS as FAMILIES
+from seq2seq import make as make_pair
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import specviz
 from specviz import metrics
 from specviz.draft import Draft
+from specviz.loop.clock import Watched
 from specviz.metrics.costs import Shape
-from specviz.models.context import Context
+from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
@@ -30,42 +33,36 @@ METHODS = {
 def count(run):
     """FLOPs of the products that `run` calls, by PyTorch's counter, and what `run` gave.
 
-    The counter knows no fused attention kernel of the CPU, so attention is composed of its products.
+    The counter knows no fused attention kernel of the CPU, so attention is composed of its products. A norm
+    is no product of matrices, but `RMSNorm` has its sum of squares made by one (baddbmm): left out.
     """
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    norms = {torch.ops.aten.baddbmm: lambda *shapes, out_shape=None, **more: 0}
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=norms) as counter:
         result = run()
     return counter.get_total_flops(), result
 
 
-def norms(model, tokens, kept):
-    """FLOPs of the plain function's norms, which it composes of batched products (`Llama.norm`).
-
-    Each is a product of a row with itself; there are two a layer, and the last of what is kept.
-    """
-    return 2 * model.config.hidden_size * (2 * model.layers * tokens + kept) if model.plain else 0
-
-
 @pytest.fixture
 def counted(monkeypatch):
-    """Of every pass from now on, what the counter found, in order."""
+    """Of every pass that is recorded from now on, what the counter found, in order."""
     found = []
-    forward, prefill = Context.forward, Context.prefill
+    forward, prefill = Watched.forward, Watched.prefill
 
     def watched(context, draft, hidden=()):
         flops, result = count(lambda: forward(context, draft, hidden))
-        found.append(flops - norms(context.model, result.tokens, sum(map(len, result.logits))))
+        found.append(flops)
         return result
 
     def watched_prefill(context):
         flops, tokens = count(lambda: prefill(context))
         if tokens:
-            # transformers' own models have no pass without a head: one row of it, which nobody reads.
-            head = 0 if context.model.plain else 2 * context.model.config.hidden_size * VOCABULARY
-            found.append(flops - norms(context.model, tokens, 0) - head)
+            # transformers' causal models have no pass without a head: one row of it, which nobody reads.
+            idle = context.model.kind == "causal" and not context.model.plain
+            found.append(flops - idle * 2 * context.model.config.hidden_size * VOCABULARY)
         return tokens
 
-    monkeypatch.setattr(Context, "forward", watched)
-    monkeypatch.setattr(Context, "prefill", watched_prefill)
+    monkeypatch.setattr(Watched, "forward", watched)
+    monkeypatch.setattr(Watched, "prefill", watched_prefill)
     return found
 
 
@@ -93,6 +90,22 @@ def test_every_pass_costs_what_pytorch_counts(counted, method, name, plain):
     assert (masked[costs["tokens"] == 1] == 0).all(), "a single token sees all there is"
 
 
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_encoder_decoders_passes_cost_what_pytorch_counts(counted, name, shared):
+    target = EncoderDecoder(make_pair(name), name=name)
+    drafter = target.first(1) if shared else EncoderDecoder(make_pair(name, seed=1), name="drafter")
+    for each in (target, drafter):
+        each.eos = ()
+    trace = specviz.generate(target, PROMPTS, "speculative", draft=drafter, max_new_tokens=10, draft_length=3)
+    costs = metrics.pass_costs(trace)
+    assert len(costs) == len(counted) > 10
+    assert costs["computed"].tolist() == counted
+    prefills = costs[costs["prefill"]]
+    once = len(PROMPTS) * (1 if shared else 2)
+    assert (prefills["flops"] > 5000).sum() == once, "a drafter that shares the encoder does not read again"
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_weights_of_a_pass_are_the_models(name):
     model = ready(name, name in PLAIN)
@@ -105,16 +118,14 @@ def test_the_weights_of_a_pass_are_the_models(name):
     assert shape.slot * 7 == opened.store.data.numel() * 4
 
 
-def test_a_batch_with_ragged_rows(counted):
+def test_a_batch_with_ragged_rows():
     model = ready("llama", True)
     opened = model.open([[1, 2, 3, 4, 5], [6, 7]], 8)
-    opened.prefill()
-    opened.forward([Draft.chain([1, 2, 3]), Draft(np.array([4, 5]), np.array([-1, -1]))])
     shape = Shape(model.geometry)
-    # Two rows of 4 tokens each, over 8 slots; the head for 4 rows of each, though one has 3.
-    padded = 2 * model.config.hidden_size * (2 * model.layers + 1) * 1  # a norm of the padding's tokens
-    assert counted[0] == shape.flops(2 * 4, 2 * 16, 0) + norms(model, 3, 0), "ragged prompts"
-    assert counted[1] == shape.flops(2 * 4, 2 * 4 * 8, 2 * 4) + padded
+    assert count(opened.prefill)[0] == shape.flops(2 * 4, 2 * 16, 0), "padded to the longer prompt"
+    drafts = [Draft.chain([1, 2, 3]), Draft(np.array([4, 5]), np.array([-1, -1]))]
+    # Two rows of 4 tokens each, over 8 slots; the head for 4 of each, though one has 3.
+    assert count(lambda: opened.forward(drafts))[0] == shape.flops(2 * 4, 2 * 4 * 8, 2 * 4)
 
 
 def test_an_early_exit_costs_its_layers():

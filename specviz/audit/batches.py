@@ -1,0 +1,236 @@
+"""The audit of batches: is every row what its prompt gives when it is decoded alone?
+
+Both are decoded with the same seed, so a row's random numbers are those of its single run. Where the texts
+are equal, the rows of logits that judging read must agree within the bound. Where they part greedily, the
+place is judged as the text audit does it. Where a sampled text or that of a lossy method parts, or its draft,
+the first cycle that differs must have drawn the same uniforms and read (of drafter and target) the same rows
+within the bound: then rounding has turned a decision. Anything else is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import methods as catalogue
+from ..errors import ParameterError
+from ..loop.batch import decode_batch
+from ..loop.cycle import Cycle, decode
+from ..loop.run import ready, whole
+from ..loop.run import threads as threads_of
+from ..methods.base import Method
+from ..sampling import Sampling
+from .reference import reference_of
+from .result import AuditResult, Difference, Row
+from .text import (
+    _Audit,
+    _backend,
+    _drafters,
+    _exact,
+    _factory,
+    _ids,
+    _label,
+    _measure,
+    _raised,
+    _rows_read,
+    _spell,
+    _text,
+)  # fmt: skip
+
+ROUNDS = 4  # batches' worth of prompts that are decoded in one go, so that rows come and go
+
+
+def run(
+    model: Any,
+    drafts: Any = None,
+    prompts: Sequence[Any] = (),
+    methods: Sequence[Any] | None = None,
+    batch: int = 8,
+    max_new_tokens: int = 64,
+    dtype: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    sampled: int = 20,
+    temperature: float = 1.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> AuditResult:
+    """Audit batched decoding: each row against its prompt's single run.
+
+    Parameters
+    ----------
+    model, drafts, prompts, max_new_tokens, dtype, device, threads, sampled, temperature, progress
+        As `specviz.audit.run` takes them.
+    methods : list of str, Method or factory, optional
+        Lossy ones too. Default: every method that decodes prompts. Those that remember do so for one prompt.
+    batch : int
+        Rows.
+
+    Returns
+    -------
+    AuditResult
+        Without laws: those are the single run's.
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError
+        Before any work.
+    """
+    batch = whole("batch", batch, 1)
+    with _backend(threads):
+        target = ready(model, device, dtype)
+        if not prompts:
+            raise ParameterError("the audit needs at least one prompt")
+        ids = [_ids(target, prompt) for prompt in prompts]
+        given = catalogue.names(streams=False) if methods is None else methods
+        factories = [
+            _cold(_factory(each)) for each in ([given] if isinstance(given, str | Method) else given)
+        ]
+        if methods is None and isinstance(drafts, list | tuple) and not drafts:
+            factories = [make for make in factories if not make().needs_draft]
+        drafters = _drafters(target, drafts, factories, device, dtype)
+        reference = reference_of(target)
+        bound = _measure(target, reference, ids, max_new_tokens)
+        sampled = min(sampled, len(ids))
+        pairs = [
+            (sampling, some, make, drafter)
+            for sampling, some in ((Sampling(), ids), (Sampling(temperature), ids[:sampled]))
+            if some
+            for make in factories
+            for drafter in (drafters if make().needs_draft else [None])
+        ]
+        rows = []
+        for i, (sampling, some, make, drafter) in enumerate(pairs):
+            audit = _Rows(target, reference, bound.value, sampling, max_new_tokens)
+            rows.append(audit.method(make, drafter, some, batch))
+            if progress:
+                progress(i + 1, len(pairs))
+        dtype = str(target.dtype).removeprefix("torch.")
+        return AuditResult(
+            target.name, str(target.device), dtype, threads_of(target), max_new_tokens, bound, rows, [], []
+        )
+
+
+class _Rows(_Audit):
+    """Compares rows with single runs."""
+
+    def method(self, make: Callable[[], Method], drafter: Any, prompts: list[list[int]], batch: int) -> Row:
+        """One method with one draft, all prompts."""
+        named = f"{_spell(self.sampling)}, {batch} rows"
+        row = Row(_label(make()), drafter.name if drafter else "", named, self.bound)
+        options = {"drafter": drafter, "sampling": self.sampling, "max_new_tokens": self.limit}
+        exact = self.sampling.greedy and _exact(make(), self.sampling, self.target)
+        for first in range(0, len(prompts), ROUNDS * batch):
+            some = prompts[first : first + ROUNDS * batch]
+            found: list[list[Cycle]] = [[] for _ in some]
+            failed = ""
+            try:
+                for cycles in decode_batch(self.target, some, make(), rows=batch, **options):
+                    for cycle in cycles:
+                        found[cycle.prompt].append(cycle)
+            except Exception as error:  # a batch that raises has not written its texts
+                failed = f"the batch raised {_raised(error)}"
+            for i, prompt in enumerate(some):
+                if failed:
+                    row.count([Difference(first + i, -1, "bug", failed)])
+                    continue
+                alone = list(decode(self.target, prompt, make(), prompt=i, **options))
+                row.tokens += len(_text(found[i]))
+                row.count(self.compare(first + i, prompt, found[i], alone, exact))
+        return row
+
+    def compare(
+        self, number: int, prompt: list[int], row: list[Cycle], alone: list[Cycle], exact: bool
+    ) -> list[Difference]:
+        """What sets a row apart from its single run; `exact`: it is greedy, and the text the target's own."""
+        text, expected = _text(row), _text(alone)
+        read, other = _rows_read(row), _rows_read(alone)
+        part = next((i for i, (a, b) in enumerate(zip(expected, text)) if a != b), None)
+        if part is None and len(text) != len(expected):
+            words = f"the row has {len(text)} tokens; alone the text has {len(expected)}"
+            return [Difference(number, min(len(text), len(expected)), "bug", words)]
+        if part is not None and exact:
+            pair = expected[part], text[part]
+            rows = read[part], other[part]
+            return [self.place(number, prompt, text[:part], *pair, *rows, "the text decoded alone")]
+        if part is not None:
+            return [self.turned(number, part, row, alone)]
+        for i, (a, b) in enumerate(zip(read, other)):
+            if a is not None and b is not None and (apart := _apart(a, b)) > 2 * self.bound:
+                words = (
+                    f"logits differ by {apart:.1e} from those of the single run (bound {2 * self.bound:.1e})"
+                )
+                return [Difference(number, i, "bug", f"{words}, though no token changed", distance=apart)]
+        return []
+
+    def turned(self, number: int, part: int, row: list[Cycle], alone: list[Cycle]) -> Difference:
+        """Whether rounding alone can have parted two texts: judged at the first cycle that differs."""
+        worst = 0.0
+        for one, other in zip(row, alone):
+            worst = max(worst, _between(one, other))
+            if not _same_uniforms(one, other):
+                return Difference(number, part, "bug", f"cycle {one.number} drew other random numbers")
+            if worst > 2 * self.bound:
+                words = f"in cycle {one.number} logits differ by {worst:.1e} (bound {2 * self.bound:.1e})"
+                return Difference(
+                    number, part, "bug", f"{words} from those of the single run", distance=worst
+                )
+            if one.tokens != other.tokens or one.status != other.status:
+                break
+        words = f"a decision of cycle {one.number} was turned by rounding: logits differ by {worst:.1e}"
+        return Difference(number, part, "noise", words, distance=worst)
+
+
+def _cold(make: Callable[[], Method]) -> Callable[[], Method]:
+    """The method, remembering for one prompt only where it would for all."""
+    method = make()
+    if method.streams:
+        raise ParameterError(f"{method.name} decodes streams, which have no batches")
+    if method.memory is None or method.memory["keep"] == "prompt":
+        return make
+    return partial(type(method), **(method.values | {"keep": "prompt"}))
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Largest difference of two rows of logits."""
+    both = torch.isinf(one) & (one == other)
+    return float((one - other).masked_fill(both, 0.0).abs().nan_to_num(torch.inf).max())
+
+
+def _between(one: Cycle, other: Cycle) -> float:
+    """Largest difference of what two cycles read before they part: rows behind the same tokens."""
+    if one.verdict is None or other.verdict is None or one.draft is None or other.draft is None:
+        return 0.0
+    found = [0.0]
+    believed = [list(cycle.draft.logits) if cycle.draft.logits is not None else [] for cycle in (one, other)]
+    shared = 0
+    for a, b in zip(one.verdict.tokens, other.verdict.tokens):
+        if a != b:
+            break
+        shared += 1
+    found += [_apart(a, b) for a, b in zip(*(rows[: shared + 1] for rows in believed))]
+    if (
+        one.scores is not None
+        and other.scores is not None
+        and np.array_equal(one.draft.parents[:shared], other.draft.parents[:shared])
+    ):
+        found += [_apart(a, b) for a, b in zip(one.scores[: shared + 1], other.scores[: shared + 1])]
+    return max(found)
+
+
+def _same_uniforms(one: Cycle, other: Cycle) -> bool:
+    """Whether both cycles drew the same numbers, as far as both drew."""
+    if one.verdict is None or other.verdict is None:
+        return one.verdict is other.verdict
+    drawn = one.verdict.token_u, other.verdict.token_u
+    if None not in drawn and drawn[0] != drawn[1]:
+        return False
+    if one.verdict.u is None or other.verdict.u is None:
+        return True
+    a, b = (np.asarray(cycle.verdict.u, np.float64) for cycle in (one, other))  # type: ignore[union-attr]
+    n = min(len(a), len(b))
+    a, b = a[:n], b[:n]
+    return bool((np.isnan(a) | np.isnan(b) | (a == b)).all())

@@ -1,0 +1,369 @@
+"""Several prompts, decoded together: rows of one context, each accepting as much as it does.
+
+Every row has its own method, session and random numbers, and is judged by the code that judges a single
+prompt, so that it decides as it would alone. What the rows share are the passes: one of the target a cycle,
+and one of the drafter for all rows that ask for one. A row whose text has ended gives its place to the next
+prompt; where none is waiting it goes, and the passes are narrower from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..devices import send
+from ..draft import Draft
+from ..methods.base import Method
+from ..models.context import Pass, nested
+from .clock import Clock
+from .cycle import NOTHING, Cycle, Text
+
+WASTE = 1.5  # rows are prefilled together if that computes at most so many times what they hold
+
+
+def decode_batch(
+    target: Any,
+    prompts: Sequence[list[int]],
+    method: Method,
+    *,
+    rows: int,
+    max_new_tokens: int = 128,
+    clock: Clock | None = None,
+    **options: Any,
+) -> Iterator[list[Cycle]]:
+    """Decode prompts, at most `rows` of them at a time; yield the cycles that ran together.
+
+    Parameters
+    ----------
+    target : Model
+        One whose contexts have rows.
+    prompts : list of lists of int
+        Their places in the list are keys of the random numbers.
+    method : Method
+        Every prompt gets another one like it.
+    rows : int
+    max_new_tokens, clock, **options
+        As `decode` takes them.
+
+    Yields
+    ------
+    list of Cycle
+        One for each row that took part: a prefill of those that begin, or a cycle of all.
+    """
+    batch = Batch(target, prompts, method, rows, max_new_tokens, clock, options)
+    try:
+        while True:
+            while new := batch.enter():
+                yield batch.prefill(new)
+            batch.leave()
+            if not batch.texts:
+                return
+            yield batch.step()
+    finally:
+        batch.close()
+
+
+class Batch:
+    """The texts that are being decoded, in the order of the contexts' rows."""
+
+    def __init__(
+        self,
+        target: Any,
+        prompts: Sequence[list[int]],
+        method: Method,
+        rows: int,
+        max_new_tokens: int,
+        clock: Clock | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.target, self.method, self.clock = target, method, clock
+        self.options = options | {"max_new_tokens": max_new_tokens}
+        self.waiting = list(enumerate(prompts))[::-1]  # the next one last
+        self.texts: list[Any] = [None] * min(rows, len(prompts))
+        self.contexts: dict[Any, Shared] = {}
+
+    def mark(self) -> Any:
+        """A point in time, if times are taken."""
+        return self.clock.mark() if self.clock else None
+
+    def enter(self) -> list[Row]:
+        """The prompts that come in now, in the places of texts that ended."""
+        new = []
+        for place, old in enumerate(self.texts):
+            if self.waiting and (old is None or old.end is not None):
+                number, tokens = self.waiting.pop()
+                row = place if old is None else old.row
+                self.texts[place] = Row(self, tokens, number, place, row)
+                new.append(self.texts[place])
+        return new
+
+    def prefill(self, new: list[Row]) -> list[Cycle]:
+        """Cycle 0 of texts that begin."""
+        begin = self.mark()
+        room = max(text.limit for text in new) + self.method.spare
+        for text in new:
+            text.target = text.open(self.target, text.session.prompt, room, "target")
+            text.target.prefill()
+        self._compute()
+        passed = self.mark()
+        for text in new:
+            text.method.start(text.session)
+        self._compute()
+        marks = [begin, passed, self.mark()]
+        return [text.prefilled(marks) for text in new]
+
+    def _compute(self) -> None:
+        for shared in self.contexts.values():
+            shared.prefill()
+
+    def step(self) -> list[Cycle]:
+        """A cycle of every text."""
+        begin = self.mark()
+        drafts = self._drafts()
+        drafted = self.mark()
+        read = [text for text in self.texts if drafts[text.place].read]
+        results: list[Pass | None] = [None] * len(self.texts)
+        if read:
+            context = read[0].target.shared
+            passes = context.forward(read, [drafts[text.place] for text in read], self.method.hidden)
+            for text, result in zip(read, passes):
+                results[text.place] = result
+        passed = self.mark()
+        verdicts = [
+            text.method.verify(draft, None if result is None else result.logits[0])
+            for text, draft, result in zip(self.texts, drafts, results)
+        ]
+        verified = self.mark()
+        on = [text for text, verdict in zip(self.texts, verdicts) if text.goes_on(verdict)]
+        kept = [text.place for text in on if drafts[text.place].read]
+        written = [text.place for text in on if verdicts[text.place].token is not None]
+        if on:
+            context = on[0].target.shared.context
+            context.commit([verdicts[place].path for place in kept], kept)
+            context.extend([[verdicts[place].token] for place in written], written)
+        for text in on:
+            text.method.learn(drafts[text.place], results[text.place], verdicts[text.place])
+        marks = [begin, drafted, passed, verified, self.mark()]
+        return [text.cycle(*each, marks) for text, *each in zip(self.texts, drafts, results, verdicts)]
+
+    def _drafts(self) -> list[Draft]:
+        """Every row's draft. The passes that drafters ask for on the way are run for all who ask at once."""
+        drafts: list[Any] = [text.draft() for text in self.texts]
+        asking: list[tuple[int, Generator[Any, Any, Draft], Pass | None]] = [
+            (place, draft, None) for place, draft in enumerate(drafts) if not isinstance(draft, Draft)
+        ]
+        while asking:
+            asked: dict[Shared, list[int]] = {}
+            for place, generator, result in asking:
+                try:
+                    asked.setdefault(generator.send(result).shared, []).append(place)
+                except StopIteration as done:
+                    drafts[place] = done.value
+            going, asking = {place: generator for place, generator, _ in asking}, []
+            for shared, places in asked.items():
+                passes = shared.forward([self.texts[p] for p in places], [NOTHING] * len(places))
+                asking += [(place, going[place], result) for place, result in zip(places, passes)]
+            asking.sort(key=lambda each: each[0])  # a context's rows are named in their order
+        return drafts
+
+    def leave(self) -> None:
+        """Texts that ended leave, for nobody waits for their places; the last ones take them."""
+        for place in reversed(range(len(self.texts))):
+            if self.texts[place].end is None:
+                continue
+            if len(self.texts) > 1:
+                for shared in self.contexts.values():
+                    shared.drop(place)
+            last = self.texts.pop()
+            if place < len(self.texts):
+                self.texts[place], last.place = last, place
+
+    def close(self) -> None:
+        """Free the contexts."""
+        for shared in self.contexts.values():
+            shared.context.close()
+
+
+class Row(Text):
+    """A text in a batch.
+
+    Attributes
+    ----------
+    place : int
+        Its row in the contexts now: another one's when that is the last and this one leaves.
+    row : int
+        The row that it began in, as the record has it.
+    target : Part
+        Its row of the target's context.
+    """
+
+    def __init__(self, batch: Batch, tokens: list[int], prompt: int, place: int, row: int) -> None:
+        super().__init__(
+            batch.target, tokens, batch.method.again(), self.open, [], prompt=prompt, **batch.options
+        )
+        self.batch, self.place, self.row = batch, place, row
+        self.opened = 0
+        self.target: Any = None
+
+    def open(self, model: Any, tokens: list[int], room: int, name: str) -> Part:
+        """A row of the context that all rows of the batch open as their first, second ... one."""
+        batch, key = self.batch, self.opened
+        self.opened += 1
+        if key not in batch.contexts:
+            prompts = [text.session.prompt for text in batch.texts]
+            prompts[self.place] = tokens
+            batch.contexts[key] = Shared(model.open(prompts, room), name, batch.clock, prompts)
+        shared = batch.contexts[key]
+        shared.place(self.place, tokens, room)
+        return Part(shared, self)
+
+    def _cycle(self, marks: list[Any]) -> Cycle:
+        cycle = super()._cycle(marks)
+        cycle.row = self.row
+        return cycle
+
+
+class Shared:
+    """A context of all rows of a batch; its passes are timed, and written down with every row in them."""
+
+    def __init__(self, context: Any, name: str, clock: Clock | None, prompts: list[list[int]]) -> None:
+        self.context, self.name, self.clock = context, name, clock
+        self.fresh: dict[int, list[int]] = dict(enumerate(prompts))  # rows as they were opened
+        self.wanting: list[Row] = []  # who asks to be prefilled
+        self.ahead: dict[int, list[Any]] = {}  # what rows were extended by and is not in the context yet
+
+    def place(self, row: int, tokens: list[int], room: int) -> None:
+        """Let a row hold `tokens`, nothing of them computed, and have room behind them."""
+        self.ahead.pop(row, None)
+        if self.fresh.pop(row, None) != tokens:
+            self.context.replace(row, tokens, room)
+
+    def drop(self, row: int) -> None:
+        """Let a row go; the last one takes its number."""
+        self.settle()
+        self.context.drop(row)
+
+    def extend(self, row: int, tokens: Any) -> None:
+        """Note what a row is extended by; all rows' tokens are written together."""
+        if len(tokens):
+            self.ahead.setdefault(row, []).append(tokens)
+
+    def settle(self) -> None:
+        """Write what was noted."""
+        if self.ahead:
+            rows = sorted(self.ahead)
+            self.context.extend([chained(self.ahead[row]) for row in rows], rows)
+            self.ahead.clear()
+
+    def length(self, row: int) -> int:
+        """Committed tokens of a row."""
+        return int(self.context.length[row]) + sum(map(len, self.ahead.get(row, ())))
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget what stands in a row behind `length` tokens."""
+        new = self.ahead.pop(row, None)
+        held = self.context.length[row]
+        if length < held or (new is None and length == held):
+            self.context.rewind(length, [row])
+        elif new is not None and length > held:
+            self.ahead[row] = [chained(new)[: length - held]]
+
+    def forward(self, texts: list[Row], drafts: list[Draft], hidden: Sequence[int] = ()) -> list[Pass]:
+        """One pass of some rows, in the order of their places; what it gave each of them."""
+        self.settle()
+        begin = self.clock.mark() if self.clock else None
+        result = self.context.forward(drafts, hidden, [text.place for text in texts])
+        self._note(texts, result.fed, begin)
+        return [
+            Pass([logits], [fed], {layer: [states[i]] for layer, states in result.hidden.items()})
+            for i, (logits, fed) in enumerate(zip(result.logits, result.fed))
+        ]
+
+    def prefill(self) -> None:
+        """Compute the prompts of those who asked: together, or one by one where lengths differ much."""
+        self.settle()
+        texts, self.wanting = sorted(self.wanting, key=lambda text: text.place), []
+        context = self.context
+        due = {text: context.due(text.place) for text in texts}
+        texts = [text for text in texts if due[text] > 0]
+        if not texts:
+            return
+        counts = [due[text] for text in texts]
+        together = len(texts) * max(counts) <= WASTE * sum(counts)
+        for group in [texts] if together else [[text] for text in texts]:
+            begin = self.clock.mark() if self.clock else None
+            if context.prefill([text.place for text in group]):
+                self._note(group, [due[text] for text in group], begin)
+
+    def _note(self, texts: list[Row], fed: list[int], begin: Any) -> None:
+        end = self.clock.mark() if self.clock else None
+        for text, tokens in zip(texts, fed):
+            text.passes.append((self.name, len(texts), tokens, begin, end))
+
+
+def chained(parts: list[Any]) -> Any:
+    """Sequences of tokens behind one another: lists, or tensors that stay on their device."""
+    if len(parts) == 1:
+        return parts[0]
+    if any(torch.is_tensor(part) for part in parts):
+        device = next(part.device for part in parts if torch.is_tensor(part))
+        return torch.cat([send(part, device, torch.long) for part in parts])
+    return [token for part in parts for token in part]
+
+
+class Part:
+    """One row of a shared context, as its method sees it: a context of one row."""
+
+    rows = 1
+
+    def __init__(self, shared: Shared, text: Row) -> None:
+        self.shared, self.text = shared, text
+
+    @property
+    def model(self) -> Any:
+        return self.shared.context.model
+
+    @property
+    def length(self) -> list[int]:
+        """Committed tokens."""
+        return [self.shared.length(self.text.place)]
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The committed tokens."""
+        self.shared.settle()
+        return [self.shared.context.tokens[self.text.place]]
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit."""
+        context = self.shared.context
+        return int(context.room + max(context.length) - self.length[0])
+
+    def extend(self, tokens: Any) -> None:
+        """As a context's."""
+        self.shared.extend(self.text.place, tokens[0] if nested(tokens) else tokens)
+
+    def commit(self, paths: Any) -> None:
+        """As a context's."""
+        self.shared.context.commit([paths[0] if nested(paths) else paths], [self.text.place])
+
+    def rewind(self, length: Any) -> None:
+        """As a context's."""
+        self.shared.rewind(self.text.place, length if isinstance(length, int) else int(length[0]))
+
+    def reserve(self, room: int) -> None:
+        """As a context's."""
+        self.shared.settle()
+        context = self.shared.context
+        context.reserve(room - self.room + context.room)
+
+    def prefill(self) -> None:
+        """Ask for it: rows that begin are computed when each has asked, by their first pass at the latest."""
+        self.shared.wanting.append(self.text)
+
+    def forward(self, draft: Draft, hidden: Sequence[int] = ()) -> Pass:
+        """A pass of this row alone, for methods that do not ask for theirs by yielding."""
+        return self.shared.forward([self.text], [draft], hidden)[0]

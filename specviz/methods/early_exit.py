@@ -1,0 +1,31 @@
+"""Early exit: BiLD with the first layers of the large model in the place of the small one.
+
+Kim et al. 2023, "Speculative Decoding with Big Little Decoder", section 4.4 and appendix 7.2. The policies
+are BiLD's. A drafted token has the keys and values of the first layers alone; when the whole model verifies the
+block it computes those of every layer, so that nothing that stays was made of an early state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Parameter
+from .bild import BiLD
+
+
+class EarlyExit(BiLD):
+    """The large model's first layers write until they are unsure; the whole of it reviews what they wrote."""
+
+    name = "early_exit"
+    title = "Early exit"
+    paper = "Kim et al. 2023, section 4.4"
+    parameters = (
+        Parameter("layers", 1, 1, None, "layers", "Layers behind which the drafter leaves the model."),
+        *BiLD.parameters,
+    )
+    pseudocode = tuple((when, line.replace("small", "first")) for when, line in BiLD.pseudocode)
+    needs_draft = False
+    layers: int
+
+    def drafter_of(self, target: Any) -> Any:
+        return target.first(self.layers)

@@ -1,0 +1,73 @@
+"""Throughput against latency, a line a method, a point a batch size (UniSpec's Table 8 as a figure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specviz.errors import TraceError
+from specviz.view.plots import _axes, _legend
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
+MARKERS = "osD^vPX"  # a line is told by its marker, too
+
+
+def latency_throughput(rows: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
+    """Tokens a second of the whole batch over the seconds that a prompt takes in it.
+
+    Up and to the left is better. A line follows one decoder through its batch sizes, which stand beside its
+    points; crosses span the intervals where the rows have them.
+
+    Parameters
+    ----------
+    rows : list of dict
+        ``decoder``, ``batch``, ``speed`` (tokens a second), ``latency`` (seconds): numbers, or estimates with
+        median, low and high, as `specviz.bench.batches.bench` gives them.
+    ax : Axes, optional
+        Default: a new figure's.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    TraceError
+        If there are no rows.
+    """
+    if not rows:
+        raise TraceError("there is nothing to draw: no batch size was measured")
+    ax = _axes(ax, (6.4, 4.0))
+    for i, name in enumerate(dict.fromkeys(row["decoder"] for row in rows)):
+        own = sorted((row for row in rows if row["decoder"] == name), key=lambda row: row["batch"])
+        x, y = ([_spread(row[key]) for row in own] for key in ("latency", "speed"))
+        hue, marker = HUES[i % len(HUES)], MARKERS[i % len(MARKERS)]
+        middle = [point[0] for point in x], [point[0] for point in y]
+        ax.errorbar(
+            *middle, yerr=_bars(y), xerr=_bars(x), color=hue, marker=marker, ms=5, lw=1.4, elinewidth=0.7,
+            label=str(name),
+        )  # fmt: skip
+        for row, at in zip(own, zip(*middle)):
+            ax.annotate(str(row["batch"]), at, (4, 4), textcoords="offset points", fontsize=7, color=hue)
+    ax.set(xlabel="latency: seconds a prompt takes", ylabel="throughput: tokens a second")
+    ax.set_xlim(left=0)
+    ax.set_ylim(bottom=0)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_title("numbers beside the points: prompts decoded together", fontsize=8, loc="left")
+    _legend(ax, loc="lower right", ncols=1)
+    return ax
+
+
+def _spread(value: Any) -> tuple[float, float, float]:
+    """Middle, and how far the spread reaches below and above."""
+    middle = getattr(value, "median", None)
+    if middle is None:
+        return float(value), 0.0, 0.0
+    return float(middle), float(middle - value.low), float(value.high - middle)
+
+
+def _bars(points: list[tuple[float, float, float]]) -> list[list[float]]:
+    return [[max(0.0, below) for _, below, _ in points], [max(0.0, above) for *_, above in points]]

@@ -1,0 +1,248 @@
+"""Example texts with the large model's tokens marked (BiLD's Figure 9): as HTML, and for a terminal.
+
+What a method's target wrote itself is bold, underlined and coloured: a fallback, a correction, a bonus, a
+resampled or a plain token. The rest came from the drafter. Marks are words' forms first, colour only repeats
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specviz.errors import TraceError
+from specviz.view.picture import KINDS, name_of, picture, prompts, spaced, visible
+from specviz.view.static import document, style, write_text
+from specviz.view.terminal import COLOURS
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+DRAFTED = ("draft", "unreviewed")
+STYLE = """
+.specviz .eg{width:100%;table-layout:auto} .specviz .eg th,.specviz .eg
+td{text-align:left;vertical-align:top;font-variant-numeric:normal} .specviz .eg
+th{white-space:nowrap;font-weight:600;color:var(--soft)} .specviz .eg
+td{white-space:pre-wrap;unicode-bidi:plaintext;width:100%} .specviz .eg tbody
+tr:last-child>*{border-bottom:2px solid var(--line)} .specviz .eg mark,.specviz .legend
+mark{background:none;color:color-mix(in srgb,var(--hue) 60%,var(--fg));font-weight:700;
+text-decoration:underline 2px;text-underline-offset:.2em} .specviz mark.plain{--hue:#8a8a8a}.specviz
+mark.bonus{--hue:#009e73;text-decoration-style:double} .specviz mark.correction,.specviz
+mark.rollback{--hue:#d55e00;text-decoration-style:dashed} .specviz
+mark.resampled{--hue:#cc79a7;text-decoration-style:wavy} .specviz
+mark.fallback{--hue:#e69f00;text-decoration-style:solid} .specviz .eg small{color:var(--soft);font-weight:400}
+"""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of text of one kind; an empty kind bears no mark."""
+
+    text: str
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One text: whose it is, what it says, and the share of its tokens that the large model wrote."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt and the texts side by side."""
+
+    prompt: str
+    rows: tuple[Row, ...]
+
+
+class Examples:
+    """Examples that show themselves in a notebook and in a terminal; made by `specviz.view.examples`.
+
+    Attributes
+    ----------
+    found : list of Example
+    """
+
+    def __init__(self, found: Sequence[Example]) -> None:
+        self.found = list(found)
+
+    @property
+    def used(self) -> list[str]:
+        """The kinds of the marks that occur."""
+        kinds = {piece.kind for one in self.found for row in one.rows for piece in row.pieces}
+        return [name for name in KINDS if name in kinds]
+
+    def _fragment(self) -> str:
+        bodies = "".join(_body(one) for one in self.found)
+        keys = "".join(
+            f'<span title="{escape(KINDS[k].meaning)}"><mark class="{k}">{KINDS[k].word}</mark></span>'
+            for k in self.used
+        )
+        legend = f'<div class="legend"><span>Written by the large model:</span>{keys}</div>' if keys else ""
+        return f'{legend}<div class="table"><table class="eg">{bodies}</table></div>'
+
+    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write them as one offline page without a script; an existing file only with `force`.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        page = document("specviz examples", [f"<style>{STYLE}</style>{self._fragment()}"])
+        return write_text(Path(path), page, force)
+
+    def _repr_html_(self) -> str:
+        return f'<div class="specviz wide"><style>{style()}{STYLE}</style>{self._fragment()}</div>'
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, colour: bool = False) -> str:
+        """For a terminal: the large model's tokens in ``[brackets]``, or bold, underlined and coloured.
+
+        Parameters
+        ----------
+        colour : bool
+            Use ANSI codes in place of the brackets.
+        """
+        lines = []
+        for one in self.found:
+            wide = max(len(row.name) for row in one.rows)
+            lines.append(f"prompt: {spaced(_excerpt(one.prompt))}")
+            for row in one.rows:
+                body = "".join(_terminal(piece, colour) for piece in row.pieces).replace("\n", "⏎")
+                lines.append(
+                    f"  {row.name:<{wide}}  {body.strip()}" + (f"  ({row.note})" if row.note else "")
+                )
+            lines.append("")
+        return "\n".join(lines).rstrip()
+
+
+def _excerpt(text: str, most: int = 160) -> str:
+    line = " ".join(visible(text).split())
+    return line if len(line) <= most else line[:most] + "…"
+
+
+def _body(one: Example) -> str:
+    prompt = ""
+    if one.prompt:
+        said = escape(_excerpt(one.prompt))
+        prompt = f'<tr><th scope="row">prompt</th><td><small>{said}</small></td></tr>'
+    rows = "".join(
+        f'<tr><th scope="row">{escape(row.name)}'
+        + (f"<br><small>{escape(row.note)}</small>" if row.note else "")
+        + f'</th><td dir="auto">{"".join(map(_marked, row.pieces))}</td></tr>'
+        for row in one.rows
+    )
+    return f"<tbody>{prompt}{rows}</tbody>"
+
+
+def _marked(piece: Piece) -> str:
+    text = escape(spaced(piece.text) if piece.text.strip(" ") == "" else visible(piece.text))
+    if not piece.kind:
+        return text
+    word = text.lstrip(" ")
+    kind = KINDS[piece.kind]
+    title = escape(f"{kind.word}: {kind.meaning}", quote=True)
+    return f'{text[: len(text) - len(word)]}<mark class="{piece.kind}" title="{title}">{word}</mark>'
+
+
+def _terminal(piece: Piece, colour: bool) -> str:
+    text = visible(piece.text)
+    if not piece.kind:
+        return text
+    word = text.lstrip(" ")
+    gap = text[: len(text) - len(word)]
+    return f"{gap}\x1b[1;4;{COLOURS[piece.kind] or '39'}m{word}\x1b[0m" if colour else f"{gap}[{word}]"
+
+
+def examples(
+    traces: Trace | Mapping[str, Trace],
+    large: Trace | None = None,
+    small: Trace | None = None,
+    which: int | Iterable[int] | None = None,
+    most: int = 3,
+) -> Examples:
+    """Texts side by side: ground truth, large, small, and each method with the large model's tokens marked.
+
+    Parameters
+    ----------
+    traces : Trace or dict of name to Trace
+        A run of a method, or several; each is a row, under its name.
+    large, small : Trace, optional
+        What the two models write alone; rows without marks.
+    which : int or iterable of int, optional
+        Prompts by their index. Default: the first `most` whose text holds tokens of both models and, where
+        `large` is given, is not all the large model's own.
+    most : int
+        How many are chosen without `which`.
+
+    Returns
+    -------
+    Examples
+        Shows itself in a notebook; ``to_html(path)`` writes a page, ``text(colour)`` is for a terminal.
+
+    Raises
+    ------
+    TraceError
+        If the runs are of other prompts than each other, or there is no such prompt.
+    """
+    named = dict(traces) if isinstance(traces, Mapping) else {"": traces}
+    methods = {
+        name or f"{run.run['method']}": run for name, given in named.items() for run in given.split()[:1]
+    }
+    alone = {name: run.split()[0] for name, run in (("large", large), ("small", small)) if run is not None}
+    if not methods:
+        raise TraceError("there is no run to show examples of")
+    first = next(iter(methods.values()))
+    for name, run in [*methods.items(), *alone.items()]:
+        if _ids(run) != _ids(first):
+            raise TraceError(f"{name} decoded other prompts: examples compare texts of the same ones")
+    there = prompts(first)
+    chosen = [which] if isinstance(which, int) else list(which) if which is not None else None
+    if chosen is None:
+        rated = [index for index in there if _mixed(first, index, alone.get("large"))]
+        chosen = (rated or there)[:most]
+    for index in chosen:
+        if index not in there:
+            raise TraceError(f"no prompt {index}; there are {len(there)} ({there[0]} to {there[-1]})")
+    return Examples([_example(methods, alone, index) for index in chosen])
+
+
+def _ids(run: Trace) -> list[Any]:
+    return [each.get("tokens") for each in run.run["prompts"] or []]
+
+
+def _mixed(run: Trace, index: int, large: Trace | None) -> bool:
+    """Whether both models wrote of the text, and it is not the large model's own."""
+    one = run.select(prompt=index)
+    kept = one.outputs[one.outputs["kept"]]
+    share = (~kept["origin"].isin(DRAFTED)).mean()
+    return 0 < share < 1 and (large is None or large.select(prompt=index).text != one.text)
+
+
+def _example(methods: Mapping[str, Trace], alone: Mapping[str, Trace], index: int) -> Example:
+    first = next(iter(methods.values()))
+    asked = first.select(prompt=index).prompts.iloc[0]
+    given = asked["reference"]
+    known = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
+    rows = [Row("ground truth", (Piece(known[0]),))] if known else []
+    for name, run in alone.items():
+        rows.append(Row(name, (Piece(run.select(prompt=index).text),), name_of(run.run["model"])))
+    for name, run in methods.items():
+        shown = picture(run, index)
+        spans = [s for s in shown.spans if s.text != "■"]
+        own = sum(len(s.tokens) for s in shown.spans if s.kind not in DRAFTED)
+        whole = sum(len(s.tokens) for s in shown.spans)
+        note = f"{own} of {whole} tokens by the large model"
+        pieces = tuple(Piece(s.text, "" if s.kind in DRAFTED else s.kind) for s in spans)
+        rows.append(Row(visible(name), pieces, note))
+    return Example(str(asked["text"] or ""), tuple(rows))

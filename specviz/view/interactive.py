@@ -1,0 +1,333 @@
+"""plotly views, where pointing and zooming pay: the control loop, and a sweep whose points open their traces.
+
+plotly is the lab extra. A figure that shows itself in a notebook brings plotly.js along (4.8 MB) and asks no
+one for it; an exported page does the same. Token texts pass through `escape`: plotly reads tags in what it
+shows.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.view.control import MOST, loop
+from specviz.view.picture import FATES, spaced, visible
+from specviz.view.static import write_text
+from specviz.view.tradeoff import based, columns_of, curves, on_front
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure
+
+    from specviz.trace import Trace
+
+SIGNS = {
+    "accepted": ("circle", "#0072b2"),
+    "rejected": ("x", "#d55e00"),
+    "unjudged": ("circle", "#bbbbbb"),
+    "unreviewed": ("diamond", "#56b4e9"),
+    "cut": ("line-ns-open", "#777777"),
+    "unsent": ("circle-open", "#777777"),
+    "pruned": ("triangle-up-open", "#777777"),
+}
+MARKS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
+# What a click does: the point's link, which this module wrote itself, in a new tab. {plot_id} is plotly's.
+OPEN = """document.getElementById("{plot_id}").on("plotly_click", (event) => {
+  const link = event.points.map((point) => point.customdata).find((to) => typeof to === "string" && to);
+  if (link) window.open(link, "_blank", "noopener");
+});"""
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _plotly() -> Any:
+    try:
+        import plotly.graph_objects as go
+    except ImportError:
+        raise ParameterError("an interactive figure needs plotly: pip install 'specviz-lm[lab]'") from None
+    return go
+
+
+def _said(text: object) -> str:
+    return escape(spaced(str(text)), quote=False)
+
+
+class Interactive:
+    """A plotly figure that shows itself in a notebook without a network, and writes itself as a page.
+
+    Attributes
+    ----------
+    figure : plotly.graph_objects.Figure
+        As plotly has it: ``figure.show()``, ``figure.update_layout(...)``. Its points have the addresses of
+        their traces as ``customdata``.
+    """
+
+    def __init__(self, figure: Figure, title: str) -> None:
+        self.figure = figure
+        self.title = title
+
+    def _html(self, name: str) -> str:
+        found: str = self.figure.to_html(
+            full_html=False,
+            include_plotlyjs=True,
+            post_script=OPEN,
+            div_id=name,
+            config={"displaylogo": False, "responsive": True},
+        )
+        return found
+
+    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write one offline page; an existing file only with `force`. Links are relative to the page.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        title = escape(visible(self.title))
+        page = (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            '<meta name="viewport" content="width=device-width,initial-scale=1"></head>'
+            '<body style="margin:0 auto;max-width:1100px"><main>'
+            f'<h1 style="font:600 20px system-ui;margin:12px">{title}</h1>'
+            f"{self._html('figure')}</main></body></html>"
+        )
+        return write_text(Path(path), page, force)
+
+    def _repr_html_(self) -> str:
+        return self._html(f"specviz-{id(self):x}")
+
+    def __repr__(self) -> str:
+        return f"<Interactive: {self.title}>"
+
+
+def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) -> Interactive:
+    """`specviz.view.control_loop` to point at and zoom into: each token with its signals and its gap.
+
+    Parameters
+    ----------
+    trace, prompt, most
+        As there.
+
+    Returns
+    -------
+    Interactive
+        Three panels over one axis of cycles.
+
+    Raises
+    ------
+    TraceError
+        If nothing was drafted.
+    ParameterError
+        If plotly is not installed.
+    """
+    go = _plotly()
+    from plotly.subplots import make_subplots
+
+    shown = loop(trace, prompt, most)
+    figure = make_subplots(
+        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.36, 0.28, 0.36]
+    )
+    nodes, cycles = shown.nodes, shown.cycles
+    line = go.Scatter(
+        x=cycles["cycle"],
+        y=cycles["mean"],
+        mode="lines",
+        name="mean",
+        line={"color": "#333333", "width": 1.2},
+    )
+    figure.add_trace(line, 1, 1)
+    for fate in FATES:
+        rows = nodes[nodes["status"] == fate]
+        if not len(rows):
+            continue
+        sign, hue = SIGNS[fate]
+        words = [_told(row, fate, shown.certainty, shown.allowed[1]) for row in rows.to_dict("records")]
+        common: dict[str, Any] = {
+            "mode": "markers",
+            "marker": {"symbol": sign, "color": hue, "size": 7},
+            "hovertemplate": "%{text}<extra></extra>",
+            "name": fate,
+            "legendgroup": fate,
+        }
+        figure.add_trace(go.Scatter(x=rows["x"], y=rows["value"], text=words, **common), 1, 1)
+        figure.add_trace(
+            go.Bar(
+                x=cycles["cycle"], y=cycles[fate], name=fate, legendgroup=fate, showlegend=False, width=0.7,
+                marker={"color": hue if fate not in ("unsent", "pruned") else "#ffffff", "line": {"color":
+                hue, "width": 1},
+                        "pattern": {"shape": {"rejected": "/", "unreviewed": "."}.get(fate, "")}},
+                hovertemplate=f"cycle %{{x}}: %{{y}} {fate}<extra></extra>",
+            ), 2, 1,
+        )  # fmt: skip
+        gaps = rows["gap"].notna().to_numpy()
+        if gaps.any():
+            figure.add_trace(
+                go.Scatter(
+                    x=rows["x"][gaps], y=rows["gap"][gaps],
+                    text=[w for w, there in zip(words, gaps) if there], showlegend=False, **common,
+                ), 3, 1,
+            )  # fmt: skip
+    if cycles["window"].notna().any():
+        figure.add_trace(
+            go.Scatter(
+                x=cycles["cycle"], y=cycles["window"], mode="markers", name="window k_j",
+                marker={"symbol": "line-ew-open", "color": "#000000", "size": 18, "line": {"width": 3}},
+                hovertemplate="cycle %{x}: window %{y}<extra></extra>",
+            ), 2, 1,
+        )  # fmt: skip
+    tested = nodes[nodes["threshold"].notna()]
+    if len(tested):
+        figure.add_trace(
+            go.Scatter(
+                x=tested["x"], y=tested["threshold"], mode="markers", name=f"allowed, {shown.allowed[1]}",
+                marker={"symbol": "line-ew-open", "color": "#000000", "size": 8, "line": {"width": 2}},
+                hovertemplate=f"{shown.allowed[1]} %{{y:.3f}}<extra></extra>",
+            ), 3, 1,
+        )  # fmt: skip
+        top = 2.2 * float(tested["threshold"].max())
+        figure.update_yaxes(range=[-0.03 * max(top, 0.25), max(top, 0.25)], row=3, col=1)
+    figure.update_layout(
+        barmode="stack", template="plotly_white", height=640, margin={"t": 40, "b": 40, "l": 60, "r": 10},
+        title={"text": _said(shown.title), "font": {"size": 14}}, legend={"groupclick": "togglegroup"},
+    )  # fmt: skip
+    figure.update_yaxes(title_text=shown.certainty, range=[0, 1.05], row=1, col=1)
+    figure.update_yaxes(title_text="draft tokens", row=2, col=1)
+    figure.update_yaxes(title_text=f"{shown.allowed[0]}, nats", title_font={"size": 11}, row=3, col=1)
+    figure.update_xaxes(range=[0.4, len(cycles) + 0.6])
+    figure.update_xaxes(title_text="cycle", row=3, col=1)
+    return Interactive(figure, "Control loop")
+
+
+def _told(row: dict[str, Any], fate: str, certainty: str, allowed: str) -> str:
+    parts = [f"‘{_said(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
+    if np.isfinite(row["value"]):
+        parts.append(f"{certainty} {row['value']:.3f}")
+    if np.isfinite(row["gap"]) and np.isfinite(row["threshold"]):
+        sign = "≤" if row["gap"] <= row["threshold"] else ">"
+        parts.append(f"gap {row['gap']:.3f} {sign} {allowed} {row['threshold']:.3f}")
+    elif np.isfinite(row["gap"]):
+        parts.append(f"gap {row['gap']:.3f}")
+    return "<br>".join(parts)
+
+
+def sweep(
+    points: pd.DataFrame,
+    pages: str | Path | None = None,
+    curve: str | None = None,
+    size: str | None = None,
+    quality: str = "BLEU",
+    force: bool = False,
+) -> Interactive:
+    """`specviz.view.sweep` to point at: a click on a point opens its trace.
+
+    Parameters
+    ----------
+    points : DataFrame
+        As `specviz.metrics.sweep` makes it; where its column ``trace`` names a file, the point can be opened.
+    pages : path, optional
+        A folder for the points' pages: each trace's player is written there, and so is ``index.html``, this
+        figure, whose points open them. Without it a point only says which file its trace is in.
+    curve, size, quality
+        As in `specviz.view.sweep`.
+    force : bool
+        Whether pages that are there are replaced.
+
+    Returns
+    -------
+    Interactive
+        In a notebook a click opens the page by its path from the notebook's folder.
+
+    Raises
+    ------
+    TraceError
+        If a column is missing, a trace cannot be opened or a page exists (unless `force`).
+    ParameterError
+        If plotly is not installed.
+    """
+    go = _plotly()
+    curve, size = columns_of(points, curve, size)
+    points = points.reset_index(drop=True)
+    names = _pages(points, Path(pages), force) if pages is not None else [None] * len(points)
+    figure = go.Figure()
+    best, base = on_front(points), based(points)
+    figure.add_trace(
+        go.Scatter(
+            x=best["speed"], y=best["quality"], mode="lines", name="Pareto front", hoverinfo="skip",
+            line={"color": "rgba(136,136,136,0.4)", "width": 8},
+        )
+    )  # fmt: skip
+    rest = points.drop(base.index)
+    for x, y, area, hue, mark, label, at in curves(rest, curve, size):
+        figure.add_trace(
+            go.Scatter(
+                x=x, y=y, mode="lines+markers", name=_said(label), line={"color": hue, "width": 1.5},
+                marker={"color": hue, "symbol": MARKS[mark], "size": 1.6 * np.sqrt(area), "opacity": 0.9},
+                text=[_point(points.loc[i], names[i]) for i in at], customdata=[names[i] for i in at],
+                hovertemplate="%{text}<extra></extra>",
+            )
+        )  # fmt: skip
+    for i, row in base.iterrows():
+        figure.add_trace(
+            go.Scatter(
+                x=[row["speed"]], y=[row["quality"]], mode="markers", name="base", text=[_point(row,
+                names[i])], marker={"symbol": "x-thin-open", "size": 14, "color": "#000000", "line": {"width":
+                3}}, customdata=[names[i]], hovertemplate="%{text}<extra></extra>",
+            )
+        )  # fmt: skip
+        figure.add_hline(row["quality"], line={"dash": "dash", "width": 1})
+        figure.add_hline(row["quality"] - 1, line={"dash": "dot", "width": 1})
+    figure.update_layout(
+        template="plotly_white", height=520, margin={"t": 30, "b": 50, "l": 60, "r": 10}, hovermode="closest",
+        xaxis_title="speed, times the base's", yaxis_title=_said(quality),
+        legend={"title": {"text": f"larger marks: larger {_said(size)}" if size else ""}},
+    )  # fmt: skip
+    made = Interactive(figure, "Quality against speed")
+    if pages is not None:
+        made.to_html(Path(pages) / "index.html", force=force)
+        figure.for_each_trace(lambda part: _prefix(part, Path(pages).as_posix()))
+    return made
+
+
+def _prefix(part: Any, folder: str) -> None:
+    """Links that are right from the folder of the notebook, too."""
+    if part.customdata is not None:
+        part.customdata = [name and f"{folder}/{name}" for name in part.customdata]
+
+
+def _pages(points: pd.DataFrame, folder: Path, force: bool) -> list[str | None]:
+    """Write each point's page; their names, of which none comes from outside."""
+    from specviz.trace import Trace
+
+    names: list[str | None] = []
+    if (folder / "index.html").exists() and not force:
+        raise TraceError(
+            f"{folder / 'index.html'} exists: choose another folder, or replace it with force=True"
+        )
+    for i, file in enumerate(points["trace"] if "trace" in points else [None] * len(points)):
+        if not isinstance(file, str) or not file:
+            names.append(None)
+            continue
+        names.append(f"point-{i}.html")
+        Trace.open(file).to_html(folder / f"point-{i}.html", force=force)
+    return names
+
+
+HIDDEN = ("quality_lo", "quality_hi", "front", "base", "area", "trace")
+
+
+def _point(row: pd.Series, page: str | None) -> str:
+    """What a point says: every column that is a number or a word."""
+    parts = []
+    for name, value in row.items():
+        if name in HIDDEN or value is None or value != value:
+            continue
+        shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+        parts.append(f"{_said(name)} {_said(shown)}")
+    if isinstance(row.get("trace"), str) and row["trace"]:
+        parts.append(_said(row["trace"]) if page is None else "<b>click: its trace</b>")
+    return "<br>".join(parts)
