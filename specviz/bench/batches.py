@@ -36,8 +36,9 @@ METHODS = ("autoregressive", "speculative", "cm_asd", "unispec")
 WANTED = 3.0  # times the throughput of batch 1, of autoregressive decoding at batch 8
 COLUMNS = [
     ("decoder", "decoder", ""), ("batch", "batch", "{:d}"), ("speed", "tokens/s", "{:,.0f}"),
-    ("times", "times batch 1", "{:.2f}"), ("whole", "with prefill", "{:.2f}"), ("latency", "latency s", "{:.3f}"),
-    ("token", "ms a token", "{:.2f}"), ("tau", "tau", "{:.2f}"), ("same", "same texts", ""),
+    ("times", "times batch 1", "{:.2f}"), ("whole", "with prefill", "{:.2f}"),
+    ("latency", "latency s", "{:.3f}"), ("token", "ms a token", "{:.2f}"), ("tau", "tau", "{:.2f}"),
+    ("same", "same texts", ""),
 ]  # fmt: skip
 
 
@@ -74,10 +75,10 @@ def bench(
     -------
     Report
         A row for each method and size: ``speed``, tokens of all texts a second of decoding, each moment
-        counted once; ``times`` that of batch 1, round by round, and ``whole`` the same with the prefill and all
-        else inside; ``latency``, median seconds from the start of a
-        prompt's prefill to its end, ``token`` the same for each of its tokens, in ms; ``tau``; how many texts
-        are the ``same`` as with batch 1.
+        counted once; ``times`` that of batch 1, round by round, and ``whole`` the same with the prefill and
+        all else inside; ``latency``, median seconds from the start of a prompt's prefill to its end,
+        ``token`` the same for each of its tokens, in ms; ``tau``; how many texts are the ``same`` as with
+        batch 1.
     """
     if not sizes or sizes[0] != 1:
         raise ParameterError(f"the first batch size is 1, which others are compared with, got {list(sizes)}")

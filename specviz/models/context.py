@@ -232,7 +232,7 @@ class Context:
         """How many more tokens fit behind the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.filled)
 
-    def extend(self, tokens: Sequence[Any] | torch.Tensor, rows: Sequence[int] | None = None) -> None:
+    def extend(self, tokens: Any, rows: Sequence[int] | None = None) -> None:
         """Commit tokens that no draft held; they are computed by the next pass.
 
         Parameters

@@ -232,14 +232,14 @@ class EncoderDecoderContext(Context):
                 if self.own[row] is None:
                     self.own[row], new = self.model.encoder.read([prompt], self.model.decoder)
                     fed += new
-            self.source = joined(self.own)
+            self.source = joined([own for own in self.own if own is not None])
         self.store.source = self.source
         return fed
 
     def _apart(self) -> None:
         """Take the encoding apart into the rows', before one of them changes."""
         if self.source is not None:
-            self.own = self.source.apart()
+            self.own = [*self.source.apart()]
         self.source = self.store.source = None
 
     def _chain(self, start: int, count: int) -> torch.Tensor | None:
