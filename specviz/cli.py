@@ -692,6 +692,39 @@ def gguf(
     print(_command("generate", "autoregressive", "--model", f"gguf:{out}", "--prompt", "..."))
 
 
+@models_app.command()
+def align(
+    draft: Annotated[
+        str, typer.Argument(help="The draft: bundled name, folder or hf:<id>; it is left as is.")
+    ],
+    target: Annotated[str, typer.Option("--target", "-t", help="The model whose answers it learns.")],
+    prompts: Annotated[str, typer.Option(help="A file: plain lines, or JSON lines with prompt or turns.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    epochs: Annotated[float, typer.Option(help="How often each answer is read.")] = 3,
+    rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 5e-4,
+    batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
+    max_new_tokens: NewTokens = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU.")] = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Fine-tune a draft on its target's own answers to your prompts: more of its tokens are accepted."""
+    from specviz.models.loading import find
+
+    asked = [entry.get("prompt") or entry["turns"][0] for entry in _entries(None, prompts)]
+    for model in (target, draft):
+        find(model)
+    with _loading():
+        from specviz.training.align import align as aligned
+
+    with _threads(threads):
+        made = aligned(target, draft, asked, out, epochs=epochs, rate=rate, batch=batch, device=device,
+                       max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+    print(f"aligned: {made}")
+    print(_command("generate", "speculative", "--model", target, "--draft", out, "--prompts", prompts))
+
+
 @app.command()
 def datastore(
     text: Annotated[Path, typer.Argument(help="A text file in UTF-8.")],
