@@ -206,7 +206,8 @@ def _between(one: Cycle, other: Cycle) -> float:
     if one.verdict is None or other.verdict is None or one.draft is None or other.draft is None:
         return 0.0
     found = [0.0]
-    believed = [list(cycle.draft.logits) if cycle.draft.logits is not None else [] for cycle in (one, other)]
+    said = (one.draft.logits, other.draft.logits)
+    believed = [[] if logits is None else list(logits) for logits in said]
     shared = 0
     for a, b in zip(one.verdict.tokens, other.verdict.tokens):
         if a != b:
