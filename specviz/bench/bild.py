@@ -277,7 +277,8 @@ def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
         claims.append(Claim(f"aligned over unaligned, each at its fastest with at most {lost:g} lost",
                             task, ahead.median, 1.0, "more than", ahead))  # fmt: skip
     chosen = fastest(aligned, base, NEAR)
-    if chosen is not None:
+    little = min(each.lost(base).median for each in group(found, "small alone"))
+    if chosen is not None and little > NEAR:  # else the small model alone is as good, and nothing can be shown
         values = chosen.point.values
         bare = found[f"no rollback, fallback {values['fallback']:g}"]
         worse = bare.lost(chosen)
