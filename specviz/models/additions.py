@@ -75,8 +75,8 @@ class Addition:
         """
         trained_on = self.config["target"]
         raise ModelError(
-            f"{self.name} is no model by itself but {self.kind} on {trained_on}: decode with {trained_on} and "
-            f"pass it as the draft"
+            f"{self.name} is no model by itself but {self.kind} on {trained_on}: decode with {trained_on} "
+            "and pass it as the draft"
         )
 
     open = encode = check_vocabulary = alone
