@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import check, streams
+    from . import check, metrics, streams, view
     from .bench.calibrate import calibrate
     from .calibration import Calibration
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
@@ -49,6 +49,8 @@ _DOORS = {
     "open": ("trace", "Trace.open"),
     "check": ("check", ""),
     "streams": ("streams", ""),
+    "metrics": ("metrics", ""),
+    "view": ("view", ""),
     "example": ("paths", "example"),
     "Trace": ("trace", "Trace"),
     "SpecvizError": ("errors", "SpecvizError"),
@@ -61,7 +63,8 @@ _DOORS = {
 __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
     "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
-    "list_models", "live", "load", "method", "open", "player", "race", "stream", "streams", "whatif",
+    "list_models", "live", "load", "method", "metrics", "open", "player", "race", "stream", "streams",
+    "view", "whatif",
 ]  # fmt: skip
 
 

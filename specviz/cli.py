@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -432,8 +433,8 @@ def bench(
         typer.Option(
             "--model",
             "-m",
-            help="Bundled name, folder, or hf:<id>; bench retranslation takes several. Default: town, "
-            "there the bundled translators.",
+            help="Bundled name, folder, or hf:<id>; bench retranslation takes several. Default: town; "
+            "there the bundled translators, in bench bild and confidence the encoder-decoders.",
         ),
     ] = None,
     draft: Drafts = None,
@@ -456,6 +457,9 @@ def bench(
     ] = None,
     betas: Annotated[str | None, typer.Option(help="Of bench retranslation, as 0,0.2,0.5.")] = None,
     masks: Annotated[str | None, typer.Option("--k", help="Of bench retranslation, as 3,5.")] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Of bench bild and confidence, as de-en,en-de,sum-en,sum-de.")
+    ] = None,
     template: Annotated[
         str | None, typer.Option(help="Of bench retranslation: town, tower, qwen3, or a text with {source}.")
     ] = None,
@@ -479,7 +483,8 @@ def bench(
         _writable(json, force)
     asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds, **_sizes(size or [])}
     asked |= {"languages": _listed("--languages", languages, str), "betas": _listed("--betas", betas, float)}
-    asked |= {"masks": _listed("--k", masks, int), "template": template}
+    asked |= {"masks": _listed("--k", masks, int), "tasks": _listed("--tasks", tasks, str)}
+    asked |= {"template": template}
     given = {option: value for option, value in asked.items() if value is not None}
     with _loading():
         measure = find(name)
@@ -497,9 +502,22 @@ def bench(
             targets = [load(each, device, dtype) for each in model or _translators()]
         with using(threads), _progress() as tick:
             report = measure(targets, tick=tick, **given)
+    elif model is not None and len(model) > 1:
+        raise ParameterError(f"bench {name} takes one --model")
+    elif name in ("bild", "confidence"):
+        with _loading():
+            from specviz.bench.runner import threads as using
+            from specviz.models import load
+
+            bundled = import_module(measure.__module__)
+            target, drafts = _models(
+                model[0] if model else bundled.TARGET, draft or list(bundled.DRAFTS), device, dtype, None
+            )
+            more = {} if model else bundled.BESIDE
+            beside = {role: load(each, device, dtype) for role, each in more.items()}
+        with using(threads), _progress() as tick:
+            report = measure(target, drafts, tick=tick, **beside, **given)
     else:
-        if model is not None and len(model) > 1:
-            raise ParameterError(f"bench {name} takes one --model")
         entries = suite(prompts or "town") if name not in ("passes", "roofline") else []
         with _loading():
             from specviz.bench.runner import threads as using
@@ -689,6 +707,39 @@ def gguf(
         written = write_gguf(model, out, type_, force)
     print(f"gguf: {written}")
     print(_command("generate", "autoregressive", "--model", f"gguf:{out}", "--prompt", "..."))
+
+
+@models_app.command()
+def align(
+    draft: Annotated[
+        str, typer.Argument(help="The draft: bundled name, folder or hf:<id>; it is left as is.")
+    ],
+    target: Annotated[str, typer.Option("--target", "-t", help="The model whose answers it learns.")],
+    prompts: Annotated[str, typer.Option(help="A file: plain lines, or JSON lines with prompt or turns.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    epochs: Annotated[float, typer.Option(help="How often each answer is read.")] = 3,
+    rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 5e-4,
+    batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
+    max_new_tokens: NewTokens = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU.")] = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Fine-tune a draft on its target's own answers to your prompts: more of its tokens are accepted."""
+    from specviz.models.loading import find
+
+    asked = [entry.get("prompt") or entry["turns"][0] for entry in _entries(None, prompts)]
+    for model in (target, draft):
+        find(model)
+    with _loading():
+        from specviz.training.align import align as aligned
+
+    with _threads(threads):
+        made = aligned(target, draft, asked, out, epochs=epochs, rate=rate, batch=batch, device=device,
+                       max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+    print(f"aligned: {made}")
+    print(_command("generate", "speculative", "--model", target, "--draft", out, "--prompts", prompts))
 
 
 @app.command()

@@ -54,7 +54,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("shown", "int32", "How many tokens of the update's output are displayed, the others being masked; in its last cycle."),
     # time, in seconds; start counts from the start of the run
     Column("start", "double", "When the cycle began."),
-    Column("duration", "double", "The whole cycle, recording excluded."),
+    Column("duration", "double", "The whole cycle, recording excluded. Rows of a batch that ran together have the same start and times: those of all."),
     Column("draft_time", "double", "Time spent drafting."),
     Column("forward_time", "double", "The target's pass."),
     Column("verify_time", "double", "Deciding what to keep."),
@@ -106,9 +106,9 @@ COLUMNS: tuple[Column, ...] = (
     # each forward pass
     Column("pass_model", "list<string>", "Which model: target, draft."),
     Column("pass_rows", "list<int32>", "Rows in the pass."),
-    Column("pass_tokens", "list<int32>", "Tokens fed to it."),
+    Column("pass_tokens", "list<int32>", "Tokens fed to it; of several rows this one's own."),
     Column("pass_start", "list<double>", "When it began, seconds from the start of the run."),
-    Column("pass_duration", "list<double>", "How long it took, seconds."),
+    Column("pass_duration", "list<double>", "How long it took, seconds; a pass of several rows stands with each of them, at the same start."),
 )
 # fmt: on
 

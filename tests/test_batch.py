@@ -12,7 +12,7 @@ from tiny import llama
 
 import specviz
 from specviz import audit, metrics
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import batch as batched
 from specviz.loop.batch import decode_batch
 from specviz.loop.cycle import decode
@@ -277,3 +277,26 @@ def test_rows_are_prefilled_one_by_one_where_lengths_differ_much(pair, prompts):
     found = together(pair, [prompts[0], prompts[5]], find("autoregressive")(), 2, max_new_tokens=2)
     assert [cycles[0].passes[0][1] for cycles in found] == [2, 2]
     assert batched.WASTE < 2
+
+
+def test_a_backend_without_rows_is_refused_by_name(pair, prompts, monkeypatch):
+    target, drafter = pair
+    monkeypatch.setattr(drafter, "batches", False, raising=False)
+    with pytest.raises(ModelError, match="drafter runs on a backend that decodes one prompt"):
+        specviz.generate(target, prompts, "speculative", draft=drafter, batch=2)
+    specviz.generate(target, prompts[:2], "autoregressive", max_new_tokens=2, batch=2)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_rows_of_encoder_decoders(name):
+    from models.seq2seq import VOCABULARY, make
+
+    from specviz.models.encoder_decoder import EncoderDecoder
+
+    target, drafter = (EncoderDecoder(make(name, seed)) for seed in (0, 1))
+    rng = np.random.default_rng(1)
+    given = [rng.integers(3, VOCABULARY, size=n).tolist() for n in (4, 19, 2, 11, 7)]
+    for method, sampling in (("autoregressive", Sampling()), ("speculative", Sampling(1.0))):
+        for rows in (2, 3):
+            check((target, drafter), given, find(method)(), rows, sampling=sampling, max_new_tokens=12)
+    check((target, target.first(1)), given, find("speculative")(), 3, max_new_tokens=12)

@@ -17,9 +17,11 @@ import torch
 
 from specviz.draft import ROOT, Draft
 from specviz.models.context import Pass
+from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.model import Model
 
 sys.path.insert(0, str(Path(__file__).parent / "models"))
+import seq2seq
 from families import make
 
 torch.set_num_threads(1)
@@ -165,6 +167,26 @@ def test_canvas_positions(model: Model) -> None:
     torch.testing.assert_close(context.forward(Draft.empty()).logits[0], again, atol=1e-4, rtol=0)
 
 
+def test_encoder_decoder_takes_new_source_text() -> None:
+    """Re-translation: a source that grew is encoded anew, and the last output is the draft."""
+    served = EncoderDecoder(seq2seq.make("t5", 3), name="tiny")
+
+    def written(source: list[int]) -> list[int]:
+        context, out = served.open([source], 8), []
+        while len(out) < 6:
+            out.append(int(context.forward(Draft.empty()).logits[0][0].argmax()))
+            context.extend(out[-1:])
+        return out
+
+    previous, context = written([3, 4]), served.open([[3, 4, 5]], 8)
+    draft = Draft.chain(np.array(previous), source="previous output")
+    best = context.forward(draft).logits[0].argmax(-1).numpy()
+    path = longest(draft, best)
+    context.commit(path)
+    context.extend([int(best[len(path)])])
+    assert context.tokens[0][3:][:6] == written([3, 4, 5])[: len(path) + 1]
+
+
 # -- sketches on fakes: what the contexts still to come will look like --------------------------------
 
 
@@ -212,32 +234,6 @@ def test_calm_leaves_a_forward_early() -> None:
     found = Leaving([1]).forward(Draft.empty(), leave=sure)
     assert list(found.hidden) == [2]
     assert int(found.logits[0][0].argmax()) == 2
-
-
-def test_encoder_decoder_takes_new_source_text() -> None:
-    """Re-translation: the context holds the encoder's output; new source text is another kind of extend."""
-
-    class Translating(Fake):
-        def __init__(self, source: list[int]) -> None:
-            super().__init__([0])  # the decoder's start token
-            self.source = list(source)
-
-        def extend_source(self, tokens: list[int]) -> None:
-            self.source += tokens
-            self.rewind(1)  # cross-attention changed, so nothing of the target side stays computed
-
-        def after(self, token: int) -> int:
-            return self.source[min(token, len(self.source) - 1)]
-
-    context = Translating([1, 2])
-    previous = [1, 2]
-    context.extend_source([3])
-    draft = Draft.chain(np.array(previous), source="previous output")  # the last output is the draft
-    best = context.forward(draft).logits[0].argmax(-1).numpy()
-    path = longest(draft, best)
-    context.commit(path)
-    context.extend([int(best[len(path)])])
-    assert context.tokens[0] == [0, 1, 2, 3]
 
 
 def test_diffusion_canvases_share_a_prefix() -> None:

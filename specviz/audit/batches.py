@@ -18,7 +18,7 @@ import torch
 
 from .. import methods as catalogue
 from ..errors import ParameterError
-from ..loop.batch import decode_batch
+from ..loop.batch import check_rows, decode_batch
 from ..loop.cycle import Cycle, decode
 from ..loop.run import ready, whole
 from ..loop.run import threads as threads_of
@@ -94,6 +94,7 @@ def run(
             factories = [make for make in factories if not make().needs_draft]
         drafters = _drafters(target, drafts, factories, device, dtype)
         factories = _able(factories, drafters, methods is not None)
+        check_rows(target, *drafters)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
         sampled = min(sampled, len(ids))
@@ -207,7 +208,8 @@ def _between(one: Cycle, other: Cycle) -> float:
     if one.verdict is None or other.verdict is None or one.draft is None or other.draft is None:
         return 0.0
     found = [0.0]
-    believed = [list(cycle.draft.logits) if cycle.draft.logits is not None else [] for cycle in (one, other)]
+    said = (one.draft.logits, other.draft.logits)
+    believed = [[] if logits is None else list(logits) for logits in said]
     shared = 0
     for a, b in zip(one.verdict.tokens, other.verdict.tokens):
         if a != b:

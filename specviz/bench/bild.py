@@ -17,8 +17,8 @@ from specviz.bench.runner import BASELINE, quiet_clock, setting
 from specviz.bench.sweep import Measured, Point, front, sweep
 from specviz.errors import ParameterError
 
-TARGET, SMALL, ALIGNED = "town-t5", "town-t5-small", "town-t5-small-aligned"
-EXIT, CALM = "town-t5-exit", "town-t5-calm"
+TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # where nobody names others
+BESIDE = {"exits": "town-t5-exit", "calm": "town-t5-calm"}
 TASKS = ("de-en", "en-de", "sum-en", "sum-de")
 FALLBACKS = (0.3, 0.5, 0.7, 0.9)  # the paper: 0.5 to 0.9 for translation, 0.2 to 0.6 for summaries
 ROLLBACKS = (1.0, 2.0, 4.0, 8.0)  # the paper: 1 to 10, and 2 to 6

@@ -15,6 +15,7 @@ import torch
 
 from ..devices import send
 from ..draft import Draft
+from ..errors import ModelError
 from ..methods.base import Method
 from ..models.context import Pass, nested
 from .clock import Clock
@@ -63,6 +64,22 @@ def decode_batch(
             yield batch.step()
     finally:
         batch.close()
+
+
+def check_rows(*models: Any) -> None:
+    """Refuse models whose contexts decode one prompt.
+
+    Raises
+    ------
+    ModelError
+        Naming the first.
+    """
+    for model in models:
+        if model is not None and not getattr(model, "batches", True):
+            raise ModelError(
+                f"{model.name} runs on a backend that decodes one prompt at a time here: leave batch out, or "
+                "load the model in transformers' format"
+            )
 
 
 class Batch:
@@ -292,7 +309,7 @@ class Shared:
         if not texts:
             return
         counts = [due[text] for text in texts]
-        together = len(texts) * max(counts) <= WASTE * sum(counts)
+        together = context.joint or len(texts) * max(counts) <= WASTE * sum(counts)
         for group in [texts] if together else [[text] for text in texts]:
             begin = self.clock.mark() if self.clock else None
             if context.prefill([text.place for text in group]):

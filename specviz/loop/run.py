@@ -24,7 +24,7 @@ from ..models.template import Template
 from ..sampling import Sampling
 from ..streams import Stream
 from ..trace import Recorder, Trace
-from .batch import decode_batch
+from .batch import check_rows, decode_batch
 from .clock import clock_for
 from .cycle import Cycle, decode
 from .dense import densify
@@ -109,6 +109,8 @@ class Run:
         if self.model.kind in ADDED:
             self.model.alone()
         self.drafter = partner(self.model, self.method, draft, device, dtype)
+        if self.batch > 1:
+            check_rows(self.model, self.drafter)
         refuse_processors(self.model)
         if self.drafter is not None:
             self.model.check_vocabulary(self.drafter)

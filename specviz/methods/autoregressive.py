@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from ..draft import Draft
@@ -17,7 +19,7 @@ class Autoregressive(Method):
 
     name = "autoregressive"
     title = "Autoregressive"
-    pseudocode = (
+    pseudocode: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "repeat until the text ends:"),
         ("forward", "    p = target(text)              # one pass for one token"),
         ("verify", "    x = argmax p, or a draw from p"),

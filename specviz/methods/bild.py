@@ -7,7 +7,7 @@ section 3.5.1 is just another draft model. Lossy by design.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ class BiLD(Method):
     name = "bild"
     title = "BiLD"
     paper = "Kim et al. 2023"
-    parameters = (
+    parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter(
             "fallback", 0.5, 0, 1, "probability",
             "The small model goes on while its largest probability is above this.", "α_FB",
@@ -43,7 +43,7 @@ class BiLD(Method):
             "Algorithm 1 (line 2) stops without.",
         ),
     )  # fmt: skip
-    pseudocode = (
+    pseudocode: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "repeat until the text ends:"),
         ("draft", "    while the small model is sure:"),
         ("draft", "        q = small(text + x_1 .. x_i-1);  x_i = argmax q"),

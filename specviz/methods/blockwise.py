@@ -1,8 +1,9 @@
 """Blockwise parallel decoding: the target guesses a whole block, and its next pass checks the guesses.
 
 Stern, Shazeer and Uszkoreit 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models". Sections 3
-and 4: predict, verify, accept, with verification and the next prediction in one pass. Section 5's looser
-acceptance (top-k, distance, least block size) is left out: a token stays if the target writes it itself.
+and 4: predict, verify, accept, with verification and the next prediction in one pass (Figure 2 there). The
+looser acceptance of section 5 (top-k, distance, least block size) is left out: a token stays if the target
+writes it itself.
 """
 
 from __future__ import annotations

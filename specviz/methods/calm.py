@@ -62,6 +62,10 @@ class Calm(Autoregressive):
     decay: float
     first: int
 
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.leave = self.sure
+
     def exactness(self, sampling: Any, dtype: str) -> str:
         return "exact" if self._stays else "lossy"
 

@@ -1,8 +1,8 @@
 """Early exit: BiLD with the first layers of the large model in the place of the small one.
 
 Kim et al. 2023, "Speculative Decoding with Big Little Decoder", section 4.4 and appendix 7.2. The policies
-are BiLD's. A drafted token has the keys and values of the first layers alone; when the whole model verifies the
-block it computes those of every layer, so that nothing that stays was made of an early state.
+are BiLD's. A drafted token has the keys and values of the first layers alone; when the whole model verifies
+the block it computes those of every layer, so that nothing that stays was made of an early state.
 """
 
 from __future__ import annotations

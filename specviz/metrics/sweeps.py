@@ -41,7 +41,7 @@ SCORES: dict[str, Callable[[Trace, int], Any]] = {
 }
 
 
-def front(quality: Sequence[float], speed: Sequence[float]) -> np.ndarray:
+def front(quality: Any, speed: Any) -> np.ndarray:
     """The Pareto front: which points no other one beats, being at least as good in both and better in one.
 
     Parameters
@@ -101,7 +101,7 @@ def sweep(
         raise ParameterError(f"score is one of {', '.join(SCORES)}, not {score!r}")
     _, start, at = _opened("", base)[0]
     runs = [found for name, given in _named(traces) for found in _opened(name, given)]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for group, run, path in [("", start, at), *runs]:
         if _prompts(run) != _prompts(start):
             raise TraceError(
@@ -128,10 +128,10 @@ def sweep(
             }
         )
     table = pd.DataFrame(rows)
-    for name in [c for c in table if c.startswith("parameter ")]:
-        own = table.loc[~table["base"] & table[name].notna(), name].map(repr)
+    for name in [str(c) for c in table if str(c).startswith("parameter ")]:
+        own = table[name][~table["base"] & table[name].notna()].map(repr)
         table = table.drop(columns=name) if own.nunique() < 2 else table.rename(columns={name: name[10:]})
-    table.insert(table.columns.get_loc("base"), "front", front(table["quality"], table["speed"]))
+    table["front"] = front(table["quality"], table["speed"])
     return table
 
 

@@ -172,6 +172,8 @@ class Context:
 
     Attributes
     ----------
+    joint : bool
+        Whether a prefill reads all prompts that are new at once, whichever rows it is asked for.
     length : list of int
         Committed tokens of each row.
     filled : list of int
@@ -179,6 +181,8 @@ class Context:
     cached : list of int
         How many of these have their keys and values in the storage; the rest are computed by the next pass.
     """
+
+    joint = False
 
     def __init__(self, model: Model, prompts: Sequence[Sequence[int]], room: int) -> None:
         if not prompts or any(len(prompt) == 0 for prompt in prompts):
@@ -228,7 +232,7 @@ class Context:
         """How many more tokens fit behind the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.filled)
 
-    def extend(self, tokens: Sequence[Any] | torch.Tensor, rows: Sequence[int] | None = None) -> None:
+    def extend(self, tokens: Any, rows: Sequence[int] | None = None) -> None:
         """Commit tokens that no draft held; they are computed by the next pass.
 
         Parameters

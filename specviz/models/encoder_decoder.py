@@ -107,7 +107,8 @@ class EncoderDecoder(TorchModel):
             If the storage does not fit into memory.
         """
         if self.decoder.stale():
-            self.decoder, self.encoder.last = self._family(self.net, self.layers), None
+            self.decoder = self._family(self.net, self.layers)
+            self.encoder.known.clear()
         return EncoderDecoderContext(self, prompts, room)
 
     def left(self, prompt: int) -> int:

@@ -90,13 +90,13 @@ def joined(rows: list[Source]) -> Source:
 class Encoder:
     """A model's encoder, which the model shares with those of its first layers.
 
-    A drafter that is the first layers of its target reads the prompts that the target has read: the last
-    encoding is found again as long as some context holds it.
+    A drafter that is the first layers of its target reads the prompts that the target has read: an encoding
+    is found again as long as some context holds it.
     """
 
     def __init__(self, net: Any) -> None:
         self.net, self.config = net.get_encoder(), net.config
-        self.last: weakref.ref[Source] | None = None
+        self.known: weakref.WeakValueDictionary[Any, Source] = weakref.WeakValueDictionary()
 
     def read(self, prompts: Sequence[Sequence[int]], decoder: Any) -> tuple[Source, int]:
         """The prompts' encoding, with keys and values for the layers of `decoder`.
@@ -107,9 +107,9 @@ class Encoder:
         int
             How many tokens were fed.
         """
-        known = self.last() if self.last is not None else None
-        fed = 0
-        if known is None or known.prompts != prompts:
+        key = tuple(map(tuple, prompts))
+        known, fed = self.known.get(key), 0
+        if known is None:
             fed, longest = sum(map(len, prompts)), max(map(len, prompts))
             device = self.net.device
             ids = torch.full((len(prompts), longest), self.config.pad_token_id or 0)
@@ -124,11 +124,11 @@ class Encoder:
                 mask = mask.masked_fill_(padding == 0, -torch.inf)[:, None, None]
             states = self.net(input_ids=send(ids, device), attention_mask=padding).last_hidden_state
             known = Source(prompts, states, decoder.cross(states), mask)
-            self.last = weakref.ref(known)
+            self.known[key] = known
         layers = len(decoder.weights)
         if len(known.pairs) < layers:
             known = Source(prompts, known.states, decoder.cross(known.states), known.mask)
-            self.last = weakref.ref(known)
+            self.known[key] = known
         elif len(known.pairs) > layers:
             known = Source(prompts, known.states, known.crossed[:layers], known.mask)
         return known, fed
@@ -142,6 +142,7 @@ class EncoderDecoderContext(Context):
     """
 
     model: Any
+    joint = True
 
     def __init__(self, model: EncoderDecoder, prompts: Sequence[Sequence[int]], room: int) -> None:
         if not prompts or any(len(prompt) == 0 for prompt in prompts):
@@ -231,14 +232,14 @@ class EncoderDecoderContext(Context):
                 if self.own[row] is None:
                     self.own[row], new = self.model.encoder.read([prompt], self.model.decoder)
                     fed += new
-            self.source = joined(self.own)
+            self.source = joined([own for own in self.own if own is not None])
         self.store.source = self.source
         return fed
 
     def _apart(self) -> None:
         """Take the encoding apart into the rows', before one of them changes."""
         if self.source is not None:
-            self.own = self.source.apart()
+            self.own = [*self.source.apart()]
         self.source = self.store.source = None
 
     def _chain(self, start: int, count: int) -> torch.Tensor | None:

@@ -100,6 +100,8 @@ def make(
         dev = answers.answered_pairs(target, pieces, [turns[0][0] for turns in texts])
     else:
         dev = shards.pack(pieces, texts, longest, recipe.texts)
+    if recipe.part == "slots":
+        encoder_decoders.begin(model, target)
     loss = train.loss_sums
     if pairs:
         loss = {"whole": lambda: encoder_decoders.WholeLoss(recipe.exits),

@@ -157,6 +157,14 @@ class SlotsLoss:
         return total, total.detach()
 
 
+def begin(drafter: SlotDrafter, target: Any) -> None:
+    """Give a parallel drafter the weights of as many of the target's decoder layers, first to last."""
+    own, blocks = drafter.decoder, target.decoder.block
+    for block, at in zip(own.block, np.linspace(0, len(blocks) - 1, len(own.block)).round().astype(int)):
+        block.load_state_dict(blocks[at].state_dict(), strict=False)  # only the first has a position bias
+    own.final_layer_norm.load_state_dict(target.decoder.final_layer_norm.state_dict())
+
+
 def slotted(
     target: Any, drafter: SlotDrafter, source: torch.Tensor, mask: torch.Tensor, answers: torch.Tensor,
     cuts: torch.Tensor,

@@ -186,6 +186,15 @@ def bars(models: Path = ROOT) -> list[tuple[str, float, bool]]:
         for pair, t in found[name]["translation"].items():
             what = f"{name}, {pair}: BLEU {t['bleu']:.1f} of the paraphrase's {t['paraphrase']:.1f}"
             rows.append((f"{what}, share >= {BLEU_BAR}", t["share"], t["share"] >= BLEU_BAR))
+    large, small = found["town-t5"]["translation"], found["town-t5-small"]["translation"]
+    for pair, t in large.items():
+        what = f"town-t5, {pair}: BLEU {t['bleu']:.1f} of the paraphrase's {t['paraphrase']:.1f}"
+        rows.append((f"{what}, share >= {BLEU_BAR}", t["share"], t["share"] >= BLEU_BAR))
+        weaker = small[pair]["bleu"] / t["bleu"]
+        rows.append((f"{pair}: town-t5-small's BLEU over town-t5's, < 0.95", weaker, weaker < 0.95))
+    agrees = found["town-t5-small-aligned"]["agreement"]
+    gained = agrees["town-t5-small-aligned"] - agrees["town-t5-small"]
+    rows.append(("agreement with town-t5 that the alignment gained, > 0", gained, gained > 0))
     return rows
 
 

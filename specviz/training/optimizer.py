@@ -1,8 +1,8 @@
 """The optimiser of the recipes: AdamW for embeddings and norms, momentum orthogonalised for matrices.
 
 A matrix's update is its momentum with all singular values brought near one (Muon, Jordan et al. 2024:
-five Newton-Schulz steps of a quintic). The whole state is a dictionary of tensors, so that a checkpoint
-is a safetensors file.
+five Newton-Schulz steps of a quintic); a tensor of three dimensions is a batch of matrices. The whole state
+is a dictionary of tensors, so that a checkpoint is a safetensors file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ def orthogonal(update: Tensor, steps: int = 5) -> Tensor:
     return x if wide else x.mT
 
 
-def _is_table(name: str) -> bool:
-    """Whether a matrix is looked up by row: embeddings (T5 calls them ``shared``) and T5's position bias."""
-    return any(word in name for word in ("embed", "shared", "bias"))
+def tables(model: torch.nn.Module) -> set[str]:
+    """Names of the weights that are looked up by row: embeddings, T5's position bias, the head, offsets."""
+    found = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, torch.nn.Embedding)}
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    found |= {n for n, p in model.named_parameters() if head is not None and p is head.weight}
+    return found | {n for n, _ in model.named_parameters() if n.rpartition(".")[2] == "offset"}
 
 
 class Optimizer:
@@ -47,7 +50,8 @@ class Optimizer:
     def __init__(self, model: torch.nn.Module, matrix_rate: float, rate: float) -> None:
         self.parameters = dict(model.named_parameters())
         self.matrix_rate, self.rate = matrix_rate, rate
-        self.matrices = [n for n, p in self.parameters.items() if p.ndim == 2 and not _is_table(n)]
+        looked_up = tables(model)
+        self.matrices = [n for n, p in self.parameters.items() if p.ndim > 1 and n not in looked_up]
         self.others = [n for n in self.parameters if n not in self.matrices]
         shapes = {self.parameters[n].shape for n in self.matrices}
         self.groups = [[n for n in self.matrices if self.parameters[n].shape == s] for s in shapes]
@@ -65,7 +69,7 @@ class Optimizer:
                 grad, m = self.parameters[n].grad, self.state[f"m.{n}"]
                 m.mul_(MOMENTUM).add_(grad, alpha=1 - MOMENTUM)
                 updates.append(grad.lerp(m, MOMENTUM))
-            rows, columns = updates[0].shape
+            rows, columns = updates[0].shape[-2:]
             size = self.matrix_rate * scale * 0.2 * max(rows, columns) ** 0.5
             for n, u in zip(names, orthogonal(torch.stack(updates)).unbind()):
                 self.parameters[n].mul_(1 - DECAY * self.matrix_rate * scale).add_(u, alpha=-size)

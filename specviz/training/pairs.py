@@ -46,7 +46,7 @@ def translations(model: Any, pieces: Any, language: str, n: int = TEXTS) -> dict
 
 def summaries(model: Any, pieces: Any, language: str, n: int = TEXTS) -> dict[str, float]:
     """ROUGE-L (F, percent) of greedy summaries and of the generator's second paraphrase, one reference."""
-    from specviz.bench.quality import Rouge
+    from specviz.metrics.rouge import Rouge
 
     rouge = Rouge()
     samples = drawn("summarization", language, n, references=DRAWS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import TraceError
-from specviz.view.plots import _axes, _legend
+from specviz.view.plots import _axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +57,7 @@ def latency_throughput(rows: Sequence[Mapping[str, Any]], ax: Axes | None = None
     ax.set_ylim(bottom=0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("numbers beside the points: prompts decoded together", fontsize=8, loc="left")
-    _legend(ax, loc="lower right", ncols=1)
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 
 

@@ -7,6 +7,7 @@ shows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,7 +204,7 @@ def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) 
     return Interactive(figure, "Control loop")
 
 
-def _told(row: dict[str, Any], fate: str, certainty: str, allowed: str) -> str:
+def _told(row: Mapping[Any, Any], fate: str, certainty: str, allowed: str) -> str:
     parts = [f"‘{_said(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
     if np.isfinite(row["value"]):
         parts.append(f"{certainty} {row['value']:.3f}")
@@ -271,7 +272,8 @@ def sweep(
                 hovertemplate="%{text}<extra></extra>",
             )
         )  # fmt: skip
-    for i, row in base.iterrows():
+    for i in base.index.tolist():
+        row = points.loc[i]
         figure.add_trace(
             go.Scatter(
                 x=[row["speed"]], y=[row["quality"]], mode="markers", name="base", text=[_point(row,

@@ -75,9 +75,10 @@ SIGNALS = (
     ("logit_margin", "logit margin", "the drafter's largest minus second largest logit"),
     ("variance", "logit variance", "how far the drafter's logits lie apart over the vocabulary"),
     ("score", "score", "the score by which the method ranked the node, or its weighted confidence"),
-    ("threshold", "allowed gap, nats", "how far the token may fall behind the target's own"),
+    ("threshold", "τ, nats", "how far the token may fall behind the target's own"),
     ("gap", "gap, nats", "log probability of the target's own token minus this one's, where it was judged"),
 )
+FINER = ("logit_margin", "variance")  # shown where a method weighs them, as one with a threshold does
 
 # The player's keys, as its list shows them.
 KEYS = (
@@ -145,7 +146,9 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     run, cycles = one.run, one.cycles
     if not len(cycles):
         raise TraceError("the trace holds no cycle: nothing can be shown")
-    table = one.arrow(_names("node", FIRST) + _names("out", ("token", "position", "origin", "p")) + PASSES)
+    names = _names("node", (*FIRST, "threshold")) + _names("out", ("token", "position", "origin", "p"))
+    table = one.arrow(names + PASSES)
+    weighed = table.column("node_threshold").null_count < len(table)
     nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
     start = cycles["start"].to_numpy(np.float64)
     arrays: Arrays = {
@@ -181,7 +184,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "notes": _notes(run),
         "words": words,
         "kinds": KINDS_SENT,
-        "signals": SIGNALS,
+        "signals": [row for row in SIGNALS if weighed or row[0] not in FINER],
         "keys": KEYS,
         "fates": FATES,
         "short": SHORT,

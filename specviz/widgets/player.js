@@ -189,8 +189,7 @@ function why(cycle, i, details) {
 		const gap = details?.value("gap", i), allowed = details?.value("threshold", i);
 		if (known(gap) && known(allowed)) {
 			const [a, b] = apart(gap, allowed);
-			const among = known(params.top_beta) && rank >= params.top_beta ? `, but it is only its ${ordinal(rank + 1)} and β = ${params.top_beta}` : "";
-			return `The target's own choice is ${own}; ln p of this token lies ${a} below, τ = ${b} ${gap <= allowed ? "allows that" : "is less"}${among}: ${status}.`;
+			return `ln p lies ${a} ${gap <= allowed ? "≤" : ">"} τ = ${b} below that of the target's own choice, ${own}${rank >= params.top_beta ? `; rank ${rank + 1} > β` : ""}: ${status}.`;
 		}
 		if (drawn && known(u) && known(p) && known(q) && q > 0) {
 			const [a, b] = apart(u, p / q);
@@ -215,6 +214,7 @@ function why(cycle, i, details) {
 			const [a, b] = apart(confidence, limit);
 			return `Not sent: the drafter's confidence ${a} is ${confidence < limit ? "below" : "not above"} ${b}, so it stops and the target writes here.${rated}`;
 		}
+		if (header.run.method === "cm_asd") return `Not sent: ${cycle.stop === "eos" ? "behind an end token" : `the window allows ${count(cycle.sent, "token")}`}.${rated}`;
 		const score = details?.value("score", i);
 		if (known(score)) {
 			const least = Math.min(...cycle.status.map((s, j) => (GHOSTS.includes(s) ? Infinity : details.value("score", j) ?? Infinity)));

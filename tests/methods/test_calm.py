@@ -117,7 +117,7 @@ def test_every_token_leaves_where_it_is_first_sure(model, measure, threshold, de
 def test_an_encoder_decoder(t5) -> None:
     want = run(t5, "autoregressive").outputs["token"].tolist()
     assert run(t5, threshold=1.0, measure="softmax").outputs["token"].tolist() == want
-    trace = run(t5, measure="softmax", threshold=0.0)
+    trace = run(t5, threshold=0.0)
     assert min(layers(trace)) < 5
     assert trace.outputs["token"].tolist() != want
 
@@ -145,6 +145,8 @@ def test_refused_before_any_work(model) -> None:
         run(TableModel())
     with pytest.raises(ParameterError, match=r"^first=5: llama-3 has 5 layers, .* layers 1 to 4"):
         run(model, first=5)
+    with pytest.raises(ParameterError, match=r"^calm leaves each token's pass at a place of its own"):
+        run(model, batch=2)
     for wrong in ({"threshold": 1.1}, {"decay": -1}, {"first": 0}, {"measure": "entropy"}):
         with pytest.raises(ParameterError, match=f"^{next(iter(wrong))} must"):
             Calm(**wrong)

@@ -279,3 +279,28 @@ def test_every_recipe_runs_and_its_folder_loads(tokenizer, tmp_path: Path, monke
         4,
     )
     assert not (models / "town-t5-slots" / "tokenizer.json").exists()
+
+
+# --- what is shipped -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n, r in recipes.RECIPES.items() if r.encoder])
+def test_bundled_models_load(name: str) -> None:
+    from tokenizers import Tokenizer
+
+    folder, made = __main__.ROOT / name, recipes.recipe(name)
+    assert sum(f.stat().st_size for f in folder.iterdir()) < 7_000_000
+    if made.part != "whole":
+        part, config = (load_heads if made.part == "heads" else load_slots)(folder)
+        assert config[made.part] == made.ahead
+        assert sum(p.numel() for p in part.parameters()) <= 1_000_000
+        return
+    net = answers.load(folder)
+    assert (net.config.num_layers, net.config.num_decoder_layers) == (made.encoder, made.layers)
+    own, shared = (Tokenizer.from_file(str(f / "tokenizer.json")) for f in (folder, __main__.ROOT / "town"))
+    assert own.get_vocab() == shared.get_vocab()
+    generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    assert (generation["eos_token_id"], generation["decoder_start_token_id"]) == (END, PAD)
+    asked = torch.tensor([answers.pair_ids(own, "Translate into German: Anna is reading a book.")])
+    said = own.decode(net.generate(asked, max_new_tokens=20)[0].tolist())
+    assert "Anna" in said and "Buch" in said

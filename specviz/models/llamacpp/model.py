@@ -100,6 +100,8 @@ class LlamaCpp:
     ----------
     gives_hidden : bool
         False: no hidden states of layers, which methods that draft from them need.
+    batches : bool
+        False: its contexts hold rows, but not such as come and go.
     dtype : str
         The file's type: ``float32``, ``float16``, ``Q8_0``, ``Q4_K_M`` ...
     vocabulary, parameters, layers : int
@@ -116,6 +118,7 @@ class LlamaCpp:
 
     kind = "causal"
     gives_hidden = False
+    batches = False
 
     def __init__(
         self,

@@ -1,0 +1,91 @@
+"""Behind which layer each token left the model: a column a token, filled as far as it went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.view.picture import picture, prompts, spaced
+from specviz.view.plots import _axes, fonts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+SKIPPED = "#e6e6e6"
+
+
+def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = 60) -> Axes:
+    """How deep each token went, of a method that leaves early: a column a token, coloured by its last layer.
+
+    Layers that a token skipped are grey: of these only keys and values were computed, from the state in which
+    it left.
+
+    Parameters
+    ----------
+    trace : Trace
+        Its first run.
+    prompt : int, optional
+        Default the first.
+    ax : Axes, optional
+    most : int
+        Tokens that are drawn.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    TraceError
+        If no pass of the prompt could leave early.
+    """
+    from matplotlib import colormaps
+    from matplotlib.patches import Patch
+
+    run = trace.split()[0]
+    index = prompts(run)[0] if prompt is None else prompt
+    cycles = run.cycles
+    cycles = cycles[(cycles["prompt"] == index) & (cycles["cycle"] > 0)]
+    if "control_layers" not in cycles or cycles["control_layers"].isna().all():
+        raise TraceError(
+            f"no pass of prompt {index} could leave early; calm records behind which layer each token did"
+        )
+    layers = cycles["control_layers"].to_numpy(np.int64)
+    depth = max((run.run["model"].get("shape") or {}).get("layers", 0), int(layers.max()))
+    words = {span.position: spaced(span.text) for span in picture(run, index).spans}
+    count = min(len(layers), most)
+    ax = _axes(ax, (min(14.0, max(5.0, 1.2 + 0.24 * count)), 3.2))
+    hues = {layer: colormaps["viridis"](1 - layer / (depth + 1)) for layer in range(1, depth + 1)}
+    for at, layer in enumerate(layers[:count].tolist()):
+        bottoms = np.arange(depth)
+        colours = [hues[layer] if below < layer else SKIPPED for below in bottoms]
+        ax.bar(np.full(depth, at), 0.9, 0.84, bottom=bottoms + 0.05, color=colours, lw=0)
+    ax.set_xlim(-0.6, count - 0.4)
+    ax.set_ylim(0, depth)
+    ax.set_yticks(np.arange(depth) + 0.5, [str(layer) for layer in range(1, depth + 1)])
+    ax.set_ylabel("layer")
+    ax.set_xticks(
+        range(count), [words.get(at, "") for at in range(count)], rotation=90, size=8, family=fonts(),
+        parse_math=False,
+    )  # fmt: skip
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    more = f"; {len(layers) - count} more tokens are in the trace" if count < len(layers) else ""
+    ax.set_title(f"{layers.mean():.1f} of {depth} layers a token{more}", loc="left", size=10)
+    of = {layer: int((layers == layer).sum()) for layer in sorted(set(layers.tolist()))}
+    names = [
+        f"ran through all {depth} ({tokens})" if layer == depth else f"left behind layer {layer} ({tokens})"
+        for layer, tokens in of.items()
+    ]
+    skipped = [(SKIPPED, "skipped")] if min(of) < depth else []
+    handles = [Patch(color=hues[layer], label=name) for layer, name in zip(of, names)]
+    handles += [Patch(color=colour, label=name) for colour, name in skipped]
+    ax.legend(
+        handles=handles, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), handlelength=1.2,
+        borderpad=0,
+    )  # fmt: skip
+    return ax
