@@ -225,7 +225,7 @@ def generate(
     entries: list[Any] = _streams(text, stream, lag, language) if streamed else _entries(prompt, prompts)
     with _loading():
         from specviz import methods
-        from specviz.loop.run import DEFAULT_DRAFT
+        from specviz.loop.run import bundled_draft
         from specviz.models.loading import find, load
 
     kind = methods.find(method)
@@ -240,10 +240,9 @@ def generate(
     if (store or save_store) and built.memory is None:
         raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")
     find(model)
-    if kind.needs_draft and draft is None and Path(model).name not in DEFAULT_DRAFT:
-        raise ParameterError(
-            f"{method} needs a draft model: pass --draft (a bundled name, a folder or hf:<id>)"
-        )
+    if kind.needs_draft and draft is None and bundled_draft(kind, Path(model).name) is None:
+        what = "heads on the target" if kind.heads else "a draft model"
+        raise ParameterError(f"{method} needs {what}: pass --draft (a bundled name, a folder or hf:<id>)")
     if draft is not None and not kind.needs_draft:
         print(f"specviz: {method} uses no draft model, so --draft is left alone", file=sys.stderr)
     with _loading():
@@ -998,12 +997,17 @@ def _bundled() -> dict[str, Path]:
 def _models(
     model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
 ) -> tuple[Any, list[Any]]:
-    """A target and its draft models, loaded and checked against each other."""
+    """A target and its drafters, loaded and checked against each other."""
+    from specviz.loop.run import DEFAULT_DRAFT, DEFAULT_HEADS, beside
     from specviz.models import load
 
-    names = draft if draft else [name for name in _bundled() if name.startswith(f"{model}-draft")]
+    names = draft or [
+        name
+        for name in _bundled()
+        if name.startswith(f"{model}-draft") or name in (DEFAULT_DRAFT.get(model), DEFAULT_HEADS.get(model))
+    ]
     target = load(model, device, dtype, revision=revision)
-    drafts = [load(name, device, dtype) for name in dict.fromkeys(names)]
+    drafts = [beside(target, name, device, dtype) for name in dict.fromkeys(names)]
     for each in drafts:
         target.check_vocabulary(each)
     if len({each.name for each in drafts}) < len(drafts):
@@ -1047,6 +1051,8 @@ def _card(path: Path) -> str:
         KeyError, TypeError, ValueError, AttributeError
     ):  # a card of another make is no reason to fail
         words.append(f"{found['tokens']:,} tokens seen")
+        if "guesses" in found:  # of heads and slots, which are no models by themselves
+            words.append(f"guesses right {found['guesses']['mean'][0]:.2f} tokens in a row")
         for pair, t in found["translation"].items():
             words.append(f"BLEU {pair} {t['bleu']:.1f} ({t['share']:.2f} of a paraphrase's)")
         words.append(f"A/D as a draft {found['acceptance']['all']:.2f}")

@@ -46,7 +46,7 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     ParameterError, ModelError, PromptError
         Before any decode, with one line that says what to do.
     """
-    from .loop.run import DEFAULT_DRAFT, Run, beside, prompts, ready
+    from .loop.run import Run, beside, bundled_draft, prompts, ready
     from .methods import find, near
     from .widgets.explore import Explorer
 
@@ -69,7 +69,7 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     where = {name: given.pop(name) for name in ("device", "dtype") if name in given}
     target = ready(model, where.get("device"), where.get("dtype"))
     if kind.needs_draft and draft is None:
-        draft = DEFAULT_DRAFT.get(target.name)
+        draft = bundled_draft(kind, target.name)
         if draft is None:
             raise ParameterError(f"{method} needs a draft model: pass draft= (a name, a folder or a model)")
     drafter = None

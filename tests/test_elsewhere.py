@@ -36,8 +36,11 @@ def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_events")
 @pytest.mark.parametrize("plain", [None, True], ids=["own pass", "transformers"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("name", methods.names(streams=False))
+@pytest.mark.parametrize("name", [n for n in methods.names(streams=False) if not methods.find(n).heads])
 def test_a_run_on_a_device(name: str, temperature: float, plain: bool | None) -> None:
+    if temperature and methods.find(name).only_greedy:
+        pytest.skip("it only decodes greedily")
+
     def run(nets: list[torch.nn.Module]) -> specviz.Trace:
         target, draft = (Model(net, name=str(i), plain=plain) for i, net in enumerate(nets))
         given = {"draft": draft} if methods.find(name).needs_draft else {}

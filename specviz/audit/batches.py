@@ -27,6 +27,7 @@ from ..sampling import Sampling
 from .reference import reference_of
 from .result import AuditResult, Difference, Row
 from .text import (
+    _able,
     _Audit,
     _backend,
     _drafters,
@@ -92,6 +93,7 @@ def run(
         if methods is None and isinstance(drafts, list | tuple) and not drafts:
             factories = [make for make in factories if not make().needs_draft]
         drafters = _drafters(target, drafts, factories, device, dtype)
+        factories = _able(factories, drafters, methods is not None)
         check_rows(target, *drafters)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
@@ -101,7 +103,7 @@ def run(
             for sampling, some in ((Sampling(), ids), (Sampling(temperature), ids[:sampled]))
             if some
             for make in factories
-            for drafter in (drafters if make().needs_draft else [None])
+            for drafter in make().suited(drafters)
         ]
         rows = []
         for i, (sampling, some, make, drafter) in enumerate(pairs):

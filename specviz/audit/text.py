@@ -21,7 +21,7 @@ from .. import methods as catalogue
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..loop.cycle import Cycle, decode
-from ..loop.run import DEFAULT_DRAFT, Run, beside, ready
+from ..loop.run import Run, beside, bundled_draft, ready
 from ..loop.run import threads as threads_of
 from ..methods.base import Method
 from ..sampling import Sampling
@@ -105,6 +105,7 @@ def run(
         if methods is None:
             factories = [make for make in factories if _drafts_itself(make(), target)]
         drafters = _drafters(target, drafts, factories, device, dtype)
+        factories = _able(factories, drafters, methods is not None)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
         sampled = min(sampled, len(ids))
@@ -123,7 +124,7 @@ def run(
                 Subject(target, drafter, make, sampling, some, max_new_tokens, bound.value)
                 for make in factories
                 if sampling.greedy or _exact(make(), sampling, target)
-                for drafter in (drafters if make().needs_draft else [None])
+                for drafter in make().suited(drafters)
             ]
             audit = _Audit(target, reference, bound.value, sampling, max_new_tokens)
             subjects.sort(key=lambda subject: not subject.is_own)
@@ -456,7 +457,7 @@ def _drawn(
         return []
     found = []
     for make in factories:
-        for drafter in drafters if make().needs_draft else [None]:
+        for drafter in make().suited(drafters):
             result = Drawn(_label(make()), drafter.name if drafter else "", _spell(sampling), number)
             try:
                 read = [prompts[number], *prompts[:SAMPLE]]
@@ -578,8 +579,9 @@ def _drafters(
     if not any(make().needs_draft for make in factories):
         return []
     if drafts is None:
-        drafts = DEFAULT_DRAFT.get(target.name)
-        if drafts is None:
+        bundled = [bundled_draft(make(), target.name) for make in factories if make().needs_draft]
+        drafts = [name for name in dict.fromkeys(bundled) if name is not None]
+        if not drafts:
             raise ParameterError("methods with a draft model need drafts= (names, folders or models)")
     each = drafts if isinstance(drafts, list | tuple) else [drafts]
     found = [beside(target, draft, device, dtype) for draft in each]
@@ -588,6 +590,15 @@ def _drafters(
     for drafter in found:
         target.check_vocabulary(drafter)
     return found
+
+
+def _able(factories: list[Callable[[], Method]], drafters: list[Any], asked: bool) -> list[Any]:
+    """Those of the methods that have a drafter; where they were asked for, all must have one."""
+    able = [make for make in factories if make().suited(drafters)]
+    if asked and len(able) < len(factories):
+        name = next(make().name for make in factories if make not in able)
+        raise ParameterError(f"none of the drafts is one that {name} drafts with: pass such a one too")
+    return able
 
 
 def _label(method: Method) -> str:

@@ -54,8 +54,7 @@ def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
     order = sorted(known, key=lambda name: (name != BASELINE, name))
     found = []
     for name in order:
-        needs = methods.find(name).needs_draft
-        found += [Entrant(name, draft) for draft in drafts] if needs else [Entrant(name)]
+        found += [Entrant(name, draft) for draft in methods.find(name).suited(drafts)]
     return found
 
 

@@ -414,7 +414,7 @@ def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: s
             raise ParameterError(f"{method.name} needs {what}: pass draft= (a name, a folder or a model)")
         print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
     found = beside(model, draft, device, dtype)
-    if not method.takes(found):
+    if not method.suited([found]):
         wants = "heads on the target" if method.heads else "a draft model"
         raise ModelError(f"{method.name} drafts with {wants}; {found.name} is {found.kind}")
     asked = getattr(method, method.block) if method.block else 1

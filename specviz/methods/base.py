@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -299,9 +299,10 @@ class Method:
     def prepare(self, target: Any) -> None:
         """A run with this model is about to begin: refuse here, before any work, what does not fit it."""
 
-    def takes(self, drafter: Any) -> bool:
-        """Whether it is the sort of drafter that the method drafts with, of those that need one."""
-        return self.heads == (drafter.kind == "heads")
+    @classmethod
+    def suited(cls, drafters: Iterable[Any]) -> list[Any]:
+        """Those of `drafters` that the method can draft with; [None] if it needs none."""
+        return [d for d in drafters if cls.heads == (d.kind == "heads")] if cls.needs_draft else [None]
 
     def drafter_of(self, target: Any) -> Any:
         """The part of the target that drafts for it, for methods that take no draft model; None: no part."""

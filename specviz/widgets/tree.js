@@ -455,5 +455,5 @@ class TreeLane {
 	}
 }
 
-const SOURCE_WORDS = { ngram: "n-gram pool", model: "draft model", previous: "output before" };
+const SOURCE_WORDS = { ngram: "n-gram pool", model: "draft model", previous: "output before", heads: "target's own heads", slots: "parallel drafter" };
 const sourceWord = (source) => SOURCE_WORDS[source] ?? source;
