@@ -46,7 +46,7 @@ def prompt_ids(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
 
 
 def greedy(
-    model: Any, prompts: Sequence[Sequence[int]], longest: int = LONGEST, rows: int | None = None
+    model: Any, prompts: Sequence[Sequence[int]], longest: int | None = None, rows: int | None = None
 ) -> list[list[int]]:
     """Greedy continuations, without the ending token; one that does not end within `longest` is cut.
 
@@ -70,7 +70,7 @@ def greedy(
                 mask[row, width - len(prompts[i]) :] = 1
             found = model.generate(
                 input_ids=ids.to(model.device), attention_mask=mask.to(model.device), do_sample=False,
-                max_new_tokens=longest, eos_token_id=[END, STOP], pad_token_id=PAD,
+                max_new_tokens=longest or LONGEST, eos_token_id=[END, STOP], pad_token_id=PAD,
             )  # fmt: skip
             written = 1 if model.config.is_encoder_decoder else width  # a decoder begins with its start
             for row, i in enumerate(batch):
@@ -136,7 +136,7 @@ def answered_pairs(model: Any, tokenizer: Any, texts: Sequence[str]) -> Shard:
     tokens: list[int] = []
     said: list[bool] = []
     starts = [0]
-    for prompt, answer in zip(prompts, greedy(model, prompts, LONGEST)):
+    for prompt, answer in zip(prompts, greedy(model, prompts)):
         spoken = [*answer, END] if len(answer) < LONGEST else answer  # a cut one has no end to learn
         tokens += [*prompt, *spoken]
         said += [False] * len(prompt) + [True] * len(spoken)

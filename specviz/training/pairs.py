@@ -31,7 +31,7 @@ def said(model: Any, pieces: Any, samples: Sequence[Sample]) -> list[str]:
     return [pieces.decode(answer) for answer in greedy(model, prompts)]
 
 
-def translations(model: Any, pieces: Any, language: str, n: int = TEXTS) -> dict[str, float]:
+def translations(model: Any, pieces: Any, language: str, n: int) -> dict[str, float]:
     """BLEU of greedy translations and of the generator's second paraphrase (`evaluate.translations`)."""
     samples = drawn("translation", language, n)
     target = str(samples[0].target)
@@ -44,7 +44,7 @@ def translations(model: Any, pieces: Any, language: str, n: int = TEXTS) -> dict
     return {"bleu": own, "paraphrase": second, "share": own / second, "accepted": right / n}
 
 
-def summaries(model: Any, pieces: Any, language: str, n: int = TEXTS) -> dict[str, float]:
+def summaries(model: Any, pieces: Any, language: str, n: int) -> dict[str, float]:
     """ROUGE-L (F, percent) of greedy summaries and of the generator's second paraphrase, one reference."""
     from specviz.metrics.rouge import Rouge
 
@@ -61,7 +61,7 @@ def summaries(model: Any, pieces: Any, language: str, n: int = TEXTS) -> dict[st
     return {"rouge_l": mean(spoken), "paraphrase": mean(others), "accepted": right / n}
 
 
-def by_exit(model: Any, pieces: Any, n: int = TEXTS) -> dict[str, list[float]]:
+def by_exit(model: Any, pieces: Any, n: int) -> dict[str, list[float]]:
     """BLEU of greedy translations when every token leaves behind decoder layer 1, 2 ... of all."""
     from torch.nn import ModuleList
 
@@ -151,24 +151,24 @@ def scores(made: Recipe, out: Path, models: Path) -> dict[str, Any]:
 
         target = load(models / str(made.target))
         part, _ = (load_heads if made.part == "heads" else load_slots)(out)
-        shard = test_answers(target, pieces, 40)
+        shard = test_answers(target, pieces, TEXTS // 3)
         return {"guesses": guesses(part, target, shard, made.ahead + (made.part == "heads"))}
     model = load(out)
     found: dict[str, Any] = {
         "translation": {
-            "en-de": translations(model, pieces, "en"),
-            "de-en": translations(model, pieces, "de"),
+            "en-de": translations(model, pieces, "en", TEXTS),
+            "de-en": translations(model, pieces, "de", TEXTS),
         },
-        "summarization": {code: summaries(model, pieces, code) for code in ("en", "de")},
+        "summarization": {code: summaries(model, pieces, code, TEXTS) for code in ("en", "de")},
     }
     if made.target:
-        shard = test_answers(load(models / made.target), pieces, 100)
+        shard = test_answers(load(models / made.target), pieces, TEXTS)
         found["agreement"] = {str(made.start): agreement(load(models / str(made.start)), shard),
                               made.name: agreement(model, shard)}  # fmt: skip
     if made.exits != "last":
-        found["exits"] = {made.name: by_exit(model, pieces)}
+        found["exits"] = {made.name: by_exit(model, pieces, TEXTS)}
         if made.start:
-            found["exits"][made.start] = by_exit(load(models / made.start), pieces)
+            found["exits"][made.start] = by_exit(load(models / made.start), pieces, TEXTS)
     return found
 
 

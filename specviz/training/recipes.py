@@ -95,7 +95,7 @@ RECIPES = {
                matrix_rate=0.001, rate=0.006, **PAIRS),
         Recipe("town-t5-calm", 8, 128, 4, 4, 384, tokens=3_000_000, encoder=4, start="town-t5", exits="all",
                matrix_rate=0.001, rate=0.006, **PAIRS),
-        Recipe("town-t5-heads", 0, 128, 4, 4, 128, tokens=1_500_000, encoder=4, target="town-t5", answers=16,
+        Recipe("town-t5-heads", 0, 128, 4, 4, 128, tokens=3_000_000, encoder=4, target="town-t5", answers=32,
                part="heads", ahead=24, matrix_rate=0.015, rate=0.003, **PAIRS),
         Recipe("town-t5-slots", 2, 128, 4, 4, 384, tokens=5_000_000, encoder=4, target="town-t5", answers=32,
                part="slots", ahead=25, matrix_rate=0.002, rate=0.006, **PAIRS),

@@ -179,7 +179,9 @@ def test_losses_of_parts_fall_and_leave_the_target_alone(part: str, shard: shard
     trained = recipes.build(made)
     before = {n: p.clone() for n, p in model.state_dict().items()}
     loss = {"heads": encoder_decoders.HeadsLoss, "slots": encoder_decoders.SlotsLoss}[part](model)
-    optimizer = Optimizer(trained, 0.01, 0.01)
+    optimizer = Optimizer(trained, 0.04, 0.01)
+    assert ("up" in optimizer.matrices) == (part == "heads")  # each head's is a matrix of its own
+    assert "offset" not in optimizer.matrices
     tokens, answer = _batch(shard)
     seen = []
     for _ in range(30):
@@ -242,7 +244,7 @@ def test_every_recipe_runs_and_its_folder_loads(tokenizer, tmp_path: Path, monke
     monkeypatch.setattr(answers, "LONGEST", 6)
     monkeypatch.setattr(answers, "ANSWERED", 40)
     monkeypatch.setattr(__main__, "DEV_CHATS", 5)
-    monkeypatch.setattr(pairs, "TEXTS", 1)
+    monkeypatch.setattr(pairs, "TEXTS", 3)
     for name, value in (("corpus_shard", shards.corpus_shard),):
         monkeypatch.setattr(shards, name, lambda *a, _f=value, **k: _f(*a, chats=60, **k))
     for name in (
