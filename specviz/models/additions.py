@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -138,7 +139,7 @@ class HeadModel:
         """As `Addition.on`."""
         return self if target is self.target else self.addition.on(target)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def guesses(self, state: Tensor, n: int) -> Tensor:
         """Scores of the n tokens behind the target's next one, float32 [n, vocabulary].
 
@@ -247,6 +248,7 @@ class TargetsEncoder:
         return Source(prompts, known.states, decoder.cross(known.states), known.mask), fed
 
 
+READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, StrictDataclassError)
 KINDS: dict[str, tuple[type[Addition], Any]] = {
     heads.TYPE: (Heads, heads.load_heads),
     slots.TYPE: (Slots, slots.load_slots),
@@ -271,6 +273,6 @@ def load_addition(path: Path, name: str) -> Addition | None:
     try:
         net, config = read(path)
         return made(net, config | {"target": str(config["target"])}, name)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+    except READ_ERRORS as error:
         said = " ".join(str(error).split())[:200]
         raise ModelError(f"{path} does not load as {made.kind}: {said}") from None

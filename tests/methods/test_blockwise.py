@@ -32,7 +32,7 @@ class Foreseeing:
         self.asked: list[tuple[int, int]] = []
 
     def guesses(self, state, n: int):
-        (place,) = ((self.states - state).abs().amax(1) < 1e-9).nonzero()[:, 0].tolist()
+        (place,) = ((self.states - state).abs().amax(1) < 1e-4).nonzero()[:, 0].tolist()
         self.asked.append((place, n))
         scores = torch.zeros(n, added.VOCABULARY)
         for i, token in enumerate(self.text[place + 1 :][:n]):  # text[place] is the target's own next token
@@ -52,7 +52,7 @@ def blockwise(model, drafter, prompt, limit, k, eos=()):
 
 @pytest.fixture(scope="module")
 def model():
-    return added.target()
+    return added.target("mt5", seed=4)
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, added.HEADS + 1])
@@ -75,7 +75,7 @@ def test_it_is_the_targets_text(model, k, eos) -> None:
 
 @pytest.mark.parametrize("k", [2, 3, 7])
 def test_heads_that_foresee_the_text_need_a_kth_of_the_passes(model, k) -> None:
-    prompt, limit = PROMPTS[0], 22
+    prompt, limit = PROMPTS[3], 22
     text = greedy(model, prompt, limit)
     drafter = Foreseeing(model, prompt, text)
     cycles = blockwise(model, drafter, prompt, limit, k)
@@ -90,7 +90,7 @@ def test_heads_that_foresee_the_text_need_a_kth_of_the_passes(model, k) -> None:
 
 @pytest.mark.parametrize("wrong", [0, 1, 3])
 def test_the_state_is_that_of_the_token_accepted_last(model, wrong) -> None:
-    prompt, limit, k = PROMPTS[0], 20, 6
+    prompt, limit, k = PROMPTS[3], 20, 6
     text = greedy(model, prompt, limit)
     drafter = Foreseeing(model, prompt, text, wrong)
     cycles = blockwise(model, drafter, prompt, limit, k)
@@ -100,7 +100,7 @@ def test_the_state_is_that_of_the_token_accepted_last(model, wrong) -> None:
 
 
 def test_an_end_token_in_a_block_ends_the_text(model) -> None:
-    prompt = PROMPTS[0]
+    prompt = PROMPTS[3]
     text = greedy(model, prompt, 22)
     eos = next(t for i, t in enumerate(text) if i > 3 and t not in text[:i])
     drafter = Foreseeing(model, prompt, text)
