@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from specviz import metrics
 from specviz.bench.claims import Claim, together
 from specviz.bench.pairs import suite
 from specviz.bench.report import Estimate, Part, Report
 from specviz.bench.runner import BASELINE, quiet_clock, setting
-from specviz.bench.sweep import Measured, Point, front, sweep
+from specviz.bench.sweep import Measured, Point, sweep
 from specviz.errors import ParameterError
 
 TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # where nobody names others
@@ -243,9 +244,10 @@ def tables(task: str, found: dict[str, Measured]) -> list[Part]:
     base = found[BASELINE]
     parts = []
     curves = group(found, UNALIGNED_CURVE, ALIGNED_CURVE)
-    best = front([(each.over(base).median, each.quality.median) for each in curves])
+    ahead = metrics.front([e.quality.median for e in curves], [e.over(base).median for e in curves])
+    best = [each for each, kept in zip(curves, ahead) if kept]
     for title, those in (
-        ("Figures 4 and 10: the settings that no other one beats in both", [curves[i] for i in best]),
+        ("Figures 4 and 10: the settings that no other one beats in both", best),
         ("Figure 5: without rollback, and without fallback; aligned", group(found, NO_ROLLBACK, NO_FALLBACK)),
         ("Tables 3 and 4: fixed windows, unaligned", group(found, "speculative, greedy")),
         ("Tables 3 and 4: rejection sampling at temperature 1, unaligned",
@@ -278,7 +280,7 @@ def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
                             task, ahead.median, 1.0, "more than", ahead))  # fmt: skip
     chosen = fastest(aligned, base, NEAR)
     little = min(each.lost(base).median for each in group(found, "small alone"))
-    if chosen is not None and little > NEAR:  # else the small model alone is as good, and nothing can be shown
+    if chosen is not None and little > NEAR:  # else the small model alone is as good: nothing can be shown
         values = chosen.point.values
         bare = found[f"no rollback, fallback {values['fallback']:g}"]
         worse = bare.lost(chosen)

@@ -220,13 +220,3 @@ def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
         texts = [text for part in parts for text in part.texts]
         found[label] = Measured(first.point, sums, texts, first.score)
     return found
-
-
-def front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The points that no other one beats in both numbers: indices, by the first number."""
-    order = sorted(range(len(points)), key=lambda i: (-points[i][0], -points[i][1]))
-    kept: list[int] = []
-    for i in order:
-        if not kept or points[i][1] > points[kept[-1]][1]:
-            kept.append(i)
-    return kept[::-1]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import pytest
 
 import specviz
+from specviz.bench import bild, claims, confidence
 from specviz.bench.pairs import TASKS, Score, suite
 from specviz.bench.runner import BASELINE
-from specviz.bench.sweep import BEAM, Point, front, pooled, sweep
+from specviz.bench.sweep import BEAM, Point, pooled, sweep
 from specviz.errors import ParameterError
 from specviz.models import load
 
@@ -89,13 +87,49 @@ def test_settings_are_checked_before_anything_runs(models):
         sweep(points, suite("de-en", 1), tick=lambda label: pytest.fail("it ran"))
 
 
-def test_nothing_beats_the_front():
-    rng = random.Random(0)
-    for _ in range(200):
-        points = [(rng.randrange(6), rng.randrange(6)) for _ in range(rng.randrange(1, 12))]
-        kept = front(points)
-        for i, (x, y) in enumerate(points):
-            better = [j for j, (a, b) in enumerate(points) if a >= x and b >= y and (a, b) != (x, y)]
-            assert (i not in kept) if better else any(points[k] == (x, y) for k in kept)
-        assert [points[k][0] for k in kept] == sorted(points[k][0] for k in kept)
-        assert len(np.unique([points[k] for k in kept], axis=0)) == len(kept)
+# -- the benches that are made of them -----------------------------------------------------------------
+
+
+def test_bench_bild(models, monkeypatch):
+    monkeypatch.setattr(claims, "RESAMPLES", 20)
+    target, draft = models
+    ticks = []
+    found = bild.bench(
+        target, [draft, load("town-draft-aligned")], tasks=["sum-en"], prompts=2, max_new_tokens=12,
+        tick=lambda done, of, label: ticks.append((done, of)),
+    )  # fmt: skip
+    assert ticks[-1][0] == ticks[-1][1] == len(ticks)
+    greedy = found.rows[0]
+    assert greedy["speed"].median == 1 and greedy["lost"] is None
+    titles = [part.title for part in found.parts]
+    assert any("Figure 5" in title for title in titles) and any("Table 5" in title for title in titles)
+    windows = next(part for part in found.parts if "fixed windows" in part.title)
+    assert len(windows.rows) == 8 and all(row["lost"].median == 0 for row in windows.rows)
+    names = [bar.name for bar in found.bars]
+    assert any(name.startswith("BiLD over greedy, at most 0.2 lost") for name in names)
+    with pytest.raises(ParameterError, match="takes two drafts"):
+        bild.bench(target, [draft])
+
+
+def test_bench_confidence(models, monkeypatch):
+    monkeypatch.setattr(claims, "RESAMPLES", 20)
+    target, draft = models
+    found = confidence.bench(
+        target, [draft], tasks=["de-en"], prompts=2, seeds=2, exact=2, max_new_tokens=16, batch=()
+    )
+    rows = {row["label"]: row for row in found.rows}
+    assert rows["greedy (transformers)"]["relative"] == pytest.approx(100)
+    assert rows["speculative, k 4"]["relative"] == pytest.approx(100)
+    assert rows["CM-ASD"]["sent"] <= rows["CM-ASD"]["drafted"] and len(rows["CM-ASD"]["scores"]) == 2
+    assert rows["CM-ASD"]["drafting"] > 0
+    table = next(part for part in found.parts if part.title.startswith("Table III"))
+    assert [row["label"] for row in table.rows][:3] == [
+        "CM-ASD",
+        "w/o adaptive drafting",
+        "w/o adaptive verification",
+    ]
+    areas = next(part for part in found.parts if part.title.startswith("AUROC"))
+    assert {row["signal"] for row in areas.rows} >= {"entropy", "logit_margin", "softmax_margin", "ensemble"}
+    assert [bar.held for bar in found.bars] == [True, True]
+    with pytest.raises(ParameterError, match="seeds must be at least 1"):
+        confidence.bench(target, [draft], seeds=0)
