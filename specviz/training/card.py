@@ -55,7 +55,8 @@ def head(
     if shown[-1] is not curve[-1]:
         shown.append(curve[-1])
     return [
-        "---", "license: apache-2.0", "language: [en, de, fr, es, zh, ja, vi]", "library_name: transformers",
+        "---", "license: apache-2.0", f"language: [en, de{'' if made.encoder else ', fr, es, zh, ja, vi'}]",
+        "library_name: transformers",
         "---", "", f"# {name}", "", what, "",
         f"{knows} It is meant for teaching and tests, not for real text.", "",
         "| | |", "| --- | --- |",
