@@ -161,9 +161,8 @@ class SlotDraft(DraftModel):
     def fill(self, n: int) -> Generator[Any, Any, Tensor]:
         """What n slots behind the committed text say, [n, vocabulary]."""
         result = yield self.context, Draft.chain(self.session.drafter.slots[:n])
-        return result.logits[0][
-            1:
-        ]  # row 0 stands at the last written token: it was not taught to say anything
+        # Row 0 stands at the last written token: it was not taught to say anything.
+        return result.logits[0][1:]
 
 
 def pair(sure: Tensor, token: Tensor) -> tuple[float, int]:
