@@ -510,7 +510,7 @@ def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     if shape.encoder is not None:  # the decoder has a prefix in place of the prompt
         source, prefix = table["source"].to_numpy(), shape.known["prefix"]
         # Its prefill reads the source, unless another model of the same encoder has, and the prefix but one.
-        encoded = np.where(prefill & (n >= source), source, 0)
+        encoded = np.where(prefill & (n == source + prefix - 1), source, 0)
         n = n - encoded
         start = np.where(prefill, 0, start - source + prefix)
         seen = np.where(prefill, n * (n + 1) / 2, seen - n * (source - prefix))

@@ -17,6 +17,7 @@ from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import bild, find
 from specviz.methods.bild import BiLD
+from specviz.methods.draft_model import DraftModel
 from specviz.sampling import DRAFT, FINAL, Sampling, draw
 from specviz.trace import validate
 
@@ -146,7 +147,7 @@ def test_an_unreviewed_end_costs_no_pass():
 def test_the_small_model_is_rewound_to_the_committed_text():
     small = TableModel(6, 3, near=LARGE, mix=0.6)
     for cycle in run(BiLD(fallback=0.4, rollback=1.0), [1, 2, 3], small, max_new_tokens=40):
-        fed = [tokens for name, tokens, *_ in cycle.passes if name == "draft"]
+        fed = [tokens for name, _, tokens, *_ in cycle.passes if name == "draft"]
         assert all(n <= 2 for n in fed[:1] if cycle.number)  # at most the last kept token and the large one's
         assert all(n == 1 for n in fed[1:])
 
@@ -258,5 +259,5 @@ def test_a_rollback_that_keeps_the_token_is_noticed(monkeypatch):
         self.length += kept + 1
         self.context.rewind(min(self.length, self.context.length[0]))
 
-    monkeypatch.setattr(bild.DraftModel, "follow", follow)
+    monkeypatch.setattr(DraftModel, "follow", follow)
     assert differing()

@@ -82,7 +82,7 @@ def test_a_drafter_that_is_the_target_is_always_right():
 def test_the_drafter_computes_each_token_once():
     drafter = TableModel(6, 3, near=TARGET)
     cycles = list(decode(TARGET, [1, 2, 3], Speculative(draft_length=4), drafter=drafter, max_new_tokens=20))
-    fed = [[tokens for name, tokens, *_ in c.passes if name == "draft"] for c in cycles]
+    fed = [[tokens for name, _, tokens, *_ in c.passes if name == "draft"] for c in cycles]
     assert fed[0] == [2]  # the prompt but its last token
     for before, cycle, passes in zip(cycles, cycles[1:], fed[1:]):
         # After a whole block was kept its last token is still to be computed, with the bonus behind it.
