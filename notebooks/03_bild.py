@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -14,7 +16,7 @@
 # %% [markdown]
 # # 03 · BiLD: a small model that knows when to stop, a large one that knows when to take back
 #
-# *25 minutes. Needs `torch`; the quality scores need `sacrebleu` (`pip install "specviz-lm[run,quality]"`).*
+# *35 minutes. Needs `torch`; the quality scores need `sacrebleu` (`pip install "specviz-lm[run,quality]"`).*
 #
 # Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's text to the
 # letter. BiLD gives that up on purpose: the small model's words stay unless the large one finds them *unlikely*. You
@@ -22,7 +24,9 @@
 #
 # 1. watch its two policies, **fallback** and **rollback**, at work,
 # 2. turn each threshold to its ends and predict what is left of the method,
-# 3. draw the trade-off between speed and quality, with a small model that was *aligned* and one that was not.
+# 3. go to the paper's own setting, an encoder-decoder that translates: how little of the large model is needed, what is
+#    traded for speed, with a small model that was *aligned* and one that was not, and what each policy is worth,
+# 4. make the small model out of the large one's first layer, beside CALM, and count what all this costs.
 
 # %%
 import matplotlib.pyplot as plt
@@ -32,7 +36,7 @@ import torch
 import specviz as sv
 
 torch.set_num_threads(1)
-large, small, aligned = sv.load("town"), sv.load("town-draft"), sv.load("town-draft-aligned")
+large, small = sv.load("town"), sv.load("town-draft")
 prompt = {"turns": ["Translate into German: The farmer who sold the horse wants to buy a new car next week."]}
 trace = sv.generate(large, prompt, method="bild", draft=small, fallback=0.5, rollback=2.0, max_new_tokens=48)
 trace
@@ -107,121 +111,290 @@ for name, fallback, rollback in (("a", 1, 2), ("b", 0, 2), ("c", 0, 1000), ("d",
 #
 # Zero is a legal threshold. It is worth saying, since programs that write `value or default` make it impossible.
 #
-# ## Alignment (section 3.5.1)
-#
-# Two models trained apart may prefer different words for the same thing, *"hard"* and *"difficult"*, and be rolled back
-# for it. The remedy is to fine-tune the small model on texts that the large one wrote. `town-draft-aligned` is that
-# model: the same network, tuned on the greedy outputs of `town`.
-#
-# **Predict.** Does alignment change fallbacks, rollbacks, or both?
+# **Nucleus sampling** (appendix 7.4) changes none of it: tokens are drawn, but the small model's confidence is still its
+# largest probability, and the distance is still that of the token it drew.
 
 # %%
-from specviz.bench.prompts import spread, suite
-
-prompts = spread(suite("town"), 21)
-plain_all = sv.generate(large, prompts, method="autoregressive", max_new_tokens=64)
-rows = []
-for name, draft in (("not aligned", small), ("aligned", aligned)):
-    run = sv.generate(large, prompts, method="bild", draft=draft, fallback=0.5, rollback=2.0, max_new_tokens=64)
-    row = run.summary().iloc[0]
-    rows.append((name, row["fallback_share"], row["rollback_share"], row["A/D"], row["tau"]))
-print(f"{'':12s} {'fallback':>9s} {'rollback':>9s} {'A/D':>6s} {'τ':>6s}")
-for name, fall, roll, rate, tau in rows:
-    print(f"{name:12s} {fall:9.1%} {roll:9.1%} {rate:6.2f} {tau:6.2f}")
+sv.generate(large, prompt, method="bild", draft=small, temperature=1.0, top_p=0.8, seed=3, max_new_tokens=48)
 
 # %% [markdown]
-# The shares are of generated tokens. The paper's Table 4 prints such percentages without naming their denominator;
-# this is our reading, and the record holds the counts for any other.
+# ## With an encoder
 #
-# ## The trade-off
+# The paper's models are encoder-decoders (mT5, T5): the source is read by an encoder, and every layer of the decoder
+# looks at it through *cross-attention*. The bundled pair has T5's architecture: 4 encoder and 8 decoder layers, and 2
+# and 1.
 #
-# Quality against speed, one curve for each rollback threshold, one point for each fallback threshold, as in the paper's
-# Figure 10. Quality here is chrF against the corpus's references, on translations only; speed is the time of the large
-# model alone over BiLD's, measured beside it, prompt by prompt.
-#
-# **Predict.** Towards which corner does a larger α_FB move a point? And a larger α_RB?
+# **Predict.** In a translation of some forty tokens: how many passes read the source? And at a rollback, which of the
+# three caches is cut: the encoder's output, the keys of cross-attention, the decoder's own keys?
 
 # %%
-try:
-    from sacrebleu.metrics import CHRF
-except ImportError:
-    CHRF = None
-    print("sacrebleu is not installed: quality is the share of texts that equal the large model's own")
+from specviz import metrics, view
+from specviz.bench.pairs import suite
 
-tasks = spread([p for p in suite("town") if p["kind"] == "translation"], 6)
-options = {"max_new_tokens": 64}
-plain = sv.generate(large, tasks, method="autoregressive", **options)
+large, small, aligned = sv.load("town-t5"), sv.load("town-t5-small"), sv.load("town-t5-small-aligned")
+texts = suite("de-en", 40)  # German to English, two to four sentences each; up to eight right answers
+options = {"max_new_tokens": 96}
+bild = sv.generate(large, texts, method="bild", draft=small, fallback=0.6, rollback=1.0, **options)
+
+one = bild.select(prompt=0)
+passes = one.passes.assign(reads=lambda t: np.where(t["cycle"] == 0, "the source", "the text"))
+print(f"{int(one.prompts['tokens'].iloc[0])} tokens of source, {len(one.outputs)} written")
+passes.groupby(["model", "reads"], observed=True)["tokens"].agg(passes="size", tokens="sum", most="max")
+
+# %% [markdown]
+# Each model reads the source once. The encoder's output and the keys and values that cross-attention made of it depend on the
+# source alone, so nothing that is written can make them wrong; a rollback cuts the decoder's own cache, and no other.
+# (One trap, for trees: T5 adds to each score a bias by the *distance* of two tokens, so siblings in one pass need
+# distances counted from their depths; counted from their slots in the cache they would be silently wrong.)
+#
+# ## How little of the large model is needed
+#
+# Section 3.1 asks before there is any method. Run both models at *every* token, keep the small one's $y$ where
+# $p_L(y) \ge$ `least`, else take the large one's. It saves nothing: it is an **oracle**, for a method without the large
+# model's opinion can only guess where to ask for it.
+#
+# **Predict.** The paper needs the large model for about 20 % of the tokens to have its quality. What share is needed
+# here?
+
+# %%
+engagement_guess = 0.2
+
+# %%
+plain = sv.generate(large, texts, method="autoregressive", **options)
+alone = sv.generate(small, texts, method="autoregressive", **options)
 
 
-def quality(run):
-    if CHRF is None:
-        return 100 * np.mean([a == b for a, b in zip(run.texts, plain.texts)])
-    most = max(len(p["reference"]) for p in tasks)  # every accepted way to say it; the last one again as padding
-    references = [[p["reference"][min(i, len(p["reference"]) - 1)] for p in tasks] for i in range(most)]
-    return CHRF().corpus_score(run.texts, references).score
+def bleu(run):
+    """BLEU of sacrebleu, against all right answers."""
+    return metrics.quality(run, resamples=1, scores=["bleu"])["bleu"].median
 
 
-def speed(run):
-    return run.summary().iloc[0]["tokens_per_second_with_prefill"]
+engaged = {"small alone": (0.0, bleu(alone))}
+for least in (0.01, 0.05, 0.2, 0.6, 0.95):
+    run = sv.generate(large, texts, method="oracle", draft=small, least=least, **options)
+    engaged[f"least = {least:g}"] = (metrics.target_share(run), bleu(run))
+for name, (share, score) in engaged.items():
+    print(f"{name:12s} engaged {share:6.1%}   BLEU {score:.1f}")
+print(f"large alone  engaged 100.0%   BLEU {bleu(plain):.1f}; your guess {engagement_guess:.0%}")
 
-
-base = quality(plain)
-curves = {}
-for name, draft in (("not aligned", small), ("aligned", aligned)):
-    for rollback in (1.0, 3.0, 10.0):
-        points = []
-        for fallback in (0.3, 0.6, 0.9):
-            beside = sv.generate(large, tasks, method="autoregressive", **options)
-            run = sv.generate(
-                large, tasks, method="bild", draft=draft, fallback=fallback, rollback=rollback, **options
-            )
-            points.append((speed(run) / speed(beside), quality(run), fallback))
-        curves[name, rollback] = points
-
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True, layout="constrained")
-for ax, name in zip(axes, ("not aligned", "aligned")):
-    for rollback, hue in zip((1.0, 3.0, 10.0), ("#0072b2", "#e69f00", "#d55e00")):
-        x, y, f = zip(*curves[name, rollback])
-        ax.plot(x, y, "-", color=hue, label=f"α_RB = {rollback:g}")
-        ax.scatter(x, y, s=[160 * v for v in f], color=hue)
-    ax.axhline(base, ls="--", color="#888888", lw=1)
-    ax.set(title=name, xlabel="speedup over the large model alone", ylabel="quality")
-    ax.legend(frameon=False, title="dot size: α_FB")
+figure, ax = plt.subplots(figsize=(6.2, 3.4), layout="constrained")
+ax.plot(*zip(*engaged.values()), "o-", color="#0072b2", label="oracle")
+ax.axhline(bleu(plain), ls="--", color="#888888", lw=1, label="large model alone")
+ax.axvline(0.2, ls=":", color="#888888", lw=1, label="the paper's 20 %")
+ax.set(xlabel="share of the tokens that the large model wrote", ylabel="BLEU", xlim=(-0.005, None))
+ax.legend(frameon=False, loc="lower right")
 plt.show()
 
 # %% [markdown]
-# The dashed line is the large model alone. Rolling back less is faster and worse; falling back more is safer and
-# slower, until it is not even safer: a token that the large model writes anyway need not be taken back.
+# Three tokens in a hundred bring the small model within a point of the large one, eight all the way. It is seldom wrong, but one wrong
+# word spoils what follows; replaced in time, it costs one token. (The texts are of a small world, and BLEU near 100 means that
+# nearly every text is one of the right answers. On a real task the models part more often.)
 #
-# The paper reports that BiLD can be *better* than the large model alone, an effect of mixing two models. With six short
-# texts a difference of a point or two means nothing either way; take more prompts before you believe one.
+# ## Alignment, and the trade-off (section 3.5.1; Figures 4 and 5)
 #
-# ## Nucleus sampling (appendix 7.4)
+# BiLD's policies are the guess: confidence in the oracle's place, and a review afterwards. Two models trained apart may
+# prefer different words for the same thing, *"hard"* and *"difficult"*, and be rolled back for it. The remedy is to
+# fine-tune the small model on texts that the large one wrote: `town-t5-small-aligned` (`specviz models align` does it
+# for your own pair).
 #
-# The same two rules with sampled tokens: the small model's confidence is still its largest probability, the distance
-# is still that of the token it drew.
+# Below, every setting translates text 0, then every one text 1, and so on; time is the processor's, over that of the large
+# model's greedy decoding, encoders inside. The last two groups take one policy away, as in Figure 5: a rollback
+# threshold that no token reaches; and a fallback threshold that every token passes, so that the small model hands over
+# after a fixed number of tokens (the cap), which is then the knob. A name reads: α_FB, α_RB, cap.
+#
+# **Predict.** (1) Towards which corner does a larger α_FB move a point? A larger α_RB? (2) Does alignment change
+# fallbacks, rollbacks, or both? (3) Which of the two missing policies costs quality, and which costs speed?
 
 # %%
-sv.generate(large, prompt, method="bild", draft=aligned, temperature=1.0, top_p=0.8, seed=3, max_new_tokens=48)
+import pandas as pd
+from specviz.bench.sweep import Point, sweep
 
-# %% [markdown]
-# ## One line, two readings
-#
-# Algorithm 1 (line 2) stops as soon as the text ends, so an end that the *small* model wrote is never reviewed.
-# `review_end=False`, the default, is the algorithm as printed; `review_end=True` has the large model look at that block
-# too. And line 4 falls back at equality (`max(p_S) > α_FB`), where section 3.3 writes $<$ for the fallback, so that
-# equality goes on: we follow the algorithm. How often does the unreviewed end matter?
+NEVER = 1e6  # nats: no token is that unlikely
+ours = [("unaligned", small), ("aligned", aligned)]
+settings = [(group, draft, f, r, 10) for group, draft in ours for r in (1.0, 4.0) for f in (0.3, 0.6, 0.9)]
+settings += [("no rollback", aligned, f, NEVER, 10) for f in (0.1, 0.3, 0.6, 0.9)]
+settings += [("no fallback", aligned, 0.0, 1.0, cap) for cap in (3, 5, 10)]
+
+points = [Point("greedy", "autoregressive", model=large, base="greedy")]
+points += [Point(each.name, "autoregressive", model=each, base="greedy", group="small alone") for each in (small, aligned)]
+for group, draft, fallback, rollback, cap in settings:
+    values = {"fallback": fallback, "rollback": rollback, "cap": cap}
+    label = f"{group}: {fallback:g}, {rollback:g}, {cap}"
+    points.append(Point(label, "bild", values, large, draft, base="greedy", group=group))
+measured = sweep(points, texts, **options)
+
+
+def table(measured):
+    """A row a setting: what it scored, lost and gained, and how often each policy spoke."""
+    rows = []
+    for name, each in measured.items():
+        base = measured[each.point.base]
+        lost, speed = each.lost(base), each.over(base)
+        said = {"fallbacks": each.share("fallbacks", "tokens").median, "rollbacks": each.share("rollbacks", "tokens").median}
+        rows.append(
+            {"setting": name, "group": each.point.group, **each.point.values, "quality": each.quality.median,
+             "lost": lost.median, "lost from": lost.low, "lost to": lost.high, "speed": speed.median,
+             "base": each is base, **said}
+        )  # fmt: skip
+    return pd.DataFrame(rows).set_index("setting")
+
+
+swept = table(measured)
+swept.drop(columns=["group", "base", "fallback", "rollback", "cap"]).round(3)
 
 # %%
-for review in (False, True):
-    run = sv.generate(large, prompts, method="bild", draft=small, review_end=review, max_new_tokens=64)
-    same = np.mean([a == b for a, b in zip(run.texts, plain_all.texts)])
-    row = run.summary().iloc[0]
-    print(f"review_end={review!s:5}: {same:.0%} of the texts are the large model's, {int(row['target_passes'])} large passes")
+figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, sharex=True, layout="constrained")
+pair = swept["base"] | swept["group"].isin(["unaligned", "aligned"])
+ablated = swept["base"] | swept["group"].isin(["aligned", "no rollback", "no fallback"])
+view.sweep(swept[pair], curve="rollback", ax=axes[0])
+view.sweep(swept[ablated], curve="group", ax=axes[1])
+axes[0].set_title("Figure 4: unaligned and aligned", loc="left")
+axes[1].set_title("Figure 5: without one policy (aligned)", loc="left")
+plt.show()
 
 # %% [markdown]
+# The cross is the large model alone, the thick grey line the settings that no other one beats in both.
+#
+# (1) Falling back more is safer and slower. Rolling back less is faster and worse, and hardly matters once the small model
+# hands over whatever it doubts. (2) Both: an aligned model has fewer doubts and is taken back less often, and so it is faster
+# *and* better at every pair of thresholds. (At α_FB = 0.3 most hand-overs are the cap's, which `fallbacks` counts too.)
+# (3) Without rollback quality falls at every α_FB, for a little more speed: nothing takes back a confident mistake. Without
+# fallback a short window gives the quality at less speed; with a window of 10 the aligned model does without fallback
+# about as well as with α_FB = 0.3, because it is so rarely that unsure.
+#
+# `lost from` and `lost to` are a 95 % interval over the texts: where it holds 0, forty texts cannot tell whether anything was
+# lost. The paper finds BiLD a little *better* than the large model at its slow end, an effect of mixing two models; no
+# interval here allows us to say so.
+#
+# `metrics.sweep` makes such a table of traces, and `view.interactive.sweep` a picture of it in which a click on a point opens its trace.
+#
+# ## What the large model wrote (Figure 9)
+#
+# **Predict.** Which words of a translation does the small model hand over or get wrong: names, verbs, endings?
+
+# %%
+view.examples({"BiLD": bild}, large=plain, small=alone, most=3)
+
+# %% [markdown]
+# Underlined is what the large model wrote: solid after a fallback, dashed after a rollback. Here they are verbs and endings
+# of clauses, not names. Most stand where the small model would have written the same word: doubts that
+# turned out needless. The oracle, which knows better, engages the large model for a fraction of them.
+#
+# **One line, two readings.** Algorithm 1 (line 2) stops as soon as the text ends, so an end that the *small* model wrote
+# is never reviewed. `review_end=False`, the default, is the algorithm as printed; `review_end=True` has the large model
+# look at that block too. And line 4 falls back at equality (`max(p_S) > α_FB`), where section 3.3 writes $<$ for the
+# fallback, so that equality goes on: we follow the algorithm. **Predict.** Does the unreviewed end
+# cost quality?
+
+# %%
+reviewed = sv.generate(large, texts, method="bild", draft=small, fallback=0.6, rollback=1.0, review_end=True, **options)
+for name, run in (("as printed", bild), ("end reviewed", reviewed)):
+    same = np.mean([a == b for a, b in zip(run.texts, plain.texts)])
+    print(f"{name:12s} {same:.0%} of the texts are the large model's, BLEU {bleu(run):.1f}, {metrics.target_passes(run):.0f} large passes")
+
+# %% [markdown]
+# With the model that was not aligned it does: the last sentence is often a block that nobody looked at. A pass or so more
+# for each text brings its BLEU to the large model's.
+#
+# ## One model: its first layer drafts (section 4.4, Figure 6)
+#
+# The small model may be the large one's own beginning. Behind the first decoder layer the head already gives a
+# distribution; while it is sure, the token is written without the other seven layers. At a fallback the *whole* model reads the
+# block, and so computes the true keys and values of every layer for what stays. The model must have learnt it (behind the
+# first layer of `town-t5`, which never did, greedy text has a BLEU of 0):
+# `town-t5-exit` was tuned on $\mathcal L = \tfrac12(\mathcal L_1 + \mathcal L_L)$.
+#
+# **CALM** (Schuster et al. 2022; Figure 7) leaves behind *any* layer $i$ at which it is sure: either the hidden state has
+# stopped changing, $\cos(d_i, d_{i-1}) > \lambda_t$, or the softmax has a clear winner. The layers that were skipped need keys and values all the
+# same, for later tokens that go deeper: it makes them of $d_i$, the state that left. With
+#
+# $$ \lambda_t = \tfrac{9}{10}\lambda + \tfrac1{10} e^{-\tau t/N}, $$
+#
+# early tokens must be surer than late ones (τ = 0 below: no decay). `town-t5-calm` was tuned on
+# $\mathcal L = \sum_i w_i \mathcal L_i$ with $w_i = i / \sum_j j$.
+
+# %%
+exits, calm = sv.load("town-t5-exit"), sv.load("town-t5-calm")
+left = sv.generate(calm, texts[:6], method="calm", threshold=0.9, **options)
+view.exit_layers(left, prompt=0)
+plt.show()
+
+# %% [markdown]
+# **Predict.** Every question behind a layer costs something: a cosine, or a whole head of 3,072 words, and a number
+# that the host waits for. (1) With half of the layers skipped, is CALM twice as fast? (2) At the same speed, which loses more
+# quality: early exit, which takes back, or CALM, which cannot?
+
+# %%
+calm_speed_guess = 2.0
+
+# %%
+points = []
+for own, model in (("early exit", exits), ("CALM", calm)):
+    points.append(Point(f"{own}, greedy", "autoregressive", model=model, base=f"{own}, greedy", group=own))
+for fallback in (0.3, 0.6, 0.9):
+    values = {"fallback": fallback, "rollback": 1.0}
+    points.append(Point(f"early exit {fallback:g}", "early_exit", values, exits, base="early exit, greedy", group="early exit"))
+for measure, thresholds in (("state", (0.7, 0.8, 0.9)), ("softmax", (0.3, 0.9))):
+    for threshold in thresholds:
+        values = {"measure": measure, "threshold": threshold}
+        points.append(Point(f"CALM, {measure} {threshold:g}", "calm", values, calm, base="CALM, greedy", group=f"CALM, {measure}"))
+leaving = table(sweep(points, texts, **options))
+leaving[["quality", "lost", "lost from", "lost to", "speed"]].round(2)
+
+# %%
+figure, ax = plt.subplots(figsize=(6.2, 3.6), layout="constrained")
+for (group, rows), hue, mark in zip(leaving[~leaving["base"]].groupby("group"), ("#d55e00", "#e69f00", "#0072b2"), "s^o"):
+    rows = rows.sort_values("speed")
+    ax.plot(rows["speed"], -rows["lost"], marker=mark, color=hue, label=group)
+ax.plot(1, 0, "x", color="black", ms=9, mew=2, label="each model alone")
+ax.axhline(-1, ls=":", color="black", lw=0.8)
+ax.set(xlabel="speed, times the same model's greedy decoding", ylabel="BLEU won or lost")
+ax.legend(frameon=False, loc="lower left")
+plt.show()
+depth = exits.layers
+print(f"CALM at λ = 0.9 ran {metrics.mean_layers(left):.1f} of {depth} layers a token: {depth / metrics.mean_layers(left):.1f} times fewer,")
+print(f"and was {leaving.loc['CALM, state 0.9', 'speed']:.2f} times as fast; your guess {calm_speed_guess:g}")
+
+# %% [markdown]
+# (1) No. Half of the layers were skipped, but the layers that ran asked, the skipped ones had keys and values made, and embedding,
+# head and loop cost what they cost. The softmax measure pays a head behind every layer and gains least; the paper left it
+# out for that reason, at a vocabulary eighty times ours.
+#
+# (2) CALM. Near 1.6 times, early exit loses a point or two and CALM about ten. The two reasons that the paper gives: a wrong early
+# token is taken back, and no key or value that stays was made of an early state. A third is in the picture above: CALM may
+# not leave by cosine before the second layer, and early exit always leaves behind the first. Two caveats: each model is set
+# against its own greedy text, and neither curve is tuned.
+#
+# ## What it costs (appendix 7.5.1, Figure 8)
+#
+# The record knows how many tokens each pass read behind how many; the models' shapes make that FLOPs and bytes, exactly.
+# *Arithmetic intensity* is the one over the other.
+#
+# **Predict.** FLOPs, bytes moved, FLOPs a byte, speed: which of the four rises under BiLD, and which falls? (The paper,
+# on CNN/DailyMail: FLOPs slightly up, bytes to a fifth, intensity five times, speed 1.85 times.)
+
+# %%
+fitted = sv.generate(large, texts, method="bild", draft=aligned, fallback=0.6, rollback=1.0, **options)
+runs = {"autoregressive": plain, "BiLD, unaligned": bild, "BiLD, aligned": fitted}
+view.costs_figure(runs)
+plt.show()
+print(view.costs_words(runs))
+for name in ("unaligned", "aligned"):
+    print(f"speed by the sweep's clock, {name}: {swept.loc[f'{name}: 0.6, 1, 10', 'speed']:.2f}")
+
+# %% [markdown]
+# Bytes fall, the other three rise. FLOPs a little: tokens that are taken back were computed for nothing, and the small
+# model's passes come on top. Bytes to about a third, for a pass over ten tokens reads the weights once; and so the
+# intensity triples. Speed gains less than bytes lose: these weights fit into the processor's cache, and much of a pass
+# is calling its kernels, which no count of bytes knows (`specviz bench roofline` measures both ceilings). The speed in the picture is
+# one timing of each run by the wall clock, and on a busy machine it can be anything; the lines below the words are those of the
+# sweep, where the settings took turns.
+#
 # ## What BiLD cannot do
 #
 # - It cannot promise the large model's text. `lossy` is its label, and its quality must be measured for every task.
 # - The thresholds depend on the task: the paper uses 0.5 to 0.9 for translation and 0.2 to 0.6 for summaries.
 # - With sampling, the law of its output is neither model's.
+#
+# `specviz bench bild` repeats these figures on a hundred texts of four tasks, with intervals, and beside rejection
+# sampling with fixed windows (Tables 3 and 4).
