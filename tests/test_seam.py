@@ -225,7 +225,7 @@ def test_calm_leaves_a_forward_early() -> None:
             for layer in (1, 2, 3):
                 if leave(layer, found.logits[0] * layer):
                     break
-            return Pass(found.logits, found.tokens, {layer: found.logits})
+            return Pass(found.logits, found.fed, {layer: found.logits})
 
     def sure(layer: int, logits: torch.Tensor) -> bool:
         top = logits[-1].topk(2).values
@@ -243,7 +243,7 @@ def test_diffusion_canvases_share_a_prefix() -> None:
     class Filling(Fake):
         def forward(self, draft: Draft, hidden: tuple[int, ...] = ()) -> Pass:
             logits = torch.eye(self.vocabulary)[[0, *(10 + draft.offsets)]]  # a cell's token is its place
-            return Pass([logits * torch.tensor([0, *range(len(draft), 0, -1)])[:, None]], len(draft), {})
+            return Pass([logits * torch.tensor([0, *range(len(draft), 0, -1)])[:, None]], [len(draft)], {})
 
     context, cells = Filling([1, 2]), [mask] * 3
     parents = np.array([-1, 0, 1] * 2) + np.array([0, 0, 0, 0, 3, 3])

@@ -129,7 +129,8 @@ def test_a_node_says_how_near_the_verdict_was():
         if node["status"] in ("accepted", "rejected"):
             sign = "≤" if node["status"] == "accepted" else ">"
             assert f"gap {node['gap']:.3f} {sign} τ {node['threshold']:.3f}" in belief.more
-        assert f"score {node['score']:.3f}" in belief.more and belief.more in html
+        assert belief.value == pytest.approx(node["score"]) and belief.more in html
+        assert f"largest probability {node['confidence']:.3f}" in belief.more
     judged = [b for b in picture(traces.build("bild", tokens=60), 0).beliefs if b.status == "rejected"]
     assert judged and all("> α_RB 2.000" in b.more for b in judged)
 
