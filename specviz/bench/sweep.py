@@ -71,9 +71,9 @@ class Advanced:
             sums["cycles"][number] += cycle.number > 0
             if cycle.verdict is not None:
                 unsent = cycle.verdict.unsent
-                sums["sent"][number] += len(cycle.status)
+                sums["sent"][number] += len(cycle.status) if cycle.draft.read else 0
                 sums["drafted"][number] += len(cycle.status) + (len(unsent.tokens) if unsent else 0)
-                sums["accepted"][number] += sum(s in ("accepted", "unreviewed") for s in cycle.status)
+                sums["accepted"][number] += cycle.status.count("accepted")
                 sums["own"][number] += sum(origin in OWN for origin in cycle.origins)
                 sums["fallbacks"][number] += "fallback" in cycle.origins
                 sums["rollbacks"][number] += any(origin in TAKEN_BACK for origin in cycle.origins)
