@@ -1,0 +1,430 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10 · How sure is the drafter?
+#
+# *25 minutes. Needs `torch` and sacrebleu (`pip install "specviz-lm[run,quality]"`).*
+#
+# A drafter knows something about its own drafts: it writes some tokens with a probability of 0.99 and others with 0.3.
+# Sen, Dasgupta and Waghela (2025), *Confidence-Modulated Speculative Decoding for Large Language Models* (CM-ASD), let
+# that certainty govern two things: how many tokens go to the target, and how strictly they are judged there. You will
+#
+# 1. compute its three signals, and measure which one tells accepted tokens from rejected ones,
+# 2. count what a confident window pays and what it saves,
+# 3. meet a formula and a sentence that say the opposite, and run both,
+# 4. draw speed against quality, and read the paper's tables beside its text.
+#
+# The models are encoder-decoders that translate German into English; the drafter has one decoder layer, the target eight.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+
+import specviz as sv
+from specviz import metrics, signals, view
+from specviz.bench.pairs import suite
+
+torch.set_num_threads(1)
+target, drafter = sv.load("town-t5"), sv.load("town-t5-small")
+texts = suite("de-en", 120)  # German with several right English answers each
+few = texts[:40]
+
+
+def decode(method="cm_asd", of=few, **options):
+    return sv.generate(target, of, method, draft=drafter, max_new_tokens=64, **options)
+
+
+trace = decode(of=texts[3])
+trace
+
+# %% [markdown]
+# ## Three signals
+#
+# Let $p$ be the drafter's distribution at one place, $z$ its logits, and (1), (2) its two likeliest tokens. Section
+# III.B (1) has
+#
+# $$ \tilde C^{ent} = \frac{H(p)}{\log |V|}, \qquad
+#    \tilde C^{margin} = \sigma\bigl(\beta\,(z^{(1)} - z^{(2)})\bigr), \qquad
+#    \tilde C^{soft} = \frac{p^{(1)} - p^{(2)}}{1 - 1/|V|}, $$
+#
+# and the ensemble $C = \lambda_1 \tilde C^{ent} + \lambda_2 \tilde C^{margin} + \lambda_3 \tilde C^{soft}$ with weights that sum to 1.
+#
+# **Predict** each signal for a drafter that (a) has no idea, all tokens being equally likely; (b) is torn between two
+# words and rules out all others; (c) has no doubt at all. Which of the nine numbers would you not want in an average of
+# *confidences*?
+
+# %%
+V = 3072  # tokens in the drafter's vocabulary
+cases = torch.zeros(3, V)
+cases[1, :2] = 100
+cases[2, 0] = 100
+
+
+def by_hand(z):
+    """The three formulas, as they are printed (β = 1)."""
+    p, (first, second) = z.softmax(-1), z.topk(2).values
+    entropy = -torch.xlogy(p, p).sum()
+    return entropy / np.log(V), torch.sigmoid(first - second), (p.max() - p.topk(2).values[1]) / (1 - 1 / V)
+
+
+table = pd.DataFrame(
+    [[float(x) for x in by_hand(z)] for z in cases.double()], columns=["entropy", "margin", "softmax"]
+)
+table.index = ["(a) no idea", "(b) torn between two", "(c) no doubt"]
+for name, weights in (("C as written", (1, 1, 1)), ("C with 1 − entropy", (-1, 1, 1))):
+    table[name] = (table[["entropy", "margin", "softmax"]] @ weights + (weights[0] < 0)) / 3
+table.round(4)
+
+# %% [markdown]
+# Three things to see.
+#
+# - **Entropy rises with doubt.** The paper says so itself ("a lower value ... corresponds to a sharper ... distribution,
+#   implying higher confidence"), and then adds it to two signals that fall with doubt. The signal that the average
+#   needs is $1 - H/\log|V|$: our default, `entropy="complement"`; `entropy="as_written"` is the formula.
+# - **The logit margin starts at one half.** $z^{(1)} \ge z^{(2)}$, so the sigmoid of a drafter without any idea is
+#   $\sigma(0) = \tfrac12$, not 0. With equal weights $C$ (with the complement) is never below $\tfrac16$.
+# - **The softmax margin can exceed 1.** A sure drafter has $p^{(1)} - p^{(2)} = 1$, and dividing by $1 - 1/|V|$ gives
+#   $|V|/(|V|-1)$. We cut it at 1.
+#
+# Row (b) is the interesting one: a coin toss between two words has an entropy of $\log 2$, a twelfth of $\log |V|$.
+# Entropy calls that nearly sure; the margins do not. So the signals *do* say different things.
+
+# %%
+ours = {
+    "entropy": signals.entropy_complement,
+    "margin": signals.logit_margin_sigmoid,
+    "softmax": signals.softmax_margin,
+}
+print({name: [round(float(x), 4) for x in signal(cases)] for name, signal in ours.items()})
+
+# %% [markdown]
+# ## Which one predicts acceptance?
+#
+# SpecDec (Xia et al. 2023) always sends the same number of tokens, here 10, so that no signal has cut what is
+# judged. Each judged token has the drafter's signals and a verdict. The **AUROC** is the share of pairs (one accepted,
+# one rejected token) in which the accepted one has the larger signal; one half is guessing. There are two things to
+# predict: that the method *accepts* the token (here: among the target's three likeliest, at most 1 nat behind the
+# first), or the stricter one, that it is the target's *first choice*.
+#
+# **Predict** the best of: largest probability, 1 − entropy, logit margin, softmax margin, the variance of the logits
+# (which the paper mentions), and the ensemble of equal weights. How far is the ensemble ahead of the best single one?
+
+# %%
+best_guess, lead_guess = "ensemble", 0.02
+
+# %%
+fixed = decode("specdec", of=texts)
+judged = metrics.signals(fixed)
+figure, axes = plt.subplots(2, 2, figsize=(14, 7), layout="constrained", height_ratios=(1, 2))
+for column, outcome in zip(axes.T, ("accepted", "first")):
+    view.auroc(fixed, ax=column[0], outcome=outcome)
+    view.reliability(fixed, ax=column[1], outcome=outcome)
+plt.show()
+
+for outcome in ("accepted", "first"):
+    area = metrics.auroc(judged, outcome).set_index("signal")["auroc"]
+    single = area.drop("ensemble").idxmax()
+    lead = area["ensemble"] - area[single]
+    print(
+        f"{outcome:9s} best single signal {single} {area[single]:.3f}, ensemble {area['ensemble']:.3f}, lead {lead:+.3f}"
+    )
+print(f"your guess: {best_guess}, lead {lead_guess:+.3f}")
+written = metrics.auroc(metrics.signals(fixed, entropy="as_written")).set_index("signal")["auroc"]
+print(f"as written: entropy {written['entropy']:.3f}, the ensemble with it {written['ensemble']:.3f}")
+
+# %% [markdown]
+# What was found with these models: each of the four certainties has an AUROC near 0.9, and the ensemble is no better than the
+# best of them. They are functions of the same few numbers, so averaging them adds little. The plain largest probability, which
+# the paper does not use, is as good as any for the target's first choice. (Table III of the paper has its three
+# single signals within 0.07 tokens of each other, and reports a gain for the ensemble, without an interval.)
+#
+# Which one is best depends on the question. For what a *lenient* rule accepts, entropy comes first: a drafter torn
+# between two good words (row (b) above) is often accepted whichever it writes, and entropy is the signal that is not
+# worried by two. For the target's first choice it is the other way round: there the coin toss is lost half the time,
+# and entropy comes behind the others.
+#
+# The *variance* of the logits is below one half: a larger variance goes with rejection. And entropy as written has, of
+# course, an AUROC of one minus its complement's: read as a confidence it points backwards. In the ensemble the two
+# margins outvote it, which is why a reader of the formula may never notice.
+#
+# The curves say something that AUROC cannot: a signal may rank well and still lie about its level. Only the largest probability is a
+# probability of anything; the others need α and γ to fit their scale, so a value of either that suits one signal does
+# not suit another.
+#
+# ## The window
+#
+# Section III.B (b) averages the confidence of the next tokens and maps it to a length:
+#
+# $$ k_j = \min\bigl(k_{max}, \max(k_{min}, \lfloor \alpha\, \bar C\, k_{max} \rfloor)\bigr), \qquad \bar C = \frac1{k_{max}} \sum_{i=1}^{k_{max}} C_{j+i}. $$
+#
+# To know $\bar C$ one must have drafted all $k_{max}$ tokens. The paper's drafter fills them in one pass. One that writes
+# token by token has paid for them by then: `controller="look_ahead"`, the default. `controller="early_stop"` takes the
+# mean of what is drafted so far and ends where that has no room for another token.
+#
+# **Predict**, for a look-ahead window, an early-stopping one and a fixed one, all with $k_{max} = 10$: which accepts most
+# tokens a cycle? Which runs the drafter least?
+
+# %%
+windows = {
+    "look-ahead": decode(),
+    "early stopping": decode(controller="early_stop"),
+    "fixed": decode(adaptive_drafting=False),
+}
+counts = pd.DataFrame(
+    {
+        name: {
+            "drafted": metrics.mean_drafted(run),
+            "sent": metrics.mean_sent(run),
+            "accepted": metrics.mean_accepted(run),
+            "draft passes": run.summary()["draft_passes"][0],
+            "target passes": run.summary()["target_passes"][0],
+        }
+        for name, run in windows.items()
+    }
+).T
+counts.round(2)
+
+# %% [markdown]
+# The fixed window accepts *more* a cycle, and needs fewer cycles: a token that is not sent cannot be accepted. What the
+# window saves is tokens sent, about a quarter of them. Whether that is worth anything depends on the target: where a
+# pass over 10 tokens costs what one over 7 costs (small batch, memory-bound) it saves nothing; in a large batch it does.
+# With an autoregressive drafter only early stopping saves drafter passes.
+#
+# The paper's Table III has it the other way round, 3.10 accepted with a fixed window and 4.27 with the adaptive one; it
+# does not give the k of either.
+#
+# ## The loop at work
+#
+# One text, cycle by cycle. Top: the certainty of each token, and the mean. Middle: what became of the draft,
+# and the window (black). Bottom: how far each token lay behind the target's own favourite, and how far it was allowed to.
+#
+# **Predict.** How long is the longest window, with α = 1 and $k_{max} = 10$? And is a rejection more likely in the short
+# windows or in the long ones?
+
+# %%
+shown = windows["look-ahead"]
+text = shown.cycles.groupby("prompt").size().idxmax()  # the one that took most cycles
+view.control_loop(shown, prompt=text)
+plt.show()
+
+cycles = shown.cycles[shown.cycles["cycle"] > 0].set_index(["prompt", "cycle"])
+lost = shown.nodes[shown.nodes["status"] == "rejected"].set_index(["prompt", "cycle"])
+cycles["rejected"] = cycles.index.isin(lost.index)
+for said, rows in (("up to 8", cycles["control_window"] <= 8), ("9 or 10", cycles["control_window"] >= 9)):
+    print(
+        f"windows of {said} tokens: {rows.sum():3d}, of which {cycles['rejected'][rows].mean():.0%} end in a rejection"
+    )
+print(
+    f"the longest: {cycles['control_window'].max():.0f}, the shortest: {cycles['control_window'].min():.0f}"
+)
+
+# %% [markdown]
+# Because of the floor, $k_j = k_{max}$ needs a mean of exactly 1: the longest window is $k_{max} - 1$. And the means
+# lie close together, since most tokens of any draft are easy ones, so the window moves little. Still the drafter knew: the
+# short windows are the ones that end in rejections, though they send less that could be rejected.
+#
+# ## The gap, in two readings
+#
+# A drafted token $y$ is accepted (section III.B (c)) if it is among the target's β likeliest and
+#
+# $$ \log p_{AR}(y^{(1)}) - \log p_{AR}(y) \;\le\; \tau_t, \qquad \tau_t = \tau_{base} + \gamma\,(1 - C_t). $$
+#
+# Now read the paper's words on it. "The less confident the drafter is at time t, the stricter the verification criterion
+# becomes." And: "verify more leniently (smaller $\tau_t$)"; "verify more strictly (larger $\tau_t$)". But two
+# sentences further: "increasing $\tau_{base}$ globally relaxes verification".
+#
+# $\tau_t$ is the largest gap that passes. A *smaller* one is *stricter*, so the formula is lenient exactly where the
+# prose wants it strict. One of them must be meant otherwise. We run both: `gap="as_written"` is the formula,
+# `gap="as_described"` is $\tau_{base} + \gamma\, C_t$, which does what the prose says.
+#
+# **Predict.** Same γ, same $\tau_{base}$: which reading accepts more? Which changes more of the target's text?
+
+# %%
+view.threshold_readings(tau_base=0.1, gamma=0.5, trace=windows["look-ahead"])
+plt.show()
+C = metrics.signals(windows["look-ahead"])["score"]
+print(f"judged tokens with C above one half: {(C > 0.5).mean():.0%}; median C {C.median():.2f}")
+
+# %%
+greedy = sv.generate(target, few, "autoregressive", max_new_tokens=64)
+
+
+def compared(run):
+    """What a lossy run did to the target's own text."""
+    nodes = metrics.signals(run)
+    kept = nodes[nodes["accepted"]]
+    return {
+        "accepted a cycle": metrics.mean_accepted(run),
+        "kept, not the first choice": 1 - kept["first"].mean(),
+        "texts as greedy": np.mean([a == b for a, b in zip(run.texts, greedy.texts)]),
+        "exactness": run.run["exactness"],
+    }
+
+
+readings = {
+    (gamma, gap): decode(gamma=gamma, gap=gap)
+    for gamma in (0.5, 2, 4)
+    for gap in ("as_written", "as_described")
+}
+pd.DataFrame({key: compared(run) for key, run in readings.items()}).T.rename_axis(["γ", "gap"])
+
+# %% [markdown]
+# The curves cross at $C = \tfrac12$, and nearly all tokens stand to the right of it, where the prose's reading allows the larger gap. So
+# with the same γ it is the more lenient one overall, accepts a little more, and at γ = 0.5 leaves fewer texts as they were.
+# The comparison at equal γ is therefore not one of strictness *in doubt*, but of strictness on the whole. At γ of 2 and
+# more the two are close: most texts have been changed by then, whichever reading it was.
+#
+# Tokens that are kept though the target preferred another are a few in a hundred, yet a text has more than twenty, and
+# from the first of them on it is another text.
+#
+# ## When nothing is lost
+#
+# **Predict.** With $\gamma = 0$, $\tau_{base} = 0$ and β = 1, how many of the 40 texts are the target's greedy ones, with a
+# fixed window and with an adaptive one? Does the window matter for the text at all?
+
+# %%
+strict = {"gamma": 0, "tau_base": 0, "top_beta": 1}
+settings = {
+    "all three, adaptive window": strict,
+    "all three, fixed window": strict | {"adaptive_drafting": False},
+    "the default": {},
+    "top_beta = 1 alone": {"top_beta": 1},
+    "tau_base = 0 alone": {"tau_base": 0},
+    "gamma = 0 alone": {"gamma": 0},
+}
+pd.DataFrame({name: compared(decode(**setting)) for name, setting in settings.items()}).T
+
+# %% [markdown]
+# Only the target's own favourite has a gap of 0 (or rank 0), so a draft is kept as far as it is the greedy text; the
+# window decides how much is asked, never what is answered. *Up to ties*: a pass over ten tokens adds in another order
+# than a pass over one, and where two tokens are equally likely to the last digit either may win. `specviz bench
+# confidence` checks this on 300 prompts. Either limit is enough, β = 1 or a gap of 0 everywhere; with any other
+# setting the trace says `lossy`, also where a text happens to come out the same.
+#
+# ## What if?
+#
+# A recorded run answers for other settings as far as its text would have been the same. `sv.whatif` follows the other
+# setting cycle by cycle and stops where another token would be written; the badge says whether it came to the end.
+#
+# **Predict.** Which is more likely to need a rerun: a $\tau_{base}$ a little larger than the run's 0.1, or a much larger one?
+
+# %%
+ask = sv.whatif(trace)
+answer = ask.cm_asd(tau_base=[0, 0.05, 0.1, 0.2, 0.5, 2.0, 8.0])
+answer.table[["tau_base", "texts", "cycles", "drafted", "sent", "accepted", "tau", "badge"]]
+
+# %%
+exact = answer.table[answer.table["badge"] == "exact"].iloc[-1]
+again = decode(of=texts[3], tau_base=float(exact["tau_base"]))
+row = again.summary().iloc[0]
+print(
+    f"τ_base = {exact['tau_base']:g}   foretold: {exact['accepted']:g} accepted of {exact['sent']:g} sent, τ {exact['tau']:.3f}"
+)
+print(f"               rerun:    {row['accepted']} accepted of {row['sent']} sent, τ {row['tau']:.3f}")
+print("the same text:", again.texts == trace.texts)
+answer.places[["tau_base", "position", "text", "why"]]
+
+# %% [markdown]
+# The window and the weights can be asked about, too, and here one may be bounded: what stood behind an
+# early-stopped draft nobody saw. In the whole table no model was run.
+#
+# ## Speed against quality
+#
+# Every setting decodes text 1, then every one text 2, and so on, greedy decoding among them; speed is greedy's time
+# over the setting's own. Quality is BLEU against the corpus' answers, up to eight for each text.
+#
+# **Predict.** Towards which corner does a larger $\tau_{base}$ move a point? Which controller is faster? And where does a
+# curve end, if the gap is so wide that anything passes?
+
+# %%
+from specviz.bench.sweep import Point, sweep
+
+kinds = {
+    "look-ahead, 10": {"k_max": 10},
+    "early stopping, 10": {"k_max": 10, "controller": "early_stop"},
+    "early stopping, 5": {"k_max": 5, "controller": "early_stop"},
+}
+plan = [Point("greedy", "autoregressive", model=target, group="greedy")]
+plan += [Point("drafter alone", "autoregressive", model=drafter, group="drafter alone")]
+for kind, values in kinds.items():
+    for tau in (0, 0.5, 2, 16):
+        setting = values | {"tau_base": tau, "gamma": 0.5 * (tau > 0), "top_beta": 20}
+        plan.append(Point(f"{kind}, τ_base {tau}", "cm_asd", setting, target, drafter, group=kind))
+measured = sweep(plan, texts[:16], max_new_tokens=64)
+base = measured["greedy"]
+points = pd.DataFrame(
+    {
+        "group": each.point.group,
+        "tau_base": each.point.values.get("tau_base", 0),
+        "quality": each.quality.median,
+        "speed": each.over(base).median,
+        "base": each is base,
+    }
+    for each in measured.values()
+)
+points["front"] = metrics.front(points["quality"], points["speed"])
+view.sweep(points, curve="group", size="tau_base")
+plt.show()
+for name, each in measured.items():
+    if each is not base:
+        found, lost = each.over(base), each.lost(base)
+        print(
+            f"{name:32s} {found.median:.2f}x [{found.low:.2f}, {found.high:.2f}], BLEU lost {lost.median:5.1f}"
+        )
+
+# %% [markdown]
+# TEXT
+#
+# ## What the paper's tables say
+#
+# Table I, speed as a multiple of beam search with 5 beams. The text beside it: "In all four translation tasks, CM-ASD
+# delivers a speedup of over 4.4x ... matching or outperforming SpecDec even at larger drafting sizes."
+#
+# **Predict** from that sentence the largest number of each column, then look.
+
+# %%
+paper = pd.DataFrame(
+    {
+        "EN-DE": {"greedy": 1.1, "SpecDec, k = 10": 4.2, "SpecDec, k = 25": 5.1, "CM-ASD": 4.7},
+        "DE-EN": {"greedy": 1.1, "SpecDec, k = 10": 4.6, "SpecDec, k = 25": 5.5, "CM-ASD": 5.0},
+        "EN-RO": {"greedy": 1.1, "SpecDec, k = 10": 3.9, "SpecDec, k = 25": 4.6, "CM-ASD": 4.2},
+        "RO-EN": {"greedy": 1.1, "SpecDec, k = 10": 4.1, "SpecDec, k = 25": 4.8, "CM-ASD": 4.4},
+    }
+)
+paper.style.format("{:.1f}x").highlight_max(props="font-weight:bold")
+
+# %% [markdown]
+# - CM-ASD is *behind* SpecDec with k = 25 in every column, and 4.2 is not over 4.4.
+# - All speeds are against beam 5. Greedy decoding is 1.1 there, so 4.7 is 4.3 times greedy. Our pictures divide by greedy.
+# - Table III is of EN-DE, too. Without confidence (fixed k, fixed τ) it has 3.2x, and the text says that this "behaves
+#   similarly to standard SpecDec"; Table I gives SpecDec 4.2x and 5.1x.
+# - On summaries the text gives ROUGE 41.90, 18.30 and 38.10 to SpecDec; Table IV gives them to CM-ASD, at 4.0x, below
+#   SpecDec (43.11, 20.43, 40.19 at 5.1x) in all four numbers.
+#
+# `specviz bench confidence` prints these numbers beside ours.
+#
+# ## What CM-ASD cannot do
+#
+# - It cannot promise the target's text: acceptance by rank and gap is lossy by design. A trace carries that label, and
+#   quality must be measured for every task.
+# - No values are published for α, γ, the weights λ, $k_{min}$, $k_{max}$ and β (and 0.1 for $\tau_{base}$ only as an
+#   example). Ours are defaults, not the paper's, and every figure here depends on them.
+# - Confidence is about the drafter alone. A drafter that is sure and wrong gets a long window, and, as the prose has
+#   it, a wide gap. The gap asks the target; the window does not.
+# - Its window and its gap cannot be judged apart from the drafter's price. With one that fills all places in one pass,
+#   a look ahead is free; with one that writes token by token, it is the whole draft.
