@@ -97,10 +97,14 @@ texts = {
     "small alone": sv.generate(small, prompt, method="autoregressive", max_new_tokens=48).text,
 }
 for name, fallback, rollback in (("a", 1, 2), ("b", 0, 2), ("c", 0, 1000), ("d", 0.5, 0)):
-    run = sv.generate(large, prompt, method="bild", draft=small, fallback=fallback, rollback=rollback, max_new_tokens=48)
+    run = sv.generate(
+        large, prompt, method="bild", draft=small, fallback=fallback, rollback=rollback, max_new_tokens=48
+    )
     equal = [who for who, text in texts.items() if text == run.text]
     row = run.summary().iloc[0]
-    print(f"({name}) {run.run['exactness']:17s} τ {row['tau']:.2f}, large passes {int(row['target_passes'])}: {equal or 'neither'}")
+    print(
+        f"({name}) {run.run['exactness']:17s} τ {row['tau']:.2f}, large passes {int(row['target_passes'])}: {equal or 'neither'}"
+    )
     print("    ", run.text)
 
 # %% [markdown]
@@ -207,6 +211,7 @@ plt.show()
 
 # %%
 import pandas as pd
+
 from specviz.bench.sweep import Point, sweep
 
 NEVER = 1e6  # nats: no token is that unlikely
@@ -216,7 +221,10 @@ settings += [("no rollback", aligned, f, NEVER, 10) for f in (0.1, 0.3, 0.6, 0.9
 settings += [("no fallback", aligned, 0.0, 1.0, cap) for cap in (3, 5, 10)]
 
 points = [Point("greedy", "autoregressive", model=large, base="greedy")]
-points += [Point(each.name, "autoregressive", model=each, base="greedy", group="small alone") for each in (small, aligned)]
+points += [
+    Point(each.name, "autoregressive", model=each, base="greedy", group="small alone")
+    for each in (small, aligned)
+]
 for group, draft, fallback, rollback, cap in settings:
     values = {"fallback": fallback, "rollback": rollback, "cap": cap}
     label = f"{group}: {fallback:g}, {rollback:g}, {cap}"
@@ -230,7 +238,10 @@ def table(measured):
     for name, each in measured.items():
         base = measured[each.point.base]
         lost, speed = each.lost(base), each.over(base)
-        said = {"fallbacks": each.share("fallbacks", "tokens").median, "rollbacks": each.share("rollbacks", "tokens").median}
+        said = {
+            "fallbacks": each.share("fallbacks", "tokens").median,
+            "rollbacks": each.share("rollbacks", "tokens").median,
+        }
         rows.append(
             {"setting": name, "group": each.point.group, **each.point.values, "quality": each.quality.median,
              "lost": lost.median, "lost from": lost.low, "lost to": lost.high, "speed": speed.median,
@@ -287,10 +298,14 @@ view.examples({"BiLD": bild}, large=plain, small=alone, most=3)
 # cost quality?
 
 # %%
-reviewed = sv.generate(large, texts, method="bild", draft=small, fallback=0.6, rollback=1.0, review_end=True, **options)
+reviewed = sv.generate(
+    large, texts, method="bild", draft=small, fallback=0.6, rollback=1.0, review_end=True, **options
+)
 for name, run in (("as printed", bild), ("end reviewed", reviewed)):
     same = np.mean([a == b for a, b in zip(run.texts, plain.texts)])
-    print(f"{name:12s} {same:.0%} of the texts are the large model's, BLEU {bleu(run):.1f}, {metrics.target_passes(run):.0f} large passes")
+    print(
+        f"{name:12s} {same:.0%} of the texts are the large model's, BLEU {bleu(run):.1f}, {metrics.target_passes(run):.0f} large passes"
+    )
 
 # %% [markdown]
 # With the model that was not aligned it does: the last sentence is often a block that nobody looked at. A pass or so more
@@ -333,17 +348,37 @@ for own, model in (("early exit", exits), ("CALM", calm)):
     points.append(Point(f"{own}, greedy", "autoregressive", model=model, base=f"{own}, greedy", group=own))
 for fallback in (0.3, 0.6, 0.9):
     values = {"fallback": fallback, "rollback": 1.0}
-    points.append(Point(f"early exit {fallback:g}", "early_exit", values, exits, base="early exit, greedy", group="early exit"))
+    points.append(
+        Point(
+            f"early exit {fallback:g}",
+            "early_exit",
+            values,
+            exits,
+            base="early exit, greedy",
+            group="early exit",
+        )
+    )
 for measure, thresholds in (("state", (0.7, 0.8, 0.9)), ("softmax", (0.3, 0.9))):
     for threshold in thresholds:
         values = {"measure": measure, "threshold": threshold}
-        points.append(Point(f"CALM, {measure} {threshold:g}", "calm", values, calm, base="CALM, greedy", group=f"CALM, {measure}"))
+        points.append(
+            Point(
+                f"CALM, {measure} {threshold:g}",
+                "calm",
+                values,
+                calm,
+                base="CALM, greedy",
+                group=f"CALM, {measure}",
+            )
+        )
 leaving = table(sweep(points, texts, **options))
 leaving[["quality", "lost", "lost from", "lost to", "speed"]].round(2)
 
 # %%
 figure, ax = plt.subplots(figsize=(6.2, 3.6), layout="constrained")
-for (group, rows), hue, mark in zip(leaving[~leaving["base"]].groupby("group"), ("#d55e00", "#e69f00", "#0072b2"), "s^o"):
+for (group, rows), hue, mark in zip(
+    leaving[~leaving["base"]].groupby("group"), ("#d55e00", "#e69f00", "#0072b2"), "s^o"
+):
     rows = rows.sort_values("speed")
     ax.plot(rows["speed"], -rows["lost"], marker=mark, color=hue, label=group)
 ax.plot(1, 0, "x", color="black", ms=9, mew=2, label="each model alone")
@@ -352,7 +387,9 @@ ax.set(xlabel="speed, times the same model's greedy decoding", ylabel="BLEU won 
 ax.legend(frameon=False, loc="lower left")
 plt.show()
 depth = exits.layers
-print(f"CALM at λ = 0.9 ran {metrics.mean_layers(left):.1f} of {depth} layers a token: {depth / metrics.mean_layers(left):.1f} times fewer,")
+print(
+    f"CALM at λ = 0.9 ran {metrics.mean_layers(left):.1f} of {depth} layers a token: {depth / metrics.mean_layers(left):.1f} times fewer,"
+)
 print(f"and was {leaving.loc['CALM, state 0.9', 'speed']:.2f} times as fast; your guess {calm_speed_guess:g}")
 
 # %% [markdown]
