@@ -15,7 +15,20 @@ SOURCES = [p for p in PAIRS if p.stem[0].isdigit()]  # walkthroughs are numbered
 
 
 def test_there_are_walkthroughs():
-    assert [p.stem[:2] for p in SOURCES] == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "12"]
+    assert [p.stem[:2] for p in SOURCES] == [
+        "00",
+        "01",
+        "02",
+        "03",
+        "04",
+        "05",
+        "06",
+        "07",
+        "08",
+        "09",
+        "10",
+        "12",
+    ]
     assert [p.stem[:2] for p in SOURCES if free(p)] == ["00", "04", "05", "12"], "these need no torch"
 
 

@@ -104,7 +104,9 @@ def test_an_encoder_decoders_passes_cost_what_pytorch_counts(counted, name, shar
     prefills = costs[costs["prefill"]]
     once = len(PROMPTS) * (1 if shared else 2)
     whole = [len(PROMPTS[prompt]) + len(target.prefix) - 1 for prompt in prefills["prompt"]]
-    assert (prefills["tokens"] == whole).sum() == once, "a drafter that shares the encoder does not read again"
+    assert (prefills["tokens"] == whole).sum() == once, (
+        "a drafter that shares the encoder does not read again"
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
