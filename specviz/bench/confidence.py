@@ -263,12 +263,12 @@ def telling(judged: Sequence[tuple[str, Any]]) -> Part:
     rows = []
     for task, trace in judged:
         table = metrics.signals(trace)
-        first = metrics.auroc(table, outcome="first").set_index("signal")
+        first = metrics.auroc(table, outcome="first").set_index("signal")["auroc"].to_dict()
         for name, found in metrics.auroc(table).set_index("signal").iterrows():
             area = Estimate(found["auroc"], found["low"], found["high"], int(found["prompts"]))
             gain = Estimate(found["gain"], found["gain_lo"], found["gain_hi"], int(found["prompts"]))
             rows.append({"task": task, "signal": name, "area": area, "gain": gain,
-                         "first": first.loc[name, "auroc"], "ece": found["ece"]})  # fmt: skip
+                         "first": first[name], "ece": found["ece"]})  # fmt: skip
     columns = [("task", "", ""), ("signal", "", ""), ("area", "AUROC [95%]", ""),
                ("gain", "over the ensemble [95%]", ""), ("first", "for the target's own", "{:.3f}"),
                ("ece", "off the diagonal", "{:.3f}")]  # fmt: skip

@@ -69,7 +69,7 @@ class Advanced:
         for cycle in self.run:
             tokens += cycle.tokens
             sums["cycles"][number] += cycle.number > 0
-            if cycle.verdict is not None:
+            if cycle.verdict is not None and cycle.draft is not None:
                 unsent = cycle.verdict.unsent
                 sums["sent"][number] += len(cycle.status) if cycle.draft.read else 0
                 sums["drafted"][number] += len(cycle.status) + (len(unsent.tokens) if unsent else 0)
