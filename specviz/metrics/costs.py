@@ -447,6 +447,11 @@ def _shared(trace: Trace) -> pd.DataFrame:
 def _of_run(part: Trace) -> pd.DataFrame:
     import pandas as pd
 
+    if "control_layers" in part.cycles:  # CALM
+        raise TraceError(
+            f"passes of {part.run['method']} leave behind different layers, and what such a pass costs is not "
+            "counted: see metrics.by_layer for how far they went"
+        )
     table = _read(part)
     if not len(table):
         raise TraceError(f"the record of {part.run['method']} holds no passes, so they cannot be counted")

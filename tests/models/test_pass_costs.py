@@ -148,3 +148,9 @@ def test_a_model_with_other_matrices_has_no_shape():
     trace = specviz.generate(model, [[3, 4]], "autoregressive", max_new_tokens=3)
     with pytest.raises(specviz.TraceError, match="shape of odd"):
         metrics.pass_costs(trace)
+
+
+def test_passes_that_leave_early_are_not_counted():
+    trace = specviz.generate(ready("llama", True), PROMPTS[:1], "calm", max_new_tokens=4)
+    with pytest.raises(specviz.TraceError, match="leave behind different layers"):
+        metrics.pass_costs(trace)
