@@ -449,8 +449,8 @@ def _of_run(part: Trace) -> pd.DataFrame:
 
     if "control_layers" in part.cycles:  # CALM
         raise TraceError(
-            f"passes of {part.run['method']} leave behind different layers, and what such a pass costs is not "
-            "counted: see metrics.by_layer for how far they went"
+            f"passes of {part.run['method']} leave behind different layers, and what such a pass costs is "
+            "not counted: see metrics.by_layer for how far they went"
         )
     table = _read(part)
     if not len(table):
