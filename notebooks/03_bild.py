@@ -268,8 +268,9 @@ plt.show()
 #
 # (1) Falling back more is safer and slower. Rolling back less is faster and worse, and hardly matters once the small model
 # hands over whatever it doubts. (2) Both: an aligned model has fewer doubts and is taken back less often, and so it is faster
-# *and* better at every pair of thresholds. (At α_FB = 0.3 most hand-overs are the cap's, which `fallbacks` counts too.)
-# (3) Without rollback quality falls at every α_FB, for a little more speed: nothing takes back a confident mistake. Without
+# at every pair of thresholds, and better or as good. (At α_FB = 0.3 most hand-overs are the cap's, which `fallbacks` counts too.)
+# (3) Without rollback quality falls at α_FB = 0.3 and 0.6: nothing takes back a confident mistake. At 0.9 little is left to
+# take back, and the interval holds 0. Without
 # fallback a short window gives the quality at less speed; with a window of 10 the aligned model does without fallback
 # about as well as with α_FB = 0.3, because it is so rarely that unsure.
 #
@@ -287,9 +288,9 @@ plt.show()
 view.examples({"BiLD": bild}, large=plain, small=alone, most=3)
 
 # %% [markdown]
-# Underlined is what the large model wrote: solid after a fallback, dashed after a rollback. Here they are verbs and endings
-# of clauses, not names. Most stand where the small model would have written the same word: doubts that
-# turned out needless. The oracle, which knows better, engages the large model for a fraction of them.
+# Underlined is what the large model wrote: solid after a fallback, dashed after a rollback. Compare them with the small
+# model's own text: some stand where it would have written the same word, a doubt that turned out needless. The
+# oracle, which knows better, engages the large model for a fraction of them.
 #
 # **One line, two readings.** Algorithm 1 (line 2) stops as soon as the text ends, so an end that the *small* model wrote
 # is never reviewed. `review_end=False`, the default, is the algorithm as printed; `review_end=True` has the large model
@@ -395,12 +396,11 @@ print(f"and was {leaving.loc['CALM, state 0.9', 'speed']:.2f} times as fast; you
 # %% [markdown]
 # (1) No. Half of the layers were skipped, but the layers that ran asked, the skipped ones had keys and values made, and embedding,
 # head and loop cost what they cost. The softmax measure pays a head behind every layer and gains least; the paper left it
-# out for that reason, at a vocabulary eighty times ours.
+# out for that reason, at a vocabulary more than sixty times ours.
 #
 # (2) CALM. Near 1.6 times, early exit loses a point or two and CALM about ten. The two reasons that the paper gives: a wrong early
-# token is taken back, and no key or value that stays was made of an early state. A third is in the picture above: CALM may
-# not leave by cosine before the second layer, and early exit always leaves behind the first. Two caveats: each model is set
-# against its own greedy text, and neither curve is tuned.
+# token is taken back, and no key or value that stays was made of an early state. Two caveats: each model is set against its
+# own greedy text, and neither curve is tuned.
 #
 # ## What it costs (appendix 7.5.1, Figure 8)
 #
