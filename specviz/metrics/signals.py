@@ -229,7 +229,7 @@ def auroc(
     -------
     DataFrame
         For each signal that is known: ``signal``, ``auroc``, ``low``, ``high``; ``ece``, the mean distance of
-        the calibration curve (10 bins) from the diagonal by count, NaN for the variance; ``nodes`` that were
+        the calibration curve (10 bins) from the diagonal by count; ``nodes`` that were
         judged, ``right`` ones, ``prompts``; ``gain`` = own AUROC - that of `than`, ``gain_lo``, ``gain_hi``.
         Best first.
 

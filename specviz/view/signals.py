@@ -62,8 +62,7 @@ def reliability(
     trace : Trace
         All prompts and runs are pooled.
     signals : str or sequence of str, optional
-        Which of `specviz.metrics.SIGNALS`; default all that the trace has. The variance has no scale from 0
-        to 1 and so no curve; `auroc` rates it.
+        Which of `specviz.metrics.SIGNALS`; default all that the trace has.
     ax : Axes, optional
     bins : int
     outcome : {"accepted", "first"}
