@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # 2: tails of the dense record, what a method remembers, calibration; 3: updates of a stream;
-# 4: more confidence signals, the threshold a node met and its gap; kinds and shapes of models
-VERSION = 4
+# 4: more confidence signals, the threshold a node met and its gap; kinds and shapes of models; 5: canvases
+VERSION = 5
 
 STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
-ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain")
+ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain", "parallel")
 UNKNOWN = 2**31 - 1  # in a replay: a token that was drafted for certain and that nobody wrote down
 ENDS = ("eos", "length", "context", "interrupted")
 EXACTNESS = ("exact", "exact up to ties", "lossy")
@@ -45,6 +45,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("width", "int32", "Nodes on the draft's broadest level."),
     Column("stop", "string", "Why drafting stopped: length, fallback, eos, room, none ..."),
     Column("end", "string", "What ended the prompt's decoding in this cycle: eos, length, context, interrupted; else null."),
+    # a canvas of masked cells (diffusion); null elsewhere
+    Column("block", "int32", "The block in work when the cycle began, from 0."),
+    Column("refreshed", "bool", "Whether the pass computed every position, not the block in work alone."),
     Column("control_name", "list<string>", "Names of the controller's values in this cycle."),
     Column("control_value", "list<double>", "Those values."),
     # an update of a stream, the level above the cycle; null where the source stands still
@@ -62,7 +65,7 @@ COLUMNS: tuple[Column, ...] = (
     # what was drafted
     Column("node_token", "list<int32>", "Token of each node; in a replay UNKNOWN where it was not recorded."),
     Column("node_parent", "list<int32>", "Parent of each node; -1 is the root."),
-    Column("node_position", "list<int32>", "Offset from the root's position (1 is the next token)."),
+    Column("node_position", "list<int32>", "Offset from the root's position (1 is the next token); of a canvas the cell it places, 0 the first of the answer."),
     Column("node_source", "list<string>", "Where the node came from: model, store, prompt, layer ..."),
     Column("node_status", "list<string>", "pruned, unsent, unjudged (behind a rejection, not tried for a sibling was taken, or only read: a window), accepted, rejected, cut, unreviewed (emitted, never sent to the target)."),
     Column("node_q", "list<float>", "The drafter's probability of the token, as it was sampled and tested; of siblings that are tried one after another, what the rejected ones left."),
@@ -74,7 +77,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("node_margin", "list<float>", "The drafter's largest probability minus its second largest there."),
     Column("node_logit_margin", "list<float>", "The drafter's largest logit minus its second largest there."),
     Column("node_variance", "list<float>", "Variance of the drafter's logits there, over the vocabulary."),
-    Column("node_score", "list<float>", "The score by which the method ranked the node, or its weighted confidence."),
+    Column("node_score", "list<float>", "The score by which the method ranked the node, or its weighted confidence; of a canvas the drafted token's log-odds."),
     Column("node_met", "list<bool>", "Whether the node met the drafter's threshold."),
     Column("node_threshold", "list<float>", "The largest gap that the verifier allowed the node, in nats."),
     Column("node_gap", "list<float>", "The target's largest log probability there minus the token's, in nats; null where nothing was judged."),
@@ -82,16 +85,20 @@ COLUMNS: tuple[Column, ...] = (
     Column("node_top_p", "list<float>", "Their probabilities."),
     # what the target predicted: at the root (-1) and at each node it read
     Column("pred_node", "list<int32>", "After which node the prediction stands; -1 is the root."),
+    Column("pred_position", "list<int32>", "Of a canvas: which of its cells was read; null elsewhere."),
+    Column("pred_odds", "list<float>", "Of a canvas: log-odds of the cell's likeliest token, by which the surest cell is found; null elsewhere."),
     Column("pred_entropy", "list<float>", "Entropy of the target's distribution there, in nats."),
     Column("pred_top_token", "list<int32>", "The target's top_k tokens, best first, flat [predictions x top_k]."),
     Column("pred_top_p", "list<float>", "Their probabilities."),
     Column("top_k", "int32", "How many candidates each top list holds."),
     # what the cycle emitted
-    Column("out_position", "list<int32>", "Position in the output; 0 is the first generated token."),
+    Column("out_position", "list<int32>", "Position in the output; 0 is the first generated token. Of a canvas the cell, in the order of unmasking."),
     Column("out_token", "list<int32>", "Token."),
-    Column("out_origin", "list<string>", "draft (accepted), unreviewed (drafted, never sent to the target), bonus, correction, resampled, fallback, plain."),
+    Column("out_origin", "list<string>", "draft (accepted), unreviewed (drafted, never sent to the target), bonus, correction, resampled, fallback, plain, parallel (placed in one pass with a surer cell)."),
     Column("out_p", "list<float>", "The target's probability of the token."),
     Column("out_u", "list<float>", "The uniform number it was sampled with; null where none was."),
+    Column("out_order", "list<int32>", "Of a canvas: the how many-th token was placed, from 0; null elsewhere."),
+    Column("out_odds", "list<float>", "Of a canvas: its log-odds in the pass that placed it; null elsewhere."),
     # the dense record: what both models say at each emitted token's place, given the final text before it
     Column("out_top_token", "list<int32>", "The target's top_k tokens there, best first, flat [tokens x top_k]."),
     Column("out_top_p", "list<float>", "Their probabilities."),
@@ -126,9 +133,10 @@ RUN_FIELDS: dict[str, str] = {
     "sampling": "temperature, top_k, top_p, seed, max_new_tokens.",
     "exactness": "exact, exact up to ties, or lossy: of method, parameters and number format.",
     "pseudocode": "The method's own loop as [[when, line], ...]; see Method.pseudocode.",
-    "model": "The target: {name, parameters, max_length, kind: causal or encoder-decoder, shape}; shape has the counts and widths that its costs follow from (SHAPE_FIELDS), null where they are not known.",
+    "model": "The target: {name, parameters, max_length, kind: causal, encoder-decoder or diffusion, shape}; shape has the counts and widths that its costs follow from (SHAPE_FIELDS), null where they are not known.",
     "draft": "The drafter: the same; null where there is none.",
     "dense": "The drafter of the dense record: {name, parameters, max_length}, and tail: most tokens of a tail.",
+    "canvas": "Of a diffusion model's run: {length, block, cache: none or dual, refresh, mask: the mask token's id, shift}; null elsewhere.",
     "memory": "What the drafter remembered when the run began and when it ended: {start, end}, each {state: cold or warm, keep, known, bytes}; null where it never does.",
     "calibration": "Where the draft size was measured to be the best: {parameter, value, device, created}; null where it was given.",
     "tokenizer": "Name of the tokenizer.",
@@ -181,6 +189,7 @@ RUN_TYPES: dict[str, type | tuple[type, ...]] = {
     "model": dict,
     "draft": dict,
     "dense": dict,
+    "canvas": dict,
     "memory": dict,
     "calibration": dict,
     "tokenizer": str,

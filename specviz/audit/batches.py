@@ -86,7 +86,7 @@ def run(
         if not prompts:
             raise ParameterError("the audit needs at least one prompt")
         ids = [_ids(target, prompt) for prompt in prompts]
-        given = catalogue.names(streams=False) if methods is None else methods
+        given = catalogue.names("prompt") if methods is None else methods
         factories = [
             _cold(_factory(each)) for each in ([given] if isinstance(given, str | Method) else given)
         ]

@@ -516,7 +516,7 @@ def _factories(given: Sequence[Any] | None, dtype: str, streams: bool = False) -
     """Functions that make each method anew; all of them decode prompts, or all of them streams."""
     if given is None:
         found: list[Callable[[], Method]] = []
-        for name in ("autoregressive", *(n for n in catalogue.names(streams=False) if n != "autoregressive")):
+        for name in ("autoregressive", *(n for n in catalogue.names("prompt") if n != "autoregressive")):
             kind = catalogue.find(name)
             for values in ({}, kind.exact):
                 if kind(**values).exactness(Sampling(), dtype) != "lossy":

@@ -50,7 +50,7 @@ def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
     names : list of str, optional
         Only these methods.
     """
-    known = names or methods.names(streams=False)
+    known = names or methods.names("prompt")
     order = sorted(known, key=lambda name: (name != BASELINE, name))
     found = []
     for name in order:

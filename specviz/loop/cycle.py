@@ -43,6 +43,9 @@ class Cycle:
         Which update of a stream; with it, in its first cycle, `source` (the text so far), `arrival` (when it
         came, in seconds) and `reused` (prompt tokens that were not computed anew); in its last one `shown`
         (tokens that are displayed).
+    read : Read or None
+        Of a canvas: which cells `scores` are of. With it `block` and `refreshed`, and of what was emitted the
+        `cells`.
     """
 
     prompt: int
@@ -65,6 +68,10 @@ class Cycle:
     arrival: float | None = None
     reused: int | None = None
     shown: int | None = None
+    read: Any = None
+    block: int | None = None
+    refreshed: bool | None = None
+    cells: list[int] = field(default_factory=list)
 
 
 def decode(

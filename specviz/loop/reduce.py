@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..devices import send
+from ..methods.unmasking import Unmasked
 from ..signals import top
 from ..trace.checks import index_within
 from .clock import Clock
@@ -33,7 +34,7 @@ CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its c
 SAID = {
     name: name
     for name in ("prompt", "row", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
-} | {"number": "cycle"}
+} | {"number": "cycle", "block": "block", "refreshed": "refreshed"}
 KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes of which the target's opinion is kept
 
 
@@ -71,7 +72,9 @@ class Reducer:
 
     def _hold(self, cycle: Cycle) -> None:
         draft, scores = cycle.draft, cycle.scores
-        if self.record == "judged" and draft is not None and scores is not None and not draft.is_chain:
+        if cycle.read is not None and self.record is not None:
+            cycle = said(cycle, self.record == "all")
+        elif self.record == "judged" and draft is not None and scores is not None and not draft.is_chain:
             # Of a tree few rows are kept: only those are held, and many more cycles with them.
             rows = send(np.array(read(cycle, False)) + 1, scores.device)
             cycle = replace(cycle, scores=scores.index_select(0, rows))
@@ -177,6 +180,7 @@ class Batch:
             str, list[tuple]
         ] = {}  # of nodes: (cycle, first node, nodes, sent, values, of unsent)
         self.untested: list[int] = []  # nodes behind the first rejection, where `given` has probabilities
+        self.cells: list[tuple[int, list[int]]] = []  # of canvases: first emitted token, and everyone's cell
 
     def add(self, cycle: Cycle) -> None:
         """Take a cycle apart."""
@@ -184,6 +188,8 @@ class Batch:
         flat = self.flat
         flat["out_token"] += cycle.tokens
         flat["out_origin"] += cycle.origins
+        if cycle.cells:
+            self.cells.append((len(flat["out_token"]) - len(cycle.cells), cycle.cells))
         if self.record is None:
             self.rows.append(text)
             return
@@ -198,7 +204,7 @@ class Batch:
         flat["control_name"] += cycle.control
         flat["control_value"] += cycle.control.values()
         more = (len(cycle.passes), len(cycle.control) or -1)
-        step = (None, None, None, *[-1] * 7) if cycle.draft is None else self._step(cycle)
+        step = (None, None, None, *[-1] * 9) if cycle.draft is None else self._step(cycle)
         self.rows.append(text + more + step)
 
     def _step(self, cycle: Cycle) -> tuple:
@@ -234,7 +240,11 @@ class Batch:
         if logits := believed(cycle):
             n_drafted = len(logits)
             self.drafted.add(logits, range(n_drafted), tokens)
-        if cycle.scores is not None:
+        n_cells = n_order = -1
+        if cycle.read is not None:
+            n_read = n_cells = self._canvas(cycle, tokens, status, parents, positions)
+            n_order = len(cycle.tokens)
+        elif cycle.scores is not None:
             n_read = self._read(cycle, tokens, status, parents)
         u, own = -1, emitted_own(cycle)
         if verdict.u is not None and n:
@@ -256,7 +266,52 @@ class Batch:
         self.nodes += n
         self.emitted += len(cycle.tokens)
         tested = n or -1 if n_read >= 0 or verdict.p is not None else -1
-        return draft.stop, depth, width, n, n_drafted, n_read, tested, u, own_u, len(cycle.tokens)
+        return (
+            draft.stop,
+            depth,
+            width,
+            n,
+            n_drafted,
+            n_read,
+            tested,
+            u,
+            own_u,
+            len(cycle.tokens),
+            n_cells,
+            n_order,
+        )
+
+    def _canvas(
+        self, cycle: Cycle, tokens: list[int], status: list[str], parents: list[int], cells: list[int]
+    ) -> int:
+        """Queue the cells that are kept, and ask for the probabilities of what was drafted and placed."""
+        verdict, read, everything = cycle.verdict, cycle.read, self.record == "all"
+        assert isinstance(verdict, Unmasked)
+        canvas, cell = read.canvas.tolist(), read.cell.tolist()
+        place = {at: i for i, at in enumerate(zip(canvas, cell))}
+        wanted = [
+            (i, place[parents[i], cells[i]])
+            for i, s in enumerate(status)
+            if (everything or s in KEPT) and (parents[i], cells[i]) in place
+        ]
+        at, asked = [where for _, where in wanted], [tokens[i] for i, _ in wanted]
+        start = self.read.pairs
+        self.wanted += [self.nodes + i for i, _ in wanted]
+        self.wanted_at += range(start, start + len(wanted))
+        last, count = verdict.path[-1] if verdict.path else -1, len(verdict.path)
+        for i in range(count, len(cycle.tokens)):
+            at.append(place[last, cycle.cells[i]])
+            asked.append(cycle.tokens[i])
+            self.own.append(self.emitted + i)
+            self.own_at.append(start + len(asked) - 1)
+        self.read.add(cycle.scores, at, asked)
+        flat = self.flat
+        flat["pred_node"] += canvas
+        flat["pred_position"] += cell
+        flat["pred_odds"] += verdict.read_odds.tolist()
+        flat["out_order"] += range(cycle.keep, cycle.keep + len(cycle.tokens))
+        flat["out_odds"] += verdict.odds
+        return len(canvas)
 
     def _read(self, cycle: Cycle, tokens: list[int], status: list[str], parents: list[int]) -> int:
         """Queue the target's rows that are kept, and the probabilities that are wanted of them.
@@ -310,11 +365,13 @@ class Batch:
         emitted, *more = columns[len(SAID) :]
         out = np.array(emitted)
         position = np.repeat(np.array(found["keep"]), out) + index_within(out)
+        for first, where in self.cells:
+            position[first : first + len(where)] = where
         found |= {"out_position": (position, out)} | self._lists(out, "out_token", "out_origin")
         if self.record is None:
             return found
         passes, control, stop, depth, width, *sizes = more
-        nodes, drafted, read, tested, u, out_u, spoken = map(np.array, sizes)
+        nodes, drafted, read, tested, u, out_u, spoken, cells, placed = map(np.array, sizes)
         found |= {"stop": stop, "depth": depth, "width": width}
         found |= self._lists(np.array(passes), "pass_model", "pass_rows", "pass_tokens")
         found |= self._lists(np.array(control), "control_name", "control_value")
@@ -322,6 +379,8 @@ class Batch:
             nodes, "node_token", "node_parent", "node_position", "node_source", "node_status"
         )
         found |= self._lists(u, "node_u") | self._lists(out_u, "out_u") | self._lists(read, "pred_node")
+        found |= self._lists(cells, "pred_position", "pred_odds")
+        found |= self._lists(placed, "out_order", "out_odds")
         return found | self._reduced(nodes, drafted, read, tested, spoken)
 
     def _lists(self, count: np.ndarray, *names: str) -> dict[str, Any]:
@@ -413,6 +472,22 @@ def believed(cycle: Cycle) -> list[Tensor]:
 def each(value: str | Sequence[str], n: int) -> list[str]:
     """A word for each of n nodes, given for all at once or one by one."""
     return [value] * n if isinstance(value, str) else list(value)
+
+
+def said(cycle: Cycle, everything: bool) -> Cycle:
+    """A canvas' cycle with the cells that are kept: those of the root and of what was accepted, or all."""
+    verdict, read = cycle.verdict, cycle.read
+    if everything:
+        return cycle
+    assert isinstance(verdict, Unmasked)
+    kept = np.flatnonzero(np.isin(read.canvas, [-1, *verdict.path]))
+    if len(kept) == len(read.canvas):
+        return cycle
+    scores = cycle.scores.index_select(0, send(kept, cycle.scores.device))
+    some = replace(read, canvas=read.canvas[kept], cell=read.cell[kept])
+    return replace(
+        cycle, scores=scores, read=some, verdict=replace(verdict, read_odds=verdict.read_odds[kept])
+    )
 
 
 def read(cycle: Cycle, everything: bool) -> list[int]:

@@ -15,11 +15,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import calibration, methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import Method
+from ..methods.unmasking import Unmasking
 from ..models.template import Template
 from ..sampling import Sampling
 from ..streams import Stream
@@ -29,6 +31,7 @@ from .clock import clock_for
 from .cycle import Cycle, decode
 from .dense import densify
 from .reduce import Reducer
+from .unmasking import decode_canvases
 from .updates import decode_stream
 
 RECORDS = ("judged", "all", "dense", None)
@@ -101,6 +104,11 @@ class Run:
             raise ParameterError(
                 "record='dense' is for a prompt that stands still; a stream is recorded 'judged' or 'all'"
             )
+        if record == "dense" and self.method.canvas:
+            raise ParameterError(
+                "record='dense' asks a drafter at every place of a text; a canvas has none: record "
+                "'judged' or 'all'"
+            )
         self.record = record
         self.prompts = streams(prompt, self.method) if self.method.streams else prompts(prompt)
         if self.batch > 1:
@@ -108,6 +116,7 @@ class Run:
         self.model = ready(model, device, dtype)
         if self.model.kind in ADDED:
             self.model.alone()
+        check_writes(self.model, self.method)
         self.drafter = partner(self.model, self.method, draft, device, dtype)
         if self.batch > 1:
             check_rows(self.model, self.drafter)
@@ -200,15 +209,31 @@ class Run:
             messages.append(turn)
             ids = self._ids(messages, True)
             answer: list[int] = []
+            cells: list[int] = []
             for cycle in self._text(ids, entry, {"turn": number}):
                 answer += cycle.tokens
+                cells += cycle.cells
                 yield cycle
+            if cells:  # a canvas', from left to right, up to its end
+                answer = [answer[i] for i in np.argsort(cells)]
+                end = next((i for i, token in enumerate(answer) if token in self.model.eos), len(answer))
+                answer = answer[:end]
             messages.append(self.model.decode([t for t in answer if t not in self.model.eos]))
 
     def _together(self) -> Iterator[Cycle]:
         """All prompts, `batch` at a time."""
         options = self._options() | {"drafter": self.drafter, "rows": self.batch}
         del options["prompt"]
+        if isinstance(self.method, Unmasking):
+            for first in range(0, len(self.ids), self.batch):
+                some = self.ids[first : first + self.batch]
+                for cycles in self._canvases(some, first):
+                    if cycles[0].number == 0:
+                        for i in range(first, first + len(some)):
+                            self._begun(self.ids[i], self.prompts[i], {})
+                    self.reducer.add(*cycles)
+                    yield from cycles
+            return
         for cycles in decode_batch(self.model, self.ids, self.method, **options):
             for cycle in cycles:
                 if cycle.number == 0:  # prompts begin in their order
@@ -218,9 +243,26 @@ class Run:
 
     def _text(self, ids: list[int], entry: dict[str, Any], more: dict[str, Any]) -> Iterator[Cycle]:
         self._begun(ids, entry, more)
+        if isinstance(self.method, Unmasking):
+            for cycles in self._canvases([ids], len(self.recorder.run["prompts"]) - 1):
+                self.reducer.add(*cycles)
+                yield from cycles
+            return
         for cycle in decode(self.model, ids, self.method, drafter=self.drafter, **self._options()):
             self.reducer.add(cycle)
             yield cycle
+
+    def _canvases(self, ids: list[list[int]], first: int) -> Iterator[list[Cycle]]:
+        length, clock = self.max_new_tokens, self.clock
+        assert isinstance(self.method, Unmasking)
+        return decode_canvases(
+            self.model,
+            ids,
+            self.method,
+            max_new_tokens=length,
+            first=first,
+            clock=clock,
+        )
 
     def _begun(self, ids: list[int], entry: dict[str, Any], more: dict[str, Any]) -> None:
         """A prompt begins: the record gets it."""
@@ -271,6 +313,11 @@ class Run:
                     f"{name} has {len(ids)} tokens and leaves no room in {model.name}'s context of "
                     f"{model.max_length}: shorten it"
                 )
+        if self.method.canvas and self.model.left(len(ids)) < self.max_new_tokens:
+            raise PromptError(
+                f"{name} has {len(ids)} tokens, and a canvas of {self.max_new_tokens} cells behind it is "
+                f"beyond {self.model.name}'s {self.model.max_length}: shorten it, or lower max_new_tokens"
+            )
         return ids
 
     def _metadata(self, name: str) -> dict[str, Any]:
@@ -287,6 +334,7 @@ class Run:
             "pseudocode": [list(line) for line in self.method.pseudocode],
             "model": about(model),
             "draft": None if drafter is None else about(drafter),
+            "canvas": self._canvas(),
             "memory": None if self.method.memory is None else {"start": self.method.memory},
             "calibration": self._calibrated(),
             "tokenizer": None if tokenizer is None else getattr(tokenizer, "name_or_path", "") or model.name,
@@ -300,6 +348,12 @@ class Run:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "timing": self.clock.timing if self.clock else None,
         }
+
+    def _canvas(self) -> dict[str, Any] | None:
+        if not isinstance(self.method, Unmasking):
+            return None
+        policy = {"length": self.max_new_tokens} | self.method.policy()
+        return policy | {"mask": self.model.mask, "shift": self.model.shift}
 
     def _calibrated(self) -> dict[str, Any] | None:
         if self.calibration is None:
@@ -417,13 +471,34 @@ def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: s
     if not method.suited([found]):
         wants = "heads on the target" if method.heads else "a draft model"
         raise ModelError(f"{method.name} drafts with {wants}; {found.name} is {found.kind}")
-    asked = getattr(method, method.block) if method.block else 1
+    asked = getattr(method, method.guessed) if method.guessed else 1
     if asked > getattr(found, "most", asked):
         raise ParameterError(
             f"{method.name} asks for blocks of {asked} tokens, and {found.name} has {found.kind} for "
-            f"{found.most}: set {method.block} to at most that"
+            f"{found.most}: set {method.guessed} to at most that"
         )
     return found
+
+
+def check_writes(model: Any, method: Method) -> None:
+    """Refuse a method that writes masked canvases on a model that does not, and the other way round.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if method.canvas == (model.kind == "diffusion"):
+        return
+    able = ", ".join(methods.names("canvas" if model.kind == "diffusion" else "prompt"))
+    if method.canvas:
+        raise ParameterError(
+            f"{method.name} writes the canvases of a masked-diffusion model, and {model.name} is "
+            f"{model.kind}: take town-diffusion, or one of {able}"
+        )
+    raise ParameterError(
+        f"{method.name} continues a text token by token, and {model.name} is a masked-diffusion model: take "
+        f"one of {able}"
+    )
 
 
 def bundled_draft(method: Method | type[Method], target: str) -> str | None:

@@ -30,15 +30,20 @@ def _points() -> dict[str, metadata.EntryPoint]:
     return found
 
 
-def names(streams: bool | None = None) -> list[str]:
+def names(writes: str | None = None) -> list[str]:
     """Names of all methods that `specviz.generate` takes; importing none of them.
 
     Parameters
     ----------
-    streams : bool, optional
-        Only those that decode sources which arrive in updates, or only those that decode prompts.
+    writes : {"prompt", "stream", "canvas"}, optional
+        Only those that continue prompts, that decode sources which arrive in updates, or that write the
+        canvases of a diffusion model.
     """
-    return sorted(name for name in _points() if streams is None or find(name).streams == streams)
+
+    def kind(method: type[Method]) -> str:
+        return "stream" if method.streams else "canvas" if method.canvas else "prompt"
+
+    return sorted(name for name in _points() if writes is None or kind(find(name)) == writes)
 
 
 def make(name: str, **parameters: Any) -> Method:

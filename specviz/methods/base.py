@@ -225,7 +225,7 @@ class Method:
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
     needs_draft: ClassVar[bool] = False
     heads: ClassVar[bool] = False  # whether that draft must be heads on the target, not a model
-    block: ClassVar[str] = ""  # the parameter that says how long a block the drafter may have to guess
+    guessed: ClassVar[str] = ""  # the parameter that says how long a block the drafter may have to guess
     size: ClassVar[str] = (
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
@@ -233,6 +233,7 @@ class Method:
     leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
+    canvas: ClassVar[bool] = False  # whether it writes masked canvases of a diffusion model, and only those
     streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates, and only those
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
     calibrated: bool = False  # whether each run takes its draft size from a calibration

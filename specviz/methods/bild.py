@@ -60,7 +60,7 @@ class BiLD(Method):
     )
     exact = {"rollback": 0.0, "cap": 2, "review_end": True}  # noqa: RUF012
     needs_draft = True
-    block = "cap"
+    guessed = "cap"
     fallback: float
     rollback: float
     cap: int

@@ -46,7 +46,7 @@ class Blockwise(Method):
     needs_draft = True
     heads = True
     only_greedy = True
-    block = "k"
+    guessed = "k"
     hidden = (-1,)
     k: int
 

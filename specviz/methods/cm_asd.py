@@ -90,7 +90,7 @@ class CMASD(Method):
     exact = {"tau_base": 0.0, "gamma": 0.0, "top_beta": 1}  # noqa: RUF012
     needs_draft = True
     only_greedy = True
-    block = "k_max"
+    guessed = "k_max"
     k_max: int
     k_min: int
     alpha: float

@@ -56,7 +56,7 @@ class SpecDec(Method):
     exact = {"top_beta": 1}  # noqa: RUF012
     needs_draft = True
     only_greedy = True
-    block = size = "draft_length"
+    guessed = size = "draft_length"
     draft_length: int
     top_beta: int
     tau_base: float

@@ -52,7 +52,7 @@ class Speculative(Method):
         ("commit", "    text = text + accepted + [y]; forget the other rows"),
     )
     needs_draft = True
-    block = size = "draft_length"
+    guessed = size = "draft_length"
     draft_length: int
     stop: float
 

@@ -21,7 +21,7 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None,
+    mask: torch.Tensor | bool | None,
     scale: float | None = None,
 ) -> torch.Tensor:
     """Grouped-query attention without copies of the cache.
@@ -31,9 +31,10 @@ def attend(
     query : tensor [rows, heads, queries, dim]
     key, value : tensor [rows, key-value heads, slots, dim]
         May be views of a longer storage.
-    mask : tensor [rows or 1, 1, group * queries, slots] or None
+    mask : tensor [rows or 1, 1, group * queries, slots], None or False
         Added to the scores; row ``g * queries + t`` belongs to head g of a group and query t.
         None: a single query sees everything, several see what stands before them (a prefill from slot 0).
+        False: every query sees everything.
 
     Returns
     -------
@@ -45,6 +46,8 @@ def attend(
         return F.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scale, enable_gqa=heads != groups
         )
+    if isinstance(mask, bool):
+        mask = None
     if heads == groups:
         return F.scaled_dot_product_attention(query, key, value, mask, scale=scale)
     folded = query.reshape(rows, groups, heads // groups * queries, dim)

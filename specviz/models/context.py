@@ -205,10 +205,10 @@ class Context:
             self.store = Store(*model.shape(self.rows, self.slots + spare))
             self.ids = torch.zeros(self.rows, self.slots + spare, dtype=torch.long, device=model.device)
         except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, RuntimeError on a CPU
-            if not _no_memory(error):
+            if not no_memory(error):
                 raise
             raise ModelError(
-                _lower(f"a cache of {self.rows} x {self.slots} tokens for {model.name}", model)
+                lower(f"a cache of {self.rows} x {self.slots} tokens for {model.name}", model)
             ) from None
         self.store.reach = min(self.slots, model.max_length)
         for row, prompt in enumerate(prompts):
@@ -365,10 +365,10 @@ class Context:
             store = Store(*self.model.shape(self.rows, slots + spare))
             ids = torch.zeros(self.rows, slots + spare, dtype=torch.long, device=self.model.device)
         except RuntimeError as error:
-            if not _no_memory(error):
+            if not no_memory(error):
                 raise
             raise ModelError(
-                _lower(f"a cache of {self.rows} x {slots} tokens for {self.model.name}", self.model)
+                lower(f"a cache of {self.rows} x {slots} tokens for {self.model.name}", self.model)
             ) from None
         end = max(self.filled)
         store.data[..., :end, :] = self.store.data[:, :, : self.rows, :, :end]
@@ -631,10 +631,10 @@ class Context:
         try:
             return self.model.run(ids, positions, mask, self.store, keep, hidden, leave)
         except RuntimeError as error:
-            if not _no_memory(error):
+            if not no_memory(error):
                 raise
             raise ModelError(
-                _lower(f"a pass of {ids.numel()} tokens through {self.model.name}", self.model)
+                lower(f"a pass of {ids.numel()} tokens through {self.model.name}", self.model)
             ) from None
 
     def _chain(self, start: int, count: int) -> torch.Tensor | None:
@@ -746,7 +746,7 @@ def _tensor(tokens: Any, model: Model) -> torch.Tensor:
     return send(array, model.device)
 
 
-def _no_memory(error: RuntimeError) -> bool:
+def no_memory(error: RuntimeError) -> bool:
     return (
         isinstance(error, torch.OutOfMemoryError)
         or "can't allocate memory" in str(error)
@@ -754,7 +754,7 @@ def _no_memory(error: RuntimeError) -> bool:
     )
 
 
-def _lower(what: str, model: Model) -> str:
+def lower(what: str, model: Model) -> str:
     return (
         f"out of memory on {model.device} for {what}: lower max_new_tokens, decode fewer prompts at "
         f"once, shorten the prompt, or load with dtype='bfloat16' (now {model.dtype})"

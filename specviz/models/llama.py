@@ -101,13 +101,17 @@ class Llama:
         self,
         ids: torch.Tensor,
         positions: Any,
-        mask: torch.Tensor | None,
+        mask: torch.Tensor | bool | None,
         store: Any,
-        keep: int,
+        keep: int | torch.Tensor,
         hidden: tuple[int, ...] = (),
         leave: Any = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Feed `ids` [rows, n]; see `Model.run` for the arguments and what comes back."""
+        """Feed `ids` [rows, n]; see `Model.run` for the arguments and what comes back.
+
+        `keep` may also be a tensor of places in the flat [rows * n], whose final states then come back,
+        [places, size].
+        """
         rows, n = ids.shape
         dim, heads, groups = self.dim, self.heads, self.groups
         turning, all_heads = heads + groups, heads + 2 * groups
@@ -115,7 +119,7 @@ class Llama:
         cos, sin = cos[positions], sin[positions]  # [n, 1, dim], or [rows, n, 1, dim]
         norm = self.norm
         x = F.embedding(ids, self.embedding)
-        wanted = {0: x[:, -keep:]} if 0 in hidden else {}
+        wanted = {0: x[:, -keep:]} if 0 in hidden else {}  # type: ignore[operator]
         x = x.view(-1, self.size)
         depth = len(self.weights)
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
@@ -143,6 +147,8 @@ class Llama:
             if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
                 self.propagate(i + 1, x, cos, sin, store)
                 break
+        if isinstance(keep, torch.Tensor):
+            return norm(x.index_select(0, keep), self.last), wanted
         if keep < n:
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
         last = norm(x, self.last).view(rows, -1, self.size)

@@ -463,8 +463,26 @@ class Trace:
                     del text[survive:]
                 text.extend(range(int(ends[i] - size[i]), int(ends[i])))
             result += [(store, prompt, np.array(text, np.int64)) for prompt, text in texts.items()]
+            if store.run.get("canvas") is not None:
+                made = len(texts)
+                result[-made:] = [(s, p, self._in_order(s, index)) for s, p, index in result[-made:]]
             base += int(size.sum())
         return result
+
+    def _in_order(self, store: Store, index: np.ndarray) -> np.ndarray:
+        """A canvas' tokens from left to right, up to its first end token; what pads it behind is no text."""
+        index = index[np.argsort(self._cells[index, 0], kind="stable")]
+        ends = np.flatnonzero(np.isin(self._cells[index, 1], list(store.run["eos"] or [])))
+        return index[: ends[0] + 1] if len(ends) else index
+
+    @cached_property
+    def _cells(self) -> np.ndarray:
+        """Position and token of each row of the long output table, [rows, 2]."""
+        import pyarrow.compute as pc
+
+        table = self._table(["out_position", "out_token"])
+        columns = [pc.list_flatten(table.column(name)).to_numpy() for name in ("out_position", "out_token")]
+        return np.stack(columns, 1)
 
     @cached_property
     def texts(self) -> list[str]:

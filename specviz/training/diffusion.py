@@ -1,8 +1,9 @@
 """The masked-diffusion objective: some cells of an answer are hidden, all of them are told from the rest.
 
-LLaDA (Nie et al. 2025, eq. 3): a share t of an answer's cells, drawn anew for each text, is masked, and the loss of
-the masked ones is divided by t. Answers are padded with ``<|end|>``, which the model learns to write as any other
-token. A cell is told by the place before it, as in the causal model that the run starts from (Dream, Ye et al. 2025).
+LLaDA (Nie et al. 2025, eq. 3): a share t of an answer's cells, drawn anew for each text, is masked, and the
+loss of the masked ones is divided by t. Answers are padded with ``<|end|>``, which the model learns to write
+as any other token. A cell is told by the place before it, as in the causal model that the run starts from
+(Dream, Ye et al. 2025).
 """
 
 from __future__ import annotations
@@ -79,14 +80,14 @@ def answers_only(
 def masked_loss(
     model: Any, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed loss of a batch, as `specviz.training.train.loss_sums` gives that of chats: weighted by 1/t, twice.
+    """Summed loss of a batch, as `specviz.training.train.loss_sums` gives that of chats: by 1/t, twice.
 
     Masks are drawn from the batch itself, so that a resumed run and every look at the dev texts see the same.
     """
     rng = np.random.default_rng(zlib.crc32(tokens.tobytes()))
     canvas, cells = answers_only(tokens, answer, rng)
     rows = len(canvas)
-    # One draw for the batch, spread evenly over its rows: each row's share is uniform, the batch's mean steady.
+    # One draw for the batch, spread evenly over its rows: each share is uniform, the batch's mean steady.
     shares = np.maximum((rng.random() + rng.permutation(rows) / rows) % 1.0, LEAST)
     masked = cells & (rng.random(canvas.shape) < shares[:, None])
     at = np.flatnonzero(masked)

@@ -24,7 +24,7 @@ ENTRIES = [
 ]
 
 
-METHODS = [n for n in runner.methods.names(streams=False) if not runner.methods.find(n).heads]
+METHODS = [n for n in runner.methods.names("prompt") if not runner.methods.find(n).heads]
 ALONE = [name for name in METHODS if not runner.methods.find(name).needs_draft]
 
 

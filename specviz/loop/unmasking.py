@@ -1,0 +1,151 @@
+"""Prompts of a masked-diffusion model, written cell by cell.
+
+The loop is the other one's, draft, forward, verify, commit, record, over canvases: a pass reads the state and
+the canvases of a draft, the verdict names cells beside tokens, and the text ends where the method says.
+Several prompts are rows of one context and share its passes; a row whose text has ended takes part no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import ParameterError
+from ..methods.base import Session
+from ..methods.unmasking import Unmasked, Unmasking, said
+from ..sampling import Sampling
+from .clock import Clock
+from .cycle import Cycle
+
+
+@dataclass
+class Writing:
+    """A row: its method, how far it is, and what ended it."""
+
+    row: int
+    prompt: int
+    begin: int
+    method: Unmasking
+    placed: int = 0
+    number: int = 0
+    end: str | None = None
+    passes: list[tuple] = field(default_factory=list)
+
+
+def decode_canvases(
+    target: Any,
+    prompts: Sequence[list[int]],
+    method: Unmasking,
+    *,
+    max_new_tokens: int = 128,
+    eos: Any = None,
+    first: int = 0,
+    clock: Clock | None = None,
+) -> Iterator[list[Cycle]]:
+    """Decode prompts together; yield the cycles that ran together.
+
+    Parameters
+    ----------
+    target : Diffusion
+    prompts : list of lists of int
+    method : Unmasking
+        Each prompt gets another one like it.
+    max_new_tokens : int
+        Cells of each canvas.
+    eos : iterable of int, optional
+        Ids that end the text. Default: the target's.
+    first : int
+        Number of the first prompt, for the record.
+    clock : Clock, optional
+        None takes no times.
+
+    Yields
+    ------
+    list of Cycle
+        First cycle 0 of each, in which the canvases are opened and nothing is computed; then a cycle of every
+        row that goes on.
+    """
+    mark = clock.mark if clock else lambda: None
+    length = max_new_tokens
+    method.fits(length)
+    ends = frozenset(target.eos if eos is None else eos)
+    begin = mark()
+    canvas = target.open(prompts, length, **method.policy(), canvases=method.nodes)
+    rows = [Writing(row, first + row, len(tokens), copy(method)) for row, tokens in enumerate(prompts)]
+    try:
+        for each, tokens in zip(rows, prompts):
+            each.method.start(session_of(tokens, target, ends, length))
+        marks = [begin, mark(), mark()]
+        yield [Cycle(r.prompt, 0, r.begin, 0, marks=marks, row=r.row) for r in rows]
+        going = rows
+        while going:
+            begin = mark()
+            drafts = [r.method.propose(canvas, r.row) for r in going]
+            drafted = mark()
+            reads = canvas.forward(drafts, [r.row for r in going])
+            passed = mark()
+            verdicts = []
+            for r, draft, read in zip(going, drafts, reads):
+                r.passes = [("target", len(going), read.fed, drafted, passed)]
+                verdicts.append(r.method.judge(draft, said(read, r.method.block, r.method.entropies)))
+            verified = mark()
+            for r, draft, read, verdict in zip(going, drafts, reads, verdicts):
+                keep(canvas, r, draft, read, verdict, ends)
+            marks = [begin, drafted, passed, verified, mark()]
+            yield [cycle(*each, marks) for each in zip(going, drafts, reads, verdicts)]
+            going = [r for r in going if r.end is None]
+    finally:
+        canvas.close()
+
+
+def session_of(tokens: list[int], target: Any, ends: frozenset[int], length: int) -> Session:
+    """What a method may use: no draft model, no uniforms, a canvas of `length` cells."""
+
+    def nothing(*_: Any) -> Any:
+        raise ParameterError("a canvas is written greedily, by its own model alone")
+
+    return Session(list(tokens), Sampling(), target, None, ends, length, nothing, nothing)
+
+
+def keep(canvas: Any, r: Writing, draft: Any, read: Any, verdict: Unmasked, ends: frozenset[int]) -> None:
+    """Take a verdict into the canvas, as far as the text goes: it may end with any of the tokens.
+
+    `verdict` is cut to what is emitted; drafted nodes behind it become ``cut``.
+    """
+    masked, cells = canvas.open_cells(r.row).copy(), canvas.cells(r.row).copy()
+    tokens = [*(verdict.tokens[node] for node in verdict.path), *verdict.own]
+    count = 0
+    for cell, token in zip(verdict.cells, tokens):
+        cells[cell], masked[cell] = token, False
+        count += 1
+        if r.method.ends(cells, masked, ends):
+            end = np.isin(cells, list(ends)).any()
+            r.end = "eos" if end else "length"
+            break
+    path = verdict.path[:count]
+    own = verdict.own[: count - len(path)]
+    for node in verdict.path[count:]:
+        verdict.status[node] = "cut"
+    canvas.commit(path, r.row)
+    canvas.fill(verdict.own_cells[: len(own)], own, r.row)
+    verdict.path, verdict.own, verdict.origins = path, own, verdict.origins[: len(own)]
+    verdict.token = own[0] if own else None
+    verdict.cells, verdict.odds = verdict.cells[:count], verdict.odds[:count]
+
+
+def cycle(r: Writing, draft: Any, read: Any, verdict: Unmasked, marks: list[Any]) -> Cycle:
+    """The cycle that ends with this verdict."""
+    r.number += 1
+    tokens = [*(verdict.tokens[node] for node in verdict.path), *verdict.own]
+    made = Cycle(
+        r.prompt, r.number, r.begin + r.placed, r.placed, tokens,
+        ["draft"] * len(verdict.path) + verdict.origins,
+        r.end, draft, verdict, verdict.status, read.logits, r.passes, marks, row=r.row, read=read,
+        block=int(read.block[0]), refreshed=read.refreshed, cells=verdict.cells,
+    )  # fmt: skip
+    r.placed += len(tokens)
+    return made

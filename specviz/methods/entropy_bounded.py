@@ -1,0 +1,53 @@
+"""The entropy-bounded sampler: as many cells in one pass as their dependence, bounded by entropy, allows.
+
+Ben-Hamu et al. 2025 ("Accelerated Sampling from Masked Diffusion Models via Entropy Bounded Unmasking",
+equation 8 and Algorithm 1): of the cells in the order of their confidence, the longest beginning U whose
+entropies sum to at most γ when the largest of them is left out. That sum bounds the error of placing them as
+if they were independent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..draft import Draft
+from ..sampling import Sampling
+from .base import Parameter
+from .fast_dllm import in_order
+from .unmasking import Said, Unmasked, Unmasking, placed
+
+
+class EntropyBounded(Unmasking):
+    """The surest cells of the block in work, as long as their joint error stays below a bound."""
+
+    name = "entropy_bounded"
+    title = "Entropy-bounded sampler"
+    paper = "Ben-Hamu et al. 2025"
+    parameters = (
+        Parameter(
+            "bound", 0.1, 0, 100, "nats", "Most entropy of a pass, its most uncertain cell left out.", "γ"
+        ),
+        *Unmasking.parameters,
+    )  # fmt: skip
+    pseudocode = (
+        ("", "x = prompt + L masks; blocks of B cells"),
+        ("", "until no mask is left, or a complete block holds an end token:"),
+        ("forward", "    p = model(x), at the masked cells of the block in work"),
+        ("verify", "    order the cells by confidence; H_i = entropy of p_i"),
+        ("verify", "    U = the longest beginning with  Σ H_i − max H_i ≤ γ"),
+        ("commit:plain", "    the surest cell gets its likeliest token"),
+        ("commit:parallel", "    and so do the others of U"),
+    )
+    entropies = True
+    bound: float
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "lossy"  # with γ = 0 too: cells without any entropy go together
+
+    def judge(self, draft: Draft, told: Said) -> Unmasked:
+        order = in_order(told)
+        entropy = told.entropy[order]
+        error = np.cumsum(entropy) - np.maximum.accumulate(entropy)
+        count = max(1, int(np.searchsorted(error, self.bound, "right")))
+        own = order[:count]
+        return placed([], told, own, ["plain"] + ["parallel"] * (count - 1))

@@ -1,0 +1,58 @@
+"""Confidence-threshold parallel decoding: every cell that is sure enough, in one pass.
+
+Fast-dLLM (Wu et al. 2025, section 3.3, Algorithm 1). The cells are placed as if they were independent, which
+they are not: the text can differ from stepwise decoding's. The nearer the threshold is to 1, the less it
+does.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from ..draft import Draft
+from ..sampling import Sampling
+from .base import Parameter
+from .unmasking import Said, Unmasked, Unmasking, placed
+
+
+class FastDLLM(Unmasking):
+    """All cells of the block in work whose likeliest token is above a threshold, and always the surest."""
+
+    name = "fast_dllm"
+    title = "Confidence-threshold parallel decoding"
+    paper = "Wu et al. 2025"
+    parameters = (
+        Parameter(
+            "threshold", 0.9, 0, 1, "probability", "A cell is placed where its likeliest token is above.", "τ"
+        ),
+        *Unmasking.parameters,
+    )  # fmt: skip
+    exact: ClassVar = {"threshold": 1.0}
+    pseudocode = (
+        ("", "x = prompt + L masks; blocks of B cells"),
+        ("", "until no mask is left, or a complete block holds an end token:"),
+        ("forward", "    p = model(x), at the masked cells of the block in work"),
+        ("commit:plain", "    the surest cell gets its likeliest token"),
+        ("commit:parallel", "    and so does every cell with max p_i > τ"),
+    )
+    threshold: float
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "exact" if self.threshold == 1 else "lossy"
+
+    def judge(self, draft: Draft, told: Said) -> Unmasked:
+        first = told.surest(-1)
+        with np.errstate(over="ignore"):
+            sure = (
+                1 / (1 + np.exp(-told.odds)) > self.threshold if self.threshold < 1 else told.odds < -np.inf
+            )
+        more = [i for i in in_order(told) if sure[i] and i != first]
+        return placed([], told, [first, *more], ["plain"] + ["parallel"] * len(more))  # type: ignore[list-item]
+
+
+def in_order(told: Said) -> list[int]:
+    """The root's entries of the block in work, the surest first, the leftmost of equals before the others."""
+    mine = np.flatnonzero((told.canvas == -1) & told.work)
+    return mine[np.argsort(-told.odds[mine], kind="stable")].tolist()

@@ -1,0 +1,142 @@
+"""Self speculative decoding of diffusion language models: the model drafts for itself, and one pass verifies.
+
+Gao et al. 2025 ("Self Speculative Decoding for Diffusion Large Language Models"); line numbers are those of
+Algorithm 1 (appendix A). A pass says a likeliest token of every masked cell, and only one of them is placed.
+The others are drafts: if the next passes would place just these, in this order, they can be verified at once.
+
+A node is verified where its parent's canvas would have unmasked *this cell with this token next*. The same
+token placed a step later is another state, and its canvas is not the one that stepwise decoding would read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..draft import Draft
+from ..sampling import Sampling
+from .base import Parameter, Session
+from .unmasking import BLOCK, CACHE, REFRESH, WHOLE, Said, Unmasked, Unmasking, check_length, placed
+
+if TYPE_CHECKING:
+    from ..models.canvas import Canvas
+
+
+class SSD(Unmasking):
+    """The last pass' guesses for the surest cells, one canvas for each, verified in one pass."""
+
+    name = "ssd"
+    title = "Self speculative decoding"
+    paper = "Gao et al. 2025"
+    parameters = (
+        Parameter("draft_length", 4, 1, 64, "tokens", "Cells that are drafted in a cycle.", "N"),
+        Parameter(
+            "tree", "chain", choices=("chain", "mix"),
+            meaning="A chain of N canvases, or mix-order: beside each but the last its successor, 2N − 1.",
+        ),
+        Parameter(
+            "tail", "stepwise", choices=("stepwise", "shorter"),
+            meaning="Where fewer than N cells are masked: one token a pass, as written, or fewer drafts.",
+        ),
+        BLOCK, CACHE, REFRESH, WHOLE,
+    )  # fmt: skip
+    pseudocode = (
+        ("", "x = prompt + L masks; no cell has a draft"),
+        ("", "until no mask is left, or a complete block holds an end token:"),
+        ("draft", "    C = the N surest drafts, those of the block in work first"),
+        ("draft", "    tree: the root is x; node k adds the k-th of C to its parent"),
+        ("forward", "    p = model(all canvases of the tree), in one pass"),
+        ("verify", "    from the root: (i, y) = the surest cell and its token"),
+        ("verify:accepted", "        a child that places y at i: accept it, go on there"),
+        ("verify:rejected", "        no child does: reject them, and all behind"),
+        ("commit:bonus", "    x = the last accepted canvas + its own (i, y)"),
+        ("commit", "    drafts and confidences: those of the accepted canvases"),
+    )
+    draft_length: int
+    tree: str
+    tail: str
+
+    @property
+    def nodes(self) -> int:
+        return 2 * self.draft_length - 1 if self.tree == "mix" else self.draft_length
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        # The pass over several canvases can turn a near-tie, as a block pass can turn an argmax.
+        return "exact up to ties"
+
+    def fits(self, length: int) -> None:
+        check_length(self, length, self.draft_length, "a draft_length")
+
+    def start(self, session: Session) -> None:
+        super().start(session)
+        # Of each cell the token and the log-odds that the latest verified pass gave it; -inf: never read.
+        self.guess = np.zeros(session.limit, np.int64)
+        self.belief = np.full(session.limit, -np.inf)
+
+    def propose(self, canvas: Canvas, row: int) -> Draft:
+        masked = canvas.open_cells(row)
+        cells = np.flatnonzero(masked & (self.belief > -np.inf))
+        if not len(cells):
+            return Draft.empty("first")  # nothing has been read yet: line 4
+        block = cells // self.block - int(masked.argmax()) // self.block
+        cells = cells[block <= 1]
+        # Section 3.2.2: the block in work first, then the next one, each by confidence; lines 7 to 9.
+        order = cells[np.lexsort((-self.belief[cells], block[block <= 1]))][: self.draft_length]
+        if masked.sum() < self.draft_length and self.tail == "stepwise":
+            return Draft.empty("tail")
+        most = canvas.room(row) - 1  # the pass itself places one more: a refresh cuts the chain
+        stop = "length" if most >= len(order) else "refresh"
+        order = order[: max(most, 0)]
+        if not len(order):
+            return Draft.empty(stop)
+        parents = np.arange(-1, len(order) - 1)
+        if self.tree == "mix" and len(order) > 1:
+            order, parents = mixed(order, self.block)
+        odds = self.belief[order]
+        with np.errstate(over="ignore"):
+            confidence = 1 / (1 + np.exp(-odds))
+        return Draft(
+            self.guess[order], parents, positions=order, source="self", stop=stop,
+            signals={"score": odds, "confidence": confidence},
+        )  # fmt: skip
+
+    def judge(self, draft: Draft, told: Said) -> Unmasked:
+        path: list[int] = []
+        odds: list[float] = []
+        status = ["unjudged"] * len(draft)
+        at = told.surest(-1)
+        while at is not None:
+            children = np.flatnonzero(draft.parents == (path[-1] if path else -1))
+            next_ = [
+                node for node in children.tolist()
+                if draft.positions[node] == told.cell[at] and draft.tokens[node] == told.token[at]  # type: ignore[index]
+            ]  # fmt: skip
+            for node in children.tolist():
+                status[node] = "accepted" if node in next_ else "rejected"
+            if not next_:
+                break
+            path.append(next_[0])
+            odds.append(float(told.odds[at]))
+            at = told.surest(path[-1])
+        seen = np.isin(
+            told.canvas, [-1, *path]
+        )  # line 14: canvases along the path, the later over the earlier
+        self.guess[told.cell[seen]], self.belief[told.cell[seen]] = told.token[seen], told.odds[seen]
+        missed = (draft.parents == (path[-1] if path else -1)).any()
+        origin = "plain" if not len(draft) else "correction" if missed else "bonus"
+        return placed(path, told, [at], [origin], draft, status, odds)  # type: ignore[list-item]
+
+
+def mixed(order: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mix-order tree (section 5.2, figure 4b): cells and parents.
+
+    Behind the chain stand its skips: the canvas of node k, given the cell that is the chain's after next.
+    Nothing grows from them. A skip over a block's last cell is left out: no state of stepwise decoding has
+    it.
+    """
+    n = len(order)
+    skips = np.arange(1, n)
+    skips = skips[order[skips] // block == order[skips - 1] // block]
+    cells = np.concatenate((order, order[skips]))
+    return cells, np.concatenate((np.arange(-1, n - 1), skips - 2))

@@ -1,0 +1,210 @@
+"""What the methods that write masked canvases share: which cell is next, the state they see, the verdict.
+
+The reference decodes one token a pass, block by block (LLaDA's semi-autoregressive sampling with
+low-confidence remasking): of the masked cells of the block in work the surest one gets its likeliest token.
+How sure a cell is, is compared as the log-odds of that token, log p − log (1 − p): probabilities of float32
+saturate at 1 and tie there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from ..draft import Draft
+from ..errors import ParameterError
+from ..sampling import Sampling
+from .base import Method, Parameter, Session, Verdict
+
+if TYPE_CHECKING:
+    from ..models.canvas import Canvas, Read
+
+# Log-odds and logits are compared on a grid, so that what is equal on paper is equal here, whatever the shape
+# of the pass that computed it. Equal cells: the leftmost. Equal tokens: the lowest id.
+GRID = {torch.float64: 2.0**-30}
+COARSE = 2.0**-12  # in any other number format: some thirty times the rounding of a pass in float32
+
+BLOCK = Parameter("block", 8, 1, 4096, "cells", "Cells of a block; a block is written before the next.", "B")
+CACHE = Parameter(
+    "cache", "none", choices=("none", "dual"),
+    meaning="Compute every position in every pass, or keep what lies outside of the block in work.",
+)  # fmt: skip
+REFRESH = Parameter(
+    "refresh", 8, 1, 1 << 20, "tokens", "With a cache: compute every position again after so many tokens."
+)
+WHOLE = Parameter(
+    "whole", False, meaning="Write every cell, as in the papers; else end behind a block with an end token."
+)
+
+
+@dataclass
+class Said:
+    """What a pass said of a row's cells, on the host.
+
+    Attributes
+    ----------
+    canvas, cell : array of int [n]
+        As in `Read`.
+    token : array of int [n]
+        The likeliest token of each cell.
+    odds : array of float [n]
+        Its log-odds on the grid.
+    entropy : array of float [n]
+        Of the cell's distribution, in nats.
+    work : array of bool [n]
+        Whether the cell is in its canvas' block in work.
+    """
+
+    canvas: np.ndarray
+    cell: np.ndarray
+    token: np.ndarray
+    odds: np.ndarray
+    entropy: np.ndarray
+    work: np.ndarray
+
+    def surest(self, canvas: int) -> int | None:
+        """Which entry is unmasked next in a canvas; None if none of its cells is masked."""
+        mine = np.flatnonzero((self.canvas == canvas) & self.work)
+        return int(mine[self.odds[mine].argmax()]) if len(mine) else None  # the first of equals: cells rise
+
+
+@dataclass
+class Unmasked(Verdict):
+    """A verdict over canvases: `path` as ever, and behind it tokens of the pass' own in `own_cells`.
+
+    Parameters
+    ----------
+    cells : list of int
+        Cells of all that is emitted: the path's, then `own_cells`.
+    own_cells, own, origins : list
+        What is placed behind the path: cells, tokens, how each came about.
+    odds : list of float
+        Log-odds of all that is emitted, as the verifying pass had them.
+    read_odds : array of float
+        Log-odds of every cell read.
+    """
+
+    cells: list[int] = field(default_factory=list)
+    own_cells: list[int] = field(default_factory=list)
+    own: list[int] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
+    odds: list[float] = field(default_factory=list)
+    read_odds: Any = None
+
+
+def log_odds(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest token of each row of logits [n, vocabulary], and its log-odds, both by the grid."""
+    grid = GRID.get(logits.dtype, COARSE)
+    rounded = torch.round(logits / grid)
+    token = rounded.argmax(-1)  # the first of equals
+    top = logits.gather(1, token[:, None])
+    others = logits.scatter(1, token[:, None], -torch.inf).logsumexp(-1)
+    return token, torch.round((top[:, 0] - others) / grid) * grid
+
+
+def said(read: Read, block: int, entropies: bool = False) -> Said:
+    """What a pass said, brought to the host in one transfer.
+
+    Parameters
+    ----------
+    read : Read
+    block : int
+        Cells of a block.
+    entropies : bool
+        Whether they are wanted; else they are zero.
+    """
+    token, odds = log_odds(read.logits)
+    entropy = torch.zeros_like(odds)
+    if entropies:
+        log_p = read.logits.log_softmax(-1)
+        entropy = -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
+    found = torch.stack((token.to(torch.float64), odds.double(), entropy.double())).cpu().numpy()
+    work = read.cell // block == read.block[1 + read.canvas]
+    return Said(read.canvas, read.cell, found[0].astype(np.int64), found[1], found[2], work)
+
+
+class Unmasking(Method):
+    """Writes canvases; the loop calls `draft` with the canvas, `judge` with what the pass said."""
+
+    canvas = True
+    only_greedy = True
+    parameters: ClassVar[tuple[Parameter, ...]] = (BLOCK, CACHE, REFRESH, WHOLE)
+    entropies = False  # whether its rule reads them
+    block: int
+    cache: str
+    refresh: int
+    whole: bool
+
+    @property
+    def nodes(self) -> int:
+        """Most canvases of a draft, the root apart."""
+        return 0
+
+    def policy(self) -> dict[str, Any]:
+        """How its canvases are opened; runs compare where these are equal."""
+        return {"block": self.block, "cache": self.cache, "refresh": self.refresh}
+
+    def fits(self, length: int) -> None:
+        """Check that a canvas of so many cells can be written.
+
+        Raises
+        ------
+        ParameterError
+        """
+
+    def start(self, session: Session) -> None:
+        self.session = session
+
+    def propose(self, canvas: Canvas, row: int) -> Draft:
+        """Nodes to read beside the state; their ``positions`` are cells."""
+        return Draft.empty()
+
+    def judge(self, draft: Draft, told: Said) -> Unmasked:
+        """What of a draft is kept and what is placed behind it: by default the surest cell's token."""
+        at = told.surest(-1)
+        assert at is not None
+        return placed([], told, [at], ["plain"])
+
+    def ends(self, cells: np.ndarray, masked: np.ndarray, eos: Collection[int]) -> bool:
+        """Whether a state is the last one: no cell is masked, or a complete block holds an end token."""
+        if not masked.any():
+            return True
+        done = int(masked.argmax()) // self.block * self.block
+        return not self.whole and bool(np.isin(cells[:done], list(eos)).any())
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "exact"
+
+
+def placed(
+    path: list[int], told: Said, own: Sequence[int], origins: list[str], draft: Draft | None = None,
+    status: list[str] | None = None, odds: Sequence[float] = (),
+) -> Unmasked:  # fmt: skip
+    """A verdict: `path` of the draft, then the entries `own` of what the pass said."""
+    own = list(own)
+    cells = [] if draft is None else [int(draft.positions[node]) for node in path]  # type: ignore[index]
+    own_cells, tokens = told.cell[own].tolist(), told.token[own].tolist()
+    drafted = [] if draft is None else np.asarray(draft.tokens).tolist()
+    return Unmasked(
+        path, drafted, tokens[0] if tokens else None, origins[0] if origins else "", status or [],
+        cells=cells + own_cells, own_cells=own_cells, own=tokens, origins=origins,
+        odds=[*odds, *told.odds[own].tolist()], read_odds=told.odds,
+    )  # fmt: skip
+
+
+def check_length(method: Method, length: int, least: int, what: str) -> None:
+    """Refuse a canvas that is shorter than what a method places in one pass.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if length < least:
+        raise ParameterError(
+            f"{method.name}: {what} of {least} is more than the canvas' {length} cells; lower it, or raise "
+            "max_new_tokens"
+        )

@@ -1,0 +1,505 @@
+"""Canvases of a masked-diffusion model: a prompt, and behind it cells, masked until a token is placed.
+
+A pass reads, for each row, the state as it is (the *root*) and one canvas for each node of a draft: the state
+with the tokens of the node and its ancestors in place. All of them are one batch (equation 5 of SSD, Gao et
+al. 2025).
+
+Without a cache every canvas is computed whole. With the dual cache (Fast-dLLM, Wu et al. 2025, section 3.2)
+the keys and values of all positions are kept from a *refresh*, a pass over everything; the passes between
+compute a *window* alone, the block in work, and read what stands before and behind it from the cache.
+Positions whose token was placed after they were computed belong to the window as well: behind a block border
+that is the last one placed.
+
+Canvases of a draft are packed behind the shared rows. Each writes its window
+beside them and sees, elsewhere, what its nearest ancestor computed in the same pass, and else the cache: so
+it is the pass that stepwise decoding would run at that state, and nothing is copied but the windows of what
+is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from specviz.devices import send
+from specviz.draft import Draft
+from specviz.errors import ModelError, PromptError
+from specviz.models.context import Store, lower, no_memory
+
+if TYPE_CHECKING:
+    from specviz.models.diffusion import Diffusion
+
+CACHES = ("none", "dual")
+KEPT = 64  # layouts of passes that are kept: those of a block repeat
+
+
+@dataclass
+class Read:
+    """What one pass said of a row's masked cells.
+
+    Attributes
+    ----------
+    logits : tensor [cells read, vocabulary]
+        On the device; float32, of a float64 model float64.
+    canvas : array of int [cells read]
+        In which canvas: -1 is the root, i the one of node i. Rising.
+    cell : array of int [cells read]
+        Which cell of it, 0 the first behind the prompt; rising within a canvas. Those of the block in work
+        and of the next one, as far as the pass computed them.
+    block : array of int [1 + nodes]
+        The block in work of each canvas, the root first; -1 where no cell is masked.
+    refreshed : bool
+        Whether the pass computed every position.
+    fed : int
+        Positions fed.
+    """
+
+    logits: torch.Tensor
+    canvas: np.ndarray
+    cell: np.ndarray
+    block: np.ndarray
+    refreshed: bool
+    fed: int
+
+
+@dataclass
+class Layout:
+    """Where everything stands in a row's pass.
+
+    Attributes
+    ----------
+    canvases : array of int [1 + nodes, positions]
+        Tokens of each canvas.
+    block : array of int [1 + nodes]
+    computed : array of bool [1 + nodes, positions]
+        Each canvas' window.
+    read : array of bool [1 + nodes, cells]
+    """
+
+    canvases: np.ndarray
+    block: np.ndarray
+    computed: np.ndarray
+    read: np.ndarray
+    refreshed: bool
+
+
+@dataclass
+class Packing:
+    """The part of a pass that depends on windows and parents alone, not on tokens: it is used again.
+
+    Attributes
+    ----------
+    owner : array of int [1 + nodes, positions]
+        Which canvas' keys and values each canvas sees at a position; 0 is the root's, or the cache.
+    slot : array of int [1 + nodes, positions]
+        Where each canvas' own lie.
+    slots, positions : array of int [fed]
+    seen : array of bool [fed, slots]
+    """
+
+    owner: np.ndarray
+    slot: np.ndarray
+    slots: np.ndarray
+    positions: np.ndarray
+    seen: np.ndarray
+    device: tuple[torch.Tensor, ...] | None = None  # positions, entries of the storage and mask, when sent
+
+
+class Passing:
+    """A store that keeps nothing: a pass over whole canvases sees what it computes."""
+
+    def __init__(self, reach: int) -> None:
+        self.reach = reach
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return key, value
+
+    def write_both(self, layer: int, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return new[0], new[1]
+
+
+class Canvas:
+    """Rows of prompts with cells behind them; made by `Diffusion.open`.
+
+    Parameters
+    ----------
+    model : Diffusion
+    prompts : list of lists of int
+    length : int
+        Cells of each row.
+    block : int
+        Cells of a block; the last one may be shorter (equation 3).
+    cache : {"none", "dual"}
+    refresh : int
+        With the dual cache: a pass computes every position again when so many tokens were placed since the
+        last one that did.
+    canvases : int
+        Most nodes of a draft.
+
+    Attributes
+    ----------
+    text : list of array of int
+        Of each row the prompt and the cells, on the host.
+    since : list of int
+        Tokens placed since the last refresh; `refresh` or more where the next pass is one.
+    """
+
+    def __init__(
+        self,
+        model: Diffusion,
+        prompts: Sequence[Sequence[int]],
+        length: int,
+        *,
+        block: int = 8,
+        cache: str = "none",
+        refresh: int = 8,
+        canvases: int = 0,
+    ) -> None:
+        if not prompts or any(len(prompt) == 0 for prompt in prompts):
+            raise PromptError("the prompt is empty; give at least one token")
+        longest = max(len(prompt) for prompt in prompts)
+        if longest + length > model.max_length:
+            raise PromptError(
+                f"the prompt has {longest} tokens, and {length} cells more are beyond the "
+                f"{model.max_length} that {model.name} takes"
+            )
+        for prompt in prompts:
+            wrong = [t for t in prompt if not 0 <= t < model.vocabulary]
+            if wrong:
+                raise PromptError(
+                    f"token id {wrong[0]} is outside {model.name}'s vocabulary of {model.vocabulary}"
+                )
+        self.model, self.length, self.block, self.cache = model, length, block, cache
+        self.refresh = refresh
+        self.begin = [len(prompt) for prompt in prompts]
+        blank = [model.mask] * length
+        self.text = [np.array([*prompt, *blank], np.int64) for prompt in prompts]
+        self.masked = [np.arange(begin + length) >= begin for begin in self.begin]
+        self.since = [refresh] * len(prompts)
+        self.stale = [np.zeros(begin + length, bool) for begin in self.begin]
+        self._read: dict[int, tuple[Draft, Layout, Packing | None]] = {}
+        self._packings: dict[Any, Packing] = {}
+        self.slots = longest + length
+        if cache == "dual":
+            window = min(block + model.shift + 1, self.slots)
+            extra = canvases * window + int(
+                len(prompts) > 1
+            )  # the last slot takes the padding of ragged rows
+            try:
+                self.store = Store(
+                    model.layers, len(prompts), model.heads, self.slots + extra, model.dim, model.dtype,
+                    model.device,
+                )  # fmt: skip
+            except RuntimeError as error:
+                if not no_memory(error):
+                    raise
+                what = f"a cache of {len(prompts)} x {self.slots + extra} positions for {model.name}"
+                raise ModelError(lower(what, model)) from None
+            self.store.reach = self.slots
+
+    # -- what is placed -------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return len(self.text)
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """Prompt and cells of each row, masks included."""
+        return [text.tolist() for text in self.text]
+
+    def cells(self, row: int = 0) -> np.ndarray:
+        """A row's cells [length], the mask token where none is placed."""
+        return self.text[row][self.begin[row] :]
+
+    def open_cells(self, row: int = 0) -> np.ndarray:
+        """Which of a row's cells are masked, bool [length]."""
+        return self.masked[row][self.begin[row] :]
+
+    def placed(self, row: int = 0) -> int:
+        """How many tokens were placed in a row."""
+        return self.length - int(self.open_cells(row).sum())
+
+    def room(self, row: int = 0) -> int:
+        """How many tokens may follow from the next pass before a refresh, those of a draft and one more."""
+        left = self.length - self.placed(row)
+        if self.cache == "none":
+            return left
+        since = 0 if self.since[row] >= self.refresh else self.since[row]
+        return min(left, self.refresh - since)
+
+    def fill(self, cells: Sequence[int], tokens: Sequence[int], row: int = 0) -> None:
+        """Place tokens that no draft held.
+
+        Raises
+        ------
+        ModelError
+            If a cell is not masked.
+        """
+        at = np.asarray(cells, np.int64) + self.begin[row]
+        if not self.masked[row][at].all() or len(np.unique(at)) < len(at):
+            raise ModelError(f"row {row}: cells {list(cells)} are not all masked, or one is named twice")
+        self.text[row][at] = tokens
+        self.masked[row][at] = False
+        self.stale[row][at] = True
+        self.since[row] += len(at)
+
+    def commit(self, path: Sequence[int], row: int = 0) -> None:
+        """Keep the canvas at the end of a path of the draft just read; empty keeps the root.
+
+        Raises
+        ------
+        ModelError
+            If no draft is open or the nodes are not a path from the root.
+        """
+        if row not in self._read:
+            raise ModelError("commit follows forward: there is no draft to keep nodes of")
+        draft, layout, packing = self._read.pop(row)
+        if any(draft.parents[node] != before for before, node in zip([-1, *path], path)):
+            raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
+        if not len(path):
+            return
+        last = 1 + path[-1]
+        at = self.begin[row] + draft.positions[list(path)]  # type: ignore[index]
+        self.text[row] = layout.canvases[last].copy()
+        self.masked[row][at] = False
+        self.since[row] += len(path)
+        if packing is not None:
+            self._keep(row, packing, last)
+
+    @torch.inference_mode()
+    def _keep(self, row: int, packing: Packing, last: int) -> None:
+        """The keys and values that a canvas sees become the row's."""
+        to = np.flatnonzero(packing.owner[last])
+        source = packing.slot[packing.owner[last, to], to]
+        both = send(np.stack((source, to)), self.store.data.device)
+        data = self.store.data[:, :, row]
+        data.index_copy_(3, both[1], data.index_select(3, both[0]))
+
+    def close(self) -> None:
+        """Free the storage."""
+        self.store = None  # type: ignore[assignment]
+
+    # -- passes ---------------------------------------------------------------------------------
+
+    def forward(self, drafts: Draft | Sequence[Draft], rows: Sequence[int] | None = None) -> list[Read]:
+        """One pass over the rows' states and their drafts' canvases.
+
+        Parameters
+        ----------
+        drafts : Draft, or one for each row
+            Their ``positions`` are cells. ``Draft.empty()`` reads the root alone.
+        rows : sequence of int, rising, optional
+            The rows that take part. Default: all.
+
+        Returns
+        -------
+        list of Read
+            One for each row that took part.
+
+        Raises
+        ------
+        ModelError
+            If a draft places a token in a cell that is not masked, or the device is out of memory.
+        """
+        drafts = [drafts] if isinstance(drafts, Draft) else list(drafts)
+        some = list(range(self.rows)) if rows is None else list(rows)
+        if len(drafts) != len(some):
+            raise ModelError(f"forward got {len(drafts)} drafts for {len(some)} rows")
+        layouts = [self._layout(row, draft) for row, draft in zip(some, drafts)]
+        whole = self.cache == "none"
+        packings = [None if whole else self._packing(d, x) for d, x in zip(drafts, layouts)]
+        try:
+            logits = self._whole(layouts) if whole else self._windows(some, layouts, packings)
+        except RuntimeError as error:
+            if not no_memory(error):
+                raise
+            fed = sum(int(x.computed.sum()) for x in layouts)
+            raise ModelError(
+                lower(f"a pass of {fed} positions through {self.model.name}", self.model)
+            ) from None
+        found = []
+        for row, draft, layout, packing, scores in zip(some, drafts, layouts, packings, logits):
+            self._read[row] = draft, layout, packing
+            self.stale[row][:] = False
+            if layout.refreshed and not whole:
+                self.since[row] = 0
+            canvas, cell = np.nonzero(layout.read)
+            fed = int(layout.computed.sum())
+            found.append(Read(scores, canvas - 1, cell, layout.block, layout.refreshed, fed))
+        return found
+
+    def _layout(self, row: int, draft: Draft) -> Layout:
+        begin, shift, text = self.begin[row], self.model.shift, self.text[row]
+        nodes = len(draft)
+        canvases = np.repeat(text[None], 1 + nodes, 0)
+        masked = np.repeat(self.masked[row][None], 1 + nodes, 0)
+        computed = np.repeat(self.stale[row][None], 1 + nodes, 0)
+        if nodes:
+            at = begin + np.asarray(draft.positions)
+            if not (begin <= at.min() and at.max() < len(text) and self.masked[row][at].all()):
+                raise ModelError(f"row {row}: a draft places tokens in cells that are not masked")
+            canvas, ancestor = np.nonzero(draft.mask)
+            canvases[1 + canvas, at[ancestor]] = np.asarray(draft.tokens)[ancestor]
+            masked[1 + canvas, at[ancestor]] = False
+            computed[1:] = False
+            computed[1 + np.arange(nodes), at] = True  # the row of the token just placed is not computed yet
+        still = masked[:, begin:]
+        block = np.where(still.any(1), still.argmax(1) // self.block, -1)
+        low = begin + block * self.block
+        positions = np.arange(len(text))
+        refreshed = self.cache == "none" or self.since[row] >= self.refresh
+        computed |= (positions >= (low - shift)[:, None]) & (positions < (low + self.block)[:, None])
+        computed[: len(computed) if self.cache == "none" else int(refreshed)] = True
+        cells = np.arange(self.length)
+        read = still & (cells < ((block + 2) * self.block)[:, None]) & (block >= 0)[:, None]
+        read &= computed[:, begin - shift : len(text) - shift]
+        return Layout(canvases, block, computed, read, refreshed)
+
+    def _packing(self, draft: Draft, layout: Layout) -> Packing:
+        """Slots and what is seen; one that was made for the same windows and parents serves again."""
+        key = (layout.computed.tobytes(), draft.parents.tobytes())
+        kept = self._packings.get(key)
+        if kept is not None:
+            return kept
+        computed = layout.computed
+        count, positions = computed.shape
+        line = np.eye(count, dtype=bool)  # each canvas' ancestors and itself
+        line[:, 0] = True
+        line[1:, 1:] = draft.mask
+        depth = np.concatenate(([1], 1 + draft.depths))
+        near = (line[:, :, None] & computed[None]) * depth[None, :, None]
+        owner = near.argmax(1)  # 0 where nobody computed it: the cache
+        slot = np.repeat(np.arange(positions)[None], count, 0)
+        canvas, at = np.nonzero(computed)
+        own = canvas > 0
+        slot[canvas[own], at[own]] = self.slots + np.arange(own.sum())
+        end = self.slots + int(own.sum())
+        allowed = np.zeros((count, end), bool)
+        allowed[np.arange(count)[:, None], slot[owner, np.arange(positions)]] = True
+        made = Packing(owner, slot, slot[canvas, at], at, allowed[canvas])
+        if not layout.refreshed:
+            if len(self._packings) >= KEPT:
+                self._packings.clear()
+            self._packings[key] = made
+        return made
+
+    @torch.inference_mode()
+    def _windows(self, rows: list[int], layouts: list[Layout], packings: Any) -> list[torch.Tensor]:
+        """The pass of the dual cache: windows beside the rows that are kept."""
+        model, store = self.model, self.store
+        device, group = model.device, model.group
+        if len(rows) == 1:
+            (layout,), (packing,) = layouts, packings
+            end = packing.seen.shape[1]
+            ids = send(layout.canvases[layout.computed][None], device)
+            if packing.device is None:
+                positions, mask, slots = self._sent(packing)
+                packing.device = positions, mask, slots
+            positions, mask, slots = packing.device
+            entries = slots
+            if self.rows > 1:
+                entries = slots + rows[0] * store.data.shape[3] * store.data.shape[4]
+            fed = [len(packing.positions)]
+        else:
+            fed = [len(packing.positions) for packing in packings]
+            width, end = max(fed), max(packing.seen.shape[1] for packing in packings)
+            spare = store.data.shape[4] - 1
+            host = np.zeros((3, len(rows), width), np.int64)
+            host[2] = spare
+            seen = np.zeros((len(rows), width, end), bool)
+            seen[:, :, 0] = True  # padding sees something: a query that sees nothing is NaN
+            for i, (layout, packing) in enumerate(zip(layouts, packings)):
+                n = fed[i]
+                host[0, i, :n], host[1, i, :n] = layout.canvases[layout.computed], packing.positions
+                host[2, i, :n] = packing.slots
+                seen[i, :n, 0] = False
+                seen[i, :n, : packing.seen.shape[1]] |= packing.seen
+            heads, slots = store.data.shape[3:5]
+            entry = (np.array(rows)[:, None] * heads + np.arange(heads)) * slots
+            entries = send((entry[:, :, None] + host[2][:, None]).reshape(-1), device)
+            ids, positions = send(host[:2], device).unbind()
+            mask = send(np.where(seen, np.float32(0), np.float32(-np.inf)), device, model.dtype)
+            mask = mask[:, None].expand(-1, group, -1, -1).reshape(len(rows), 1, group * width, end)
+        self._aim(rows, end, entries)
+        scores = model.run(ids, positions, mask, store, self._places(layouts, ids.shape[1]))
+        return list(scores.split([int(layout.read.sum()) for layout in layouts]))
+
+    def _sent(self, packing: Packing) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """A row's packing on the device: positions, mask, entries of the storage's first row."""
+        device, heads, slots = self.model.device, *self.store.data.shape[3:5]
+        entries = (np.arange(heads)[:, None] * slots + packing.slots).reshape(-1)
+        both = send(np.concatenate((packing.positions, entries)), device)
+        n = len(packing.positions)
+        mask: Any = False
+        if not packing.seen.all():
+            mask = send(np.where(packing.seen, np.float32(0), np.float32(-np.inf)), device, self.model.dtype)
+            mask = mask.expand(self.model.group, -1, -1).reshape(1, 1, -1, packing.seen.shape[1])
+        return both[:n][None], mask, both[n:]
+
+    def _aim(self, rows: list[int], end: int, entries: torch.Tensor) -> None:
+        """Point the storage: write `entries` of [rows * heads * slots], read these rows up to `end`."""
+        store = self.store
+        store.index = entries
+        store.target = store.data.flatten(2, 4).unbind(0)
+        if len(rows) == self.rows:
+            store.read = store.flat.narrow(3, 0, end).unbind(0)
+        elif rows[-1] - rows[0] + 1 == len(rows):
+            store.read = store.flat[:, rows[0] : rows[-1] + 1].narrow(3, 0, end).unbind(0)
+        else:
+            store.read = _Some(store.flat.narrow(3, 0, end), send(np.array(rows), store.data.device))
+
+    def _places(self, layouts: list[Layout], width: int) -> torch.Tensor:
+        """Where in the flat pass the cells that are read stand."""
+        shift = self.model.shift
+        places = []
+        for i, layout in enumerate(layouts):
+            index = layout.computed.cumsum().reshape(layout.computed.shape) - 1  # place of each position fed
+            begin = layout.computed.shape[1] - self.length
+            places.append(i * width + index[:, begin - shift : index.shape[1] - shift][layout.read])
+        return send(np.concatenate(places), self.model.device)
+
+    @torch.inference_mode()
+    def _whole(self, layouts: list[Layout]) -> list[torch.Tensor]:
+        """The pass without a cache: every canvas is a row of its own."""
+        model = self.model
+        lengths = np.repeat([x.canvases.shape[1] for x in layouts], [len(x.canvases) for x in layouts])
+        width = int(lengths.max())
+        ids = np.full((len(lengths), width), model.mask, np.int64)
+        inside = np.arange(width) < lengths[:, None]
+        ids[inside] = np.concatenate([layout.canvases.ravel() for layout in layouts])
+        mask: Any = False
+        if not inside.all():
+            mask = send(np.where(inside, np.float32(0), np.float32(-np.inf)), model.device, model.dtype)
+            mask = mask[:, None, None].expand(-1, 1, model.group * width, -1)
+        at = np.arange(len(lengths) * width).reshape(-1, width)
+        places, first = [], 0
+        for layout in layouts:
+            count, positions = layout.canvases.shape
+            begin, shift = positions - self.length, model.shift
+            places.append(at[first : first + count, begin - shift : positions - shift][layout.read])
+            first += count
+        positions = send(np.arange(width)[None], model.device).expand(len(ids), -1)
+        scores = model.run(
+            send(ids, model.device),
+            positions,
+            mask,
+            Passing(width),
+            send(np.concatenate(places), model.device),
+        )
+        return list(scores.split([int(layout.read.sum()) for layout in layouts]))
+
+
+class _Some:
+    """Some rows of the storage that do not lie side by side: each layer's are gathered when it reads them."""
+
+    def __init__(self, data: torch.Tensor, rows: torch.Tensor) -> None:
+        self.data, self.rows = data, rows
+
+    def __getitem__(self, layer: int) -> torch.Tensor:
+        return self.data[layer].index_select(0, self.rows)

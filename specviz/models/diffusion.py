@@ -1,0 +1,118 @@
+"""A masked-diffusion language model that is ready to run: a transformer that looks both ways, and its mask
+token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from specviz.errors import ModelError
+from specviz.models.canvas import Canvas
+from specviz.models.llama import Llama, describes
+from specviz.models.text import Text
+from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
+
+
+class Diffusion(TorchModel):
+    """A bidirectional model of the Llama family that tells masked cells from the rest.
+
+    Parameters
+    ----------
+    net : LlamaForCausalLM or Qwen2ForCausalLM
+        Its weights; it is read, never changed. LLaDA is a Llama and Dream a Qwen2 by other names
+        (`specviz.models.diffusion_checkpoints`).
+    tokenizer : transformers tokenizer, optional
+        Without one the model takes and gives token ids only.
+    name : str, optional
+    mask : int
+        The id of the mask token.
+    shift : {0, 1}
+        Where a cell's prediction is read: at its own place (LLaDA), or at the place before it (Dream, which
+        starts from an autoregressive model's weights).
+
+    Attributes
+    ----------
+    vocabulary, eos, max_length, layers, group
+        As of `Model`.
+
+    Raises
+    ------
+    ModelError
+        If the net is of another family, or the mask token lies outside of its vocabulary.
+    """
+
+    kind = "diffusion"
+    geometry = None  # the costs of its passes are not those of a causal model's
+
+    def __init__(
+        self,
+        net: PreTrainedModel,
+        tokenizer: Any = None,
+        name: str | None = None,
+        *,
+        mask: int,
+        shift: int = 0,
+    ) -> None:
+        self.name = name or type(net).__name__
+        if not describes(net):
+            raise ModelError(
+                f"{self.name} ({net.config.model_type}) is not a plain member of the Llama family"
+            )
+        self.net, self.tokenizer = net, tokenizer
+        self.config = config = net.config
+        self.layers = config.num_hidden_layers
+        heads = config.num_attention_heads
+        self.heads = config.num_key_value_heads
+        self.group = heads // self.heads
+        self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.vocabulary = net.get_output_embeddings().weight.shape[0]
+        if not 0 <= mask < self.vocabulary:
+            raise ModelError(f"{self.name}: mask token {mask} is outside its vocabulary of {self.vocabulary}")
+        self.mask, self.shift = mask, shift
+        self.parameters = sum(p.numel() for p in net.parameters())
+        self.max_length = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+        self.eos = eos(net, tokenizer)
+        self.text = Text(tokenizer, self.vocabulary, self.eos)
+        self._llama = Llama(net, self.layers)
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int, **policy: Any) -> Canvas:
+        """Canvases that begin with `prompts` (token ids, one list a row), `room` masked cells behind each.
+
+        Parameters
+        ----------
+        prompts : list of lists of int
+        room : int
+            Cells of a canvas.
+        **policy
+            ``block``, ``cache``, ``refresh`` and ``canvases``, as `Canvas` takes them.
+
+        Raises
+        ------
+        PromptError
+            If a prompt is empty, too long, or holds an id that the model lacks.
+        ModelError
+            If the storage does not fit into memory.
+        """
+        if self._llama.stale():
+            self._llama = Llama(self.net, self.layers)
+        return Canvas(self, prompts, room, **policy)
+
+    def left(self, prompt: int) -> int:
+        """How many cells can stand behind a prompt of so many tokens."""
+        return self.max_length - prompt
+
+    def run(
+        self, ids: torch.Tensor, positions: torch.Tensor, mask: Any, store: Any, read: torch.Tensor
+    ) -> Any:
+        """Feed `ids` [rows, n] at `positions` [rows, n]; scores at the flat places `read`, [places,
+        vocabulary].
+
+        `mask` [rows or 1, 1, group * n, slots], or False where every place sees everything. The scores are
+        float32, of a float64 model float64.
+        """
+        last, _ = self._llama(ids, positions, mask, store, read)
+        scores = self._llama.head(last)
+        return scores if scores.dtype == torch.float64 else scores.float()
