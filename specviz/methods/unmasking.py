@@ -99,11 +99,11 @@ class Unmasked(Verdict):
 def log_odds(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The likeliest token of each row of logits [n, vocabulary], and its log-odds, both by the grid."""
     grid = GRID.get(logits.dtype, COARSE)
-    rounded = torch.round(logits / grid)
-    token = rounded.argmax(-1)  # the first of equals
-    top = logits.gather(1, token[:, None])
-    others = logits.scatter(1, token[:, None], -torch.inf).logsumexp(-1)
-    return token, torch.round((top[:, 0] - others) / grid) * grid
+    rounded = (logits * (1 / grid)).round_()  # a power of two: nothing but the grid rounds
+    token = rounded.max(-1).indices  # of equals the first
+    best = logits.gather(1, token[:, None])
+    others = (logits - best).exp_().scatter_(1, token[:, None], 0).sum(-1)
+    return token, (others.log_().neg_() / grid).round_() * grid
 
 
 def said(read: Read, block: int, entropies: bool = False) -> Said:

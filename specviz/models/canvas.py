@@ -6,7 +6,8 @@ al. 2025).
 
 Without a cache every canvas is computed whole. With the dual cache (Fast-dLLM, Wu et al. 2025, section 3.2)
 the keys and values of all positions are kept from a *refresh*, a pass over everything; the passes between
-compute a *window* alone, the block in work, and read what stands before and behind it from the cache.
+compute a *window* alone, the block in work (and the place before it where that tells a masked cell), and
+read what stands before and behind it from the cache.
 Positions whose token was placed after they were computed belong to the window as well: behind a block border
 that is the last one placed.
 
@@ -354,7 +355,10 @@ class Canvas:
         low = begin + block * self.block
         positions = np.arange(len(text))
         refreshed = self.cache == "none" or self.since[row] >= self.refresh
-        computed |= (positions >= (low - shift)[:, None]) & (positions < (low + self.block)[:, None])
+        computed |= (positions >= low[:, None]) & (positions < (low + self.block)[:, None])
+        if shift:  # the place before the block tells its first cell, while that is masked
+            first = np.flatnonzero((block >= 0) & masked[np.arange(len(masked)), low])
+            computed[first, low[first] - 1] = True
         computed[: len(computed) if self.cache == "none" else int(refreshed)] = True
         cells = np.arange(self.length)
         read = still & (cells < ((block + 2) * self.block)[:, None]) & (block >= 0)[:, None]

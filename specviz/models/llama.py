@@ -138,7 +138,14 @@ class Llama:
             else:
                 key, value = turned.narrow(2, heads, groups), y.narrow(2, turning, groups)
                 keys, values = store.write(i, key.transpose(1, 2), value.transpose(1, 2))
-            out = attend(turned.narrow(2, 0, heads).transpose(1, 2), keys, values, mask, self.scale)
+            queries = turned.narrow(2, 0, heads)
+            if i + 1 == depth and rows == 1 and isinstance(keep, torch.Tensor):
+                # Nobody reads the other places any more: their keys and values are written, that is all.
+                queries, x = queries.index_select(1, keep), x.index_select(0, keep)
+                if isinstance(mask, torch.Tensor):
+                    seen = mask.view(1, heads // groups, n, -1).index_select(2, keep)
+                    mask = seen.view(1, 1, -1, seen.shape[-1])
+            out = attend(queries.transpose(1, 2), keys, values, mask, self.scale)
             x = o.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
             gate, up = gate_up(norm(x, after)).chunk(2, -1)
             x = down.add(F.silu(gate).mul_(up), x)
@@ -148,7 +155,7 @@ class Llama:
                 self.propagate(i + 1, x, cos, sin, store)
                 break
         if isinstance(keep, torch.Tensor):
-            return norm(x.index_select(0, keep), self.last), wanted
+            return norm(x if rows == 1 else x.index_select(0, keep), self.last), wanted
         if keep < n:
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
         last = norm(x, self.last).view(rows, -1, self.size)
