@@ -135,6 +135,8 @@ class Run:
                 "it on a model in transformers' format"
             )
         self.method.prepare(self.model)
+        if isinstance(self.method, Unmasking):
+            self.method.fits(self.max_new_tokens)
         self.calibration = None
         if self.method.calibrated:  # the method may have run elsewhere before
             ran = self.model, self.method, self.drafter

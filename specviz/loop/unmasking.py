@@ -71,7 +71,6 @@ def decode_canvases(
     """
     mark = clock.mark if clock else lambda: None
     length = max_new_tokens
-    method.fits(length)
     ends = frozenset(target.eos if eos is None else eos)
     begin = mark()
     canvas = target.open(prompts, length, **method.policy(), canvases=method.nodes)
