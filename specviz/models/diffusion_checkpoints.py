@@ -35,6 +35,7 @@ from transformers import (
 from transformers.utils import logging
 
 from specviz.errors import ModelError
+from specviz.models.diffusion import Diffusion
 from specviz.models.llama import ROPES
 from specviz.models.torch_model import no_room
 
@@ -97,26 +98,6 @@ LLADA_LAYER = {
 }
 
 
-class Checkpoint(NamedTuple):
-    """What a folder gives.
-
-    Attributes
-    ----------
-    net : LlamaForCausalLM or Qwen2ForCausalLM
-        Attending both ways, on its device, without gradients.
-    tokenizer : transformers tokenizer
-    mask : int
-        Id of the mask token.
-    shift : int
-        0: a cell is predicted at its own place; 1: at the place before it.
-    """
-
-    net: PreTrainedModel
-    tokenizer: Any
-    mask: int
-    shift: int
-
-
 @dataclass(frozen=True)
 class Family:
     """Where the families differ: how a config is read, what a weight is called, who predicts a cell."""
@@ -156,7 +137,7 @@ def complete(folder: Path) -> bool:
 
 def load_checkpoint(
     folder: Path, name: str, device: torch.device, dtype: torch.dtype | str, tokenizer: Any = None
-) -> Checkpoint:
+) -> Diffusion:
     """Load a checkpoint of one of the families.
 
     Parameters
@@ -164,7 +145,6 @@ def load_checkpoint(
     folder : Path
         With config.json, safetensors weights in one file or several with their index, and a tokenizer.
     name : str
-        For messages.
     device : torch.device
     dtype : torch.dtype or ``auto``
         ``auto`` is the format of the file; where several are mixed, of most of the weights.
@@ -202,7 +182,7 @@ def load_checkpoint(
     _fill(net, wanted, stored, device, dtype, name)
     if config.tie_word_embeddings:
         net.lm_head.weight = net.model.embed_tokens.weight
-    return Checkpoint(net.eval(), words, mask, kind.shift)
+    return Diffusion(net.eval(), words, name, mask=mask, shift=kind.shift)
 
 
 # -- config -----------------------------------------------------------------------------------------

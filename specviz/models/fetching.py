@@ -24,6 +24,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
 from specviz.models import diffusion_checkpoints
 from specviz.models.additions import Addition, load_addition
+from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
 from specviz.models.model import Model
 from specviz.models.torch_model import no_room
@@ -57,7 +58,7 @@ def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model | Encoder
 
 def fetch(
     text: str, path: Path | None, device: Any, dtype: Any, tokenizer: Any, revision: str | None
-) -> Model | EncoderDecoder | Addition:
+) -> Model | EncoderDecoder | Diffusion | Addition:
     """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
     target = _device(device)
     number = _dtype(dtype)
