@@ -54,6 +54,7 @@ FILES = (
     "*.safetensors",
 )
 FORMATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+MODULES: dict[type, Any] = {LlamaConfig: LlamaForCausalLM, Qwen2Config: Qwen2ForCausalLM}
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 
 # Field: its published default (of a config.json that does not name it), and the values that we compute.
@@ -346,7 +347,7 @@ class Stored(NamedTuple):
 def _empty(config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:
     """The modules without storage, looking both ways."""
     with torch.device("meta"):
-        net = (Qwen2ForCausalLM if isinstance(config, Qwen2Config) else LlamaForCausalLM)(config)
+        net = MODULES[type(config)](config)
     net.model.rotary_emb = type(net.model.rotary_emb)(config).to(device)  # its buffers are in no file
     for layer in net.model.layers:
         layer.self_attn.is_causal = False
