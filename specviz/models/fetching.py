@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import model_info
+from huggingface_hub import hf_hub_download, model_info, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
@@ -22,9 +22,12 @@ from transformers.utils import logging
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
+from specviz.models import diffusion_checkpoints
 from specviz.models.additions import Addition, load_addition
+from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
 from specviz.models.model import Model
+from specviz.models.torch_model import no_room
 from specviz.models.zoo import bundled
 
 TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
@@ -55,7 +58,7 @@ def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model | Encoder
 
 def fetch(
     text: str, path: Path | None, device: Any, dtype: Any, tokenizer: Any, revision: str | None
-) -> Model | EncoderDecoder | Addition:
+) -> Model | EncoderDecoder | Diffusion | Addition:
     """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
     target = _device(device)
     number = _dtype(dtype)
@@ -65,19 +68,18 @@ def fetch(
         source, name, local = text[3:], text[3:], False
     else:
         source, name, local = str(path), path.resolve().name, True
+    given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
+    folder = path if path is not None else _diffusion_folder(source, revision)
+    if folder is not None and diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
+        return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given)
     net, words = _fetch(source, name, local, revision, number)
-    if tokenizer is not None:
-        words = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
+    words = words if given is None else given
     try:
         net = net.to(target)
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
-        size = sum(p.numel() * p.element_size() for p in net.parameters()) / 2**30
-        raise ModelError(
-            f"out of memory on {target}: {name} needs {size:.1f} GiB; load with dtype='bfloat16', "
-            "on another device, or a smaller model"
-        ) from None
+        raise no_room(name, target, sum(p.numel() * p.element_size() for p in net.parameters())) from None
     return _model(net.eval().requires_grad_(False), words, name)
 
 
@@ -152,6 +154,27 @@ def _fetch(
         if bar:
             logging.enable_progress_bar()
     raise ModelError(_why(source, name, local, revision, error)) from None
+
+
+def _diffusion_folder(source: str, revision: str | None) -> Path | None:
+    """A hub model's files if `diffusion_checkpoints` reads them: from the hub's cache, else the network."""
+    what: Any = {"repo_id": source, "revision": revision}
+    try:
+        config = try_to_load_from_cache(filename="config.json", **what)
+        if not isinstance(config, str):
+            _ask(source, revision)
+            config = hf_hub_download(filename="config.json", **what)
+        if not diffusion_checkpoints.family(diffusion_checkpoints.read_config(Path(config).parent)):
+            return None
+        what["allow_patterns"] = list(diffusion_checkpoints.FILES)
+        folder = Path(snapshot_download(local_files_only=True, **what))
+        if not diffusion_checkpoints.complete(folder):  # a download that was cut off
+            _ask(source, revision)
+            folder = Path(snapshot_download(**what))
+        return folder
+    except Exception as error:  # as in `_ask`
+        known = error if isinstance(error, ValueError) else OSError(str(error))
+        raise ModelError(_why(source, source, False, revision, known)) from None
 
 
 def _ask(source: str, revision: str | None) -> None:

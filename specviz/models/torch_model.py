@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from specviz.errors import ModelError
 from specviz.models.text import Text, check_vocabularies
 
 UNBOUNDED = 1 << 40  # positions of a model that knows no limit
@@ -78,3 +79,11 @@ def eos(net: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:
         if found is not None:
             return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
     return ()
+
+
+def no_room(name: str, device: torch.device, size: float) -> ModelError:
+    """The error of weights of `size` bytes that do not fit onto a device."""
+    return ModelError(
+        f"out of memory on {device}: {name} needs {size / 2**30:.1f} GiB; load with dtype='bfloat16', "
+        "on another device, or a smaller model"
+    )

@@ -1,0 +1,504 @@
+"""Masked-diffusion checkpoints of the LLaDA and Dream families, read without the code that comes with them.
+
+LLaDA (Nie et al. 2025, arXiv:2502.09992) is a Llama under other names, Dream (Ye et al. 2025,
+arXiv:2508.15487) a Qwen2 under the same names; in both a position sees all others. So their published config
+and weights are put into transformers' own modules, told that they are not causal. What a config asks for
+beyond that is refused.
+
+A checkpoint of any size is in memory once: modules are built without storage, and each tensor is copied from
+its file to where it stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
+from transformers.utils import logging
+
+from specviz.errors import ModelError
+from specviz.models.diffusion import Diffusion
+from specviz.models.llama import ROPES
+from specviz.models.torch_model import no_room
+
+INDEX = "model.safetensors.index.json"
+# All that is fetched from a hub: no code, no pickles.
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    INDEX,
+    "*.safetensors",
+)
+FORMATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+MODULES: dict[type, Any] = {LlamaConfig: LlamaForCausalLM, Qwen2Config: Qwen2ForCausalLM}
+READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
+
+# Field: its published default (of a config.json that does not name it), and the values that we compute.
+LLADA = {
+    "block_type": ("sequential", ("llama",)),
+    "layer_norm_type": ("default", ("rms",)),
+    "activation_type": ("swiglu", ("silu",)),
+    "rope": (False, (True,)),
+    "alibi": (False, (False, None)),
+    "attention_layer_norm": (False, (False, None)),
+    "layer_norm_with_affine": (True, (True,)),
+    "bias_for_layer_norm": (None, (False, None)),
+    "include_bias": (False, (False, None)),
+    "input_emb_norm": (False, (False, None)),
+    "scale_logits": (False, (False, None)),
+    "block_group_size": (1, (1,)),
+    "clip_qkv": (None, (None,)),
+    "rope_scaling": (None, (None,)),
+    "quantization_config": (None, (None,)),
+}
+DREAM = {
+    "hidden_act": ("silu", ("silu", "swish")),
+    "use_sliding_window": (False, (False, None)),
+    "quantization_config": (None, (None,)),
+}
+# Ours: theirs. A part's weight, and its bias where it has one.
+LLADA_NAMES = {
+    "model.embed_tokens": "model.transformer.wte",
+    "model.norm": "model.transformer.ln_f",
+    "lm_head": "model.transformer.ff_out",
+}
+LLADA_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.k_proj": "k_proj",
+    "self_attn.v_proj": "v_proj",
+    "self_attn.o_proj": "attn_out",
+    "post_attention_layernorm": "ff_norm",
+    "mlp.gate_proj": "ff_proj",  # the one that goes through the SiLU
+    "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "ff_out",
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where the families differ: how a config is read, what a weight is called, who predicts a cell."""
+
+    config: Callable[[Fields], PreTrainedConfig]
+    published: Callable[[str], str]
+    shift: int
+
+
+def family(config: dict[str, Any]) -> str | None:
+    """The family that a ``config.json`` names: ``LLaDA``, ``Dream``, or None."""
+    named = config.get("architectures")
+    architectures = named if isinstance(named, list) else []
+    if config.get("model_type") == "llada" or "LLaDAModelLM" in architectures:
+        return "LLaDA"
+    if config.get("model_type") == "Dream" or "DreamModel" in architectures:
+        return "Dream"
+    return None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A folder's ``config.json``; empty where there is none that can be read."""
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def complete(folder: Path) -> bool:
+    """Whether all weight files are there: of a hub's cache, in which a download may have been cut off."""
+    try:
+        return bool(_weight_files(folder, folder.name))
+    except ModelError:
+        return False
+
+
+def load_checkpoint(
+    folder: Path, name: str, device: torch.device, dtype: torch.dtype | str, tokenizer: Any = None
+) -> Diffusion:
+    """Load a checkpoint of one of the families.
+
+    Parameters
+    ----------
+    folder : Path
+        With config.json, safetensors weights in one file or several with their index, and a tokenizer.
+    name : str
+    device : torch.device
+    dtype : torch.dtype or ``auto``
+        ``auto`` is the format of the file; where several are mixed, of most of the weights.
+    tokenizer : transformers tokenizer, optional
+        Default: the one beside the weights.
+
+    Raises
+    ------
+    ModelError
+        If the config asks for what is not computed here, names no usable mask token, or the weights are not
+        those that it describes. Said before any weight is read.
+
+    Notes
+    -----
+    In half precision the published LLaDA turns queries and keys in float32, transformers' modules in that of
+    the weights.
+    """
+    fields = Fields(read_config(folder), name)
+    kind = FAMILIES[str(family(fields.config))]
+    config = kind.config(fields)
+    mask = _mask(fields, config.vocab_size)
+    config.eos_token_id = _eos(folder, fields)
+    config.is_causal = False
+    net = _empty(config, device)
+    stored = _stored(_weight_files(folder, name), name)
+    wanted = _wanted(net, config.tie_word_embeddings, kind.published)
+    spare = {kind.published("lm_head.weight")} if config.tie_word_embeddings else set()
+    _check(wanted, stored, spare, name)
+    words = tokenizer if tokenizer is not None else _tokenizer(folder, name, kind is FAMILIES["Dream"])
+    if mask not in words.get_vocab().values():
+        raise ModelError(
+            f"the tokenizer of {name} has no token {mask}, the mask_token_id of its config.json; "
+            "pass the model's own with tokenizer="
+        )
+    _fill(net, wanted, stored, device, dtype, name)
+    if config.tie_word_embeddings:
+        net.lm_head.weight = net.model.embed_tokens.weight
+    return Diffusion(net.eval(), words, name, mask=mask, shift=kind.shift)
+
+
+# -- config -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A config.json, asked for one field after the other."""
+
+    config: dict[str, Any]
+    name: str
+
+    def refuse(self, why: str) -> ModelError:
+        """The error of a config that cannot be served."""
+        return ModelError(f"{self.name} cannot be served: {why}")
+
+    def only(self, computed: dict[str, tuple[Any, tuple[Any, ...]]]) -> None:
+        """Refuse a value that is not computed here."""
+        for field, (default, values) in computed.items():
+            value = self.config.get(field, default)
+            if value not in values:
+                raise self.refuse(
+                    f"{field} is {json.dumps(value):.60} in its config.json, and this backend computes "
+                    f"{' or '.join(json.dumps(v) for v in values if v is not None) or 'none'} only"
+                )
+
+    def count(self, field: str, default: int | None = None) -> int:
+        """A positive whole number."""
+        value = self.config.get(field)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.refuse(
+                f"its config.json needs a positive whole number as {field}, and has {value!r:.60}"
+            )
+        return value
+
+    def number(self, field: str, default: float) -> float:
+        """A positive number."""
+        value = self.config.get(field, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise self.refuse(f"its config.json needs a positive number as {field}, and has {value!r:.60}")
+        return float(value)
+
+    def heads(self, hidden: int, heads: int, groups: int) -> None:
+        """Refuse heads that do not share a width evenly."""
+        if hidden % (2 * heads) or heads % groups:
+            raise self.refuse(
+                f"width {hidden}, {heads} heads and {groups} key-value heads do not fit together"
+            )
+
+
+def _llada(fields: Fields) -> PreTrainedConfig:
+    fields.only(LLADA)
+    hidden, heads = fields.count("d_model"), fields.count("n_heads")
+    groups = _llada_groups(fields, heads)
+    fields.heads(hidden, heads, groups)
+    # A Llama with a bias for queries, keys and values has one for the output too; a Qwen2 has not.
+    kind = Qwen2Config if fields.config.get("include_qkv_bias") else LlamaConfig
+    return kind(
+        vocab_size=fields.count("embedding_size", fields.count("vocab_size")),
+        hidden_size=hidden,
+        intermediate_size=fields.count("mlp_hidden_size", fields.count("mlp_ratio", 4) * hidden),
+        num_hidden_layers=fields.count("n_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        max_position_embeddings=fields.count("max_sequence_length", 1024),
+        rms_norm_eps=fields.number("rms_norm_eps", 1e-5),
+        rope_parameters={"rope_type": "default", "rope_theta": fields.number("rope_theta", 1e4)},
+        tie_word_embeddings=bool(fields.config.get("weight_tying", True)),
+        bos_token_id=None,
+    )
+
+
+def _llada_groups(fields: Fields, heads: int) -> int:
+    """Key-value heads: by their number, or by the older switch for a single one."""
+    single = fields.config.get("multi_query_attention")
+    switched = heads if single is None else 1 if single else heads
+    groups = fields.count("n_kv_heads", switched)
+    if single is not None and groups != switched:
+        raise fields.refuse(
+            f"its config.json has n_kv_heads {groups} and multi_query_attention {single!r:.60}"
+        )
+    return groups
+
+
+def _dream(fields: Fields) -> PreTrainedConfig:
+    fields.only(DREAM)
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    groups = fields.count("num_key_value_heads", heads)
+    fields.heads(hidden, heads, groups)
+    rope = fields.config.get("rope_scaling") or {}
+    turned = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
+    if turned not in ROPES:
+        raise fields.refuse(
+            f"rope_scaling is {turned!r:.60} in its config.json, and this backend computes "
+            f"{', '.join(ROPES)} only"
+        )
+    try:
+        return Qwen2Config(
+            vocab_size=fields.count("vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=fields.count("intermediate_size"),
+            num_hidden_layers=fields.count("num_hidden_layers"),
+            num_attention_heads=heads,
+            num_key_value_heads=groups,
+            max_position_embeddings=fields.count("max_position_embeddings", 32768),
+            rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+            rope_parameters={**rope, "rope_type": turned, "rope_theta": fields.number("rope_theta", 1e4)},
+            tie_word_embeddings=bool(fields.config.get("tie_word_embeddings", False)),
+            bos_token_id=None,
+        )
+    except (StrictDataclassError, ValueError, KeyError) as error:  # of the scaling's own fields
+        raise fields.refuse(" ".join(str(error).split())[:200]) from None
+
+
+def _llada_name(ours: str) -> str:
+    part, _, kind = ours.rpartition(".")
+    if part in LLADA_NAMES:
+        return f"{LLADA_NAMES[part]}.{kind}"
+    _, _, layer, part = part.split(".", 3)  # model.layers.N.part
+    return f"model.transformer.blocks.{layer}.{LLADA_LAYER[part]}.{kind}"
+
+
+FAMILIES = {"LLaDA": Family(_llada, _llada_name, 0), "Dream": Family(_dream, str, 1)}
+
+
+def _mask(fields: Fields, vocabulary: int) -> int:
+    mask = fields.config.get("mask_token_id")
+    if mask is None:
+        raise fields.refuse("its config.json names no mask_token_id, which a diffusion model starts from")
+    if isinstance(mask, bool) or not isinstance(mask, int) or not 0 <= mask < vocabulary:
+        raise fields.refuse(f"its mask_token_id {mask!r:.60} is outside its vocabulary of {vocabulary}")
+    return mask
+
+
+def _eos(folder: Path, fields: Fields) -> Any:
+    """Ids that end a text: the generation config's, else the config's; one, several or None."""
+    path = folder / "generation_config.json"
+    generation = _json(path, fields.name) if path.is_file() else {}
+    found = generation.get("eos_token_id")
+    found = fields.config.get("eos_token_id") if found is None else found
+    if any(
+        isinstance(i, bool) or not isinstance(i, int)
+        for i in (found if isinstance(found, list) else [found or 0])
+    ):
+        raise fields.refuse(f"its eos_token_id {found!r:.60} is no token id")
+    return found
+
+
+# -- weights ----------------------------------------------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """A tensor in a file, by the file's header."""
+
+    file: Path
+    shape: tuple[int, ...]
+    format: str
+
+
+def _empty(config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:
+    """The modules without storage, looking both ways."""
+    with torch.device("meta"):
+        net = MODULES[type(config)](config)
+    net.model.rotary_emb = type(net.model.rotary_emb)(config).to(device)  # its buffers are in no file
+    for layer in net.model.layers:
+        layer.self_attn.is_causal = False
+    return net
+
+
+def _weight_files(folder: Path, name: str) -> list[Path]:
+    index = folder / INDEX
+    if not index.is_file():
+        whole = folder / "model.safetensors"
+        if not whole.is_file():
+            raise ModelError(
+                f"{name} has neither {whole.name} nor {INDEX} (other formats can run code and are not read)"
+            )
+        return [whole]
+    entries = _json(index, name).get("weight_map")
+    files = sorted({str(file) for file in entries.values()}) if isinstance(entries, dict) else []
+    if not files or any(Path(file).name != file or not file.endswith(".safetensors") for file in files):
+        raise ModelError(
+            f"{INDEX} of {name} names no safetensors files beside it: fetch the checkpoint again"
+        )
+    absent = [file for file in files if not (folder / file).is_file()]
+    if absent:
+        raise ModelError(
+            f"{name} lacks {len(absent)} of the {len(files)} weight files that {INDEX} names "
+            f"(first {absent[0]}): fetch the checkpoint again"
+        )
+    return [folder / file for file in files]
+
+
+def _stored(files: Sequence[Path], name: str) -> dict[str, Stored]:
+    """Every tensor of the files; only their headers are read."""
+    found = {}
+    for file in files:
+        try:
+            with safe_open(file, "pt") as opened:
+                for key in opened.keys():  # noqa: SIM118 - no mapping
+                    part = opened.get_slice(key)
+                    found[key] = Stored(file, tuple(part.get_shape()), part.get_dtype())
+        except READ_ERRORS as error:
+            said = " ".join(str(error).split())[:200]
+            raise ModelError(f"{file.name} of {name} is no safetensors file: {said}") from None
+    return found
+
+
+def _wanted(
+    net: PreTrainedModel, tied: bool, published: Callable[[str], str]
+) -> dict[str, tuple[str, nn.Parameter]]:
+    """Name in the checkpoint: our name, and the parameter without storage."""
+    parameters = net.named_parameters(remove_duplicate=False)
+    return {published(ours): (ours, p) for ours, p in parameters if not (tied and ours == "lm_head.weight")}
+
+
+def _check(wanted: dict[str, Any], stored: dict[str, Stored], spare: set[str], name: str) -> None:
+    """Check that the files hold what the config describes, no less and no more.
+
+    `spare` tensors may be there and are not read: the head of a tied checkpoint.
+    """
+    lacking = [key for key in wanted if key not in stored]
+    beyond = [key for key in sorted(stored) if key not in wanted and key not in spare]
+    said = [
+        f"{verb} {len(keys)} tensor{'s' * (len(keys) > 1)} ({', '.join(keys[:3])}{', ...' * (len(keys) > 3)})"
+        for verb, keys in (("lacks", lacking), ("has beyond them", beyond))
+        if keys
+    ]
+    if said:
+        raise ModelError(
+            f"the weights of {name} are not those that its config.json describes: it {' and '.join(said)}"
+        )
+    for key, (_, parameter) in wanted.items():
+        found = stored[key]
+        if found.shape != tuple(parameter.shape):
+            raise ModelError(
+                f"{key} of {name} is {list(found.shape)} in {found.file.name}, and {list(parameter.shape)} "
+                "by its config.json"
+            )
+        if found.format not in FORMATS:
+            raise ModelError(f"{key} of {name} is stored as {found.format}; {', '.join(FORMATS)} are read")
+
+
+def _fill(
+    net: PreTrainedModel,
+    wanted: dict[str, tuple[str, nn.Parameter]],
+    stored: dict[str, Stored],
+    device: torch.device,
+    dtype: torch.dtype | str,
+    name: str,
+) -> None:
+    """Put the tensors into the modules, file by file; each is copied once, to where it stays."""
+    sizes: dict[torch.dtype, int] = {}
+    for key, (_, parameter) in wanted.items():
+        own = FORMATS[stored[key].format]
+        sizes[own] = sizes.get(own, 0) + parameter.numel()
+    number = dtype if isinstance(dtype, torch.dtype) else max(sizes, key=sizes.__getitem__)
+    # Large ones first: what is mapped beside the copies is least when most of them are there.
+    order = sorted(wanted, key=lambda key: (stored[key].file, -wanted[key][1].numel()))
+    try:
+        for key in order:
+            # Opened anew for each tensor: only closing gives the pages of the file back.
+            with safe_open(stored[key].file, "pt") as opened:
+                tensor = opened.get_tensor(key).to(device, number, copy=True)
+            module, _, kind = wanted[key][0].rpartition(".")
+            setattr(net.get_submodule(module), kind, nn.Parameter(tensor, requires_grad=False))
+    except READ_ERRORS as error:
+        said = " ".join(str(error).split())
+        if "memory" in said:
+            raise no_room(name, device, sum(sizes.values()) * number.itemsize) from None
+        raise ModelError(f"{stored[key].file.name} of {name} cannot be read: {said[:200]}") from None
+
+
+# -- tokenizer ---------------------------------------------------------------------------------------
+
+
+def _tokenizer(folder: Path, name: str, qwen: bool) -> Any:
+    """The tokenizer beside the weights, by transformers' own classes.
+
+    Dream's class of its own splits and merges as Qwen2's does, from the same two files.
+    """
+    kind: Any = None
+    if (folder / "tokenizer.json").is_file():
+        kind = PreTrainedTokenizerFast
+    elif qwen and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        kind = Qwen2Tokenizer
+    if kind is None:
+        need = "tokenizer.json, or vocab.json and merges.txt" if qwen else "tokenizer.json"
+        raise ModelError(f"{name} has no tokenizer beside its weights ({need}); pass one with tokenizer=")
+    try:
+        with _quiet():  # it would wonder about the model's type
+            return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the tokenizers library raises bare exceptions
+        said = " ".join(str(error).split())[:200]
+        raise ModelError(f"the tokenizer of {name} does not load: {said}") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{path.name} of {name} cannot be read: {' '.join(str(error).split())[:200]}"
+        ) from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path.name} of {name} is no JSON object")
+    return found
