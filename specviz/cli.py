@@ -136,7 +136,7 @@ def generate(
         typer.Option(
             "--model",
             "-m",
-            help="Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; for streams town-translator.",
+            help="Bundled name, folder, gguf:FILE, or hf:<id>. Default: town (streams: town-translator; canvases: town-diffusion).",
         ),
     ] = None,
     draft: Draft = None,
@@ -235,7 +235,7 @@ def generate(
             if kind.streams
             else f"{method} takes a prompt that stands still: give --prompt or --prompts, not {given[0]}"
         )
-    model = model or ("town-translator" if kind.streams else "town")
+    model = model or ("town-translator" if kind.streams else "town-diffusion" if kind.canvas else "town")
     built = kind(**_parameters(kind, set_ or []))
     if (store or save_store) and built.memory is None:
         raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")
