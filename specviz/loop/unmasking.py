@@ -90,7 +90,7 @@ def decode_canvases(
             told = said(reads, method.block, method.entropies)
             verdicts = [r.method.judge(draft, of) for r, draft, of in zip(going, drafts, told)]
             for r, read in zip(going, reads):
-                r.passes = [("target", len(going), read.fed, drafted, passed)]
+                r.passes = [("target", read.rows, read.fed, drafted, passed)]
             verified = mark()
             for r, draft, read, verdict in zip(going, drafts, reads, verdicts):
                 keep(canvas, r, draft, read, verdict, ends)

@@ -124,10 +124,16 @@ def said(reads: Sequence[Read], block: int, entropies: bool = False) -> list[Sai
     if entropies:
         log_p = logits.log_softmax(-1)
         entropy = -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
-    found = torch.stack((token.to(torch.float64), odds.double(), entropy.double())).cpu().numpy()
+    found = torch.stack((token.to(odds.dtype), odds, entropy)).cpu().numpy()  # ids below 2^24 are exact
     ends = np.cumsum([len(read.cell) for read in reads])[:-1]
     return [
-        Said(read.canvas, read.cell, mine[0].astype(np.int64), mine[1], mine[2], in_work(read, block))
+        Said(
+            read.canvas,
+            read.cell,
+            mine[0].astype(np.int64),
+            *mine[1:].astype(np.float64),
+            in_work(read, block),
+        )
         for read, mine in zip(reads, np.split(found, ends, axis=1))
     ]
 
