@@ -6,7 +6,6 @@ training prompts, in place of the data set's answers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -34,10 +33,12 @@ def load(folder: Path) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    from specviz.training import diffusion
+    from specviz.models.diffusion_checkpoints import family, read_config
 
-    if json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"] == diffusion.TYPE:
-        return diffusion.load(folder)
+    if family(read_config(folder)):
+        from specviz.models.loading import load as ready
+
+        return ready(folder).net
     pairs = AutoConfig.from_pretrained(folder, local_files_only=True).is_encoder_decoder
     kind = AutoModelForSeq2SeqLM if pairs else AutoModelForCausalLM
     return kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True)

@@ -37,7 +37,8 @@ def stepwise(
 
     A pass unmasks one cell of the block in work: that with the largest log-odds of its best token, the
     leftmost of equals (low-confidence remasking: LLaDA, Nie et al. 2025, section 2.4). A row whose finished
-    block holds an ending token is done. `rows` are decoded together, padded on the left.
+    block holds an ending token is done. `rows` are decoded together, padded on the left, which moves them
+    but keeps their distances.
     """
     model.eval()
     answers: list[list[int]] = [[] for _ in prompts]
@@ -73,7 +74,7 @@ def best(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The best token of each of the cells and its log-odds, [rows, cells]; `real` is no padding."""
     hidden = model.model(
-        input_ids=ids, position_ids=real.cumsum(1) - 1, use_cache=False,
+        input_ids=ids, use_cache=False,
         attention_mask={"full_attention": real[:, None, None].expand(-1, 1, ids.shape[1], -1)},
     ).last_hidden_state[:, cells.start - 1 : cells.stop - 1]  # fmt: skip
     top, token = (scores := (hidden @ model.lm_head.weight.T).float()).max(-1)

@@ -22,8 +22,6 @@ from torch.nn.functional import cross_entropy
 from specviz.training.recipes import Recipe
 from specviz.training.tokenizer import BEGIN, END, MASK, PAD, SIZE, STOP
 
-TYPE = "Dream"  # the model type of its folder's configuration
-FILE = "model.safetensors"
 LONGER = (
     (0.5, 0, 8),
     (0.35, 8, 64),
@@ -57,11 +55,6 @@ def build(recipe: Recipe, causal: Any = None) -> Any:
     if causal is not None:
         missing, extra = net.load_state_dict(causal.state_dict(), strict=False)
         assert not extra and all(name.endswith("bias") for name in missing)
-    return both_ways(net)
-
-
-def both_ways(net: Any) -> Any:
-    """The same model, without the causal mask."""
     for layer in net.model.layers:
         layer.self_attn.is_causal = False
     return net
@@ -75,23 +68,9 @@ def save(net: Any, folder: Path) -> None:
     config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
     for name in ("layer_types", "transformers_version"):
         config.pop(name)
-    config |= {"architectures": ["DreamModel"], "model_type": TYPE, "eos_token_id": END,
+    config |= {"architectures": ["DreamModel"], "model_type": "Dream", "eos_token_id": END,
                "mask_token_id": MASK}  # fmt: skip
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def load(folder: Path) -> Any:
-    """What :func:`save` wrote, in float32."""
-    from safetensors.torch import load_file
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    rope = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
-    for name in ("architectures", "model_type", "dtype"):
-        config.pop(name)
-    net = Qwen2ForCausalLM(Qwen2Config(**config, rope_parameters=rope, attn_implementation="sdpa"))
-    net.model.load_state_dict({n.removeprefix("model."): t for n, t in load_file(folder / FILE).items()})
-    return both_ways(net)
 
 
 def answers_only(
