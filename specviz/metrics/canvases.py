@@ -1,4 +1,4 @@
-"""What decoding of masked canvases says in numbers: passes saved, the limit of self-drafting, why chains fail.
+"""What decoding of canvases says in numbers: passes saved, the limit of self-drafting, why chains fail.
 
 Of diffusion language models' runs (`stepwise`, `ssd` and the lossy samplers). The paper is Gao et al. 2025
 ("Self Speculative Decoding for Diffusion Large Language Models"): Table 1 (step reduction, TPS), section 5.1
@@ -94,7 +94,8 @@ def step_reduction(trace: Trace, stepwise: Trace | None = None) -> Estimate:
 def valid_tokens_per_second(trace: Trace) -> float:
     """The paper's TPS: tokens up to but not including the first end token, per second of decoding.
 
-    Opening the canvas and the first pass, which reads the prompt, are inside (section 4.1 leaves nothing out).
+    Opening the canvas and the first pass, which reads the prompt, are inside: section 4.1 leaves nothing
+    out.
     """
     ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
     by_canvas(trace)  # refuses what is no canvas
@@ -106,7 +107,7 @@ def valid_tokens_per_second(trace: Trace) -> float:
 def acceptance_limit(
     stepwise: Trace, lengths: Sequence[int] = (3, 4, 5), top: Sequence[int] = (1, 2, 3, 4, 5)
 ) -> pd.DataFrame:
-    """How many passes self-drafting could save at most (section 5.1, Table 2), from stepwise decoding's record.
+    """How many passes self-drafting could save at most (section 5.1, Table 2), from stepwise passes.
 
     What the paper counts is told in three sentences; this is how they are read here. The passes of a text are
     cut into rounds of N + 1, the last one perhaps shorter. The draft of a round is what its first pass said
@@ -116,7 +117,7 @@ def acceptance_limit(
 
     A method that verifies could not go on behind a token that it had not drafted. In the other reading
     (``restarted``) a round ends where the first step is not matched, and the next one begins there: its
-    reduction is 1 - rounds / steps. Neither asks that the draft had the order right: a large enough tree would.
+    reduction is 1 - rounds / steps. Neither asks for the draft's order: a tree could hold them all.
 
     Parameters
     ----------
@@ -130,9 +131,9 @@ def acceptance_limit(
     Returns
     -------
     DataFrame
-        For each N and k: ``draft_length``, ``top``; ``steps``, ``rounds``, ``matched``; ``unread`` steps, whose
-        cell the round's first pass did not read (beyond the next block, or outside the window of a cached
-        pass) and which count as not matched; ``reduction`` with its 95 % bootstrap interval over texts
+        For each N and k: ``draft_length``, ``top``; ``steps``, ``rounds``, ``matched``; ``unread`` steps,
+        whose cell the round's first pass did not read (beyond the next block, or outside the window of a
+        cached pass) and which count as not matched; ``reduction`` with its 95 % bootstrap interval over texts
         ``reduction_lo``, ``reduction_hi``; ``restarts`` (rounds), ``restarted``, ``restarted_lo``,
         ``restarted_hi`` in the other reading; ``bound`` = N / (N + 1).
 
@@ -229,12 +230,12 @@ def _rounds(rank: np.ndarray, n: int, k: int) -> tuple[int, int, int, int, int]:
 def failures(trace: Trace) -> pd.DataFrame:
     """Why chains of SSD's drafts break off (Figure 4 (a), counted).
 
-    Of each pass that verified drafts, where the chain ended: there the model placed a token y in a cell i, and
-    the next draft of the chain was not that. (Of a mix-order tree, too, whether or not a skip held it.)
+    Of each pass that verified drafts, where the chain ended: there the model placed a token y in a cell i,
+    and the next draft of the chain was not that. (Of a mix-order tree, too, whether or not a skip held it.)
 
     - ``none``: nothing was refused; all of `draft_length` drafts were placed, or the text ended before.
-    - ``short``: nothing was refused, but there were fewer drafts: a refresh cut them, few cells were masked, or
-      the next block's had not been read.
+    - ``short``: nothing was refused, but there were fewer drafts: a refresh cut them, few cells were masked,
+      or the next block's had not been read.
     - ``border``: y came into another block than the one in work in the pass that the drafts are from: no pass
       had looked at it as the block in work.
     - ``order``: in that block, and y was what the drafts held for i: only not next (Figure 4 (a)).
@@ -246,8 +247,8 @@ def failures(trace: Trace) -> pd.DataFrame:
     Parameters
     ----------
     trace : Trace
-        Of `ssd`, or of a what-if: ``specviz.whatif(stepwise).ssd(draft_length=4).trace()`` has the chains that
-        would have been drafted.
+        Of `ssd`, or of a what-if: ``specviz.whatif(stepwise).ssd(draft_length=4).trace()`` has the chains
+        that would have been drafted.
 
     Returns
     -------
