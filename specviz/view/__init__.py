@@ -15,6 +15,7 @@ from specviz.view.control import control_loop
 from specviz.view.examples import examples
 from specviz.view.flicker import drawn as ribbon
 from specviz.view.heat import heat_map
+from specviz.view.lattices import lattice, lattice_words
 from specviz.view.layers import exit_layers
 from specviz.view.plots import confidence, phases, timeline, token_strip
 from specviz.view.roofline import costs_figure, costs_words, pass_times, roofline, roofline_words
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "acceptance_by_score", "auroc", "bias", "by_device", "by_language", "by_prompts", "calibration_png",
     "confidence", "control_loop", "costs_figure", "costs_words", "curve", "deviation", "examples",
-    "exit_layers", "heat_map", "html", "interactive", "latency_throughput", "masks", "page", "pass_times",
+    "exit_layers", "heat_map", "html", "interactive", "latency_throughput", "lattice", "lattice_words", "masks", "page", "pass_times",
     "phases", "png", "reliability", "ribbon", "right_by", "roofline", "roofline_words", "store",
     "store_growth", "sweep", "text", "threshold_readings", "timeline", "token_strip", "trade_offs",
     "update_costs", "warm_up",

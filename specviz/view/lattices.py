@@ -1,0 +1,270 @@
+"""The lattice of a canvas: its cells across, its passes down, what each pass drafted, verified and placed.
+
+As a matplotlib picture, as static SVG inside a trace's own display, and in sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.view.canvas import NOW, STATES, WHY, Canvas, Pass, canvas
+from specviz.view.picture import spaced
+from specviz.view.plots import _axes, fonts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+MOST = 80  # passes that are drawn
+LETTERS = 10  # of a token over its cell
+SHADES = 5  # of a probability
+FAINTEST = 0.22  # of a cell that is drafted or placed
+DARKEST = 0.42  # of one that stays masked, whatever the pass' probability
+MASKED = "masked, and read: the darker, the surer"
+INK, GRID, FRAME, THREAD = "#1b1b1b", "#e3e3e3", "#555555", "#9db7c8"
+
+
+def short(text: str, letters: int = LETTERS) -> str:
+    """A token's text as it stands over a cell or in one."""
+    text = spaced(text[1:] if text.startswith(" ") and len(text) > 1 else text)
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
+    """How a canvas was filled: a column a cell, a row a pass.
+
+    Over each cell stands its final token. A cell that a pass drafted or placed has its state's colour and
+    sign (`STATES` in `specviz.view.canvas`), the deeper, the higher the probability: of a placed token the one
+    of the pass that placed it, of a draft that failed the drafter's. Masked cells that the pass read are grey
+    by the probability of their likeliest token. Thick lines are block borders, the frame is the block in work,
+    R a pass that computed every position again. On the right: how many tokens were placed, and why no more.
+
+    Parameters
+    ----------
+    trace : Trace
+        Its first run: of stepwise, ssd, fast_dllm, entropy_bounded or another that writes canvases.
+    prompt : int, optional
+        Default the first.
+    ax : Axes, optional
+    most : int
+        Passes that are drawn.
+
+    Returns
+    -------
+    Axes
+        `lattice_words` says the same in sentences.
+
+    Raises
+    ------
+    TraceError
+        If the run wrote no canvases, or only its text was recorded.
+    """
+    from matplotlib import colors
+    from matplotlib.collections import LineCollection, PolyCollection
+    from matplotlib.patches import Rectangle
+
+    shown = canvas(trace, prompt)
+    width = _used(shown)
+    passes = shown.passes[:most]
+    ax = _axes(ax, (min(20.0, 3.4 + 0.27 * width), 1.7 + 0.2 * len(passes)))
+    faces: list[Any] = []
+    boxes: list[Any] = []
+    signs: dict[str, list[tuple[float, float, str]]] = {}
+    for y, one in enumerate(passes):
+        for x, state, p in _row(shown, one, width):
+            if state == "masked" and p != p:
+                continue
+            faces.append(_colour(state, p))
+            boxes.append([(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)])
+            if STATES[state].sign:
+                ink = "white" if _dark(faces[-1]) else INK
+                signs.setdefault(state, []).append((x + 0.5, y + 0.5, ink))
+    ax.add_collection(PolyCollection(boxes, facecolors=faces, edgecolors="none"))
+    lines = [[(x, 0), (x, len(passes))] for x in range(width + 1)]
+    lines += [[(0, y), (width, y)] for y in range(len(passes) + 1)]
+    ax.add_collection(LineCollection(lines, colors=GRID, linewidths=0.5))
+    borders = [[(x, 0), (x, len(passes))] for x in range(0, width + 1, shown.block)]
+    ax.add_collection(LineCollection(borders, colors=FRAME, linewidths=1.4))
+    for block, first, last in _stretches(passes):
+        wide = min(shown.block, width - block * shown.block)
+        ax.add_patch(
+            Rectangle((block * shown.block, first), wide, last - first, fill=False, ec=INK, lw=2.2, zorder=4)
+        )
+    for state, places in signs.items():
+        for ink in ("white", INK):
+            some = [(x, y) for x, y, own in places if own == ink]
+            if some:
+                ax.scatter(*zip(*some), zorder=5, **_marker(state, ink))
+    rejected = [b for b, f in zip(boxes, faces) if f[:3] == colors.to_rgb(STATES["rejected"].hue)]
+    ax.add_collection(
+        PolyCollection(rejected, facecolors="none", edgecolors=STATES["rejected"].hue, linestyles=":", zorder=3)
+    )
+    threads = [  # a final cell hangs on the pass that placed it
+        [(placed.cell + 0.5, y + 1), (placed.cell + 0.5, len(passes))]
+        for y, one in enumerate(passes)
+        for placed in one.placed
+    ]
+    ax.add_collection(LineCollection(threads, colors=THREAD, linewidths=1.0))
+    for y, one in enumerate(passes):
+        note = WHY[one.why][0]
+        ax.text(
+            width + 0.4, y + 0.5, f"{len(one.placed)}{f'  {note}' if note else ''}", size=7, va="center", color=INK
+        )
+    ax.set_xlim(0, width)
+    ax.set_ylim(len(passes), 0)
+    ax.set_yticks(
+        np.arange(len(passes)) + 0.5, [f"{'R  ' if p.refreshed else ''}{p.number}" for p in passes], size=7
+    )
+    ax.set_xticks(
+        np.arange(width) + 0.5, [short(word) for word in shown.words[:width]], rotation=90, size=7.5,
+        family=fonts(), parse_math=False,
+    )  # fmt: skip
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_ylabel("pass")
+    ax.set_xlabel(_below(shown, width, len(passes)), loc="left", size=8)
+    ax.set_title(f"{shown.name}\n{_title(shown)}", loc="left", size=9, parse_math=False)
+    _keys(ax, shown)
+    return ax
+
+
+def lattice_words(trace: Trace, prompt: int | None = None) -> str:
+    """`lattice` in sentences: one for the whole, one a pass."""
+    shown = canvas(trace, prompt)
+    whole = f"{shown.name}. {_title(shown)}."
+    return "\n".join([whole, *(f"{one.said}." for one in shown.passes)])
+
+
+def _used(shown: Canvas) -> int:
+    """Cells up to the end of the last block that was touched."""
+    there = np.flatnonzero(shown.order >= 0)
+    last = int(there[-1]) if len(there) else 0
+    last = max([last, *(n.cell for one in shown.passes for n in one.nodes)])
+    return min(shown.length, (last // shown.block + 1) * shown.block)
+
+
+def _row(shown: Canvas, one: Pass, width: int) -> list[tuple[int, str, float]]:
+    """A pass' cells: (cell, state, probability), NaN where nothing was said of it."""
+    now = one.states()
+    found = []
+    for cell in range(width):
+        if cell in now:
+            state, p = now[cell]
+        elif 0 <= shown.order[cell] < one.begun:
+            state, p = "final", 1.0
+        else:
+            state, p = "masked", one.read.get(cell, float("nan"))
+        found.append((cell, state, p))
+    return found
+
+
+def _depth(state: str, p: float) -> float:
+    """How strong a cell's colour is."""
+    p = 0.0 if p != p else p
+    if state == "final":
+        return 1.0
+    return DARKEST * p if state == "masked" else FAINTEST + (1 - FAINTEST) * p
+
+
+def _colour(state: str, p: float) -> tuple[float, float, float, float]:
+    from matplotlib import colors
+
+    return (*colors.to_rgb(STATES[state].hue), _depth(state, p))
+
+
+def _dark(face: Sequence[float]) -> bool:
+    """Whether white is the better ink on a colour that lies on white."""
+    mixed = [1 - face[3] * (1 - c) for c in face[:3]]
+    return 0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2] < 0.52
+
+
+def _marker(state: str, ink: str) -> dict[str, Any]:
+    from matplotlib.path import Path
+
+    tick = Path([(-0.8, 0.0), (-0.2, -0.7), (0.9, 0.8)])
+    unequal = Path(
+        [(-0.8, 0.35), (0.8, 0.35), (-0.8, -0.35), (0.8, -0.35), (-0.45, -1.0), (0.45, 1.0)], [1, 2, 1, 2, 1, 2]
+    )
+    beside = Path([(-0.35, -0.9), (-0.35, 0.9), (0.35, -0.9), (0.35, 0.9)], [1, 2, 1, 2])
+    marks: dict[str, Any] = {
+        "accepted": tick, "bonus": "+", "correction": unequal, "parallel": beside, "rejected": "x", "cut": "|",
+        "plain": "o", "drafted": "o",
+    }  # fmt: skip
+    look: dict[str, Any] = {"marker": marks[state], "s": 22, "linewidths": 1.2}
+    if state == "plain":
+        return look | {"s": 8, "color": ink}
+    if state in ("bonus", "rejected", "cut"):
+        return look | {"color": ink}
+    return look | {"facecolors": "none", "edgecolors": ink}
+
+
+def _stretches(passes: Sequence[Pass]) -> list[tuple[int, int, int]]:
+    """Passes in a row that had the same block in work: (block, first, behind the last)."""
+    found: list[tuple[int, int, int]] = []
+    for y, one in enumerate(passes):
+        if found and found[-1][0] == one.block:
+            found[-1] = (one.block, found[-1][1], y + 1)
+        elif one.block >= 0:
+            found.append((one.block, y, y + 1))
+    return found
+
+
+def _title(shown: Canvas) -> str:
+    placed, passes = sum(len(p.placed) for p in shown.passes), len(shown.passes)
+    refreshes = sum(p.refreshed for p in shown.passes)
+    fresh = f", {refreshes} of them refreshes (R)" if shown.cached else ""
+    rate = f", {placed / passes:.2f} a pass" if passes else ""
+    return f"{placed} cells placed in {passes} passes{rate}{fresh}"
+
+
+def _below(shown: Canvas, width: int, drawn: int) -> str:
+    words = [f"cells 0 to {width - 1} of {shown.length}, blocks of {shown.block}"]
+    if width < shown.length:
+        words.append("those behind stayed masked")
+    if drawn < len(shown.passes):
+        words.append(f"{len(shown.passes) - drawn} more passes are in the trace")
+    return "; ".join(words)
+
+
+def _occurring(shown: Canvas) -> list[str]:
+    """States that some pass has, in the order of the legends."""
+    found = {state for one in shown.passes for state, _ in one.states().values()} | {"final", "masked"}
+    return [state for state in STATES if state in found]
+
+
+def _keys(ax: Axes, shown: Canvas) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
+
+    marks: list[Any] = []
+    names = _occurring(shown)
+    for name in names:
+        face = _colour(name, 0.75)
+        patch = Patch(facecolor=face, edgecolor="#999999", lw=0.5)
+        if name == "final":
+            marks.append((patch, Line2D([], [], ls="none", marker="|", ms=9, mec=THREAD)))
+            continue
+        if name == "masked":
+            marks.append(patch)
+            continue
+        look = _marker(name, "white" if _dark(face) else INK)
+        filled = look.get("color")
+        sign = Line2D(
+            [], [], ls="none", marker=look["marker"], ms=3 if name == "plain" else 5, mew=1.2,
+            mec=filled or look["edgecolors"], mfc=filled or "none",
+        )  # fmt: skip
+        marks.append((patch, sign))
+    assert ax.figure is not None
+    below = ax.transAxes + ScaledTranslation(0, -20 / 72, ax.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
+    ax.legend(
+        marks, [MASKED if name == "masked" else STATES[name].word for name in names], frameon=False, fontsize=7.5, ncols=len(names),
+        loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0, borderpad=0,
+        columnspacing=1.2, handlelength=1.1, handleheight=1.1,
+    )  # fmt: skip
