@@ -25,7 +25,8 @@ END = "■"  # a token that ends a text
 class State:
     """What a cell is in a pass: its word, its sign (never colour alone), its colour, what it means.
 
-    The hues are Okabe and Ito's, which stay apart for colour-blind readers.
+    The hues are those of `KINDS` and, of what was drafted, of the tree in the player. What is placed is filled;
+    what was drafted in vain has an outline.
     """
 
     word: str
@@ -38,8 +39,8 @@ class State:
 STATES = {
     "accepted": State("accepted", "✓", "#0072b2", "drafted, verified in this pass and placed"),
     "bonus": State("bonus", "+", "#009e73", "placed by the pass itself, behind a whole draft"),
-    "correction": State("correction", "≠", "#009e73", "placed by the pass itself, where no draft fitted"),
-    "plain": State("one token", "•", "#009e73", "placed by a pass that had no draft"),
+    "correction": State("correction", "≠", "#d55e00", "placed by the pass itself, where no draft fitted"),
+    "plain": State("one token", "•", "#5f5f5f", "placed by a pass that had no draft"),
     "parallel": State("in parallel", "∥", "#cc79a7", "placed beside a surer cell, in the same pass"),
     "rejected": State("rejected", "✕", "#d55e00", "drafted; the pass would place another cell or token next"),
     "cut": State("cut", "│", "#8a8a8a", "verified, but the text had ended"),
@@ -267,8 +268,15 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
             )
         nodes = [
             Node(
-                int(n["node"]), int(n["parent"]), int(n["depth"]), int(n["position"]), int(n["token"]),
-                texts(int(n["token"])), float(n["score"]), _probability(float(n["score"])), str(n["status"]),
+                int(n["node"]),
+                int(n["parent"]),
+                int(n["depth"]),
+                int(n["position"]),
+                int(n["token"]),
+                texts(int(n["token"])),
+                float(n["score"]),
+                _probability(float(n["score"])),
+                str(n["status"]),
                 nexts.get(int(n["node"])),
             )  # fmt: skip
             for n in (drafts[number].to_dict("records") if number in drafts else ())
@@ -276,9 +284,14 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
         path = [-1, *(n.index for n in nodes if n.status == "accepted")]
         passes.append(
             Pass(
-                number, int(row["keep"]), int(row["block"]) if row["block"] == row["block"] else -1,
-                bool(row["refreshed"]) and facts["canvas"].get("cache") == "dual", tuple(nodes), tuple(placed),
-                nexts.get(-1), {cell: _probability(odds) for node, cell, odds, _ in read if node == -1},
+                number,
+                int(row["keep"]),
+                int(row["block"]) if row["block"] == row["block"] else -1,
+                bool(row["refreshed"]) and facts["canvas"].get("cache") == "dual",
+                tuple(nodes),
+                tuple(placed),
+                nexts.get(-1),
+                {cell: _probability(odds) for node, cell, odds, _ in read if node == -1},
                 _why(row, nodes, placed, known, int((facts["parameters"] or {}).get("draft_length", 0))),
             )  # fmt: skip
         )
@@ -294,7 +307,7 @@ def _texts(trace: Trace) -> Any:
 
     def text(token: int) -> str:
         if token not in kept:
-            found = pieces.get(token, b"<%d>" % token).decode("utf8", "backslashreplace")
+            found = pieces.get(token, b"<%d>" % token).decode("utf8", "surrogateescape")
             kept[token] = END if token in ends else visible(found).replace("\n", "⏎")
         return kept[token]
 
