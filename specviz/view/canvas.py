@@ -59,8 +59,8 @@ WHY = {
     "border": ("block border", "behind the block's border no cell had been read, so none was drafted"),
     "skip": ("skip", "a skip of the mix-order tree was taken, and nothing grows from it"),
     "length": ("whole draft", "every drafted token was accepted"),
-    "order": ("wrong order", "the draft had this token in this cell, but another cell was next"),
-    "token": ("wrong token", "the draft had another token for the cell that was next"),
+    "order": ("wrong order", "the guess for the cell that was next was right, but the draft had another cell there"),
+    "token": ("wrong token", "the guess for the cell that was next was another token"),
     "none": ("", "one token a pass"),
     "parallel": ("parallel", "every cell that its rule let through was placed"),
 }
