@@ -234,6 +234,9 @@ def llada_words(folder: Path) -> None:
     words.add_tokens([AddedToken(f"<|reserved_{i}|>", special=True) for i in range(400 - len(words))])
     words.add_tokens([AddedToken("<|mdm_mask|>", special=True)])
     words.save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["auto_map"] = {"AutoTokenizer": ["own.Words", None]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def dream_words(folder: Path) -> None:
