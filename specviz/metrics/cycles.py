@@ -480,6 +480,10 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
 
     if reading not in READINGS or bins < 1:
         raise TraceError(f"reading is one of {', '.join(READINGS)} and bins at least 1")
+    if any(part.run.get("canvas") is not None for part in trace.split()):
+        raise TraceError(
+            "the scores of a canvas' drafts are log-odds, not shares: reliability has their confidence"
+        )
     nodes = _rated(trace, reading)
     nodes = nodes[nodes["score"].notna()]
     nodes = nodes.assign(bin=np.clip((nodes["score"] * bins).astype(int), 0, bins - 1))
@@ -527,6 +531,10 @@ def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFram
     """Nodes, with whether each is right: NaN where it does not count."""
     if reading not in READINGS:
         raise TraceError(f"reading is one of {', '.join(READINGS)}, not {reading!r}")
+    if reading == "text" and any(part.run.get("canvas") is not None for part in trace.split()):
+        raise TraceError(
+            "a canvas' draft is right or not for its state, not for the text: ask for reading='judged'"
+        )
     nodes = trace.nodes
     status = nodes["status"]
     if reading == "judged":
