@@ -447,6 +447,11 @@ def _shared(trace: Trace) -> pd.DataFrame:
 def _of_run(part: Trace) -> pd.DataFrame:
     import pandas as pd
 
+    if part.run["canvas"] is not None:
+        raise TraceError(
+            f"passes of {part.run['method']} are over windows of canvases, and what such a pass costs is not "
+            "counted: their times and the positions fed are in Trace.passes"
+        )
     if "control_layers" in part.cycles:  # CALM
         raise TraceError(
             f"passes of {part.run['method']} leave behind different layers, and what such a pass costs is "

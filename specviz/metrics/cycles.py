@@ -14,6 +14,10 @@ counts the last one's; what is said "of the texts" counts all of them, for each 
 
 Where every step emits a bonus or correction token and nothing is cut by the end of a text:
 emitted = accepted + steps, tau = emitted / steps, and A/O = 1 - 1/tau.
+
+A canvas (diffusion) is written to the end of a block, and its text ends before: with its first end token.
+`emitted`, `accepted` and `tau` count what was placed, padding included; what is of the texts does not.
+`specviz.metrics.canvases` has the metrics of canvases.
 """
 
 from __future__ import annotations
@@ -66,6 +70,12 @@ def _streamed(trace: Trace, rows: pd.DataFrame) -> np.ndarray:
     return rows[["run", "prompt"]].merge(streams, how="left", indicator=True)["_merge"].to_numpy() == "both"
 
 
+def _canvases(trace: Trace, rows: pd.DataFrame) -> np.ndarray:
+    """Which rows (with ``run``) belong to a run that wrote canvases; bool [rows]."""
+    wrote = [part.run["run"] for part in trace.split() if part.run["canvas"] is not None]
+    return rows["run"].isin(wrote).to_numpy()
+
+
 def _texts(trace: Trace) -> pd.DataFrame:
     """Tokens of the texts, of a stream those of every update's output."""
     outputs = trace.outputs
@@ -115,7 +125,7 @@ def tau(trace: Trace) -> float:
 
     Pooled over all steps, as in Spec-Bench and vLLM. A step is a cycle after the prefill, and has one
     pass of the target (none where its tokens are unreviewed). gpt-fast and others leave the bonus out: see
-    `mean_accepted`.
+    `mean_accepted`. Of a canvas tau is tokens placed a pass; stepwise decoding has 1.00.
     """
     return _ratio(emitted(trace), steps(trace))
 
@@ -246,7 +256,7 @@ def latency(trace: Trace) -> pd.DataFrame:
     run: in a batch the passes that it shared count in full for every row, and so does what the others needed
     meanwhile. So latencies of rows that ran together do not add up to the run's time; `seconds` and
     `tokens_per_second` of the whole trace (the batch's throughput) count each moment once. Waiting for a free
-    row is outside.
+    row is outside. A canvas' first token may stand anywhere in its first block.
 
     Returns
     -------
@@ -421,7 +431,8 @@ def on_text(trace: Trace) -> np.ndarray:
 
     Also for nodes that were never judged or sent: what a smaller budget or a threshold left out can be rated,
     too. In a greedy run these are the nodes that the target would have accepted; a sampled text is one of
-    many. Siblings that repeat a token are right together, though only one of them can be accepted.
+    many. Siblings that repeat a token are right together, though only one of them can be accepted. A node of
+    a canvas is right if its cell came to hold its token, in whatever order: more than SSD accepts.
 
     Returns
     -------
@@ -434,7 +445,8 @@ def on_text(trace: Trace) -> np.ndarray:
     kept = _texts(trace)[[*text, "position", "token"]]
     begin = nodes[keys].merge(trace.cycles[[*keys, "keep"]], how="left", on=keys)["keep"]
     depth = nodes["depth"].to_numpy()
-    place = nodes[text].assign(position=begin.to_numpy() + depth - 1)
+    cells = _canvases(trace, nodes)
+    place = nodes[text].assign(position=np.where(cells, nodes["position"], begin.to_numpy() + depth - 1))
     found = place.merge(kept, how="left", on=[*text, "position"])["token"].to_numpy(np.float64)
     right = np.where(np.isnan(found), np.nan, found == nodes["token"].to_numpy())
     first = np.arange(len(nodes)) - nodes["node"].to_numpy()
@@ -452,11 +464,11 @@ READINGS = ("judged", "text")
 def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFrame:
     """Acceptance by the score that the method gave a node, as in UniSpec's Figure 3.
 
-    Of nodes sent to the target, in `bins` equal intervals of the score from 0 to 1. The paper does not say
-    which nodes its rate is a share of; there are two readings. ``judged``: accepted nodes over judged ones
-    (accepted or rejected); nodes off the path, whose siblings or parents decided, do not count, which
-    flatters low scores. ``text``: nodes that stand in the final text (`on_text`) over all that were sent,
-    those off the path being misses.
+    Of nodes sent to the target, in `bins` equal intervals of the score from 0 to 1 (of canvases, where it is
+    log-odds, of their probability). The paper does not say which nodes its rate is a share of; there are two
+    readings. ``judged``: accepted nodes over judged ones (accepted or rejected); nodes off the path, whose
+    siblings or parents decided, do not count, which flatters low scores. ``text``: nodes that stand in the
+    final text (`on_text`) over all that were sent, those off the path being misses.
 
     Parameters
     ----------
@@ -485,6 +497,7 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
             "the scores of a canvas' drafts are log-odds, not shares: reliability has their confidence"
         )
     nodes = _rated(trace, reading)
+    nodes = nodes.assign(score=nodes["confidence"].where(_canvases(trace, nodes), nodes["score"]))
     nodes = nodes[nodes["score"].notna()]
     nodes = nodes.assign(bin=np.clip((nodes["score"] * bins).astype(int), 0, bins - 1))
     table = _rates(pd.concat([nodes, nodes.assign(source="all")]), ["source", "bin"])
