@@ -621,3 +621,17 @@ def test_only_what_is_read_is_downloaded(
         ["config.json", "vocab.json", "merges.txt", "tokenizer_config.json", INDEX]
         + [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
     )
+
+
+def test_a_download_that_breaks_off_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reset(Exception):  # as the hub's client has them, which are no OSError
+        pass
+
+    def broken(**_: object) -> None:
+        raise Reset("connection reset\nby peer")
+
+    monkeypatch.setattr(fetching, "model_info", lambda *_, **__: None)
+    monkeypatch.setattr(fetching, "hf_hub_download", broken)
+    with pytest.raises(ModelError, match="hf:dale/brook is neither cached nor reachable") as caught:
+        load("hf:dale/brook")
+    assert "\n" not in str(caught.value)
