@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from specviz.trace import Trace
+    from specviz.trace.states import Written
 
 ROUNDING = 1e-6  # relative: probabilities are recorded in float32
+GRID = 2.0**-12 * 1.01  # logits of canvases are compared on a grid of such steps
 
 
 def _ratio(above: float, below: float) -> float:
@@ -671,17 +673,19 @@ def recheck(trace: Trace) -> pd.DataFrame:
     after the node's parent; without recorded candidates, rank 0), ``biased`` (method retranslate with a bias:
     keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et al.), ``gap``
     (where nodes have a threshold: keep y iff its gap is at most that and fewer than ``top_beta`` tokens are
-    likelier; specdec, cm_asd), ``oracle`` (method oracle: keep y iff p(y) is at least ``least``) or
-    ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023,
-    algorithm 1).
+    likelier; specdec, cm_asd), ``surest`` (a canvas: keep y iff it stands in the surest masked cell of the
+    block in work, the leftmost of equals, and is that cell's likeliest token), ``oracle`` (method oracle: keep
+    y iff p(y) is at least ``least``) or ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that did
+    not sample; Leviathan et al. 2023, algorithm 1).
 
     Returns
     -------
     DataFrame
         One row a node that was accepted or rejected: keys of its cycle, ``node``, ``status``, ``rule``,
         ``expected`` (whether the rule keeps it), ``margin`` (how far the decision was from turning:
-        threshold minus value; NaN for greedy) and ``agrees``. A decision nearer than float32 rounding
-        agrees either way. Nodes whose record lacks a number the rule needs are left out.
+        threshold minus value; of canvases log-odds of its cell minus those of the surest other one; NaN for
+        greedy) and ``agrees``. A decision nearer than float32 rounding agrees either way. Nodes whose record
+        lacks a number the rule needs are left out.
     """
     import pandas as pd
 
@@ -699,7 +703,10 @@ def _recheck(part: Trace) -> pd.DataFrame:
     sampling, parameters = run["sampling"] or {}, run["parameters"] or {}
     nodes = part.nodes
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].copy()
-    if run["method"] == "bild":
+    if run.get("canvas") is not None:
+        rule = "surest"
+        nodes, expected, margin, close = _surest(part, nodes)
+    elif run["method"] == "bild":
         threshold = parameters.get("rollback")
         if not isinstance(threshold, int | float):
             raise TraceError(f"run {run['run']} does not say its rollback threshold")
@@ -756,3 +763,48 @@ def _recheck(part: Trace) -> pd.DataFrame:
         close = np.abs(margin) <= ROUNDING
     agrees = (expected == (nodes["status"] == "accepted").to_numpy()) | close
     return nodes.assign(rule=rule, expected=expected, margin=margin, agrees=agrees)
+
+
+def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
+    """Judged nodes of canvases, decided again: those that can be, whether kept, the margin, whether close."""
+    from specviz.trace.states import written
+
+    found: dict[tuple[int, int, int], tuple[bool, float, bool] | None] = {}
+    wide = part.run["dtype"] == "float64"  # then equal numbers of the record were perhaps not equal
+    for text in written(part):
+        for each in text.passes:
+            states = dict(zip([-1, *each.path], range(each.start, each.start + len(each.path) + 1)))
+            for node, status in enumerate(each.status):
+                state = states.get(int(each.parent[node]))
+                if status in ("accepted", "rejected") and state in text.said:
+                    place = int(each.cell[node]), int(each.token[node])
+                    found[text.prompt, each.cycle, node] = _decided(text, state, *place, wide)
+    keys = zip(*(nodes[name].tolist() for name in ("prompt", "cycle", "node")))
+    again = [found.get(key) for key in keys]
+    known = np.array([each is not None for each in again], bool)
+    rows = [each for each in again if each is not None]
+    kept, margin, close = (
+        np.array([row[i] for row in rows], kind) for i, kind in enumerate((bool, float, bool))
+    )
+    return nodes[known], kept, margin, close
+
+
+def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tuple[bool, float, bool] | None:
+    """Whether a token in a cell is what is placed at a state; by which margin; whether that is rounding."""
+    said = text.said[state]
+    work = np.flatnonzero(said.cell // text.block == text.work(state))
+    at = np.flatnonzero(said.cell[work] == cell)
+    if not len(at):
+        return False, np.nan, False
+    odds, mine = said.odds[work], int(at[0])
+    margin = float(odds[mine] - np.delete(odds, mine).max(initial=-np.inf))
+    p, top = said.p[work[mine]], said.top[work[mine]]
+    if top[0] < 0:  # no candidates were recorded
+        return None
+    surest, first = int(odds.argmax()) == mine, token == int(top[0])
+    cells = (wide or margin != 0) and abs(margin) <= ROUNDING * (1 + abs(odds[mine]))
+    # Logits are compared on a grid: of two tokens nearer than its step the lower id was taken.
+    own, best = p[top == token].max(initial=0.0), p[0]
+    tokens = own > 0 and float(np.log(best / own)) <= GRID and len(top) > 1 and p[1] >= best * np.exp(-GRID)
+    close = (cells and (first or tokens)) or (tokens and (surest or cells))
+    return surest and first, margin, bool(close)
