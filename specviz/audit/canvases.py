@@ -323,6 +323,10 @@ class _Audit:
             words = f"{len(written.placed)} cells are written, up to {written.end}; expected are "
             words += f"{len(expected.placed)}, up to {expected.end}"
             return [Difference(number, min(len(written.placed), len(expected.placed)), "bug", words)]
+        if method.cache == "dual" and written.refreshed != expected.refreshed:
+            words = f"every position is computed at steps {written.refreshed}; expected are "
+            step = next(iter(sorted(set(written.refreshed) ^ set(expected.refreshed))))
+            return [Difference(number, step, "bug", f"{words}{expected.refreshed}")]
         for j, (a, b) in enumerate(zip(written.odds, expected.odds)):
             if a.keys() != b.keys():
                 words = f"step {j} reads cells {sorted(a)} of the block in work; expected are {sorted(b)}"
