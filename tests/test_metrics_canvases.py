@@ -233,8 +233,8 @@ def test_nodes_of_canvases_are_rated_by_their_cells() -> None:
     ]
     trace = trace_of(run_of("ssd", 4, 4, draft_length=3), *rows)
     assert metrics.on_text(trace).tolist() == [1, 1, 0]
-    table = metrics.by_score(trace)  # by probability: the score is log-odds
-    assert table[table["source"] == "all"][["low", "sent", "right"]].to_numpy().tolist() == [[0.5, 3, 1]]
+    with pytest.raises(TraceError, match="log-odds"):
+        metrics.by_score(trace)
     assert metrics.signals(trace)["score"].isna().all()
     assert metrics.acceptance_rate(trace) == pytest.approx(1 / 3)
     assert metrics.accepted_share(trace) == pytest.approx(1 / 4)
