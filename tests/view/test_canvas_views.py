@@ -124,7 +124,8 @@ def test_a_display_holds_the_lattice_and_is_safe(name):
     assert html.count('<figure class="lattice">') == 2
     tags = set(re.findall(r"<(\w+)", html))
     assert not {"script", "img"} & tags and not re.search(r"<[^>]* on\w+=", html)
-    assert "&lt;" in html.split("</style>", 1)[1] and "\u202e" not in html
+    assert name == "parallel" or "&lt;" in html.split("</style>", 1)[1]  # whose tokens happen to be plain
+    assert "\u202e" not in html
     assert len(html.encode()) < 300_000
     for one in canvas(trace).passes:
         assert '<text x="-5"' in html and f">{'R ' if one.refreshed else ''}{one.number}</text>" in html
