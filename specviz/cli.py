@@ -356,7 +356,10 @@ def audit(
     json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
     force: Force = False,
 ) -> None:
-    """Check that every exact method writes the target's own text; exit status 1 when one does not."""
+    """Check that every exact method writes the target's own text; exit status 1 when one does not.
+
+    Of a diffusion model: the same cells, tokens and order as stepwise decoding under the same cache policy.
+    """
     if json is not None:
         _writable(json, force)
     if prompts.lstrip("-").isdecimal():
@@ -375,11 +378,17 @@ def audit(
         target, drafts = _models(model, draft, device, dtype, None)
     if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
-    still, moving = (method, []) if batch is not None else _streaming(method)
+    cells = target.kind == "diffusion"
+    still, moving = (method, []) if batch is not None or cells else _streaming(method)
     given = _test_streams(target, streams) if moving != [] else []
     result = None
     with _progress() as tick:
-        if batch is not None:
+        if cells:
+            result = auditing.canvases(
+                target, entries, method, batch or 1, max_new_tokens, threads=threads,
+                progress=lambda done, of: tick(done, of, "prompts"),
+            )  # fmt: skip
+        elif batch is not None:
             result = auditing.batches(
                 target, drafts, entries, still, batch, max_new_tokens, threads=threads, sampled=sampled,
                 progress=lambda done, of: tick(done, of, "methods"),

@@ -1,15 +1,17 @@
 """The audit: is a method's text the target's own, are its decisions right, is its law the target's?
 
 `run` compares texts and passes with the target computed independently, `streams` those of each update of a
-stream; `batches` compares the rows of a batch with their prompts' single runs; `law` checks sampling.
+stream; `batches` compares the rows of a batch with their prompts' single runs; `canvases` the order in which
+a diffusion model's methods write with stepwise decoding's; `law` checks sampling.
 """
 
 from __future__ import annotations
 
 from . import law
 from .batches import run as batches
+from .canvases import run as canvases
 from .result import AuditResult, Difference, Row
 from .text import run
 from .updates import run as streams
 
-__all__ = ["AuditResult", "Difference", "Row", "batches", "law", "run", "streams"]
+__all__ = ["AuditResult", "Difference", "Row", "batches", "canvases", "law", "run", "streams"]

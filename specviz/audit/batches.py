@@ -40,6 +40,7 @@ from .text import (
     _rows_read,
     _spell,
     _text,
+    check_causal,
 )  # fmt: skip
 
 ROUNDS = 4  # batches' worth of prompts that are decoded in one go, so that rows come and go
@@ -83,6 +84,7 @@ def run(
     batch = whole("batch", batch, 1)
     with _backend(threads):
         target = ready(model, device, dtype)
+        check_causal(target)
         if not prompts:
             raise ParameterError("the audit needs at least one prompt")
         ids = [_ids(target, prompt) for prompt in prompts]

@@ -37,6 +37,9 @@ class Difference:
         Largest difference between the row that the method read there and the float64 row.
     update : int or None
         Of a stream, which update; `prompt` is then the stream's index.
+    cells : (int, int) or None
+        Of a canvas, the cells of `expected` and `found`; `position` then counts steps of unmasking, and the
+        gaps are of log-odds.
     """
 
     prompt: int
@@ -52,11 +55,13 @@ class Difference:
     gap_double: float | None = None
     distance: float | None = None
     update: int | None = None
+    cells: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         stream = f"stream {self.prompt}, update {self.update}"
         place = f"prompt {self.prompt}" if self.update is None else stream
-        place += f", token {self.position}" if self.position >= 0 else ""
+        unit = "token" if self.cells is None else "step"
+        place += f", {unit} {self.position}" if self.position >= 0 else ""
         return f"{place}: {self.verdict}: {self.reason}"
 
 

@@ -96,6 +96,7 @@ def run(
     """
     with _backend(threads):
         target = ready(model, device, dtype)
+        check_causal(target)
         if not prompts:
             raise ParameterError("the audit needs at least one prompt")
         ids = [_ids(target, prompt) for prompt in prompts]
@@ -416,6 +417,17 @@ class _Audit:
         ]  # fmt: skip
 
 
+def check_causal(target: Any) -> None:
+    """Refuse a model that writes canvases.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if target.kind == "diffusion":
+        raise ParameterError(f"{target.name} is a masked-diffusion model: audit it with audit.canvases")
+
+
 def _raised(error: Exception) -> str:
     """An exception in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -526,6 +538,8 @@ def _factories(given: Sequence[Any] | None, dtype: str, streams: bool = False) -
     result = [_factory(each) for each in ([given] if isinstance(given, str | Method) else given)]
     for make in result:
         method = make()
+        if method.canvas:
+            raise ParameterError(f"{method.name} writes canvases: audit it with audit.canvases")
         if method.streams != streams:
             raise ParameterError(
                 f"{method.name} decodes {'streams' if method.streams else 'prompts'}: audit it with "

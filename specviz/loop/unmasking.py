@@ -19,7 +19,7 @@ from ..methods.base import Session
 from ..methods.unmasking import Unmasked, Unmasking, said
 from ..sampling import Sampling
 from .clock import Clock
-from .cycle import Cycle
+from .cycle import Cycle, cut
 
 
 @dataclass
@@ -127,8 +127,8 @@ def keep(canvas: Any, r: Writing, draft: Any, read: Any, verdict: Unmasked, ends
             break
     path = verdict.path[:count]
     own = verdict.own[: count - len(path)]
-    for node in verdict.path[count:]:
-        verdict.status[node] = "cut"
+    if r.end is not None:
+        verdict.status = cut(draft, verdict, count)
     canvas.commit(path, r.row)
     canvas.fill(verdict.own_cells[: len(own)], own, r.row)
     verdict.path, verdict.own, verdict.origins = path, own, verdict.origins[: len(own)]

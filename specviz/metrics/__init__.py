@@ -2,10 +2,19 @@
 
 `cycles` (what the draft-verify cycles did), `costs` (FLOPs and bytes of their passes), `updates` (streams:
 erasure, kept drafts, lagging), `quality` and `rouge` (texts against references), `signals` (does certainty
-predict acceptance), `sweeps` (many runs as points, or over seeds), `tables` (several at once: `summary`,
-`compare`); below them `tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
+predict acceptance), `canvases` (masked diffusion: passes saved, the limit of self-drafting, why chains fail),
+`sweeps` (many runs as points, or over seeds), `tables` (several at once: `summary`, `compare`); below them
+`tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
 
+from specviz.metrics.canvases import (
+    CAUSES,
+    acceptance_limit,
+    by_canvas,
+    failures,
+    step_reduction,
+    valid_tokens_per_second,
+)
 from specviz.metrics.costs import (
     Ceilings,
     cost_summary,
@@ -69,16 +78,19 @@ from specviz.metrics.updates import (
 )
 
 __all__ = [
+    "CAUSES",
     "READINGS",
     "ROUNDING",
     "Ceilings",
     "Estimate",
+    "acceptance_limit",
     "acceptance_rate",
     "accepted",
     "accepted_share",
     "area_under_roc",
     "auroc",
     "average_lagging",
+    "by_canvas",
     "by_depth",
     "by_layer",
     "by_prompt",
@@ -96,6 +108,7 @@ __all__ = [
     "emitted",
     "erasure",
     "exactness",
+    "failures",
     "fallback_share",
     "front",
     "lagging",
@@ -125,6 +138,7 @@ __all__ = [
     "signals",
     "speedup",
     "stable",
+    "step_reduction",
     "steps",
     "summary",
     "sweep",
@@ -133,4 +147,5 @@ __all__ = [
     "tau",
     "tokenizer",
     "tokens_per_second",
+    "valid_tokens_per_second",
 ]

@@ -5,13 +5,25 @@ their meaning are in `specviz.schema`. A trace file is untrusted data: its types
 are checked before use, and nothing in it is ever executed.
 
 Its files from the bottom up, each importing only from those before it: `files`, `checks`, `reading`,
-`text`, `trace`, `identities`, `recorder`.
+`text`, `trace`, `identities`, `states`, `recorder`.
 """
 
 from specviz.trace.files import KEYS, PARTIAL, arrow_schema
 from specviz.trace.identities import validate
 from specviz.trace.recorder import Recorder
+from specviz.trace.states import Reading, Written, written
 from specviz.trace.text import whole_characters
 from specviz.trace.trace import Trace
 
-__all__ = ["KEYS", "PARTIAL", "Recorder", "Trace", "arrow_schema", "validate", "whole_characters"]
+__all__ = [
+    "KEYS",
+    "PARTIAL",
+    "Reading",
+    "Recorder",
+    "Trace",
+    "Written",
+    "arrow_schema",
+    "validate",
+    "whole_characters",
+    "written",
+]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from specviz.trace import Trace
+    from specviz.view.canvas import Canvas
 
 NAMED = ("draft", "forward", "verify", "commit")  # phases that the record times
 PHASES = (*NAMED, "rest")  # with what a cycle spent in none of them: they add up to the cycle
@@ -52,6 +53,7 @@ KINDS = {
     "rollback": Kind("rollback", "↶", "#d55e00", "the large model took a token back and wrote its own"),
     "resampled": Kind("resampled", "~", "#cc79a7", "drawn from the residual after a rejection"),
     "fallback": Kind("fallback", "▾", "#e69f00", "the small model handed over to the large one"),
+    "parallel": Kind("in parallel", "∥", "#cc79a7", "of a canvas: placed beside a surer cell, in one pass"),
 }
 # What became of a draft token, in the order of the legends. The drafter's confidence lanes draw these.
 FATES = {
@@ -168,6 +170,7 @@ class Picture:
     threshold: float | None
     numbers: Numbers  # this text's
     silent: bool  # only the text was recorded
+    canvas: Canvas | None  # of a run that fills a canvas: how
     note: str  # what is missing, if the run was cut off
 
     @property
@@ -370,6 +373,12 @@ def _told(nodes: pd.DataFrame, belief: str, rollback: object) -> list[str]:
     return [", ".join(each) for each in parts]
 
 
+def _canvas(trace: Trace, prompt: int) -> Canvas:
+    from specviz.view.canvas import canvas  # which stands on this file
+
+    return canvas(trace, prompt)
+
+
 def picture(trace: Trace, prompt: int) -> Picture:
     """Reduce one prompt of one run to what is drawn.
 
@@ -389,6 +398,9 @@ def picture(trace: Trace, prompt: int) -> Picture:
     rollback = run["method"] == "bild"
 
     kept = outputs[outputs["kept"]]
+    filled = run.get("canvas") is not None  # its positions are cells, emitted in any order
+    if filled:
+        kept = kept.sort_values("position", kind="stable")
     place = 0
     spans: list[Span] = []
     rows = list(zip(*(kept[c].tolist() for c in ("origin", "cycle", "position", "p"))))
@@ -403,7 +415,8 @@ def picture(trace: Trace, prompt: int) -> Picture:
         spans.append(Span(text, kind, number, int(position), tuple(ids), _number(p), number != seen))
         seen = number
 
-    found = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) else {})
+    # What a canvas dropped stood in other cells; its lattice shows where.
+    found = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) and not filled else {})
 
     beliefs: tuple[Belief, ...] = ()
     belief = next((name for name in ("confidence", "score") if nodes[name].notna().any()), "confidence")
@@ -414,7 +427,9 @@ def picture(trace: Trace, prompt: int) -> Picture:
     if len(nodes):
         context = dict(zip(cycles["cycle"].tolist(), cycles["context"].tolist()))
         start = min((at for number, at in context.items() if number > 0), default=0)
-        where = nodes["cycle"].map(context) - start + nodes["position"] - 1
+        where = nodes["position"]
+        if not filled:
+            where = nodes["cycle"].map(context) - start + where - 1
         told = _told(nodes, column, (run.get("parameters") or {}).get("rollback") if rollback else None)
         beliefs = tuple(
             Belief(int(w), float(c), str(s), more)
@@ -445,6 +460,7 @@ def picture(trace: Trace, prompt: int) -> Picture:
         threshold=float(threshold) if isinstance(threshold, int | float) else None,
         numbers=headline(one),
         silent=run.get("record") is None,
+        canvas=_canvas(one, prompt) if filled and run.get("record") is not None else None,
         note=note,
     )
 

@@ -270,7 +270,12 @@ def section(shown: Picture, alone: bool = False) -> str:
         prompt = f'<details class="prompt"><summary>{summary}</summary>{whole}</details>'
     note = f'<p class="note">{escape(visible(shown.note))}</p>' if shown.note else ""
     own = chips(shown.numbers, "" if alone else "This text:")
-    lanes = (text_lane(shown), legend(shown), cycle_lane(shown), confidence_lane(shown))
+    lattice = ""
+    if shown.canvas is not None:
+        from specviz.view.lattices import figure
+
+        lattice = figure(shown.canvas)
+    lanes = (text_lane(shown), legend(shown), lattice, cycle_lane(shown), confidence_lane(shown))
     return prompt + note + own + "".join(lanes)
 
 

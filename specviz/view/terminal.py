@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specviz.view.lattices import rows
 from specviz.view.picture import KINDS, Numbers, Picture, spaced, visible
 
 COLOURS = {
@@ -13,6 +14,7 @@ COLOURS = {
     "rollback": "33;1",
     "resampled": "35",
     "fallback": "33",
+    "parallel": "35",
 }
 
 
@@ -55,7 +57,9 @@ def block(picture: Picture, colour: bool = False) -> str:
             _paint(f"{KINDS[k].mark}{KINDS[k].word}", COLOURS[k], colour) + f" {counts[k]}" for k in used
         )
         lines.append("tokens: " + "  ".join(words))
-    if picture.drafts:
+    if picture.canvas is not None:
+        lines += ["", *rows(picture.canvas, colour=colour), ""]
+    elif picture.drafts:
         strip = " ".join(c.label for c in picture.cycles[:32])
         more = " …" if len(picture.cycles) > 32 else ""
         none = " (–: nothing sent)" if any(c.label == "–" for c in picture.cycles[:32]) else ""

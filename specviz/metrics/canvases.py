@@ -1,0 +1,336 @@
+"""What decoding of canvases says in numbers: passes saved, the limit of self-drafting, why chains fail.
+
+Of diffusion language models' runs (`stepwise`, `ssd` and the lossy samplers). The paper is Gao et al. 2025
+("Self Speculative Decoding for Diffusion Large Language Models"): Table 1 (step reduction, TPS), section 5.1
+with Table 2 (limits), Figure 4 (failures).
+
+A text ends with the first complete block that holds an end token. What fills that block behind it was placed
+and cost passes, but is no text: `emitted` and `tau` count it, `output` and tokens per second do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.metrics.cycles import _ratio, _texts, seconds
+from specviz.metrics.interval import Estimate, pooled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Reading, Trace, Written
+
+CAUSES = ("none", "short", "order", "token", "border")
+
+
+def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
+    """Passes and tokens of every canvas, in the order of runs and prompts.
+
+    Parameters
+    ----------
+    trace : Trace
+    stepwise : Trace, optional
+        Of stepwise decoding over the same prompts.
+
+    Returns
+    -------
+    DataFrame
+        ``run``, ``prompt``; ``placed`` tokens; ``valid`` ones, up to but not including the first end token;
+        ``passes``; ``reduction`` = 1 - passes / placed, the step reduction (stepwise decoding places one
+        token a pass). With `stepwise` also ``stepwise``, its passes, and ``saved`` = 1 - passes / those: a
+        lossy method may write a text of another length, and then the two differ.
+
+    Raises
+    ------
+    TraceError
+        If a run wrote no canvas, or `stepwise` is none or lacks a prompt.
+    """
+    import pandas as pd
+
+    from specviz.trace import written
+
+    ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
+    rows = []
+    for each in written(trace):
+        text = each.token[np.argsort(each.cell)]
+        stop = np.flatnonzero(np.isin(text, ends[each.run]))
+        valid = int(stop[0]) if len(stop) else len(text)
+        rows.append((each.run, each.prompt, len(each), valid, len(each.passes)))
+    table = pd.DataFrame(rows, columns=["run", "prompt", "placed", "valid", "passes"])
+    table["reduction"] = 1 - table["passes"] / table["placed"]
+    if stepwise is None:
+        return table
+    if {part.run["method"] for part in stepwise.split()} != {"stepwise"}:
+        raise TraceError("passes are compared with a trace of stepwise decoding")
+    base = {each.prompt: len(each.passes) for each in written(stepwise)}
+    if lost := sorted(set(table["prompt"]) - set(base)):
+        raise TraceError(f"the stepwise trace has no prompt {lost[0]}")
+    table["stepwise"] = table["prompt"].map(base)
+    table["saved"] = 1 - table["passes"] / table["stepwise"]
+    return table
+
+
+def step_reduction(trace: Trace, stepwise: Trace | None = None) -> Estimate:
+    """Share of stepwise decoding's passes that were saved (Table 1's Step), pooled over texts.
+
+    1 - passes / tokens placed; with `stepwise`, 1 - passes / the passes of that trace, prompt by prompt.
+    Tau is tokens a pass, 1 / (1 - reduction). 95 % bootstrap interval over texts.
+
+    Parameters
+    ----------
+    trace : Trace
+    stepwise : Trace, optional
+        As in `by_canvas`, which has the figure of every text.
+    """
+    table = by_canvas(trace, stepwise)
+    below = table["placed" if stepwise is None else "stepwise"].to_numpy()
+    return pooled(below - table["passes"].to_numpy(), below)
+
+
+def valid_tokens_per_second(trace: Trace) -> float:
+    """The paper's TPS: tokens up to but not including the first end token, per second of decoding.
+
+    Opening the canvas and the first pass, which reads the prompt, are inside: section 4.1 leaves nothing
+    out.
+    """
+    ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
+    by_canvas(trace)  # refuses what is no canvas
+    texts = _texts(trace)
+    last = sum(int(own["token"].isin(ends[run]).sum()) for run, own in texts.groupby("run", observed=True))
+    return _ratio(len(texts) - last, seconds(trace))
+
+
+def acceptance_limit(
+    stepwise: Trace, lengths: Sequence[int] = (3, 4, 5), top: Sequence[int] = (1, 2, 3, 4, 5)
+) -> pd.DataFrame:
+    """How many passes self-drafting could save at most (section 5.1, Table 2), from stepwise passes.
+
+    What the paper counts is told in three sentences; this is how they are read here. The passes of a text are
+    cut into rounds of N + 1, the last one perhaps shorter. The draft of a round is what its first pass said
+    of every cell that it read. That pass places a token itself; the token of each other step is *matched* if
+    it is among the draft's `k` likeliest of its cell, wherever in the order it comes, and then it would have
+    cost no pass. ``reduction`` = matched / steps, at most N / (N + 1).
+
+    A method that verifies could not go on behind a token that it had not drafted. In the other reading
+    (``restarted``) a round ends where the first step is not matched, and the next one begins there: its
+    reduction is 1 - rounds / steps. Neither asks for the draft's order: a tree could hold them all.
+
+    Parameters
+    ----------
+    stepwise : Trace
+        Of stepwise decoding, or of `ssd`, whose verified passes are the same.
+    lengths : sequence of int
+        Draft lengths N.
+    top : sequence of int
+        Candidates of a cell, k; as many as the record holds (5).
+
+    Returns
+    -------
+    DataFrame
+        For each N and k: ``draft_length``, ``top``; ``steps``, ``rounds``, ``matched``; ``unread`` steps,
+        whose cell the round's first pass did not read (beyond the next block, or outside the window of a
+        cached pass) and which count as not matched; ``reduction`` with its 95 % bootstrap interval over texts
+        ``reduction_lo``, ``reduction_hi``; ``restarts`` (rounds), ``restarted``, ``restarted_lo``,
+        ``restarted_hi`` in the other reading; ``bound`` = N / (N + 1).
+
+    Raises
+    ------
+    TraceError
+        If a pass at some state is not in the record.
+    ParameterError
+        If a length or a number of candidates is none.
+    """
+    import pandas as pd
+
+    from specviz.trace import written
+
+    lengths, top = list(lengths), list(top)
+    if not lengths or not top or min(*lengths, *top, 1) < 1:
+        raise ParameterError("lengths and top are whole numbers of at least 1")
+    texts = written(stepwise)
+    ranks = [_ranks(text, max(top)) for text in texts]
+    rows = []
+    for n in lengths:
+        for k in top:
+            counts = np.array([_rounds(rank, n, k) for rank in ranks]).reshape(-1, 5)
+            steps, rounds, matched, unread, restarts = counts.T
+            one, other = pooled(matched, steps), pooled(steps - restarts, steps)
+            rows.append(
+                {
+                    "draft_length": n,
+                    "top": k,
+                    "steps": int(steps.sum()),
+                    "rounds": int(rounds.sum()),
+                    "matched": int(matched.sum()),
+                    "unread": int(unread.sum()),
+                    "reduction": one.median,
+                    "reduction_lo": one.low,
+                    "reduction_hi": one.high,
+                    "restarts": int(restarts.sum()),
+                    "restarted": other.median,
+                    "restarted_lo": other.low,
+                    "restarted_hi": other.high,
+                    "bound": n / (n + 1),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+UNREAD = np.iinfo(np.int64).max  # a rank that no number of candidates reaches
+
+
+def _ranks(text: Written, most: int) -> np.ndarray:
+    """Rank of each step's token at its cell in each earlier state's pass; [states, steps]."""
+    found = np.full((len(text), len(text)), UNREAD)
+    step = np.empty(text.length, np.int64)
+    step[text.cell] = np.arange(len(text))
+    reached = np.zeros(text.length, bool)
+    reached[text.cell] = True
+    for state in range(len(text)):
+        said = _at(text, state)
+        if said.top.shape[1] < most:
+            raise ParameterError(f"the record holds {said.top.shape[1]} candidates of a cell, not {most}")
+        some = reached[said.cell]
+        steps = step[said.cell[some]]
+        same = said.top[some] == text.token[steps, None]
+        found[state, steps] = np.where(same.any(1), same.argmax(1), said.top.shape[1])
+    return found
+
+
+def _at(text: Written, state: int) -> Reading:
+    if state not in text.said:
+        raise TraceError(
+            f"run {text.run}, prompt {text.prompt}: no pass at the state with {state} tokens is recorded; "
+            "stepwise and ssd verify every state, recorded with 'judged' or 'all'"
+        )
+    return text.said[state]
+
+
+def _rounds(rank: np.ndarray, n: int, k: int) -> tuple[int, int, int, int, int]:
+    """Steps, rounds, matched and unread steps, and rounds that end at a miss; of one text."""
+    steps = len(rank)
+    step = np.arange(steps)
+    first = step - step % (n + 1)
+    seen = rank[first, step]
+    later = step > first
+    matched = int((later & (seen < k)).sum())
+    unread = int((later & (seen == UNREAD)).sum())
+    restarts = at = 0
+    while at < steps:
+        restarts += 1
+        ahead = rank[at, at + 1 : at + n + 1] < k
+        at += 1 + (len(ahead) if ahead.all() else int(ahead.argmin()))
+    return steps, -(-steps // (n + 1)), matched, unread, restarts
+
+
+def failures(trace: Trace) -> pd.DataFrame:
+    """Why chains of SSD's drafts break off (Figure 4 (a), counted).
+
+    Of each pass that verified drafts, where the chain ended: there the model placed a token y in a cell i,
+    and the next draft of the chain was not that. (Of a mix-order tree, too, whether or not a skip held it.)
+
+    - ``none``: nothing was refused; all of `draft_length` drafts were placed, or the text ended before.
+    - ``short``: nothing was refused, but there were fewer drafts: a refresh cut them, few cells were masked,
+      or the next block's had not been read.
+    - ``border``: y came into another block than the one in work in the pass that the drafts are from: no pass
+      had looked at it as the block in work.
+    - ``order``: in that block, and y was what the drafts held for i: only not next (Figure 4 (a)).
+    - ``token``: in that block, and the draft for i was another token.
+
+    Of ``order``, ``held`` are those whose i was in the chain, as in the figure; of the others a longer draft
+    would have held it.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of `ssd`, or of a what-if: ``specviz.whatif(stepwise).ssd(draft_length=4).trace()`` has the chains
+        that would have been drafted.
+
+    Returns
+    -------
+    DataFrame
+        One row for each cause, in this order: ``cause``, ``chains``, ``share`` of all chains with its 95 %
+        bootstrap interval over texts ``share_lo``, ``share_hi``; ``held``. Shares sum to 1. Passes without a
+        draft are no chains.
+
+    Raises
+    ------
+    TraceError
+        If a run is of another method.
+    """
+    import pandas as pd
+
+    from specviz.trace import written
+
+    for part in trace.split():
+        if part.run["method"] != "ssd":
+            raise TraceError(
+                f"chains are drafted by ssd, and this is a run of {part.run['method']}: from a stepwise run "
+                "specviz.whatif(trace).ssd(draft_length=4).trace() tells what would have been drafted"
+            )
+    lengths = {part.run["run"]: part.run["parameters"]["draft_length"] for part in trace.split()}
+    counts, held = [], 0
+    for text in written(trace):
+        found = [_cause(text, number, lengths[text.run]) for number in range(len(text.passes))]
+        counts.append([sum(cause == name for cause, _ in found) for name in CAUSES])
+        held += sum(inside for _, inside in found)
+    table = np.array(counts).reshape(-1, len(CAUSES))
+    chains = table.sum(1)
+    rows: list[dict[str, Any]] = []
+    for name, own in zip(CAUSES, table.T):
+        share = pooled(own, chains)
+        rows.append(
+            {
+                "cause": name,
+                "chains": int(own.sum()),
+                "share": share.median,
+                "share_lo": share.low,
+                "share_hi": share.high,
+                "held": held if name == "order" else 0,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _cause(text: Written, number: int, length: int) -> tuple[str, bool]:
+    """Why the chain of a pass ended, empty without one; whether a chain held what came out of order."""
+    made = text.passes[number]
+    if not len(made.status):
+        return "", False
+    path = made.path
+    below = made.parent == (path[-1] if path else -1)
+    refused = [i for i in np.flatnonzero(below).tolist() if made.status[i] == "rejected"]
+    main = int(
+        (np.diff(made.parent, prepend=-2) == 1).cumprod().sum()
+    )  # nodes of the chain, before its skips
+    on_chain = [node for node in path if node < main]
+    if not refused and len(on_chain) == len(path):
+        ended = text.end in ("eos", "length") and number == len(text.passes) - 1
+        return ("none" if ended or main >= length else "short"), False
+    # Of a path that ended with a skip the chain failed a step before: where the skip was taken.
+    at = made.start + len(on_chain)
+    if at >= len(text):
+        return "none", False
+    cell, token = int(text.cell[at]), int(text.token[at])
+    if cell // text.block != text.work(made.start - 1):
+        return "border", False
+    behind = range(len(on_chain), main)
+    drafted = {int(made.cell[node]): int(made.token[node]) for node in behind}
+    guess = drafted.get(cell, _guess(text, made.start, cell))
+    if guess != token:
+        return "token", False
+    return "order", cell in drafted
+
+
+def _guess(text: Written, state: int, cell: int) -> int | None:
+    """The token that the latest verified pass before a state gave a cell; None if none read it."""
+    for before in range(state - 1, -1, -1):
+        said = _at(text, before)
+        at = np.flatnonzero(said.cell == cell)
+        if len(at):
+            return int(said.token[at[0]])
+    return None

@@ -1,0 +1,372 @@
+"""How a canvas was filled, pass by pass, before it is a picture: what was masked, drafted, judged, placed.
+
+A :class:`Canvas` is one prompt's decoding by a method that writes masked cells, read off the record alone: the
+states, the canvases of each draft, and why each pass placed no more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.trace.checks import list_sizes
+from specviz.view.picture import name_of, prompts, visible
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+END = "■"  # a token that ends a text
+
+
+@dataclass(frozen=True)
+class State:
+    """What a cell is in a pass: its word, its sign (never colour alone), its colour, what it means.
+
+    The hues are those of `KINDS` and, of what was drafted, of the tree in the player. What is placed is filled;
+    what was drafted in vain has an outline.
+    """
+
+    word: str
+    sign: str
+    hue: str
+    meaning: str
+
+
+# In the order of the legends; of several that fit a cell the first one holds, but for `masked` and `final`.
+STATES = {
+    "accepted": State("accepted", "✓", "#0072b2", "drafted, verified in this pass and placed"),
+    "bonus": State("bonus", "+", "#009e73", "placed by the pass itself, behind a whole draft"),
+    "correction": State("correction", "≠", "#d55e00", "placed by the pass itself, where no draft fitted"),
+    "plain": State("one token", "•", "#5f5f5f", "placed by a pass that had no draft"),
+    "parallel": State("in parallel", "∥", "#cc79a7", "placed beside a surer cell, in the same pass"),
+    "rejected": State("rejected", "✕", "#d55e00", "drafted; the pass would place another cell or token next"),
+    "cut": State("cut", "│", "#8a8a8a", "verified, but the text had ended"),
+    "drafted": State("drafted, not judged", "○", "#56b4e9", "drafted behind a rejection, or off the path"),
+    "final": State("final", "", "#e3edf4", "placed by an earlier pass"),
+    "masked": State("masked", "", "#000000", "masked; the darker, the surer the pass was of its best token"),
+}
+NOW = ("accepted", "bonus", "correction", "plain", "parallel")  # states of a cell that is placed in the pass
+
+# Why a pass placed no more tokens than it did, the word of a note and a sentence.
+WHY = {
+    "end": ("the end", "the text ended"),
+    "first": ("no draft yet", "no cell had been read, so nothing was drafted"),
+    "tail": ("tail", "fewer cells were masked than a draft has, so nothing was drafted"),
+    "refresh": ("refresh", "the next refresh cut the draft short"),
+    "border": ("block border", "behind the block's border no cell had been read, so none was drafted"),
+    "skip": ("skip", "a skip of the mix-order tree was taken, and nothing grows from it"),
+    "length": ("whole draft", "every drafted token was accepted"),
+    "order": ("wrong order", "the guess for the cell that was next was right, but the draft had another cell there"),
+    "token": ("wrong token", "the guess for the cell that was next was another token"),
+    "none": ("", "one token a pass"),
+    "parallel": ("parallel", "every cell that its rule let through was placed"),
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A canvas of a draft: its parent's, with one more token.
+
+    Parameters
+    ----------
+    cell : int
+        Which cell it places; `text` is the token.
+    odds : float
+        The drafter's log-odds; `p` its probability.
+    next : tuple (cell, text, log-odds), or None
+        What the pass would place next in this canvas; None where it was not read.
+    """
+
+    index: int
+    parent: int
+    depth: int
+    cell: int
+    token: int
+    text: str
+    odds: float
+    p: float
+    status: str
+    next: tuple[int, str, float] | None
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A cell that gets its token in a pass; `odds` are those of the pass that placed it."""
+
+    cell: int
+    token: int
+    text: str
+    origin: str
+    odds: float
+    p: float
+    order: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over a state and the canvases of a draft.
+
+    Parameters
+    ----------
+    number : int
+        Of the cycle.
+    begun : int
+        Cells placed before it: the state that it begins at.
+    block : int
+        The block in work; -1 if it was not recorded.
+    refreshed : bool
+        Whether every position was computed although there is a cache.
+    root : tuple (cell, text, log-odds), or None
+        What the pass would place next in the state itself.
+    read : dict of int to float
+        Of each masked cell that was read in the state itself: the probability of its likeliest token.
+    why : str
+        Why no more was placed, a key of `WHY`.
+    """
+
+    number: int
+    begun: int
+    block: int
+    refreshed: bool
+    nodes: tuple[Node, ...]
+    placed: tuple[Placed, ...]
+    root: tuple[int, str, float] | None
+    read: dict[int, float]
+    why: str
+
+    @property
+    def ended(self) -> int:
+        """Cells placed after it."""
+        return self.begun + len(self.placed)
+
+    @property
+    def accepted(self) -> int:
+        return sum(p.origin == "draft" for p in self.placed)
+
+    def states(self) -> dict[int, tuple[str, float]]:
+        """Of each cell that was drafted or placed in it: its state (a key of `STATES`) and probability."""
+        found: dict[int, tuple[str, float]] = {}
+        for node in self.nodes:
+            state = "drafted" if node.status == "unjudged" else node.status
+            rank = list(STATES).index
+            if node.cell not in found or rank(state) < rank(found[node.cell][0]):
+                found[node.cell] = (state, node.p)
+        for one in self.placed:
+            found[one.cell] = ("accepted" if one.origin == "draft" else one.origin, one.p)
+        return found
+
+    @property
+    def said(self) -> str:
+        """The pass in a sentence."""
+        own = [p for p in self.placed if p.origin != "draft"]
+        drafted = f"{len(self.nodes)} drafted, {self.accepted} accepted; " if self.nodes else ""
+        words = ", ".join(f"{p.text} in cell {p.cell}" for p in self.placed)
+        more = f": {WHY[self.why][1]}" if self.why != "none" else ""
+        extra = f", {own[-1].origin} last" if own and self.nodes else ""
+        fresh = ", a refresh" if self.refreshed else ""
+        return f"pass {self.number}{fresh}: {drafted}{len(self.placed)} placed ({words}{extra}){more}"
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """One prompt's canvas and how it was filled.
+
+    Parameters
+    ----------
+    order : array of int [cells]
+        The how many-th each cell was placed; -1 where it stayed masked.
+    words : tuple of str [cells]
+        The token of each cell; empty where it stayed masked.
+    """
+
+    run: dict[str, Any]
+    prompt: int
+    length: int
+    block: int
+    order: np.ndarray
+    tokens: np.ndarray
+    words: tuple[str, ...]
+    passes: tuple[Pass, ...]
+
+    @property
+    def method(self) -> str:
+        return str(self.run["method"])
+
+    @property
+    def cached(self) -> bool:
+        return self.policy.get("cache") == "dual"
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """Length, block, cache and, with a cache, the refresh interval: what runs must share to be compared."""
+        known = self.run["canvas"]
+        names = ("length", "block", "cache", *(("refresh",) if known.get("cache") == "dual" else ()))
+        return {name: known.get(name) for name in names}
+
+    @property
+    def name(self) -> str:
+        """Method, model and policy."""
+        own = self.run.get("parameters") or {}
+        tree = f" {own['tree']}, N = {own['draft_length']}" if "draft_length" in own else ""
+        cache = f"dual cache, refresh after {self.policy['refresh']}" if self.cached else "no cache"
+        return visible(f"{self.method}{tree} · {name_of(self.run['model'])} · {cache}")
+
+
+def is_canvas(trace: Trace) -> bool:
+    """Whether a trace of one run is of masked canvases."""
+    return trace.run.get("canvas") is not None
+
+
+def _probability(odds: float) -> float:
+    return float("nan") if odds != odds else float(1 / (1 + np.exp(-np.clip(odds, -60, 60))))
+
+
+def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
+    """Reduce one prompt of a trace's first run to what is drawn.
+
+    Raises
+    ------
+    TraceError
+        If the run wrote no canvases, or only its text was recorded.
+    """
+    run = trace.split()[0]
+    facts = run.run
+    if facts.get("canvas") is None:
+        raise TraceError(
+            f"{facts['method']} wrote its text from left to right: there is no canvas to show; stepwise, ssd, "
+            "fast_dllm and entropy_bounded write canvases"
+        )
+    index = prompts(run)[0] if prompt is None else prompt
+    one = run.select(prompt=index)
+    if facts.get("record") is None:
+        raise TraceError("only the text was recorded: record='judged' keeps how a canvas was filled")
+    length, block = int(facts["canvas"]["length"]), int(facts["canvas"]["block"])
+    texts = _texts(one)
+    cycles = one.cycles
+    outputs, drafts = (dict(iter(t.groupby("cycle"))) for t in (one.outputs, one.nodes))
+    said = _said(one)
+    order, tokens, words = np.full(length, -1), np.full(length, -1), [""] * length
+    known: dict[int, int] = {}  # of each cell the token that the latest verified pass gave it
+    passes = []
+    for row in cycles.to_dict("records"):
+        number = int(row["cycle"])
+        if not number:
+            continue
+        read = said.get(number, [])
+        nexts = _nexts(read, block, texts)
+        out = outputs.get(number)
+        placed = []
+        for at in out.to_dict("records") if out is not None else ():
+            cell, token = int(at["position"]), int(at["token"])
+            order[cell], tokens[cell], words[cell] = at["order"], token, texts(token)
+            odds = float(at["odds"])
+            placed.append(
+                Placed(cell, token, texts(token), at["origin"], odds, _probability(odds), int(at["order"]))
+            )
+        nodes = [
+            Node(
+                int(n["node"]),
+                int(n["parent"]),
+                int(n["depth"]),
+                int(n["position"]),
+                int(n["token"]),
+                texts(int(n["token"])),
+                float(n["score"]),
+                _probability(float(n["score"])),
+                str(n["status"]),
+                nexts.get(int(n["node"])),
+            )  # fmt: skip
+            for n in (drafts[number].to_dict("records") if number in drafts else ())
+        ]
+        path = [-1, *(n.index for n in nodes if n.status == "accepted")]
+        passes.append(
+            Pass(
+                number,
+                int(row["keep"]),
+                int(row["block"]) if row["block"] == row["block"] else -1,
+                bool(row["refreshed"]) and facts["canvas"].get("cache") == "dual",
+                tuple(nodes),
+                tuple(placed),
+                nexts.get(-1),
+                {cell: _probability(odds) for node, cell, odds, _ in read if node == -1},
+                _why(row, nodes, placed, known, int((facts["parameters"] or {}).get("draft_length", 0))),
+            )  # fmt: skip
+        )
+        for node in path:
+            known |= {cell: token for at, cell, _, token in read if at == node}
+    return Canvas(facts, index, length, block, order, tokens, tuple(words), tuple(passes))
+
+
+def _texts(trace: Trace) -> Any:
+    """A token as it stands in a cell; ends are `END`, what is no whole character is written out."""
+    pieces, ends = trace.pieces, set(trace.run["eos"] or [])
+    kept: dict[int, str] = {}
+
+    def text(token: int) -> str:
+        if token not in kept:
+            found = pieces.get(token, b"<%d>" % token).decode("utf8", "surrogateescape")
+            kept[token] = END if token in ends else visible(found).replace("\n", "⏎")
+        return kept[token]
+
+    return text
+
+
+Said = tuple[int, int, float, int]  # node, cell, log-odds, likeliest token
+
+
+def _said(trace: Trace) -> dict[int, list[Said]]:
+    """Of each cycle what its pass said of each cell that it read."""
+    import pyarrow.compute as pc
+
+    table = trace.arrow(["cycle", "top_k", "pred_node", "pred_position", "pred_odds", "pred_top_token"])
+    count = np.maximum(list_sizes(table.column("pred_position")), 0)
+    flat = {n: pc.list_flatten(table.column(n)).to_numpy() for n in table.column_names[2:]}
+    found, at, top = {}, 0, 0
+    ks = np.nan_to_num(table.column("top_k").to_numpy().astype(float)).astype(int)
+    for cycle, k, n in zip(table.column("cycle").to_numpy().tolist(), ks.tolist(), count.tolist()):
+        some = slice(at, at + n)
+        best = flat["pred_top_token"][top : top + n * k : max(k, 1)]
+        found[cycle] = list(
+            zip(
+                flat["pred_node"][some].tolist(), flat["pred_position"][some].tolist(),
+                flat["pred_odds"][some].tolist(), best.tolist() if k else [-1] * n,
+            )
+        )  # fmt: skip
+        at, top = at + n, top + n * k
+    return found
+
+
+def _nexts(read: list[Said], block: int, texts: Any) -> dict[int, tuple[int, str, float]]:
+    """What would be placed next in each canvas: the surest cell of its first block that has masked ones."""
+    found: dict[int, tuple[int, str, float]] = {}
+    for node, cell, odds, token in read:
+        had = found.get(node)
+        if had is None or (cell // block == had[0] // block and odds > had[2]):
+            found[node] = (cell, texts(token), odds)
+    return found
+
+
+def _why(
+    row: dict[str, Any], nodes: list[Node], placed: list[Placed], known: dict[int, int], most: int
+) -> str:
+    """Why a pass placed no more than it did."""
+    if isinstance(row["end"], str):
+        return "end"
+    if not most:
+        return "parallel" if any(p.origin == "parallel" for p in placed) else "none"
+    if not nodes:
+        return row["stop"] if row["stop"] in ("first", "tail", "refresh") else "none"
+    tip = max((n.index for n in nodes if n.status == "accepted"), default=-1)
+    if any(n.parent == tip for n in nodes):  # what was refused there
+        own = placed[-1]
+        if own.cell not in known:
+            return "border"
+        return "order" if known[own.cell] == own.token else "token"
+    if tip >= 0 and nodes[tip].parent != tip - 1:
+        return "skip"
+    if row["stop"] == "refresh":
+        return "refresh"
+    return "length" if nodes[tip].depth >= most else "border"

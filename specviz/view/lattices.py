@@ -1,0 +1,445 @@
+"""The lattice of a canvas: its cells across, its passes down, what each pass drafted, verified and placed.
+
+As a matplotlib picture, as static SVG inside a trace's own display, and in sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.view.canvas import STATES, WHY, Canvas, Pass, canvas
+from specviz.view.picture import spaced
+from specviz.view.plots import _axes, fonts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+MOST = 80  # passes that are drawn
+LETTERS = 10  # of a token over its cell
+SHADES = 5  # of a probability
+FAINTEST = 0.34  # of a cell that is placed
+VAIN = 0.28  # most of one that was drafted in vain
+DARKEST = 0.42  # of one that stays masked, whatever the pass' probability
+MASKED = "masked, and read: the darker, the surer"
+OUTLINED = ("rejected", "drafted", "cut")
+INK, GRID, FRAME, THREAD = "#1b1b1b", "#e3e3e3", "#555555", "#9db7c8"
+
+
+def short(text: str, letters: int = LETTERS) -> str:
+    """A token's text as it stands over a cell or in one."""
+    text = spaced(text[1:] if text.startswith(" ") and len(text) > 1 else text)
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
+    """How a canvas was filled: a column a cell, a row a pass.
+
+    Over each cell stands its final token. A cell that a pass drafted or placed has its state's colour and
+    sign (`STATES` in `specviz.view.canvas`), the deeper, the higher the probability: of a placed token the one
+    of the pass that placed it, of a draft that failed the drafter's. Masked cells that the pass read are grey
+    by the probability of their likeliest token. Thick lines are block borders, the frame is the block in work,
+    R a pass that computed every position again. On the right: how many tokens were placed, and why no more.
+
+    Parameters
+    ----------
+    trace : Trace
+        Its first run: of stepwise, ssd, fast_dllm, entropy_bounded or another that writes canvases.
+    prompt : int, optional
+        Default the first.
+    ax : Axes, optional
+    most : int
+        Passes that are drawn.
+
+    Returns
+    -------
+    Axes
+        `lattice_words` says the same in sentences.
+
+    Raises
+    ------
+    TraceError
+        If the run wrote no canvases, or only its text was recorded.
+    """
+    from matplotlib.collections import LineCollection, PolyCollection
+    from matplotlib.patches import Rectangle
+
+    shown = canvas(trace, prompt)
+    width = _used(shown)
+    passes = shown.passes[:most]
+    ax = _axes(ax, (min(20.0, 3.4 + 0.27 * width), 1.7 + 0.2 * len(passes)))
+    faces: list[Any] = []
+    boxes: list[Any] = []
+    signs: dict[str, list[tuple[float, float, str]]] = {}
+    for y, one in enumerate(passes):
+        for x, state, p in _row(shown, one, width):
+            if state == "masked" and p != p:
+                continue
+            faces.append(_colour(state, p))
+            boxes.append([(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)])
+            if STATES[state].sign:
+                ink = _ink(state, faces[-1])
+                signs.setdefault(state, []).append((x + 0.5, y + 0.5, ink))
+    ax.add_collection(PolyCollection(boxes, facecolors=faces, edgecolors="none"))
+    lines = [[(x, 0), (x, len(passes))] for x in range(width + 1)]
+    lines += [[(0, y), (width, y)] for y in range(len(passes) + 1)]
+    ax.add_collection(LineCollection(lines, colors=GRID, linewidths=0.5))
+    borders = [[(x, 0), (x, len(passes))] for x in range(0, width + 1, shown.block)]
+    ax.add_collection(LineCollection(borders, colors=FRAME, linewidths=1.4))
+    for block, first, last in _stretches(passes):
+        wide = min(shown.block, width - block * shown.block)
+        ax.add_patch(
+            Rectangle((block * shown.block, first), wide, last - first, fill=False, ec=INK, lw=2.2, zorder=4)
+        )
+    for state, places in signs.items():
+        for ink in dict.fromkeys(ink for *_, ink in places):
+            some = [(x, y) for x, y, own in places if own == ink]
+            ax.scatter(*zip(*some), zorder=5, **_marker(state, ink))
+    for state, dashes in (("drafted", ":"), ("cut", ":"), ("rejected", (0, (2, 1.2)))):
+        vain = [_inner(x - 0.5, y - 0.5) for x, y, _ in signs.get(state, ())]
+        ax.add_collection(
+            PolyCollection(
+                vain, facecolors="none", edgecolors=STATES[state].hue, linestyles=[dashes], zorder=3
+            )
+        )
+    threads = [  # a final cell hangs on the pass that placed it
+        [(placed.cell + 0.5, y + 1), (placed.cell + 0.5, len(passes))]
+        for y, one in enumerate(passes)
+        for placed in one.placed
+    ]
+    ax.add_collection(LineCollection(threads, colors=THREAD, linewidths=1.0))
+    for y, one in enumerate(passes):
+        note = WHY[one.why][0]
+        ax.text(
+            width + 0.4,
+            y + 0.5,
+            f"{len(one.placed)}{f'  {note}' if note else ''}",
+            size=7,
+            va="center",
+            color=INK,
+        )
+    ax.set_xlim(0, width)
+    ax.set_ylim(len(passes), 0)
+    ax.set_yticks(
+        np.arange(len(passes)) + 0.5, [f"{'R  ' if p.refreshed else ''}{p.number}" for p in passes], size=7
+    )
+    ax.set_xticks(
+        np.arange(width) + 0.5, [short(word) for word in shown.words[:width]], rotation=90, size=7.5,
+        family=fonts(), parse_math=False,
+    )  # fmt: skip
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_ylabel("pass")
+    ax.set_xlabel(_below(shown, width, len(passes)), loc="left", size=8)
+    ax.set_title(f"{shown.name}\n{_title(shown)}", loc="left", size=9, parse_math=False)
+    _keys(ax, shown)
+    return ax
+
+
+def lattice_words(trace: Trace, prompt: int | None = None) -> str:
+    """`lattice` in sentences: one for the whole, one a pass."""
+    shown = canvas(trace, prompt)
+    whole = f"{shown.name}. {_title(shown)}."
+    return "\n".join([whole, *(f"{one.said}." for one in shown.passes)])
+
+
+def _used(shown: Canvas) -> int:
+    """Cells up to the end of the last block that was touched."""
+    there = np.flatnonzero(shown.order >= 0)
+    last = int(there[-1]) if len(there) else 0
+    last = max([last, *(n.cell for one in shown.passes for n in one.nodes)])
+    return min(shown.length, (last // shown.block + 1) * shown.block)
+
+
+def _row(shown: Canvas, one: Pass, width: int) -> list[tuple[int, str, float]]:
+    """A pass' cells: (cell, state, probability), NaN where nothing was said of it."""
+    now = one.states()
+    found = []
+    for cell in range(width):
+        if cell in now:
+            state, p = now[cell]
+        elif 0 <= shown.order[cell] < one.begun:
+            state, p = "final", 1.0
+        else:
+            state, p = "masked", one.read.get(cell, float("nan"))
+        found.append((cell, state, p))
+    return found
+
+
+def _depth(state: str, p: float) -> float:
+    """How strong a cell's colour is."""
+    p = 0.0 if p != p else p
+    if state == "final":
+        return 1.0
+    if state in ("masked", *OUTLINED):
+        return (DARKEST if state == "masked" else VAIN) * p
+    return FAINTEST + (1 - FAINTEST) * p
+
+
+def _colour(state: str, p: float) -> tuple[float, float, float, float]:
+    from matplotlib import colors
+
+    return (*colors.to_rgb(STATES[state].hue), _depth(state, p))
+
+
+def _dark(face: Sequence[float]) -> bool:
+    """Whether white is the better ink on a colour that lies on white."""
+    mixed = [1 - face[3] * (1 - c) for c in face[:3]]
+    return 0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2] < 0.52
+
+
+def _ink(state: str, face: Sequence[float]) -> str:
+    """The colour of a cell's sign: of what was drafted in vain the state's own."""
+    return STATES[state].hue if state in OUTLINED else "white" if _dark(face) else INK
+
+
+def _inner(x: float, y: float) -> list[tuple[float, float]]:
+    """A cell's outline, inside of the grid."""
+    return [(x + 0.06, y + 0.08), (x + 0.94, y + 0.08), (x + 0.94, y + 0.92), (x + 0.06, y + 0.92)]
+
+
+def _marker(state: str, ink: str) -> dict[str, Any]:
+    from matplotlib.path import Path
+
+    tick = Path([(-0.8, 0.0), (-0.2, -0.7), (0.9, 0.8)])
+    unequal = Path(
+        [(-0.8, 0.35), (0.8, 0.35), (-0.8, -0.35), (0.8, -0.35), (-0.45, -1.0), (0.45, 1.0)],
+        [1, 2, 1, 2, 1, 2],
+    )
+    beside = Path([(-0.35, -0.9), (-0.35, 0.9), (0.35, -0.9), (0.35, 0.9)], [1, 2, 1, 2])
+    marks: dict[str, Any] = {
+        "accepted": tick, "bonus": "+", "correction": unequal, "parallel": beside, "rejected": "x", "cut": "|",
+        "plain": "o", "drafted": "o",
+    }  # fmt: skip
+    look: dict[str, Any] = {"marker": marks[state], "s": 22, "linewidths": 1.2}
+    if state == "plain":
+        return look | {"s": 8, "color": ink}
+    if state in ("bonus", "rejected", "cut"):
+        return look | {"color": ink}
+    return look | {"facecolors": "none", "edgecolors": ink}
+
+
+def _stretches(passes: Sequence[Pass]) -> list[tuple[int, int, int]]:
+    """Passes in a row that had the same block in work: (block, first, behind the last)."""
+    found: list[tuple[int, int, int]] = []
+    for y, one in enumerate(passes):
+        if found and found[-1][0] == one.block:
+            found[-1] = (one.block, found[-1][1], y + 1)
+        elif one.block >= 0:
+            found.append((one.block, y, y + 1))
+    return found
+
+
+def _title(shown: Canvas) -> str:
+    placed, passes = sum(len(p.placed) for p in shown.passes), len(shown.passes)
+    refreshes = sum(p.refreshed for p in shown.passes)
+    fresh = f", {refreshes} of them refreshes (R)" if shown.cached else ""
+    rate = f", {placed / passes:.2f} a pass" if passes else ""
+    return f"{placed} cells placed in {passes} passes{rate}{fresh}"
+
+
+def _below(shown: Canvas, width: int, drawn: int) -> str:
+    words = [f"cells 0 to {width - 1} of {shown.length}, blocks of {shown.block}"]
+    if width < shown.length:
+        words.append("those behind stayed masked")
+    if drawn < len(shown.passes):
+        words.append(f"{len(shown.passes) - drawn} more passes are in the trace")
+    return "; ".join(words)
+
+
+def _occurring(shown: Canvas) -> list[str]:
+    """States that some pass has, in the order of the legends."""
+    found = {state for one in shown.passes for state, _ in one.states().values()} | {"final", "masked"}
+    return [state for state in STATES if state in found]
+
+
+def _keys(ax: Axes, shown: Canvas) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
+
+    marks: list[Any] = []
+    names = _occurring(shown)
+    for name in names:
+        face = _colour(name, 0.75)
+        vain = name in OUTLINED
+        patch = Patch(
+            facecolor=face, edgecolor=STATES[name].hue if vain else "#999999", lw=0.9 if vain else 0.5,
+            ls="--" if name == "rejected" else ":" if vain else "-",
+        )  # fmt: skip
+        if name == "final":
+            marks.append((patch, Line2D([], [], ls="none", marker="|", ms=9, mec=THREAD)))
+            continue
+        if name == "masked":
+            marks.append(patch)
+            continue
+        look = _marker(name, _ink(name, face))
+        filled = look.get("color")
+        sign = Line2D(
+            [], [], ls="none", marker=look["marker"], ms=3 if name == "plain" else 5, mew=1.2,
+            mec=filled or look["edgecolors"], mfc=filled or "none",
+        )  # fmt: skip
+        marks.append((patch, sign))
+    assert ax.figure is not None
+    below = ax.transAxes + ScaledTranslation(0, -20 / 72, ax.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
+    ax.legend(
+        marks, [MASKED if name == "masked" else STATES[name].word for name in names], frameon=False, fontsize=7.5, ncols=len(names),
+        loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0, borderpad=0,
+        columnspacing=1.2, handlelength=1.1, handleheight=1.1,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- plain text
+
+LINES, COLUMNS = 40, 64  # passes and cells that a terminal shows
+CODES = {
+    "accepted": "34", "bonus": "32", "correction": "32", "plain": "32", "parallel": "35", "rejected": "31",
+    "drafted": "36",
+}  # fmt: skip
+
+
+def rows(shown: Canvas, colour: bool = False) -> list[str]:
+    """The lattice as lines of text: a character a cell, ``|`` at block borders, ``-`` where a cell is final."""
+    width, passes = min(_used(shown), COLUMNS), shown.passes[:LINES]
+    lines = []
+    for one in passes:
+        cells = []
+        for cell, state, _ in _row(shown, one, width):
+            sign = {"final": "-", "masked": "·"}.get(state) or STATES[state].sign
+            code = CODES.get(state)
+            cells.append("|" * (cell % shown.block == 0 and cell > 0))
+            cells.append(f"\x1b[{code}m{sign}\x1b[0m" if colour and code else sign)
+        fresh = "R" if one.refreshed else " "
+        lines.append(f"{fresh}{one.number:>3} {''.join(cells)}  {len(one.placed)} {WHY[one.why][0]}".rstrip())
+    keys = "  ".join(f"{STATES[n].sign} {STATES[n].word}" for n in _occurring(shown) if STATES[n].sign)
+    more = f"; {len(shown.passes) - LINES} more passes are in the trace" if len(shown.passes) > LINES else ""
+    said = f"canvas: {_title(shown)}; a column a cell, a row a pass{more}"
+    return [said, *lines, f"{keys}  - final  · masked"]
+
+
+# ---------------------------------------------------------------- static HTML
+
+DRAWN = 940  # pixels that a page is wide
+WIDE, TALL, ABOVE, LEFT, RIGHT = 15, 13, 62, 34, 104  # pixels: of a cell; room over, left and right of all
+STROKES = {  # a sign as path data in a cell whose middle is 0 0
+    "accepted": "m-4 0l2.6 3l5-6",
+    "bonus": "m-4 0h8m-4-4v8",
+    "correction": "m-4-1.5h8m-8 3h8m-6 2.5l4-8",
+    "plain": "m-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0",
+    "parallel": "m-2-4v8m4 0v-8",
+    "rejected": "m-3.5-3.5l7 7m0-7l-7 7",
+    "cut": "m0-4v8",
+    "drafted": "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
+}
+
+
+@cache
+def style() -> str:
+    """What the figure looks like; it stands behind the style of a page."""
+    return files("specviz.view").joinpath("lattice.css").read_text(encoding="utf8")
+
+
+def figure(shown: Canvas, most: int = MOST) -> str:
+    """The lattice as a figure of static HTML, its sentences folded below; every token is escaped."""
+    width, passes = _used(shown), shown.passes[:most]
+    if not passes:
+        return '<p class="note">No pass was recorded.</p>'
+    fills: dict[str, str] = {}
+    signs: dict[str, str] = {}
+    for y, one in enumerate(passes):
+        for x, state, p in _row(shown, one, width):
+            if state == "final" or (state == "masked" and p != p):
+                continue
+            shade = min(SHADES - 1, int(SHADES * (0.0 if p != p else p)))
+            key = f"l-{state} s{shade}"
+            inside = 1.5 if state in OUTLINED else 0
+            wide, tall = WIDE - 2 * inside, TALL - 2 * inside
+            box = f"M{x * WIDE + inside:g} {y * TALL + inside:g}h{wide:g}v{tall:g}h-{wide:g}z"
+            fills[key] = fills.get(key, "") + box
+            if state in STROKES:
+                ink = _class(state, p)
+                at = f"M{x * WIDE + WIDE / 2:g} {y * TALL + TALL / 2:g}"
+                signs[ink] = signs.get(ink, "") + at + STROKES[state]
+    high, across = len(passes) * TALL, width * WIDE
+    threads = "".join(
+        f"M{p.cell * WIDE + WIDE / 2:g} {(y + 1) * TALL}V{high}"
+        for y, one in enumerate(passes)
+        for p in one.placed
+        if y + 1 < len(passes)
+    )
+    finals = "".join(
+        f"M{p.cell * WIDE} {(y + 1) * TALL}h{WIDE}V{high}h-{WIDE}z"
+        for y, one in enumerate(passes)
+        for p in one.placed
+    )
+    lines = "".join(f"M0 {y * TALL}h{across}" for y in range(len(passes) + 1))
+    lines += "".join(f"M{x * WIDE} 0v{high}" for x in range(width + 1))
+    borders = "".join(f"M{x * WIDE} 0v{high}" for x in range(0, width + 1, shown.block))
+    frames = "".join(
+        f'<rect x="{b * shown.block * WIDE}" y="{first * TALL}" '
+        f'width="{min(shown.block, width - b * shown.block) * WIDE}" height="{(last - first) * TALL}" '
+        'class="l-frame"/>'
+        for b, first, last in _stretches(passes)
+    )
+    heads = "".join(
+        f'<text transform="translate({x * WIDE + WIDE / 2 + 4:g} -4)rotate(-90)">{escape(short(word))}</text>'
+        for x, word in enumerate(shown.words[:width])
+        if word
+    )
+    rows = "".join(
+        f'<g><title>{escape(one.said)}</title><rect x="-{LEFT}" y="{y * TALL}" width="{LEFT + across + RIGHT}" '
+        f'height="{TALL}" class="l-row"/><text x="-5" y="{(y + 0.78) * TALL:g}" text-anchor="end">'
+        f'{"R " if one.refreshed else ""}{one.number}</text><text x="{across + 6}" y="{(y + 0.78) * TALL:g}">'
+        f"{len(one.placed)} {WHY[one.why][0]}</text></g>"
+        for y, one in enumerate(passes)
+    )
+    drawing = "".join(
+        (
+            f'<path class="l-final" d="{finals}"/>',
+            *(f'<path class="{key}" d="{path}"/>' for key, path in sorted(fills.items())),
+            f'<path class="l-grid" d="{lines}"/><path class="l-thread" d="{threads}"/>',
+            f'<path class="l-border" d="{borders}"/>{frames}',
+            *(f'<path class="l-sign {ink}" d="{path}"/>' for ink, path in signs.items()),
+            heads, rows,
+        )
+    )  # fmt: skip
+    said = f"The canvas: {_title(shown)}; a column a cell, a row a pass; {_below(shown, width, len(passes))}."
+    keys = "".join(
+        f'<span title="{escape(STATES[n].meaning, quote=True)}">{_key(n)}{STATES[n].word}</span>'
+        for n in _occurring(shown)
+    )
+    words = "".join(f"<li>{escape(one.said)}</li>" for one in passes)
+    whole, tall = LEFT + across + RIGHT, ABOVE + high + 4
+    scale = min(1.4, max(1.0, DRAWN / whole))  # a narrow one is drawn larger
+    return (
+        f'<style>{style()}</style><figure class="lattice"><figcaption>{escape(said)}{keys}</figcaption><div class="table" tabindex="0" '
+        f'role="region" aria-label="the canvas, pass by pass"><svg width="{scale * whole:.0f}" '
+        f'height="{scale * tall:.0f}" viewBox="-{LEFT} -{ABOVE} {whole} {tall}" role="img" aria-label="{escape(said, quote=True)}">'
+        f'{drawing}</svg></div><details class="prompt"><summary>The passes in words</summary><ul>{words}</ul>'
+        "</details></figure>"
+    )
+
+
+def _class(state: str, p: float) -> str:
+    """What colours a cell's sign."""
+    return f"vain-{state}" if state in OUTLINED else "deep" if _dark(_colour(state, p)) else "pale"
+
+
+def _key(name: str) -> str:
+    """A state's sample for a legend."""
+    stroke = STROKES.get(name)
+    ink, inside = _class(name, 0.7), 1 if name in OUTLINED else 0
+    sign = f'<path class="l-sign {ink}" d="M7.5 6.5{stroke}"/>' if stroke else ""
+    sign += '<path class="l-thread" d="M7.5 0v13"/>' if name == "final" else ""
+    return (
+        f'<svg width="{WIDE}" height="{TALL}" class="l-key" aria-hidden="true"><rect x="{inside}" '
+        f'y="{inside}" width="{WIDE - 2 * inside}" height="{TALL - 2 * inside}" class="l-{name} s3"/>{sign}</svg>'
+    )

@@ -1,0 +1,219 @@
+"""Stepwise unmasking and speculative unmasking side by side, row by row the same state.
+
+Both place the same tokens in the same cells in the same order, so a state is told by how many cells are
+placed (figure 2 of SSD, Gao et al. 2025). Stepwise decoding runs a pass at every state; the other skips those
+that its draft went through.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specviz.errors import TraceError
+from specviz.view.canvas import STATES, WHY, Canvas, Pass, Placed, canvas
+from specviz.view.lattices import FRAME, GRID, INK, short
+from specviz.view.picture import name_of, prompts, spaced
+from specviz.view.plots import _axes, fonts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+MOST = 80  # states that are drawn
+CHAIN = ("order", "token", "border", "refresh", "length", "skip", "tail", "first", "end")  # as they are told
+LETTERS = 18  # of a token
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Two runs by state.
+
+    Parameters
+    ----------
+    base, other : Canvas
+        Stepwise decoding, and what is compared with it.
+    same : int
+        States that both went through: the placements on which they agree.
+    parted : bool
+        Whether they went on differently behind these.
+    """
+
+    base: Canvas
+    other: Canvas
+    same: int
+    parted: bool
+
+    @property
+    def passes(self) -> list[Pass]:
+        """The other's passes that begin at a common state."""
+        return [one for one in self.other.passes if one.begun < self.same]
+
+    @property
+    def saved(self) -> list[int]:
+        """States at which stepwise decoding ran a pass and the other did not."""
+        begun = {one.begun for one in self.passes}
+        return [state for state in range(self.same) if state not in begun]
+
+    @property
+    def said(self) -> str:
+        """The whole in a sentence or two."""
+        there, saved = self.same, len(self.saved)
+        share = f" ({saved / there:.0%})" if there else ""
+        said = (
+            f"{there} states: stepwise runs a pass at each, {self.other.method} at {there - saved}; "
+            f"{saved} saved{share}"
+        )
+        if self.parted:
+            said += f". They part at state {there}: from there on the runs are not compared"
+        return said
+
+
+def align(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> Aligned:
+    """Two runs of one prompt by state.
+
+    Raises
+    ------
+    TraceError
+        If one is not of canvases, the first is not stepwise, or model, prompt or policy differ.
+    """
+    runs = [trace.split()[0] for trace in (stepwise, ssd)]
+    index = prompts(runs[0])[0] if prompt is None else prompt
+    base, other = (canvas(run, index) for run in runs)
+    if base.method != "stepwise":
+        raise TraceError(f"the first trace is the reference: it must be of stepwise, not of {base.method}")
+    names = [name_of(run.run["model"]) for run in runs]
+    if names[0] != names[1]:
+        raise TraceError(f"not the same model: {names[0]} and {names[1]}")
+    asked: list[dict[str, Any]] = [(run.run["prompts"] or [{}] * (index + 1))[index] for run in runs]
+    lengths = [one.get("length", len(one.get("tokens") or [])) for one in asked]
+    both = all(one.get("tokens") for one in asked)
+    if lengths[0] != lengths[1] or (both and asked[0]["tokens"] != asked[1]["tokens"]):
+        raise TraceError(f"not the same prompt: prompt {index} of the two traces differs")
+    for name, value in base.policy.items():
+        if other.policy.get(name) != value:
+            raise TraceError(
+                f"not the same policy: {name} is {value} and {other.policy.get(name)}; the same states come "
+                f"only under the same one ({', '.join(base.policy)})"
+            )
+    first, second = _placements(base), _placements(other)
+    same = 0
+    while same < min(len(first), len(second)) and _key(first[same]) == _key(second[same]):
+        same += 1
+    return Aligned(base, other, same, same < max(len(first), len(second)))
+
+
+def _placements(shown: Canvas) -> list[Placed]:
+    return [placed for one in shown.passes for placed in one.placed]
+
+
+def _key(placed: Placed) -> tuple[int, int]:
+    return placed.cell, placed.token
+
+
+def aligned(
+    stepwise: Trace, ssd: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST
+) -> Axes:
+    """Stepwise and speculative unmasking by state: which passes were saved, and why each chain ended.
+
+    A row is the step from one state to the next: the cell and the token that both place. On the left a square
+    is a pass of stepwise decoding, an empty one a pass that was saved. On the right a bar is one pass of the
+    other run, over all that it placed, each with the sign of how it came; behind it stands why no more was.
+
+    Parameters
+    ----------
+    stepwise, ssd : Trace
+        Their first runs, of the same model and prompt under the same policy: length, block, cache, refresh.
+    prompt : int, optional
+        Default the first.
+    ax : Axes, optional
+    most : int
+        States that are drawn.
+
+    Returns
+    -------
+    Axes
+        `aligned_words` says the same in sentences. Where the two part, the states from there on are left out
+        and the title says so.
+
+    Raises
+    ------
+    TraceError
+        If one is not of canvases, the first is not stepwise, or model, prompt or policy differ.
+    """
+    from matplotlib.patches import FancyBboxPatch, Rectangle
+
+    both = align(stepwise, ssd, prompt)
+    drawn = min(both.same, most)
+    ax = _axes(ax, (8.6, 1.5 + 0.22 * max(1, drawn)))
+    saved = set(both.saved)
+    placements = _placements(both.base)
+    for state in range(drawn):
+        placed = placements[state]
+        empty = state in saved
+        ax.add_patch(
+            Rectangle(
+                (0.0, state + 0.16), 0.68, 0.68, facecolor="white" if empty else "#5f5f5f", edgecolor="#5f5f5f",
+                ls=":" if empty else "-", lw=1.0,
+            )
+        )  # fmt: skip
+        ax.text(3.0, state + 0.5, f"cell {placed.cell}", size=7.5, va="center", color=FRAME)
+        ax.text(
+            4.35, state + 0.5, short(placed.text, LETTERS), size=8, va="center", family=fonts(), parse_math=False
+        )
+    for one in both.passes:
+        begin, end = one.begun, min(one.ended, drawn)
+        if begin >= drawn:
+            break
+        ax.add_patch(
+            FancyBboxPatch(
+                (1.32, begin + 0.14), 0.76, end - begin - 0.28, boxstyle="round,pad=0,rounding_size=0.18",
+                facecolor="#e3edf4" if len(one.placed) > 1 else "#f2f2f2", edgecolor=FRAME, lw=0.9,
+            )
+        )  # fmt: skip
+        for placed in one.placed[: end - begin]:
+            state_ = STATES["accepted" if placed.origin == "draft" else placed.origin]
+            ax.text(1.7, begin + 0.5 + placed.order - one.begun, state_.sign, size=8, ha="center", va="center",
+                    color=state_.hue, weight="bold")  # fmt: skip
+        fresh = "R " if one.refreshed else ""
+        ax.text(1.22, begin + 0.5, f"{fresh}{one.number}", size=7, va="center", ha="right", color=INK)
+        note = WHY[one.why][1] if one.why != "none" else ""
+        ax.text(7.0, end - 0.5, note, size=7.5, va="center", color=INK)
+        ax.plot([-0.3, 12.6], [end, end], color=GRID, lw=0.6, zorder=0)
+    ax.set_xlim(-0.3, 12.6)
+    ax.set_ylim(drawn, 0)
+    ax.set_yticks([state + 0.5 for state in range(drawn)], [str(state) for state in range(drawn)], size=7)
+    ax.set_xticks([0.34, 1.7, 3.4], ["stepwise", both.other.method, "places"], size=8)
+    ax.annotate(
+        "why it placed no more", (7.0, 1), xycoords=("data", "axes fraction"), xytext=(0, 3.5),
+        textcoords="offset points", size=8,
+    )  # fmt: skip
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_ylabel("state: cells placed before")
+    ax.set_title(f"{both.other.name}\n{both.said}", loc="left", size=9, parse_math=False)
+    used = dict.fromkeys(
+        "accepted" if placed.origin == "draft" else placed.origin for one in both.passes for placed in one.placed
+    )
+    keys = "  ".join(f"{STATES[name].sign} {STATES[name].word}" for name in STATES if name in used)
+    more = f"; {both.same - drawn} more states are in the traces" if both.same > drawn else ""
+    ax.set_xlabel(f"{keys};  empty square: a pass saved; R: a refresh{more}", loc="left", size=8)
+    return ax
+
+
+def aligned_words(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> str:
+    """`aligned` in sentences: the whole, why chains ended, and each pass that saved some."""
+    both = align(stepwise, ssd, prompt)
+    counts = Counter(one.why for one in both.passes)
+    whys = ", ".join(f"{WHY[why][0]} {counts[why]}" for why in CHAIN if counts[why])
+    lines = [f"{both.other.name}. {both.said}.", f"Why its passes placed no more: {whys}."]
+    for one in both.passes:
+        end = min(one.ended, both.same)
+        words = ", ".join(f"‘{spaced(p.text)}’ in cell {p.cell}" for p in one.placed[: end - one.begun])
+        lines.append(
+            f"State {one.begun} to {end}, one pass for {end - one.begun}: {words}; {WHY[one.why][1]}."
+        )
+    return "\n".join(lines)

@@ -1,0 +1,226 @@
+"""The verification tree of one cycle over a canvas: a row a canvas, its cells across.
+
+As in figures 2 and 4 of SSD (Gao et al. 2025): each node's canvas is its parent's with one more token, and a
+child is accepted where its parent's pass would have placed just this token in just this cell next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.errors import ParameterError
+from specviz.view.canvas import STATES, WHY, Canvas, Node, Pass, canvas
+from specviz.view.lattices import FRAME, GRID, INK, short
+from specviz.view.picture import spaced
+from specviz.view.plots import _axes, fonts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+STEP, GAP = 0.55, 1.1  # of a level of the tree, in cells; between the tree and the cells
+WORDS = {"unjudged": "not judged", "accepted": "accepted", "rejected": "rejected", "cut": "cut"}
+LETTERS = 9  # of a token in a cell
+
+
+def canvases(
+    trace: Trace, cycle: int | None = None, prompt: int | None = None, ax: Axes | None = None
+) -> Axes:
+    """The verification tree of a cycle, each node with its canvas.
+
+    A row is a canvas of the pass: the root is the state, a node its parent's canvas with one more token, which
+    stands in the colour and with the sign of its status. The frame in a row is the cell that the pass would
+    place next there, with its token: a solid one on the verified path, where it is what stepwise decoding
+    does. A node whose cell and token are those in its parent's frame is accepted. On the right the drafter's
+    log-odds and probability.
+
+    Parameters
+    ----------
+    trace : Trace
+        Its first run, of a method that writes canvases.
+    cycle : int, optional
+        From 1. Default: the first of those that accepted most.
+    prompt : int, optional
+        Default the first.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        `canvases_words` says the same in sentences.
+
+    Raises
+    ------
+    TraceError
+        If the run wrote no canvases, or only its text was recorded.
+    ParameterError
+        If there is no such cycle.
+    """
+    from matplotlib.patches import Rectangle
+
+    shown = canvas(trace, prompt)
+    one = _chosen(shown, cycle)
+    rows = _rows(one)
+    first, last = _span(shown, one)
+    deep = max(depth for _, depth in rows)
+    left = STEP * deep + GAP  # where the cells begin
+    cells = last - first
+    ax = _axes(ax, (min(18.0, 0.58 * (left + cells) + 3.0), 1.5 + 0.36 * len(rows)))
+    path = {-1, *(n.index for n in one.nodes if n.status == "accepted")}
+    at = {(-1 if node is None else node.index): (depth, y) for y, (node, depth) in enumerate(rows)}
+    for node, _ in rows:
+        if node is None:
+            continue
+        (above, begin), (depth, end) = at[node.parent], at[node.index]
+        x = STEP * above + 0.3
+        kept = node.status == "accepted"
+        hue = STATES["drafted" if node.status == "unjudged" else node.status].hue
+        ax.plot(
+            [x, x, STEP * depth + 0.08], [begin + 0.72, end + 0.5, end + 0.5], color=hue,
+            lw=2.0 if kept else 1.0, ls="-" if kept else (0, (3, 2)), solid_capstyle="butt", zorder=1,
+        )  # fmt: skip
+    for y, (node, depth) in enumerate(rows):
+        index = -1 if node is None else node.index
+        name = "root" if node is None else _label(one, node)
+        ax.text(STEP * depth + 0.12, y + 0.5, name, size=8, va="center", color=INK, zorder=3,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # fmt: skip
+        there = _filled(shown, one, node)
+        following = one.root if node is None else node.next
+        for cell in range(first, last):
+            x = left + cell - first
+            own = node is not None and node.cell == cell
+            face, ink, words = "white", "#a8a8a8", "▒"  # masked
+            if own and node is not None:
+                state = "drafted" if node.status == "unjudged" else node.status
+                words = f"{STATES[state].sign} {short(node.text, LETTERS)}"
+                face, ink = STATES[state].hue, "white" if node.status != "unjudged" else INK
+            elif cell in there:
+                words, drafted = there[cell]
+                words = short(words, LETTERS)
+                face = "#bcd9ec" if drafted else STATES["final"].hue
+                ink = INK if drafted else FRAME
+            ax.add_patch(Rectangle((x, y + 0.1), 1, 0.8, facecolor=face, edgecolor=GRID, lw=0.6, zorder=2))
+            if following is not None and following[0] == cell:
+                verified = index in path
+                words = short(following[1], LETTERS)
+                ax.add_patch(
+                    Rectangle(
+                        (x + 0.05, y + 0.15), 0.9, 0.7, fill=False, zorder=4, ec=INK if verified else "#8a8a8a",
+                        lw=1.6 if verified else 0.9, ls="-" if verified else ":",
+                    )
+                )  # fmt: skip
+                ink = INK if verified else "#6b6b6b"
+            if words:
+                ax.text(x + 0.5, y + 0.5, words, size=6.6, ha="center", va="center", color=ink, zorder=5,
+                        family=fonts(), parse_math=False, clip_on=True)  # fmt: skip
+        note = "the state as it is" if node is None else _note(node)
+        ax.text(left + cells + 0.25, y + 0.5, note, size=7.5, va="center", color=INK)
+    for border in range(first, last + 1, shown.block):
+        ax.plot([left + border - first] * 2, [0, len(rows)], color=FRAME, lw=1.6, zorder=6)
+    ax.set_xlim(0, left + cells)
+    ax.set_ylim(len(rows), 0)
+    ax.set_xticks(left + np.arange(cells) + 0.5, [str(cell) for cell in range(first, last)], size=7)
+    ax.xaxis.tick_top()
+    ax.set_yticks([])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_title(f"{shown.name}\n{_title(one)}", loc="left", size=9, parse_math=False)
+    ax.set_xlabel(
+        "framed: what the pass would place next in this canvas, solid where verified; ▒ masked; skip: the cell "
+        "after next, placed next",
+        loc="left", size=8,
+    )  # fmt: skip
+    return ax
+
+
+def canvases_words(trace: Trace, cycle: int | None = None, prompt: int | None = None) -> str:
+    """`canvases` in sentences: one for the cycle, one a canvas, one for what it placed."""
+    shown = canvas(trace, prompt)
+    one = _chosen(shown, cycle)
+    lines = [f"{shown.name}. {_title(one)}."]
+    for node, _ in _rows(one):
+        following = one.root if node is None else node.next
+        after = f"; next there: {_cell(*following)}" if following else ""
+        if node is None:
+            lines.append(f"The state itself{after}.")
+        else:
+            behind = "the root" if node.parent < 0 else f"node {node.parent}"
+            name = "skip" if _skips(one, node) else "node"
+            lines.append(
+                f"{name} {node.index} behind {behind}: {_cell(node.cell, node.text, node.odds)}: "
+                f"{WORDS.get(node.status, node.status)}{after}."
+            )
+    lines.append(f"{one.said}.")
+    return "\n".join(lines)
+
+
+def _chosen(shown: Canvas, cycle: int | None) -> Pass:
+    if cycle is None:
+        return max(shown.passes, key=lambda one: one.accepted)
+    found = next((one for one in shown.passes if one.number == cycle), None)
+    if found is None:
+        raise ParameterError(f"there is no cycle {cycle}: the text has cycles 1 to {len(shown.passes)}")
+    return found
+
+
+def _skips(one: Pass, node: Node) -> bool:
+    """Whether it is a leaf of the mix-order tree: the cell after next, placed next."""
+    return node.parent != node.index - 1
+
+
+def _label(one: Pass, node: Node) -> str:
+    return f"{node.index} skip" if _skips(one, node) else str(node.index)
+
+
+def _rows(one: Pass) -> list[tuple[Node | None, int]]:
+    """The canvases from top to bottom with their depths: a skip directly below what it grows from."""
+    found: list[tuple[Node | None, int]] = [(None, 0)]
+
+    def below(parent: int, depth: int) -> None:
+        children = sorted((n for n in one.nodes if n.parent == parent), key=lambda n: not _skips(one, n))
+        for node in children:
+            found.append((node, depth))
+            below(node.index, depth + 1)
+
+    below(-1, 1)
+    return found
+
+
+def _span(shown: Canvas, one: Pass) -> tuple[int, int]:
+    """The cells of all blocks that the pass drafted in, placed in, or would place in."""
+    cells = [n.cell for n in one.nodes] + [p.cell for p in one.placed]
+    cells += [n.next[0] for n in one.nodes if n.next] + ([one.root[0]] if one.root else [])
+    low, high = min(cells) // shown.block, max(cells) // shown.block + 1
+    return low * shown.block, min(shown.length, high * shown.block)
+
+
+def _filled(shown: Canvas, one: Pass, node: Node | None) -> dict[int, tuple[str, bool]]:
+    """The tokens in a canvas but the node's own: (text, whether an ancestor drafted it)."""
+    found = {
+        int(cell): (shown.words[cell], False)
+        for cell in np.flatnonzero((shown.order >= 0) & (shown.order < one.begun))
+    }
+    parent = -1 if node is None else node.parent
+    while parent >= 0:
+        above = one.nodes[parent]
+        found[above.cell] = (above.text, True)
+        parent = above.parent
+    return found
+
+
+def _note(node: Node) -> str:
+    return f"log-odds {node.odds:+.2f}  p {node.p:.2f}  {WORDS.get(node.status, node.status)}"
+
+
+def _cell(cell: int, text: str, odds: float) -> str:
+    return f"‘{spaced(text)}’ in cell {cell} (log-odds {odds:+.2f})"
+
+
+def _title(one: Pass) -> str:
+    drafted = f"{len(one.nodes)} canvases beside the state, " if one.nodes else "the state alone, "
+    why = f": {WHY[one.why][1]}" if one.why != "none" else ""
+    fresh = " (a refresh)" if one.refreshed else ""
+    return f"cycle {one.number}{fresh}: {drafted}{one.accepted} accepted, {len(one.placed)} placed{why}"
