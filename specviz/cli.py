@@ -136,8 +136,8 @@ def generate(
         typer.Option(
             "--model",
             "-m",
-            help="Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; for streams town-translator, for "
-            "canvases town-diffusion.",
+            help="Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; streams: town-translator; "
+            "canvases: town-diffusion.",
         ),
     ] = None,
     draft: Draft = None,

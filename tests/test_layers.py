@@ -15,6 +15,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "paths": (GROUND, 1),
     "schema": (GROUND, 0),
     "draft": (GROUND, 1),
+    "cells": (GROUND, 1),
     "ngrams": (GROUND, 1),
     "store": (GROUND, 1.5),
     "calibration": (GROUND, 1),

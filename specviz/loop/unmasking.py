@@ -87,10 +87,10 @@ def decode_canvases(
             drafted = mark()
             reads = canvas.forward(drafts, [r.row for r in going])
             passed = mark()
-            verdicts = []
-            for r, draft, read in zip(going, drafts, reads):
-                r.passes = [("target", len(going), read.fed, drafted, passed)]
-                verdicts.append(r.method.judge(draft, said(read, r.method.block, r.method.entropies)))
+            told = said(reads, method.block, method.entropies)
+            verdicts = [r.method.judge(draft, of) for r, draft, of in zip(going, drafts, told)]
+            for r, read in zip(going, reads):
+                r.passes = [("target", read.rows, read.fed, drafted, passed)]
             verified = mark()
             for r, draft, read, verdict in zip(going, drafts, reads, verdicts):
                 keep(canvas, r, draft, read, verdict, ends)

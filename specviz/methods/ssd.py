@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..cells import picked
 from ..draft import Draft
 from ..sampling import Sampling
 from .base import Parameter, Session
@@ -75,29 +76,17 @@ class SSD(Unmasking):
         self.belief = np.full(session.limit, -np.inf)
 
     def propose(self, canvas: Canvas, row: int) -> Draft:
-        masked = canvas.open_cells(row)
-        cells = np.flatnonzero(masked & (self.belief > -np.inf))
+        cells, parents, stop = picked(
+            canvas.open_cells(row), self.belief, self.block, canvas.room(row), self.draft_length, self.tree,
+            self.tail,
+        )  # fmt: skip
         if not len(cells):
-            return Draft.empty("first")  # nothing has been read yet: line 4
-        block = cells // self.block - int(masked.argmax()) // self.block
-        cells = cells[block <= 1]
-        # Section 3.2.2: the block in work first, then the next one, each by confidence; lines 7 to 9.
-        order = cells[np.lexsort((-self.belief[cells], block[block <= 1]))][: self.draft_length]
-        if masked.sum() < self.draft_length and self.tail == "stepwise":
-            return Draft.empty("tail")
-        most = canvas.room(row) - 1  # the pass itself places one more: a refresh cuts the chain
-        stop = "length" if most >= len(order) else "refresh"
-        order = order[: max(most, 0)]
-        if not len(order):
             return Draft.empty(stop)
-        parents = np.arange(-1, len(order) - 1)
-        if self.tree == "mix" and len(order) > 1:
-            order, parents = mixed(order, self.block)
-        odds = self.belief[order]
+        odds = self.belief[cells]
         with np.errstate(over="ignore"):
             confidence = 1 / (1 + np.exp(-odds))
         return Draft(
-            self.guess[order], parents, positions=order, source="self", stop=stop,
+            self.guess[cells], parents, positions=cells, source="self", stop=stop,
             signals={"score": odds, "confidence": confidence},
         )  # fmt: skip
 
@@ -126,17 +115,3 @@ class SSD(Unmasking):
         missed = (draft.parents == (path[-1] if path else -1)).any()
         origin = "plain" if not len(draft) else "correction" if missed else "bonus"
         return placed(path, told, [at], [origin], draft, status, odds)  # type: ignore[list-item]
-
-
-def mixed(order: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """The mix-order tree (section 5.2, figure 4b): cells and parents.
-
-    Behind the chain stand its skips: the canvas of node k, given the cell that is the chain's after next.
-    Nothing grows from them. A skip over a block's last cell is left out: no state of stepwise decoding has
-    it.
-    """
-    n = len(order)
-    skips = np.arange(1, n)
-    skips = skips[order[skips] // block == order[skips - 1] // block]
-    cells = np.concatenate((order, order[skips]))
-    return cells, np.concatenate((np.arange(-1, n - 1), skips - 2))

@@ -106,25 +106,41 @@ def log_odds(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return token, (others.log_().neg_() / grid).round_() * grid
 
 
-def said(read: Read, block: int, entropies: bool = False) -> Said:
-    """What a pass said, brought to the host in one transfer.
+def said(reads: Sequence[Read], block: int, entropies: bool = False) -> list[Said]:
+    """What a pass said of each row, brought to the host in one transfer.
 
     Parameters
     ----------
-    read : Read
+    reads : list of Read
+        Of the rows of one pass.
     block : int
         Cells of a block.
     entropies : bool
         Whether they are wanted; else they are zero.
     """
-    token, odds = log_odds(read.logits)
+    logits = reads[0].logits if len(reads) == 1 else torch.cat([read.logits for read in reads])
+    token, odds = log_odds(logits)
     entropy = torch.zeros_like(odds)
     if entropies:
-        log_p = read.logits.log_softmax(-1)
+        log_p = logits.log_softmax(-1)
         entropy = -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
-    found = torch.stack((token.to(torch.float64), odds.double(), entropy.double())).cpu().numpy()
-    work = read.cell // block == read.block[1 + read.canvas]
-    return Said(read.canvas, read.cell, found[0].astype(np.int64), found[1], found[2], work)
+    found = torch.stack((token.to(odds.dtype), odds, entropy)).cpu().numpy()  # ids below 2^24 are exact
+    ends = np.cumsum([len(read.cell) for read in reads])[:-1]
+    return [
+        Said(
+            read.canvas,
+            read.cell,
+            mine[0].astype(np.int64),
+            *mine[1:].astype(np.float64),
+            in_work(read, block),
+        )
+        for read, mine in zip(reads, np.split(found, ends, axis=1))
+    ]
+
+
+def in_work(read: Read, block: int) -> np.ndarray:
+    """Which of the cells read are in their canvas' block in work, bool [n]."""
+    return read.cell // block == read.block[1 + read.canvas]
 
 
 class Unmasking(Method):

@@ -57,6 +57,8 @@ class Read:
         Whether the pass computed every position.
     fed : int
         Positions fed.
+    rows : int
+        Rows that were computed together with it.
     """
 
     logits: torch.Tensor
@@ -65,6 +67,7 @@ class Read:
     block: np.ndarray
     refreshed: bool
     fed: int
+    rows: int
 
 
 @dataclass
@@ -315,8 +318,20 @@ class Canvas:
         layouts = [self._layout(row, draft) for row, draft in zip(some, drafts)]
         whole = self.cache == "none"
         packings = [None if whole else self._packing(d, x) for d, x in zip(drafts, layouts)]
+        logits: list[Any] = [None] * len(some)
+        # Rows that refresh feed many times what the others do: side by side these would be padding.
+        parts = [
+            [i for i, x in enumerate(layouts) if x.refreshed == refreshed] for refreshed in (True, False)
+        ]
         try:
-            logits = self._whole(layouts) if whole else self._windows(some, layouts, packings)
+            for part in filter(None, parts):
+                mine = [layouts[i] for i in part]
+                if whole:
+                    scores = self._whole(mine)
+                else:
+                    scores = self._windows([some[i] for i in part], mine, [packings[i] for i in part])
+                for i, each in zip(part, scores):
+                    logits[i] = each
         except RuntimeError as error:
             if not no_memory(error):
                 raise
@@ -325,14 +340,15 @@ class Canvas:
                 lower(f"a pass of {fed} positions through {self.model.name}", self.model)
             ) from None
         found = []
-        for row, draft, layout, packing, scores in zip(some, drafts, layouts, packings, logits):
+        for row, draft, layout, packing, each in zip(some, drafts, layouts, packings, logits):
             self._read[row] = draft, layout, packing
             self.stale[row][:] = False
             if layout.refreshed and not whole:
                 self.since[row] = 0
             canvas, cell = np.nonzero(layout.read)
             fed = int(layout.computed.sum())
-            found.append(Read(scores, canvas - 1, cell, layout.block, layout.refreshed, fed))
+            beside = sum(other.refreshed == layout.refreshed for other in layouts)
+            found.append(Read(each, canvas - 1, cell, layout.block, layout.refreshed, fed, beside))
         return found
 
     def _layout(self, row: int, draft: Draft) -> Layout:

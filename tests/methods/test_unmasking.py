@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import specviz
+from specviz.cells import mixed
 from specviz.errors import ParameterError, PromptError
-from specviz.methods.ssd import mixed
 from specviz.methods.unmasking import COARSE, GRID, Said, log_odds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
