@@ -19,8 +19,8 @@ class Picked(NamedTuple):
     cells, parents : arrays of int [nodes]
         As `Draft` takes them.
     stop : str
-        Why there are no more: ``length`` (N of them), ``refresh`` or ``room`` (behind these comes a refresh, or
-        the end of the canvas), ``read`` (no more cells have been read), ``first`` (none has), ``tail`` (fewer
+        Why there are no more: ``length`` (N of them), ``refresh`` or ``room`` (behind them comes a refresh or
+        the canvas ends), ``read`` (no more cells have been read), ``first`` (none has), ``tail`` (fewer
         than N are masked).
     """
 

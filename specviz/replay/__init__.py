@@ -5,8 +5,8 @@ between two numbers. ``modelled``: computed from prices that were measured. ``ne
 not say. Needs no torch and no model.
 
 Its files from the bottom up: `known` (what a trace says of each place of a text), `walk` (the replays),
-`gap` (CM-ASD's and SpecDec's), `tree` (UniSpec's), `answer`, `costs`, `cell` (a replayed setting as a trace),
-`updates` (of streams), `question`.
+`gap` (CM-ASD's and SpecDec's), `tree` (UniSpec's), `canvases` (SSD's), `answer`, `costs`, `cell` (a replayed
+setting as a trace), `updates` (of streams), `question`.
 """
 
 from specviz.replay.answer import BADGES, Answer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
-from specviz.replay import gap
+from specviz.replay import canvases, gap
 from specviz.replay import walk as replays
 from specviz.replay.answer import (
     BOUNDED,
@@ -40,6 +40,7 @@ from specviz.replay.updates import (
     tolerance,
 )
 from specviz.replay.walk import TURN, Place, Walk
+from specviz.trace import Written, written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,6 +101,11 @@ METHODS: dict[str, dict[str, Setting]] = {
         "k": Setting(0, 0, float("inf")),
         "mask": Setting("display", choices=("display", "draft")),
     },
+    "ssd": {
+        "draft_length": Setting(4, 1, 64),
+        "tree": Setting("chain", choices=("chain", "mix")),
+        "tail": Setting("stepwise", choices=("stepwise", "shorter")),
+    },
 }
 GAPS = ("specdec", "cm_asd")  # methods whose drafts say what the other one would do with them
 WEIGHTS = ("w_entropy", "w_margin", "w_softmax", "w_variance")
@@ -124,6 +130,10 @@ SHOWS = "what a display hides changes no text"
 UPDATES = "exact up to the first update where a stream's text would part; the place is named"
 FIRST = "{} of {} updates are told, to the first of each stream whose text would part; see places"
 WHOLE = "no stream's text would part"
+STATES = "a pass at every state that it would verify is recorded"
+CLOSE = "; in {} of {} cycles two choices are closer than passes of different shape may round"
+CANVAS = "this run of {} wrote a canvas, which {} does not"
+UNTIMED = "how long a pass over several canvases takes is not in prices a token: rerun it"
 ROUNDING = 1e-5  # of weights that are given in a few digits
 WARM = "the store was warm when the run began, and what it held is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
@@ -176,15 +186,16 @@ class WhatIf:
 
     def __repr__(self) -> str:
         own = self._run["method"]
-        count = len(self._streams if own == "retranslate" else self.texts)
-        known = METHODS.get(own, {})
+        count = len(self._streams if own == "retranslate" else self._written or self.texts)
+        asked = "ssd" if self._written else own
+        known = METHODS.get(asked, {})
         lines = [f"What if, of run {self._run['run']} ({count} text{'s' * (count != 1)}):"]
         for name in known:
-            badge, why = self.can_answer(name)
+            badge, why = self.can_answer(name, asked)
             lines.append(f"  {name}: {badge}; {why}")
         if known:
             name, setting = next(iter(known.items()))
-            lines.append(f"Ask it with .{own}({name}={setting.default!r}), a list asks several at once.")
+            lines.append(f"Ask it with .{asked}({name}={setting.default!r}), a list asks several at once.")
         else:
             lines.append(f"  Nothing: {self._problem(own)}.")
         return "\n".join(lines)
@@ -218,6 +229,8 @@ class WhatIf:
             return EXACT, "the drafts follow from the tokens alone"
         if method == "unispec":
             return MODELLED, STORED
+        if method == "ssd":
+            return EXACT, STATES
         if method == "retranslate":
             shows = parameter in ("k", "mask") and self._run["parameters"]["mask"] == "display"
             return EXACT, f"{SHOWS}; as a draft's, {UPDATES}" if shows else UPDATES
@@ -232,6 +245,13 @@ class WhatIf:
         own, lossy = self._run["method"], self._run["exactness"] == "lossy"
         if method not in METHODS:
             return f"{method} cannot be replayed from a trace"
+        canvas = self._run["canvas"] is not None
+        if method == "ssd" and canvas and lossy:
+            return f"this run of {own} passed over states of stepwise decoding"
+        if canvas != (method == "ssd"):
+            return CANVAS.format(own, method) if canvas else f"this run of {own} wrote no canvas"
+        if method == "ssd":
+            return ""
         if method == "retranslate":
             return "" if own == "retranslate" else f"the source of this run of {own} stood still"
         if own == "retranslate":
@@ -269,6 +289,11 @@ class WhatIf:
         if ((run["memory"] or {}).get("start") or {}).get("state") != "cold":
             return WARM
         return "" if run["record"] == "all" else NOT_ALL
+
+    @cached_property
+    def _written(self) -> list[Written]:
+        """The canvases of a run that wrote such."""
+        return written(self.trace) if self._run["canvas"] is not None else []
 
     @cached_property
     def _streams(self) -> list[list[Told]]:
@@ -434,9 +459,7 @@ class WhatIf:
         """
         grid = self._grid("retranslate", parameters)
         choices = [Choice(**row) for row in grid]
-        varied = {name: list(dict.fromkeys(row[name] for row in grid)) for name in METHODS["retranslate"]}
-        words = [f"{name} = {_spell(values)}" for name, values in varied.items()]
-        question = f"What if retranslate had run with {', '.join(words)}?"
+        question = self._question("retranslate", grid)
         if problem := self._problem("retranslate"):
             raise TraceError(f"nothing can be said of retranslate: {problem}")
         run, own = self._run, Choice(*(self._run["parameters"][name] for name in Choice._fields))
@@ -466,6 +489,52 @@ class WhatIf:
         label = ", ".join([self._run["run"], *(f"{k}={v}" for k, v in choice._asdict().items())])
         return build_updates(self.trace, walks, choice, label)
 
+    def ssd(self, **parameters: Any) -> Answer:
+        """What would SSD have done with this draft length and tree? See `specviz.replay.canvases`.
+
+        From a run of stepwise decoding or of SSD, under that run's blocks, cache and refreshes. Exact:
+        cycles, drafts, verdicts and order are a rerun's, but for near-ties, which `why` counts. Another block
+        or cache needs a rerun: it would read other states.
+
+        Parameters
+        ----------
+        draft_length, tree, tail : number or text, or several
+            Default: as in the run, if it was one of SSD.
+
+        Raises
+        ------
+        ParameterError
+            If a draft is longer than the canvas.
+        """
+        grid = self._grid("ssd", parameters)
+        question = self._question("ssd", grid)
+        if problem := self._problem("ssd"):
+            raise TraceError(f"nothing can be said of ssd: {problem}")
+        texts, dtype = self._written, self._run["dtype"] or ""
+        cells, most = min(text.length for text in texts), max(row["draft_length"] for row in grid)
+        if most > cells:
+            raise ParameterError(f"ssd: a draft_length of {most} is more than the canvas' {cells} cells")
+        told = [[canvases.ssd(text, dtype, **row) for text in texts] for row in grid]
+        close = max(sum(walk.close for walk in walks) for walks in told)
+        walks = [list[Walk](row) for row in told]
+        rows = list(zip(grid, walks))
+        table = tabulate(rows, drafter=False)
+        badge, why = weakest(table["badge"]), STATES
+        if badge == RERUN:
+            stopped = max(sum(walk.place is not None for walk in row) for row in walks)
+            why = STOPPED.format(f"up to {stopped}" if len(walks) > 1 else stopped, len(texts))
+        if close:
+            why += CLOSE.format(f"up to {close}" if len(walks) > 1 else close, int(table["cycles"].max()))
+
+        def cell(row: int) -> Trace:
+            label = ", ".join([self._run["run"], *(f"{k}={_said(v)}" for k, v in grid[row].items())])
+            return canvases.build(self.trace, texts, walks[row], grid[row], label)
+
+        return Answer(
+            question, badge, why, table, list_places(rows, str), dict.fromkeys(COUNTS, badge), walks,
+            tuple(METHODS["ssd"]), False, cell,
+        )  # fmt: skip
+
     def clock(self, answer: Answer, costs: Costs | None = None) -> Answer:
         """How long would that have taken? Modelled: each pass at its price, each cycle at its.
 
@@ -482,6 +551,8 @@ class WhatIf:
             With the columns ``seconds`` and ``tokens_per_second``, the prefill left out, and the badge
             modelled; its `why` prints how far off the model is on the run's own cycles.
         """
+        if self._written:
+            raise TraceError(UNTIMED)
         found = costs or self.costs
         seconds = np.array([found.seconds(walks, answer.drafter) for walks in answer.walks])
         table = answer.table.drop(columns="badge")
@@ -528,10 +599,7 @@ class WhatIf:
         self, method: str, begin: Callable[..., Callable[..., Walk]], parameters: dict[str, Any]
     ) -> Answer:
         grid = self._grid(method, parameters)
-        question = f"What if {method} had run"
-        varied = {name: list(dict.fromkeys(row[name] for row in grid)) for name in METHODS[method]}
-        words = [f"{name} = {_spell(values)}" for name, values in varied.items()]
-        question = f"What if {method} had run with {', '.join(words)}?"
+        question = self._question(method, grid)
         problem = self._problem(method)
         if problem:
             walks = [[Walk([], Place(0, 0, 0, None, problem))] for _ in grid]
@@ -590,6 +658,13 @@ class WhatIf:
             else:
                 walks.append(replay(known, self._eos, self.rounding))
         return walks
+
+    @staticmethod
+    def _question(method: str, grid: list[dict[str, Any]]) -> str:
+        """What is asked, in words."""
+        varied = {name: list(dict.fromkeys(row[name] for row in grid)) for name in METHODS[method]}
+        words = [f"{name} = {_spell(values)}" for name, values in varied.items()]
+        return f"What if {method} had run with {', '.join(words)}?"
 
     def _grid(self, method: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
         """Every combination of the parameters' values."""

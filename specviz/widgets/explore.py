@@ -487,7 +487,7 @@ def _told(question: WhatIf, values: Mapping[str, Any], moved: list[str]) -> dict
     cannot = [why for badge, why in map(question.can_answer, moved) if badge == RERUN]
     if cannot:
         return {"badge": RERUN, "why": cannot[0]}
-    answer = question.ask(**values)
+    answer = question.ask(**{name: values[name] for name in moved})
     row = answer.table.iloc[0]
     if row["badge"] == RERUN:
         place = answer.places.iloc[0]

@@ -1,0 +1,261 @@
+"""Replaying SSD with another draft length or tree, from the passes of stepwise decoding or of SSD itself.
+
+Why this is exact. SSD writes stepwise decoding's tokens in its order, so at every state the record says
+which cell comes next with which token. What it drafts follows from what the verified passes said of each cell
+(`specviz.cells`), the latest one's word counting. It verifies every state up to the one it is at, and
+stepwise decoding has a pass at each of them, which reads the same cells: the masked ones of the block in work and of
+the next one, as far as the pass computed them, and under one cache policy it computes the same. Refreshes
+stand at the same states, for both come with every R-th token. Nothing else decides.
+
+What can turn it: a pass over many canvases rounds otherwise than one over one. Cycles in which choices lie
+within a step of the grid on which odds are compared are counted (`Replayed.close`). Log-odds are recorded in
+float32, which holds the grid of float32 runs, 2^-12, exactly; of a float64 run the record is coarser than the
+grid, and what it cannot tell apart counts as close.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.cells import picked
+from specviz.draft import depths
+from specviz.replay.walk import STOPPED, Place, Step, Walk
+from specviz.trace import Recorder
+
+if TYPE_CHECKING:
+    from specviz.trace import Reading, Trace, Written
+
+UNSAID = "no pass at this state is in the record"
+GRID = 2.0**-12  # as specviz.methods.unmasking
+SINGLE = 2.0**-23  # relative spacing of float32
+
+
+@dataclass
+class Replayed(Walk):
+    """A replayed canvas; `close` says in how many cycles a choice was a near-tie."""
+
+    close: int = 0
+
+
+class Memory:
+    """What SSD believes of each cell: the word of the latest verified pass that read it."""
+
+    def __init__(self, cells: int) -> None:
+        self.token = np.zeros(cells, np.int64)
+        self.odds = np.full(cells, -np.inf)
+        self.lead = np.full(cells, np.inf)  # of the token over the second one, in nats
+
+    def learn(self, said: Reading) -> None:
+        """Take in what a pass said."""
+        self.token[said.cell], self.odds[said.cell] = said.token, said.odds
+        self.lead[said.cell] = lead(said)
+
+
+def ssd(text: Written, dtype: str, draft_length: int, tree: str, tail: str) -> Replayed:
+    """The cycles that SSD would have had.
+
+    Parameters
+    ----------
+    text : Written
+    dtype : str
+        Number format of the run.
+    draft_length, tree, tail
+        SSD's parameters.
+    """
+    found = Replayed()
+    memory, masked, start = Memory(text.length), np.ones(text.length, bool), 0
+    while start < len(text):
+        room = text.length - start
+        if text.refresh:
+            room = min(room, text.refresh - start % text.refresh)
+        draft = picked(masked, memory.odds, text.block, room, draft_length, tree, tail)
+        tokens, odds = memory.token[draft.cells], memory.odds[draft.cells]
+        path, status = judged(text, start, draft.cells, tokens, draft.parents)
+        end = min(start + len(path) + 1, len(text))  # the pass places one more, unless the text has ended
+        states, number, n = range(start, end), len(found.steps) + 1, len(draft.cells)
+        if lost := [state for state in states if state not in text.said]:
+            found.place = Place(text.prompt, number, lost[0], None, UNSAID)
+            return found
+        found.close += (
+            bool(n) and unsure(masked, memory, text.block, draft_length, dtype)
+        ) or any(contested(text, state, dtype) for state in states)  # fmt: skip
+        for state in states:
+            memory.learn(text.said[state])
+        masked[text.cell[start:end]] = False
+        found.nodes.append(
+            {
+                "node_token": tokens.tolist(),
+                "node_parent": draft.parents.tolist(),
+                "node_position": draft.cells.tolist(),
+                "node_status": status,
+                "node_score": odds.tolist(),
+            }
+        )
+        cut = status.count("cut")
+        found.steps.append(
+            Step(text.prompt, number, start, n, n, n, n, len(path), cut, 0, end - start, draft.stop)
+        )
+        start = end
+    if text.end not in ("eos", "length"):
+        found.place = Place(text.prompt, len(found.steps) + 1, start, None, STOPPED)
+    return found
+
+
+def judged(
+    text: Written, start: int, cells: np.ndarray, tokens: np.ndarray, parents: np.ndarray
+) -> tuple[list[int], list[str]]:
+    """Which nodes stepwise decoding places next, in a row; and every node's status."""
+    path: list[int] = []
+    status = ["unjudged"] * len(cells)
+    for at in range(start, len(text)):
+        children = np.flatnonzero(parents == (path[-1] if path else -1))
+        right = (cells[children] == text.cell[at]) & (tokens[children] == text.token[at])
+        for node, good in zip(children.tolist(), right.tolist()):
+            status[node] = "accepted" if good else "rejected"
+        if not right.any():
+            return path, status
+        path.append(int(children[right][0]))
+    below = {path[-1]}  # the text ended with a drafted token: what stood behind it is cut
+    for node, parent in enumerate(parents.tolist()):
+        if parent in below:
+            below.add(node)
+            status[node] = "cut"
+    return path, status
+
+
+# -- near-ties --------------------------------------------------------------------------------------
+
+
+def near(odds: np.ndarray, others: np.ndarray, dtype: str) -> np.ndarray:
+    """Whether odds lie within a step of what a run compares and the record holds."""
+    width = SINGLE * np.maximum(np.abs(odds), np.abs(others)) if dtype == "float64" else GRID
+    return np.abs(odds - others) <= width
+
+
+def lead(said: Reading) -> np.ndarray:
+    """How far the likeliest token of each cell is ahead of the second, in nats."""
+    if said.p.shape[1] < 2:
+        return np.full(len(said.cell), np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.log(said.p[:, 0].astype(np.float64)) - np.log(said.p[:, 1].astype(np.float64))
+    return np.where(np.isfinite(found), found, np.inf)
+
+
+def unsure(masked: np.ndarray, memory: Memory, block: int, draft_length: int, dtype: str) -> bool:
+    """Whether another rounding could draft other cells, another order or another token."""
+    order = picked(masked, memory.odds, block, len(masked), draft_length + 1, "chain", "shorter").cells
+    odds = memory.odds[order]
+    same = order[1:] // block == order[:-1] // block
+    return bool((near(odds[1:], odds[:-1], dtype) & same).any() or (memory.lead[order] <= GRID).any())
+
+
+def contested(text: Written, state: int, dtype: str) -> bool:
+    """Whether another rounding could unmask another cell at a state."""
+    said = text.said[state]
+    odds = np.sort(said.odds[said.cell // text.block == text.cell[state] // text.block])[-2:]
+    return len(odds) > 1 and bool(near(odds[1:], odds[:1], dtype).any())
+
+
+# -- as a trace -------------------------------------------------------------------------------------
+
+
+def build(
+    trace: Trace, texts: list[Written], walks: list[Walk], parameters: dict[str, Any], label: str
+) -> Trace:
+    """The replayed cycles with the metadata of the run they are taken from; times were not measured."""
+    run = dict(trace.run)
+    for name in ("machine", "threads", "created", "timing", "peak_memory", "stopped"):
+        run[name] = None
+    shared = {name: run["parameters"][name] for name in ("block", "cache", "refresh", "whole")}
+    if run["method"] != "ssd":
+        run |= {"exactness": "exact up to ties", "pseudocode": None}
+    words = f"replayed from run {run['run']}; times were not measured"
+    run |= {"run": label, "method": "ssd", "parameters": parameters | shared, "replayed": words}
+    pieces = trace.pieces
+    recorder = Recorder(run, piece=lambda token: pieces.get(token, b""))
+    shift = (run["canvas"] or {}).get("shift") or 0
+    for text, walk in zip(texts, walks):
+        recorder.add({"prompt": text.prompt, "cycle": 0, "context": text.context, "keep": 0})
+        for step, nodes in zip(walk.steps, walk.nodes):
+            recorder.add(_cycle(text, step, nodes, shift))
+    return recorder.close().select(prompt=[text.prompt for text in texts])
+
+
+def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> dict[str, Any]:
+    """A cycle as the recorder takes it."""
+    start, end, n = step.start, step.start + step.emitted, step.sent
+    status, parents = nodes["node_status"], np.array(nodes["node_parent"], np.int64)
+    path = [node for node, word in enumerate(status) if word == "accepted"]
+    state = dict(zip([-1, *path], range(start, end)))  # of each canvas that was verified
+    said = {node: text.said[at] for node, at in state.items()}
+    own = end - start - len(path)
+    refused = any(
+        word == "rejected" and parents[i] == (path[-1] if path else -1) for i, word in enumerate(status)
+    )
+    origin = "plain" if not n else "correction" if refused else "bonus"
+    p, rank = zip(*(_rated(said, nodes, node) for node in range(n))) if n else ((), ())
+    level = depths(parents) if n else np.zeros(0, np.int64)
+    k = min((each.top.shape[1] for each in said.values()), default=0)
+    row: dict[str, Any] = {
+        "prompt": text.prompt, "cycle": step.cycle, "context": text.context + start, "keep": start,
+        "depth": int(level.max(initial=0)), "width": int(np.bincount(level).max()) if n else 0,
+        "stop": step.stop, "end": text.end if end == len(text) else None,
+        "block": text.work(start), "refreshed": not text.refresh or start % text.refresh == 0,
+        "node_source": ["self"] * n, "node_confidence": sure(nodes["node_score"]),
+        "node_p": list(p), "node_rank": list(rank),
+        "pred_node": [node for node, each in said.items() for _ in each.cell],
+        "out_position": text.cell[start:end].tolist(), "out_token": text.token[start:end].tolist(),
+        "out_origin": ["draft"] * len(path) + [origin] * own,
+        "out_p": text.p[start:end].tolist(), "out_order": list(range(start, end)),
+        "out_odds": text.odds[start:end].tolist(), "top_k": k,
+        "pass_model": ["target"], "pass_rows": [1], "pass_tokens": [_fed(text, step, nodes, shift)],
+    }  # fmt: skip
+    for name, values in (("position", "cell"), ("odds", "odds"), ("entropy", "entropy")):
+        row[f"pred_{name}"] = np.concatenate([getattr(each, values) for each in said.values()]).tolist()
+    row["pred_top_token"] = np.concatenate([each.top.ravel() for each in said.values()]).tolist()
+    row["pred_top_p"] = np.concatenate([each.p.ravel() for each in said.values()]).tolist()
+    return row | nodes
+
+
+def sure(odds: list[float]) -> list[float]:
+    """Probabilities of log-odds."""
+    with np.errstate(over="ignore"):
+        return (1 / (1 + np.exp(-np.array(odds)))).tolist()
+
+
+def _rated(said: dict[int, Reading], nodes: dict[str, list], node: int) -> tuple[float, float]:
+    """The model's probability of a judged node's token and its rank, where they are among the recorded."""
+    parent, cell = nodes["node_parent"][node], nodes["node_position"][node]
+    if nodes["node_status"][node] not in ("accepted", "rejected"):
+        return np.nan, np.nan
+    each = said[parent]
+    at = np.flatnonzero(each.cell == cell)
+    held = np.flatnonzero(each.top[at[0]] == nodes["node_token"][node]) if len(at) else at
+    return (float(each.p[at[0], held[0]]), float(held[0])) if len(held) else (np.nan, np.nan)
+
+
+def _fed(text: Written, step: Step, nodes: dict[str, list], shift: int) -> int:
+    """Positions that the pass computes: each canvas' window, or everything (`specviz.models.canvas`)."""
+    whole = text.context + text.length
+    if not text.refresh:
+        return whole * (1 + step.sent)
+
+    def window(masked: np.ndarray, placed: int | None) -> int:
+        low = text.context + int(masked.argmax()) // text.block * text.block
+        high = min(low + text.block, whole)
+        outside = placed is not None and not low - shift <= text.context + placed < high
+        return high - low + shift + outside
+
+    masked = np.ones(text.length, bool)
+    masked[text.cell[: step.start]] = False
+    canvases = {-1: masked}
+    last = int(text.cell[step.start - 1]) if step.start else None
+    total = whole if step.start % text.refresh == 0 else window(masked, last)
+    for node, (parent, cell) in enumerate(zip(nodes["node_parent"], nodes["node_position"])):
+        canvases[node] = canvases[parent].copy()
+        canvases[node][cell] = False
+        total += window(canvases[node], cell)
+    return total
