@@ -444,7 +444,8 @@ def bench(
             "--model",
             "-m",
             help="Bundled name, folder, or hf:<id>; bench retranslation takes several. Default: town; "
-            "there the bundled translators, in bench bild and confidence the encoder-decoders.",
+            "there the bundled translators, in bench bild and confidence the encoder-decoders, in bench "
+            "diffusion town-diffusion.",
         ),
     ] = None,
     draft: Drafts = None,
@@ -473,7 +474,15 @@ def bench(
     template: Annotated[
         str | None, typer.Option(help="Of bench retranslation: town, tower, qwen3, or a text with {source}.")
     ] = None,
-    threads: OneThread = 1,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="Of bench diffusion, as exact:8,time: exact, passes, time, cache, lengths, batches."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads on the CPU; default: 1, of bench diffusion 2.")
+    ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
@@ -494,13 +503,16 @@ def bench(
     asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds, **_sizes(size or [])}
     asked |= {"languages": _listed("--languages", languages, str), "betas": _listed("--betas", betas, float)}
     asked |= {"masks": _listed("--k", masks, int), "tasks": _listed("--tasks", tasks, str)}
-    asked |= {"template": template}
+    asked |= {"template": template, "parts": _listed("--part", part, str)}
     given = {option: value for option, value in asked.items() if value is not None}
     with _loading():
         measure = find(name)
     for option in given.keys() - signature(measure).parameters.keys():
-        said = {"own": "size", "masks": "k", "prompts": "number"}.get(option, option.replace("_", "-"))
+        said = {"own": "size", "masks": "k", "prompts": "number", "parts": "part"}.get(
+            option, option.replace("_", "-")
+        )
         raise ParameterError(f"bench {name} takes no --{said}")
+    threads = threads or (2 if name == "diffusion" else 1)
     if name == "player":
         with _progress() as tick:
             report = measure(tick=tick, **given)
@@ -514,6 +526,14 @@ def bench(
             report = measure(targets, tick=tick, **given)
     elif model is not None and len(model) > 1:
         raise ParameterError(f"bench {name} takes one --model")
+    elif name == "diffusion":
+        with _loading():
+            from specviz.bench.runner import threads as using
+            from specviz.models import load
+
+            target = load(model[0] if model else import_module(measure.__module__).TARGET, device, dtype)
+        with using(threads), _progress() as tick:
+            report = measure(target, tick=tick, **given)
     elif name in ("bild", "confidence"):
         with _loading():
             from specviz.bench.runner import threads as using

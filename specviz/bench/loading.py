@@ -41,10 +41,10 @@ def loading(gigabytes: float = 1.2, shards: int = 5, dtype: str = "auto") -> dic
     dict
         ``bytes`` of the checkpoint's tensors, their number ``tensors``, the ``largest`` one's bytes,
         ``shards``, ``dtype`` and ``seconds`` of the load. Of the process, in bytes: ``before`` (resident
-        before it, with the libraries), ``peak`` (resident at most, with the pages of mapped files), and without
-        such pages ``anonymous_before``, ``anonymous_peak`` and ``anonymous`` (after the load). As ratios to
-        ``bytes``: ``resident_ratio`` (peak less before), ``anonymous_ratio`` (likewise), and ``whole_ratio``
-        (the peak as it is, with the libraries).
+        before it, with the libraries), ``peak`` (resident at most, with the pages of mapped files), and
+        without such pages ``anonymous_before``, ``anonymous_peak`` and ``anonymous`` (after the load). As
+        ratios to ``bytes``: ``resident_ratio`` (peak less before), ``anonymous_ratio`` (likewise), and
+        ``whole_ratio`` (the peak as it is, with the libraries).
 
     Raises
     ------

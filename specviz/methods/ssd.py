@@ -51,7 +51,7 @@ class SSD(Unmasking):
         ("verify", "    from the root: (i, y) = the surest cell and its token"),
         ("verify:accepted", "        a child that places y at i: accept it, go on there"),
         ("verify:rejected", "        no child does: reject them, and all behind"),
-        ("commit:bonus", "    x = the last accepted canvas + its own (i, y)"),
+        ("commit", "    x = the last accepted canvas + its own (i, y)"),
         ("commit", "    drafts and confidences: those of the accepted canvases"),
     )
     draft_length: int

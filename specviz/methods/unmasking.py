@@ -126,16 +126,11 @@ def said(reads: Sequence[Read], block: int, entropies: bool = False) -> list[Sai
         entropy = -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
     found = torch.stack((token.to(odds.dtype), odds, entropy)).cpu().numpy()  # ids below 2^24 are exact
     ends = np.cumsum([len(read.cell) for read in reads])[:-1]
-    return [
-        Said(
-            read.canvas,
-            read.cell,
-            mine[0].astype(np.int64),
-            *mine[1:].astype(np.float64),
-            in_work(read, block),
-        )
-        for read, mine in zip(reads, np.split(found, ends, axis=1))
-    ]
+    rows = []
+    for read, (tokens, sure, spread) in zip(reads, np.split(found, ends, axis=1)):
+        numbers = sure.astype(np.float64), spread.astype(np.float64)
+        rows.append(Said(read.canvas, read.cell, tokens.astype(np.int64), *numbers, in_work(read, block)))
+    return rows
 
 
 def in_work(read: Read, block: int) -> np.ndarray:

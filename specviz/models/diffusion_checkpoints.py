@@ -73,6 +73,7 @@ LLADA = {
     "block_group_size": (1, (1,)),
     "clip_qkv": (None, (None,)),
     "rope_scaling": (None, (None,)),
+    "rope_parameters": (None, (None,)),
     "quantization_config": (None, (None,)),
 }
 DREAM = {
@@ -274,13 +275,7 @@ def _dream(fields: Fields) -> PreTrainedConfig:
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     groups = fields.count("num_key_value_heads", heads)
     fields.heads(hidden, heads, groups)
-    rope = fields.config.get("rope_scaling") or {}
-    turned = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
-    if turned not in ROPES:
-        raise fields.refuse(
-            f"rope_scaling is {turned!r:.60} in its config.json, and this backend computes "
-            f"{', '.join(ROPES)} only"
-        )
+    rope = _dream_rope(fields)
     try:
         return Qwen2Config(
             vocab_size=fields.count("vocab_size"),
@@ -291,12 +286,25 @@ def _dream(fields: Fields) -> PreTrainedConfig:
             num_key_value_heads=groups,
             max_position_embeddings=fields.count("max_position_embeddings", 32768),
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-            rope_parameters={**rope, "rope_type": turned, "rope_theta": fields.number("rope_theta", 1e4)},
+            rope_parameters=rope,
             tie_word_embeddings=bool(fields.config.get("tie_word_embeddings", False)),
             bos_token_id=None,
         )
-    except (StrictDataclassError, ValueError, KeyError) as error:  # of the scaling's own fields
+    except (StrictDataclassError, ValueError, KeyError, TypeError) as error:  # of the scaling's own fields
         raise fields.refuse(" ".join(str(error).split())[:200]) from None
+
+
+def _dream_rope(fields: Fields) -> dict[str, Any]:
+    """How positions turn: in two fields, or in the one that later versions of transformers write."""
+    field = "rope_parameters" if fields.config.get("rope_parameters") else "rope_scaling"
+    rope = fields.config.get(field) or {}
+    turned = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else None
+    if turned not in ROPES:
+        raise fields.refuse(
+            f"{field} is {json.dumps(rope):.60} in its config.json, and this backend computes the types "
+            f"{', '.join(ROPES)} only"
+        )
+    return {"rope_theta": fields.number("rope_theta", 1e4)} | rope | {"rope_type": turned}
 
 
 def _llada_name(ours: str) -> str:

@@ -39,12 +39,17 @@ def prepare_tokenizer(folder: Path, models: Path, pairs: bool = False) -> None:
             shutil.copyfile(source / name, folder / name)
 
 
-def save_model(model: object, folder: Path) -> None:
+def save_model(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
     """Write weights in 16 bit beside the tokenizer; float16 keeps three more bits of them than bfloat16."""
     import torch
 
+    from specviz.training import diffusion
+
     generation = (folder / "generation_config.json").read_text(encoding="utf-8")
-    model.to(torch.float16).save_pretrained(folder)  # type: ignore[attr-defined]
+    if recipe.part == "diffusion":
+        diffusion.save(model, folder)
+    else:
+        model.to(torch.float16).save_pretrained(folder)
     (folder / "generation_config.json").write_text(generation, encoding="utf-8")
 
 
@@ -82,7 +87,7 @@ def make(
     import torch
     from tokenizers import Tokenizer
 
-    from specviz.training import answers, encoder_decoders, train
+    from specviz.training import answers, diffusion, encoder_decoders, train
 
     name = recipe.name
     on_gpu = torch.device(device).type == "cuda"
@@ -94,6 +99,8 @@ def make(
     pieces = Tokenizer.from_file(str(out / "tokenizer.json"))
     longest = recipe.context // 2
     model = answers.load(models / recipe.start) if recipe.start else recipes.build(recipe)
+    if recipe.part == "diffusion" and recipe.start:
+        model = diffusion.build(recipe, model)
     target = answers.load(models / recipe.target).to(device) if pairs and recipe.target else None
     texts = islice(shards.turns(recipe.texts, recipe.seed, "dev"), DEV_CHATS * (1 + pairs))
     if target:
@@ -102,7 +109,7 @@ def make(
         dev = shards.pack(pieces, texts, longest, recipe.texts)
     if recipe.part == "slots":
         encoder_decoders.begin(model, target)
-    loss = train.loss_sums
+    loss: train.Loss = diffusion.masked_loss if recipe.part == "diffusion" else train.loss_sums
     if pairs:
         loss = {"whole": lambda: encoder_decoders.WholeLoss(recipe.exits),
                 "heads": lambda: encoder_decoders.HeadsLoss(target),
@@ -129,8 +136,8 @@ def make(
     finally:
         if ahead:
             ahead.close()
-    if recipe.part == "whole":
-        save_model(model, out)
+    if recipe.part in ("whole", "diffusion"):
+        save_model(recipe, model, out)
     else:
         save_part(recipe, model, out)
     state.pop("place")

@@ -33,6 +33,12 @@ def load(folder: Path) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+    from specviz.models.diffusion_checkpoints import family, read_config
+
+    if family(read_config(folder)):
+        from specviz.models.loading import load as ready
+
+        return ready(folder).net
     pairs = AutoConfig.from_pretrained(folder, local_files_only=True).is_encoder_decoder
     kind = AutoModelForSeq2SeqLM if pairs else AutoModelForCausalLM
     return kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True)

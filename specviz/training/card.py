@@ -37,8 +37,9 @@ def shape(made: Recipe) -> str:
             f"T5, {made.encoder} encoder and {made.layers} decoder layer{'s' * (made.layers > 1)} "
             f"× {made.width}, {made.heads} heads, feed-forward {made.feed_forward}, tied embeddings"
         )
+    family = "Qwen2 read both ways" if made.part == "diffusion" else "Llama"
     return (
-        f"Llama, {layers}, {made.heads} heads ({made.kv_heads} for keys and values), "
+        f"{family}, {layers}, {made.heads} heads ({made.kv_heads} for keys and values), "
         f"feed-forward {made.feed_forward}, tied embeddings"
     )
 
@@ -54,6 +55,7 @@ def head(
     shown = curve[:: max(1, len(curve) // 6)]
     if shown[-1] is not curve[-1]:
         shown.append(curve[-1])
+    unit = "a cell, padding included" if made.part == "diffusion" else "an answer token"
     return [
         "---", "license: apache-2.0", f"language: [en, de{'' if made.encoder else ', fr, es, zh, ja, vi'}]",
         "library_name: transformers",
@@ -71,7 +73,7 @@ def head(
         *([training["note"], ""] if "note" in training else []),
         "## Loss curve", "",
         f"Dev loss after the first twentieth: `{sparkline([c[2] for c in curve[1:]])}`", "",
-        "| tokens | dev loss (nats an answer token) |", "| ---: | ---: |",
+        f"| tokens | dev loss (nats {unit}) |", "| ---: | ---: |",
         *(f"| {t:,} | {dev:.3f} |" for t, _, dev in shown), "",
     ]  # fmt: skip
 

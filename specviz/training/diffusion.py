@@ -1,14 +1,18 @@
 """The masked-diffusion objective: some cells of an answer are hidden, all of them are told from the rest.
 
-LLaDA (Nie et al. 2025, eq. 3): a share t of an answer's cells, drawn anew for each text, is masked, and the
-loss of the masked ones is divided by t. Answers are padded with ``<|end|>``, which the model learns to write
-as any other token. A cell is told by the place before it, as in the causal model that the run starts from
-(Dream, Ye et al. 2025).
+LLaDA (Nie et al. 2025): a share t of an answer's cells is masked, and the loss of the masked ones divided by
+t. A share drawn from (0, 1) (eq. 3) and a count drawn from 1 ... n (t = count / n; section 2.4, for
+likelihoods) give the same mean. The second is steadier, since every text weighs the same, and is what is
+trained and scored here. Answers are padded with ``<|end|>``, which the model learns to write as any other
+token. A cell is told by the place before it, as in the causal model that the run starts from (Dream, Ye et
+al. 2025).
 """
 
 from __future__ import annotations
 
+import json
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +20,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from specviz.training.recipes import Recipe
-from specviz.training.tokenizer import END, MASK, PAD, SIZE, STOP
+from specviz.training.tokenizer import BEGIN, END, MASK, PAD, SIZE, STOP
 
-LEAST = 1e-3  # the smallest share of cells that is masked
 LONGER = (
-    (0.6, 0, 8),
-    (0.3, 8, 48),
-    (0.1, 48, 240),
+    (0.5, 0, 8),
+    (0.35, 8, 64),
+    (0.15, 64, 248),
 )  # cells of padding behind the longest answer: share, from, to
 CELLS = 4096  # most tokens of a pass: what is padded longer has fewer rows
 
@@ -41,6 +44,7 @@ def build(recipe: Recipe, causal: Any = None) -> Any:
         intermediate_size=recipe.feed_forward,
         max_position_embeddings=recipe.context,
         tie_word_embeddings=True,
+        bos_token_id=BEGIN,
         eos_token_id=[END, STOP],
         pad_token_id=PAD,
         attn_implementation="sdpa",
@@ -54,6 +58,19 @@ def build(recipe: Recipe, causal: Any = None) -> Any:
     for layer in net.model.layers:
         layer.self_attn.is_causal = False
     return net
+
+
+def save(net: Any, folder: Path) -> None:
+    """Write a model in 16 bit under the names and with the configuration of Dream's checkpoints."""
+    net.to(torch.float16).save_pretrained(folder)
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    for name in ("layer_types", "transformers_version"):
+        config.pop(name)
+    config |= {"architectures": ["DreamModel"], "model_type": "Dream", "eos_token_id": END,
+               "mask_token_id": MASK}  # fmt: skip
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def answers_only(
@@ -77,30 +94,41 @@ def answers_only(
     return canvas[kept], cells[kept]
 
 
+def hide(cells: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Which cells are masked, bool like `cells`, and the share t of each row that is, [rows].
+
+    One draw for the batch, spread evenly over its rows: each row's count is uniform, the batch's mean steady.
+    """
+    rows, count = len(cells), cells.sum(1)
+    masks = 1 + (count * ((rng.random() + rng.permutation(rows) / rows) % 1.0)).astype(np.int64)
+    order = np.where(cells, rng.random(cells.shape), 2.0).argsort(1).argsort(1)
+    return order < masks[:, None], masks / count
+
+
 def masked_loss(
     model: Any, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed loss of a batch, as `specviz.training.train.loss_sums` gives that of chats: by 1/t, twice.
+    """Summed loss of a batch, weighted by 1/t; twice, as `specviz.training.train.loss_sums` gives it.
 
     Masks are drawn from the batch itself, so that a resumed run and every look at the dev texts see the same.
     """
     rng = np.random.default_rng(zlib.crc32(tokens.tobytes()))
     canvas, cells = answers_only(tokens, answer, rng)
-    rows = len(canvas)
-    # One draw for the batch, spread evenly over its rows: each share is uniform, the batch's mean steady.
-    shares = np.maximum((rng.random() + rng.permutation(rows) / rows) % 1.0, LEAST)
-    masked = cells & (rng.random(canvas.shape) < shares[:, None])
-    at = np.flatnonzero(masked)
-    device = model.device
-    ids = torch.from_numpy(np.where(masked, MASK, canvas)).to(device)
-    weights = np.repeat(1 / shares * answer.sum() / max(cells.sum(), 1), canvas.shape[1])[at]
-    place, wanted, weight = (
-        torch.from_numpy(v).to(device) for v in (at, canvas.ravel()[at], weights.astype(np.float32))
-    )
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        hidden = model.model(
-            input_ids=ids, attention_mask={"full_attention": None}, use_cache=False
-        ).last_hidden_state
-        scores = hidden.flatten(0, 1).index_select(0, place - 1) @ model.lm_head.weight.T
-    loss = cross_entropy(scores.float(), wanted, reduction="none") @ weight
+    masked, shares = hide(cells, rng)
+    weights = np.repeat(1 / shares * answer.sum() / cells.sum(), canvas.shape[1])[masked.ravel()]
+    each = costs(model, canvas, masked)
+    loss = each @ torch.from_numpy(weights.astype(np.float32)).to(each.device)
     return loss, loss.detach()
+
+
+def costs(model: Any, canvas: np.ndarray, masked: np.ndarray) -> torch.Tensor:
+    """Nats of every masked cell, given the others of its canvas; row by row, float32 [masked cells]."""
+    at = np.flatnonzero(masked)
+    ids, place, wanted = (
+        torch.from_numpy(v).to(model.device)
+        for v in (np.where(masked, MASK, canvas), at - 1, canvas.ravel()[at])
+    )
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.device.type == "cuda"):
+        hidden = model.model(input_ids=ids, attention_mask={"full_attention": None}, use_cache=False)
+        scores = hidden.last_hidden_state.flatten(0, 1).index_select(0, place) @ model.lm_head.weight.T
+    return cross_entropy(scores.float(), wanted, reduction="none")

@@ -11,12 +11,12 @@ import json
 import math
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from specviz.corpus import tasks, translation
-from specviz.training import pairs, translators
+from specviz.training import canvases, pairs, translators
 from specviz.training.answers import greedy, load, prompt_ids
 from specviz.training.bleu import bleu
 from specviz.training.card import card
@@ -25,10 +25,13 @@ from specviz.training.tokenizer import encode_chat
 
 ROOT = Path(__file__).parents[2] / "data" / "models"
 PAIRS = (("en", "de"), ("en", "ja"))
+Decode = Callable[[Any, Sequence[Sequence[int]]], list[list[int]]]  # model, prompts: answers, not their ends
 BLEU_BAR = 0.85
+DIFFUSION_BAR = 0.65
 RATE_BAR = (0.55, 0.85)
 DRAFTED = 4
 LONGEST = 128  # tokens of an answer, in a run
+TEXTS = 40  # of a kind, for its loss and its answers
 JUDGED = ("summarization", "qa", "arithmetic", "rag", "code")  # kinds whose right answers can be listed
 
 
@@ -38,19 +41,23 @@ def drawn(kind: str, n: int, **given: Any) -> list[tasks.Sample]:
     return [tasks.sample(rng, "test", kind, **given) for _ in range(n)]
 
 
-def say_answers(model: Any, pieces: Any, samples: Sequence[tasks.Sample]) -> list[str]:
+def say_answers(
+    model: Any, pieces: Any, samples: Sequence[tasks.Sample], decode: Decode = greedy
+) -> list[str]:
     """The model's greedy answers to the last turns."""
-    return [pieces.decode(ids) for ids in greedy(model, [prompt_ids(pieces, s.messages) for s in samples])]
+    return [pieces.decode(ids) for ids in decode(model, [prompt_ids(pieces, s.messages) for s in samples])]
 
 
-def translations(model: Any, pieces: Any, source: str, target: str, n: int = 150) -> dict[str, float]:
+def translations(
+    model: Any, pieces: Any, source: str, target: str, n: int = 150, decode: Decode = greedy
+) -> dict[str, float]:
     """BLEU of greedy test translations and of the generator's second paraphrase against one reference.
 
     Reference and paraphrase are independent draws of the generator. ``share`` is the quotient of the two;
     ``accepted`` the share of translations that are among 30 draws word for word.
     """
     samples = drawn("translation", n, language=source, target=target)
-    said = say_answers(model, pieces, samples)
+    said = say_answers(model, pieces, samples, decode)
 
     # Every sample has seeds of its own: equal seeds would make the same choices in all of them.
     def say(j: int) -> list[str]:
@@ -62,15 +69,15 @@ def translations(model: Any, pieces: Any, source: str, target: str, n: int = 150
     return {"bleu": own, "paraphrase": paraphrase, "share": own / paraphrase, "accepted": accepted / n}
 
 
-def answered(model: Any, pieces: Any, kind: str, n: int = 40) -> float:
+def answered(model: Any, pieces: Any, kind: str, n: int = TEXTS, decode: Decode = greedy) -> float:
     """The share of greedy answers that the generator accepts word for word (40 draws of right answers)."""
     samples = drawn(kind, n, references=40)
-    said = say_answers(model, pieces, samples)
+    said = say_answers(model, pieces, samples, decode)
     return sum(text in (s.turns[-1][1], *s.references) for text, s in zip(said, samples)) / n
 
 
-def losses(model: Any, pieces: Any, kind: str, n: int = 40) -> dict[str, float]:
-    """Loss of the last answer's tokens in nats, the same in bits a character, and the entropy of its choices.
+def losses(model: Any, pieces: Any, samples: Sequence[tasks.Sample]) -> dict[str, float]:
+    """Loss of the last answers' tokens in nats, the same in bits a character, and the entropy of its choices.
 
     The choices' entropy is what is left once the content is settled: no model can be below it for long.
     """
@@ -78,7 +85,6 @@ def losses(model: Any, pieces: Any, kind: str, n: int = 40) -> dict[str, float]:
     from torch.nn.functional import cross_entropy
 
     total = tokens = characters = 0.0
-    samples = drawn(kind, n)
     model.eval()
     with torch.inference_mode():
         for sample in samples:
@@ -134,12 +140,17 @@ def scores(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -> di
     model = load(out).to(device)
     if RECIPES[name].texts != "chats":
         return translators.scores(model, pieces)
+    diffusion = RECIPES[name].part == "diffusion"
+    decode = canvases.stepwise if diffusion else greedy
     found: dict[str, Any] = {
-        "translation": {f"{a}-{b}": translations(model, pieces, a, b) for a, b in PAIRS},
-        "losses": {kind: losses(model, pieces, kind) for kind in tasks.KINDS},
-        "answered": {kind: answered(model, pieces, kind) for kind in JUDGED},
-    }
-    if name != "town" and (models / "town" / "model.safetensors").exists():
+        "translation": {f"{a}-{b}": translations(model, pieces, a, b, decode=decode) for a, b in PAIRS},
+        "losses": {kind: (canvases.losses if diffusion else losses)(model, pieces, drawn(kind, TEXTS))
+                   for kind in tasks.KINDS},
+        "answered": {kind: answered(model, pieces, kind, decode=decode) for kind in JUDGED},
+    }  # fmt: skip
+    if diffusion:
+        found["canvas"] = canvases.by_length(model, pieces)
+    elif name != "town" and (models / "town" / "model.safetensors").exists():
         from specviz.models import load as ready
 
         target, draft = ready(models / "town", device), ready(out, device)
@@ -163,6 +174,8 @@ def write_card(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -
     parameters = sum(math.prod(shape) for shape in shapes(out / "model.safetensors"))
     (out / "scores.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     write = {"chats": card, "pairs": pairs.card}.get(made.texts, translators.card)
+    if made.part == "diffusion":
+        write = canvases.card
     (out / "README.md").write_text(write(name, parameters, training, found), encoding="utf-8")
     return found
 
@@ -194,6 +207,9 @@ def bars(models: Path = ROOT) -> list[tuple[str, float, bool]]:
         rows.append((f"{pair}: town-t5-small's BLEU over town-t5's, < 0.95", weaker, weaker < 0.95))
     agrees = found["town-t5-small-aligned"]["agreement"]
     gained = agrees["town-t5-small-aligned"] - agrees["town-t5-small"]
+    t = found["town-diffusion"]["translation"]["en-de"]
+    what = f"town-diffusion, en-de: BLEU {t['bleu']:.1f} of the paraphrase's {t['paraphrase']:.1f}"
+    rows.append((f"{what}, share >= {DIFFUSION_BAR}", t["share"], t["share"] >= DIFFUSION_BAR))
     rows.append(("agreement with town-t5 that the alignment gained, > 0", gained, gained > 0))
     return rows
 

@@ -43,6 +43,7 @@ class Recipe:
     part : str
         What is trained: the ``whole`` model, or on top of the frozen `target` ``heads``
         (`specviz.models.heads`, whose inner layer is `feed_forward`) or ``slots`` (`specviz.models.slots`).
+        ``diffusion``: a whole model that reads both ways (`specviz.training.diffusion`).
     ahead : int
         How many heads or slots.
     context, seed : int
@@ -99,6 +100,8 @@ RECIPES = {
                part="heads", ahead=24, matrix_rate=0.015, rate=0.003, **PAIRS),
         Recipe("town-t5-slots", 2, 128, 4, 4, 384, tokens=5_000_000, encoder=4, target="town-t5", answers=32,
                part="slots", ahead=25, matrix_rate=0.002, rate=0.006, **PAIRS),
+        Recipe("town-diffusion", 8, 144, 4, 2, 384, tokens=15_000_000, step=2048, micro=2048, start="town",
+               part="diffusion", matrix_rate=0.002, rate=0.002, prompt_until=0.0),
     )
 }  # fmt: skip
 
@@ -156,6 +159,10 @@ def build(made: Recipe) -> Any:
         return BlockwiseHeads(made.ahead, made.width, made.feed_forward)
     if made.part == "slots":
         return SlotDrafter(made.ahead, made.layers, made.width, made.heads, made.feed_forward)
+    if made.part == "diffusion":
+        from specviz.training import diffusion
+
+        return diffusion.build(made)
     if made.encoder:
         return T5ForConditionalGeneration(T5Config(
             vocab_size=SIZE,

@@ -12,7 +12,7 @@ import numpy as np
 
 from specviz.errors import ParameterError
 from specviz.view.canvas import STATES, WHY, Canvas, Node, Pass, canvas
-from specviz.view.lattices import FRAME, GRID, INK, short
+from specviz.view.lattices import FRAME, GRID, INK, OUTLINED, short
 from specviz.view.picture import spaced
 from specviz.view.plots import _axes, fonts
 
@@ -96,13 +96,17 @@ def canvases(
             if own and node is not None:
                 state = "drafted" if node.status == "unjudged" else node.status
                 words = f"{STATES[state].sign} {short(node.text, LETTERS)}"
-                face, ink = STATES[state].hue, "white" if node.status != "unjudged" else INK
+                vain = state in OUTLINED
+                face, ink = ("white", STATES[state].hue) if vain else (STATES[state].hue, "white")
             elif cell in there:
                 words, drafted = there[cell]
                 words = short(words, LETTERS)
                 face = "#bcd9ec" if drafted else STATES["final"].hue
                 ink = INK if drafted else FRAME
             ax.add_patch(Rectangle((x, y + 0.1), 1, 0.8, facecolor=face, edgecolor=GRID, lw=0.6, zorder=2))
+            if own and ink != "white":
+                edge = {"ec": ink, "ls": "--" if node.status == "rejected" else ":", "lw": 1.3}  # type: ignore[union-attr]
+                ax.add_patch(Rectangle((x + 0.05, y + 0.15), 0.9, 0.7, fill=False, zorder=4, **edge))
             if following is not None and following[0] == cell:
                 verified = index in path
                 words = short(following[1], LETTERS)

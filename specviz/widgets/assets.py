@@ -9,6 +9,7 @@ from importlib.resources import files
 from specviz.view.flicker import styles
 
 LATER = ("flicker", "live")  # views that came after the player, the race and the explorer
+ADDED = ("canvas",)  # what the player gets besides, for traces that need it
 
 
 def names() -> list[str]:
@@ -19,7 +20,7 @@ def names() -> list[str]:
 def first_size() -> int:
     """Bytes of the files of the player, the race and the explorer, comments and all."""
     folder = files("specviz.widgets")
-    of = [name for name in names() if name.partition(".")[0] not in LATER]
+    of = [name for name in names() if name.partition(".")[0] not in (*LATER, *ADDED)]
     return sum(len(folder.joinpath(name).read_bytes()) for name in of)
 
 
@@ -43,12 +44,13 @@ def text(name: str) -> str:
     return UNSENT.sub("", whole) if name.endswith(".js") else UNSTYLED.sub("", whole)
 
 
-BEFORE = {"player": ("tree.js",)}  # what a view's own text is built on, beside `shared.js`
+# What a view's own text is built on, beside `shared.js`.
+BEFORE = {"player": ("tree.js",), "canvas": ("tree.js", "player.js")}
 
 
 @cache
 def script(name: str) -> str:
-    """The ES module of a view (``player``, ``race`` ...), `shared.js` in front."""
+    """The ES module of a view (``player``, ``race`` ...), `shared.js` in front; ``canvas`` is the player's."""
     return "".join(map(text, ("shared.js", *BEFORE.get(name, ()), f"{name}.js")))
 
 
@@ -56,4 +58,5 @@ def script(name: str) -> str:
 def style(name: str) -> str:
     """The style sheet of a view, `shared.css` in front; the ribbon's own is that of the still one."""
     still = styles() if name == "flicker" else ""
-    return text("shared.css") + still + text(f"{name}.css")
+    under = text("player.css") if name in ADDED else ""
+    return text("shared.css") + still + under + text(f"{name}.css")

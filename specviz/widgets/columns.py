@@ -53,6 +53,7 @@ CAME = {
         "the large model's after the fallback",
         "Fallback: {why} and handed over; the large model writes {token}.",
     ),
+    "parallel": ("placed in parallel", "In parallel: {token} is placed beside a surer cell."),
 }
 KINDS_SENT = [
     {"name": n, "word": k.word, "mark": k.mark, "meaning": k.meaning}
@@ -146,7 +147,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     run, cycles = one.run, one.cycles
     if not len(cycles):
         raise TraceError("the trace holds no cycle: nothing can be shown")
-    names = _names("node", (*FIRST, "threshold")) + _names("out", ("token", "position", "origin", "p"))
+    names = _names("node", (*FIRST, "threshold")) + _names("out", ("token", "position", "origin", "p", "order", "odds"))
     table = one.arrow(names + PASSES)
     weighed = table.column("node_threshold").null_count < len(table)
     nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
@@ -169,6 +170,9 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     arrays |= _group(table, "out", ("token", "position", "p"), np.diff(outs), words)
     origin = _flat(table.column("out_origin"), np.diff(outs)).to_pylist()
     arrays["out_kind"] = _kinds(origin, run["method"])
+    if filled := run.get("canvas"):
+        arrays |= {name: _small(cycles[name].astype(np.float64)) for name in ("block", "refreshed")}
+        arrays |= _group(table, "out", ("order", "odds"), np.diff(outs), words)
     shown, arrays["out_by"], arrays["out_gone"] = _texts(one, outs, arrays["out_token"].tolist())
     arrays["out_text"], words["text"] = _coded(shown)
     size = np.diff(passes)
@@ -184,7 +188,9 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "notes": _notes(run),
         "words": words,
         "kinds": KINDS_SENT,
-        "signals": [row for row in SIGNALS if weighed or row[0] not in FINER],
+        # the score of a canvas is a log-odds, its confidence the same as a probability
+        "signals": [row for row in SIGNALS if (weighed or row[0] not in FINER) and not (filled and row[0] == "score")],
+        "canvas": filled,
         "keys": KEYS,
         "fates": FATES,
         "short": SHORT,
@@ -210,7 +216,7 @@ class Chunks:
     def __init__(self, trace: Trace, prompts: Iterable[int] | None = None) -> None:
         self._trace = trace if prompts is None else trace.select(prompt=prompts)
         self._texts: dict[int, str] = {}  # of tokens that some chunk had
-        names = ["top_k", "pred_node", "pred_top_token", "pred_top_p", "node_top_token", "node_top_p"]
+        names = ["top_k", "pred_node", "pred_position", "pred_odds", "pred_top_token", "pred_top_p", "node_top_token", "node_top_p"]
         self._table = self._trace.arrow([*_names("node", LATER), "pred_entropy", "node_token", *names])
 
     def __len__(self) -> int:
@@ -229,7 +235,7 @@ class Chunks:
         top_k = table.column("top_k").fill_null(0).to_numpy()
         arrays: Arrays = {"node_at": _small(nodes), "pred_at": _small(preds), "top_k": _small(top_k)}
         arrays |= _group(table, "node", LATER, np.diff(nodes), {})
-        arrays |= _group(table, "pred", ("node", "entropy"), np.diff(preds), {})
+        arrays |= _group(table, "pred", ("node", "position", "odds", "entropy"), np.diff(preds), {})
         tops = [np.zeros(0, np.int64)]
         for group, count in (("pred", np.diff(preds)), ("node", np.diff(nodes))):
             found = _group(table, group, ("top_token", "top_p"), count * top_k, {})
@@ -341,6 +347,9 @@ def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str],
     """
     table, pieces = trace.cycles, trace.pieces
     ends = set(trace.run["eos"] or [])
+    if trace.run.get("canvas"):  # a cell shows its own token, whatever its neighbours are
+        alone = {token: END if token in ends else _piece(pieces, token) for token in set(ids)}
+        return [alone[token] for token in ids], _small(np.arange(len(ids))), _small(np.full(len(ids), -1))
     keep, prompt = table["keep"].to_numpy(np.float64), table["prompt"].tolist()
     gone = np.full(len(ids), -1)
     standing: dict[int, list[int]] = {}

@@ -124,7 +124,7 @@ def write(trace: Trace, path: Path, force: bool = False) -> Path:
         first = 1 if len(arrays["cycle"]) > 1 else 0  # the prefill shows little
         views.append(
             View(
-                "player",
+                "canvas" if facts.get("canvas") else "player",
                 f"{facts['method']}: {models}",
                 pack(header, arrays),
                 START | {"cycle": first},

@@ -71,6 +71,13 @@ class Player(AnyWidget):
             self.chunk = pack(*self._chunks[change["new"]])
 
 
+class CanvasPlayer(Player):
+    """The player of a trace that fills masked canvases: with the files that only such a trace needs."""
+
+    _esm = assets.script("canvas")
+    _css = assets.style("canvas")
+
+
 STATE = (
     "prompt",
     "cycle",
@@ -113,4 +120,5 @@ def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Any) -> 
     --------
     >>> specviz.player(trace, cycle=3, predict=True)  # doctest: +SKIP
     """
-    return Player(trace, prompts, **state)
+    filled = len(trace.split()) == 1 and trace.run.get("canvas") is not None
+    return (CanvasPlayer if filled else Player)(trace, prompts, **state)

@@ -22,7 +22,7 @@ from transformers import AddedToken
 
 from specviz.draft import Draft
 from specviz.errors import ModelError
-from specviz.models import fetching, load
+from specviz.models import diffusion_checkpoints, fetching, load
 from specviz.models.diffusion import Diffusion
 from specviz.models.diffusion_checkpoints import family
 
@@ -102,6 +102,8 @@ CASES: dict[str, dict[str, Any]] = {
     "dream, one group a head": DREAM | {"num_key_value_heads": 4},
     "dream, tied": DREAM | {"tie_word_embeddings": True},
     "dream, stretched": DREAM | {"rope_scaling": {"type": "linear", "factor": 4.0}},
+    "dream, written again": {k: v for k, v in DREAM.items() if k != "rope_theta"}
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
 }
 
 
@@ -184,7 +186,8 @@ def reference(config: dict[str, Any], raw: dict[str, torch.Tensor], ids: list[in
         return F.linear(x, raw[key + ".weight"], raw.get(key + ".bias"))
 
     # Angles are float32 in both families' code.
-    speeds = 1.0 / (config["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float) / dim)) / s["stretch"]
+    theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+    speeds = 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float) / dim)) / s["stretch"]
     angles = torch.arange(n, dtype=torch.float)[:, None] * speeds
 
     def turn(x: torch.Tensor) -> torch.Tensor:  # [places, heads, dim]: halves, not neighbours
@@ -391,6 +394,7 @@ LLADA_REFUSED = [
     ({"layer_norm_with_affine": False}, "layer_norm_with_affine is false"),
     ({"rope": False}, "rope is false .* computes true only"),
     ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling is"),
+    ({"rope_parameters": {"rope_theta": 10.0}}, "rope_parameters is"),
     ({"block_group_size": 3}, "block_group_size is 3"),
     ({"quantization_config": {"bits": 4}}, "quantization_config is"),
     ({"n_kv_heads": 2, "multi_query_attention": True}, "n_kv_heads 2 and multi_query_attention True"),
@@ -408,7 +412,9 @@ LLADA_REFUSED = [
 DREAM_REFUSED = [
     ({"hidden_act": "gelu"}, 'hidden_act is "gelu" .* computes "silu" or "swish" only'),
     ({"use_sliding_window": True, "sliding_window": 8}, "use_sliding_window is true"),
-    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling is 'dynamic'"),
+    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 'rope_scaling is {"type": "dynamic"'),
+    ({"rope_scaling": "linear"}, 'rope_scaling is "linear"'),
+    ({"rope_parameters": {"rope_type": "longrope"}}, 'rope_parameters is {"rope_type": "longrope"}'),
     ({"rope_scaling": {"type": "linear"}}, "factor"),
     ({"quantization_config": {"bits": 4}}, "quantization_config is"),
     ({"num_key_value_heads": 3}, "4 heads and 3 key-value heads"),
@@ -517,11 +523,18 @@ def test_pickled_weights_alone(homes: dict[str, Path], tmp_path: Path) -> None:
     _says(folder, "has no safetensors weights .other formats can run code and are not read")
 
 
+def test_a_full_device(homes: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 byte")
+
+    monkeypatch.setattr(diffusion_checkpoints.nn.Module, "get_submodule", full)
+    shutil.copytree(homes["llada"], folder := tmp_path / "village")
+    _says(folder, "out of memory on cpu: village needs 0.0 GiB; load with dtype='bfloat16'")
+
+
 def test_refusals_come_before_any_weight_is_read(
     homes: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specviz.models import diffusion_checkpoints
-
     def refuse(*_: Any) -> None:
         raise AssertionError("weights were read")
 

@@ -398,6 +398,7 @@ def test_the_recipes_have_the_sizes_that_the_zoo_promises() -> None:
     sizes = {n: sum(p.numel() for p in recipes.build(r).parameters()) for n, r in recipes.RECIPES.items()}
     assert 2_000_000 <= sizes["town"] <= 4_000_000
     assert 3_000_000 <= sizes["town-translator"] == sizes["town-translator-prefix"] <= 3_500_000
+    assert sizes["town"] < sizes["town-diffusion"] <= 4_000_000  # biases
     assert 300_000 <= sizes["town-draft"] == sizes["town-draft-aligned"] <= 700_000
     assert 2_500_000 <= sizes["town-t5"] == sizes["town-t5-exit"] == sizes["town-t5-calm"] <= 3_000_000
     assert 600_000 <= sizes["town-t5-small"] == sizes["town-t5-small-aligned"] <= 900_000

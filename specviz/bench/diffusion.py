@@ -1,0 +1,712 @@
+"""Diffusion models measured: SSD's tables and figures (Gao et al. 2025), asked of the bundled model.
+
+Each part stands alone, so that a long measurement can be made piece by piece. Unless a part says otherwise
+canvases are written *whole*, every cell, as the paper does; *ended* texts stop behind the first complete
+block with an end token, as a person would have it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from specviz.bench.report import Bar, Estimate, Part, Report
+from specviz.bench.runner import paired, quiet_clock, setting, settled
+from specviz.corpus import tasks
+from specviz.errors import ParameterError
+from specviz.loop import Run
+from specviz.loop.clock import Clock, clock_for
+from specviz.loop.cycle import Cycle
+from specviz.loop.unmasking import decode_canvases, session_of
+from specviz.methods import find
+from specviz.methods.unmasking import Said, said
+
+TARGET = "town-diffusion"  # where nobody names another
+DRAFTS, TREES = (3, 4, 5), ("chain", "mix")
+BLOCKS, REFRESH = (4, 8, 32), (8, 16, 32)
+LENGTH, SHORT, LONG = 64, 32, 256  # cells: of most parts, of the check of exactness, where a cache must pay
+TOGETHER = 8  # prompts decoded together where nothing is timed
+GROWING = (32, 64, 128, 256)  # cells of Figure 3
+SIZES = (1, 2, 4, 8, 16)
+PAPER = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}  # section 4.1
+FEWER, FASTER = 0.5, 1.4  # passes saved at N = 4, and times stepwise decoding's speed
+
+# Gao et al., Table 3 (LLaDA-8B-Instruct, MATH): step reduction of the chain and of mix-order.
+TABLE_3 = {("chain", 3): 0.590, ("chain", 4): 0.621, ("chain", 5): 0.633,
+           ("mix", 3): 0.615, ("mix", 4): 0.652, ("mix", 5): 0.664}  # fmt: skip
+# Table 2: step reduction if all that the draft's top k hold were accepted, k = 1 to 5.
+TABLE_2 = {3: (0.684, 0.734, 0.738, 0.746, 0.746), 4: (0.723, 0.777, 0.781, 0.785, 0.789),
+           5: (0.715, 0.793, 0.801, 0.809, 0.820)}  # fmt: skip
+
+Tick = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A method with its parameters."""
+
+    method: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Any:
+        """The method."""
+        return find(self.method)(**self.values)
+
+    @property
+    def label(self) -> str:
+        """What it drafts, in words; its policy is said elsewhere."""
+        v = self.values
+        if self.method == "ssd":
+            return f"ssd, {v.get('tree', 'chain')}, N {v.get('draft_length', 4)}"
+        return {"fast_dllm": "fast_dllm, τ 0.9", "entropy_bounded": "entropy_bounded, γ 0.1"}.get(
+            self.method, self.method
+        )
+
+
+def stepwise(**policy: Any) -> Way:
+    """The reference."""
+    return Way("stepwise", policy)
+
+
+def ssd(n: int, tree: str = "chain", **policy: Any) -> Way:
+    """Self speculative decoding."""
+    return Way("ssd", {"draft_length": n, "tree": tree, **policy})
+
+
+def spelt(policy: Mapping[str, Any]) -> str:
+    """A cache policy in words."""
+    kept = f"dual, refresh {policy['refresh']}" if policy["cache"] == "dual" else "none"
+    return f"B {policy['block']}, cache {kept}"
+
+
+@dataclass
+class Written:
+    """A text: what was placed, in order, and what it took."""
+
+    order: list[tuple[int, int]] = field(default_factory=list)  # (cell, token)
+    passes: int = 0
+    fed: int = 0
+    refreshes: int = 0
+    canvases: int = 0  # the roots among them
+    marks: list[list[Any]] = field(default_factory=list)  # of every pass
+
+    def take(self, cycle: Cycle) -> None:
+        """Add a cycle; its logits are not kept."""
+        if cycle.number == 0:
+            return
+        self.order += zip(cycle.cells, cycle.tokens)
+        self.passes += 1
+        self.fed += cycle.passes[0][2]
+        self.refreshes += bool(cycle.refreshed)
+        self.canvases += 1 + len(cycle.status)
+        self.marks.append(cycle.marks)
+
+    def text(self, ends: Iterable[int]) -> list[int]:
+        """Tokens from left to right, up to the first end token: those that count (section 4.1)."""
+        tokens = [token for _, token in sorted(self.order)]
+        ends = set(ends)
+        return tokens[: next((i for i, token in enumerate(tokens) if token in ends), len(tokens))]
+
+
+def write(
+    model: Any, ids: Sequence[list[int]], way: Way, length: int, batch: int = 1, clock: Clock | None = None
+) -> list[Written]:
+    """Write the prompts' canvases, so many together; nothing is recorded."""
+    found = [Written() for _ in ids]
+    method = way()
+    for first in range(0, len(ids), batch):
+        some = list(ids[first : first + batch])
+        for cycles in decode_canvases(model, some, method, max_new_tokens=length, first=first, clock=clock):
+            for cycle in cycles:
+                found[cycle.prompt].take(cycle)
+    return found
+
+
+@dataclass
+class Measured:
+    """A way's texts of a paired run, over all rounds, and the seconds of each."""
+
+    way: Way
+    seconds: list[float] = field(default_factory=list)
+    texts: list[Written] = field(default_factory=list)
+
+    def over(self, other: Measured) -> Estimate:
+        """How many times as fast as `other`: the median over texts of the ratio of their seconds."""
+        return Estimate.of([b / a for a, b in zip(self.seconds, other.seconds)])
+
+    def speed(self, ends: Iterable[int]) -> Estimate:
+        """Valid tokens a second: the median over texts."""
+        return Estimate.of([len(text.text(ends)) / s for text, s in zip(self.texts, self.seconds)])
+
+    @property
+    def passes(self) -> int:
+        return sum(text.passes for text in self.texts)
+
+    def split(self, clock: Clock) -> dict[str, float]:
+        """Milliseconds a pass of each phase; ``rest`` is what no phase covers, the canvas' opening first."""
+        marks = [mark for text in self.texts for mark in text.marks]
+        spans = [list(each) for each in zip(*marks)]
+        names = ("draft", "forward", "verify", "commit")
+        sums = {name: float(clock.seconds(spans[i], spans[i + 1]).sum()) for i, name in enumerate(names)}
+        sums["rest"] = sum(self.seconds) - sum(sums.values())
+        return {name: 1e3 * seconds / len(marks) for name, seconds in sums.items()}
+
+
+def timed(
+    model: Any,
+    ids: Sequence[list[int]],
+    ways: Sequence[Way],
+    length: int,
+    rounds: int,
+    tick: Callable[[], None],
+) -> list[Measured]:
+    """Let all ways write text 0, then text 1 ..., in an order that rotates; each has written one before."""
+    found = [Measured(way) for way in ways]
+    clock = clock_for(model.device)
+
+    def decoder(measured: Measured) -> Callable[[int], list[int]]:
+        def decode(i: int) -> list[int]:
+            (text,) = write(model, [ids[i]], measured.way, length, clock=clock)
+            measured.texts.append(text)
+            tick()
+            return [token for _, token in text.order]
+
+        return decode
+
+    for way in ways:
+        write(model, ids[:1], way, length)
+    with settled():
+        for _ in range(rounds):
+            decoders = {i: decoder(measured) for i, measured in enumerate(found)}
+            times = paired(decoders, len(ids), model.device, clock=quiet_clock(model.device)[0])
+            for i, measured in enumerate(found):
+                measured.seconds += times[i].seconds
+    return found
+
+
+# -- prompts ------------------------------------------------------------------------------------
+
+MIX = "every other one a translation from English into German, those between of the other six kinds in turn"
+
+
+def suite(n: int, shots: int = 0) -> list[dict[str, Any]]:
+    """Prompts of the corpus' test split: `MIX`.
+
+    Parameters
+    ----------
+    n : int
+    shots : int
+        Examples of the same kind in front, of the dev split, with their answers: earlier turns of the chat.
+    """
+    others = [kind for kind in tasks.KINDS if kind != "translation"]
+    found = []
+    for i in range(n):
+        rng = random.Random(f"diffusion:{i}")
+        given = {"language": "en", "target": "de"} if i % 2 == 0 else {}
+        kind = others[i // 2 % len(others)] if i % 2 else "translation"
+        made = tasks.sample(rng, "test", kind, **given)
+        given |= {"language": made.language}
+        before = []
+        for _ in range(shots):
+            asked, answer = tasks.sample(rng, "dev", kind, **given).turns[-1]
+            before += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+        found.append({"id": f"{kind}-{i:03d}", "kind": kind, "language": made.target or made.language,
+                      "prompt": before + made.messages, "reference": [made.turns[-1][1]]})  # fmt: skip
+    return found
+
+
+# -- parts --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Found:
+    """What a part found."""
+
+    tables: list[Part]
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Steps:
+    """Progress of a part."""
+
+    def __init__(self, tick: Tick, name: str, of: int) -> None:
+        self.tick, self.name, self.of, self.done = tick, name, of, 0
+
+    def __call__(self, label: str = "") -> None:
+        self.done += 1
+        self.tick(self.done, self.of, f"{self.name}: {label}" if label else self.name)
+
+
+def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[int] = BLOCKS) -> Found:
+    """Same cells, same tokens, same order as stepwise decoding under the same policy."""
+    ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
+    policies = [{"block": block, "whole": True, "cache": cache, "refresh": refresh}
+                for block in blocks
+                for cache, refresh in [("none", 8), *(("dual", r) for r in REFRESH)]]  # fmt: skip
+    ways = [(n, tree) for tree in TREES for n in DRAFTS]
+    steps = Steps(tick, "exact", len(policies) * (1 + len(ways)))
+    rows, flips, bugs = [], [], 0
+    for policy in policies:
+        reference = write(model, ids, stepwise(**policy), SHORT, TOGETHER)
+        steps(spelt(policy))
+        row: dict[str, Any] = {"policy": spelt(policy)}
+        taken = sum(text.passes for text in reference)
+        for n, tree in ways:
+            way = ssd(n, tree, **policy)
+            found = write(model, ids, way, SHORT, TOGETHER)
+            steps(f"{spelt(policy)}: {way.label}")
+            same = 0
+            for i, (one, other) in enumerate(zip(reference, found)):
+                parted = next((at for at, (a, b) in enumerate(zip(one.order, other.order)) if a != b), None)
+                same += one.order == other.order
+                if parted is not None or len(one.order) != len(other.order):
+                    flip = place(model, ids[i], way, i, parted, one, other)
+                    bugs += flip["verdict"] == "bug"
+                    flips.append({"policy": spelt(policy)} | flip)
+            row[f"{tree} {n}"] = f"{same}/{len(ids)}"
+            row[f"{tree} {n} fewer"] = 1 - sum(text.passes for text in found) / taken
+        rows.append(row)
+    columns = [("policy", "", "")] + [(f"{tree} {n}", f"{tree}, N {n}", "") for n, tree in ways]
+    cells = len(policies) * len(ways) * len(ids) * SHORT
+    tables = [
+        Part(f"Texts equal to stepwise decoding's, cell by cell in order: {SHORT} cells", columns, rows)
+    ]
+    if flips:
+        columns = [("policy", "", ""), ("way", "", ""), ("prompt", "prompt", "{:d}"), ("at", "step", "{:d}"),
+                   ("wanted", "stepwise", ""), ("got", "ssd", ""), ("margin", "log-odds apart", "{:.2g}"),
+                   ("verdict", "", "")]  # fmt: skip
+        tables.append(Part("Every place where they part", columns, flips))
+    name = f"ssd is stepwise in {len(policies) * len(ways)} settings, {len(ids)} prompts each: bugs"
+    note = (
+        f"exact: {cells:,} cells; {len(flips)} texts part, {len(flips) - bugs} at a tie, {bugs} elsewhere. "
+        f"Up to {TOGETHER} canvases of different prompts share a pass."
+    )
+    return Found(tables, [Bar(name, bugs, 0, "at most")], [note])
+
+
+TIE = 2.0**-8  # log-odds, 2^4 steps of the grid
+
+
+def place(
+    model: Any, prompt: list[int], way: Way, number: int, at: int | None, one: Written, other: Written
+) -> dict[str, Any]:
+    """Where two texts part: the cells and tokens, and how far the reference's pass had them apart."""
+    if at is None:
+        return {"way": way.label, "prompt": number, "at": min(len(one.order), len(other.order)),
+                "verdict": "bug"}  # fmt: skip
+    policy = {name: value for name, value in way.values.items() if name in PAPER}
+    method = stepwise(**policy)()
+    told, logits = None, None
+    for step, (cycle,) in enumerate(decode_canvases(model, [prompt], method, max_new_tokens=SHORT)):
+        if step == at + 1:
+            told, logits = said(cycle.read, method.block), cycle.read.logits
+            break
+    assert told is not None and logits is not None
+    (cell, token), (their_cell, their_token) = one.order[at], other.order[at]
+    entries = [np.flatnonzero(told.cell == c) for c in (cell, their_cell)]
+    margin = float("inf")
+    if all(len(e) for e in entries):
+        mine, theirs = (int(e[0]) for e in entries)
+        margin = abs(float(told.odds[mine] - told.odds[theirs]))
+        if cell == their_cell:
+            margin = abs(float(logits[mine, token] - logits[mine, their_token]))
+    verdict = "tie" if margin <= TIE else "bug"
+    return {"way": way.label, "prompt": number, "at": at, "wanted": f"{cell}: {token}", "margin": margin,
+            "got": f"{their_cell}: {their_token}", "verdict": verdict}  # fmt: skip
+
+
+def bound(n: int, policy: Mapping[str, Any]) -> float:
+    """Most step reduction: N + 1 tokens a pass, as far as a refresh does not cut the chain."""
+    if policy["cache"] == "none":
+        return n / (n + 1)
+    return 1 - -(-policy["refresh"] // (n + 1)) / policy["refresh"]
+
+
+def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+    """Tables 1 and 3: passes saved; mix-order against the chain; the lossy neighbours."""
+    ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
+    policies = [PAPER, PAPER | {"refresh": 32}, PAPER | {"cache": "none"}]
+    steps = Steps(tick, "passes", 2 * len(policies) * (3 + 2 * len(DRAFTS)) + 2 * len(DRAFTS))
+    rows, bars, notes = [], [], []
+    fewer_by_mix: list[tuple[float, str]] = []
+    for whole in (True, False):
+        for each in policies:
+            policy = each | {"whole": whole}
+            ways = [stepwise(**policy)] + [ssd(n, tree, **policy) for tree in TREES for n in DRAFTS]
+            ways += [Way("fast_dllm", policy | {"threshold": 0.9}),
+                     Way("entropy_bounded", policy | {"bound": 0.1})]  # fmt: skip
+            found = {}
+            for way in ways:
+                found[way.label] = write(model, ids, way, LENGTH, TOGETHER)
+                steps(f"{spelt(policy)}: {way.label}")
+            base = found["stepwise"]
+            taken = np.array([text.passes for text in base], float)
+            for way in ways[1:]:
+                texts = found[way.label]
+                mine = np.array([text.passes for text in texts], float)
+                n, tree = way.values.get("draft_length"), way.values.get("tree")
+                differ = sum(a.text(model.eos) != b.text(model.eos) for a, b in zip(base, texts))
+                rows.append({
+                    "written": "whole" if whole else "ended", "policy": spelt(policy), "way": way.label,
+                    "canvases": sum(text.canvases for text in texts) / mine.sum(),
+                    "passes": mine.mean(), "fewer": 1 - mine.sum() / taken.sum(),
+                    "bound": bound(n, policy) if n else None,
+                    "a_pass": sum(len(text.order) for text in texts) / mine.sum(),
+                    "differ": differ / len(ids),
+                    "paper": TABLE_3.get((tree, n)) if whole else None,
+                })  # fmt: skip
+                if n == 4 and tree == "chain" and policy == PAPER:
+                    bars.append(Bar(f"passes saved at N 4, chain, whole canvases of {LENGTH} cells, "
+                                    f"{spelt(policy)}", rows[-1]["fewer"], FEWER))  # fmt: skip
+                if n == 4 and tree == "chain" and not whole and each == PAPER:
+                    notes.append(f"Of texts that end it saves {rows[-1]['fewer']:.1%} at N 4 (not judged: "
+                                 "the paper writes every cell).")  # fmt: skip
+            for n in DRAFTS:
+                chain, mix = (sum(t.passes for t in found[ssd(n, tree).label]) for tree in TREES)
+                where = f"{'whole' if whole else 'ended'}, {spelt(policy)}, N {n}"
+                fewer_by_mix.append((1 - mix / chain, where))
+    least, where = min(fewer_by_mix)
+    name = f"passes mix-order saves over the chain, the least of {len(fewer_by_mix)} suites ({where})"
+    bars.append(Bar(name, least, 0, "more than"))
+    states = fewer = more = 0
+    for refresh in (8, 32):
+        for n in DRAFTS:
+            for prompt in ids:
+                counts = side_by_side(model, prompt, n, PAPER | {"refresh": refresh}, LENGTH)
+                states += len(counts)
+                fewer += sum(mix < chain for chain, mix in counts)
+                more += sum(mix > chain for chain, mix in counts)
+            steps(f"mix-order beside the chain, refresh {refresh}, N {n}")
+    bars.append(
+        Bar(f"states of {states:,} where mix-order accepts fewer than the chain", fewer, 0, "at most")
+    )
+    notes.append(f"From the same state mix-order accepts more than the chain in {more:,} of {states:,}.")
+    notes.append(
+        "canvases: in a pass, the root among them. bound: N + 1 tokens in every pass, unless a refresh cuts "
+        "the draft. differ: share of texts, up to their end, that are not stepwise decoding's. paper: Table "
+        "3, LLaDA-8B-Instruct on MATH, 256 cells."
+    )
+    columns = [("written", "", ""), ("policy", "", ""), ("way", "", ""), ("canvases", "canvases", "{:.1f}"),
+               ("passes", "passes a text", "{:.1f}"), ("fewer", "fewer", "{:.1%}"),
+               ("bound", "bound", "{:.1%}"), ("a_pass", "tokens a pass", "{:.2f}"),
+               ("differ", "differ", "{:.0%}"), ("paper", "paper", "{:.1%}")]  # fmt: skip
+    title = f"Tables 1 and 3: passes saved, {len(ids)} prompts of {LENGTH} cells"
+    return Found([Part(title, columns, rows, ("paper", "canvases", "a_pass"))], bars, notes)
+
+
+def side_by_side(
+    model: Any, prompt: list[int], n: int, policy: Mapping[str, Any], length: int
+) -> list[tuple[int, int]]:
+    """Tokens that the chain and the mix-order tree accept at each state of stepwise decoding, from one pass.
+
+    The mix-order tree begins with the chain, so that one pass over it serves both verdicts. Drafts are those
+    of the pass before.
+    """
+    chain, mix = (ssd(n, tree, **policy)() for tree in TREES)
+    counts = []
+    canvas = model.open([prompt], length, **mix.policy(), canvases=mix.nodes)
+    try:
+        for each in (chain, mix):
+            each.start(session_of(prompt, model, frozenset(model.eos), length))
+        while canvas.open_cells().any():
+            drafts = [each.propose(canvas, 0) for each in (chain, mix)]
+            (read,) = canvas.forward(drafts[1])
+            told = said(read, mix.block)
+            guess, belief = mix.guess.copy(), mix.belief.copy()
+            counts.append((len(chain.judge(drafts[0], first(told, len(drafts[0]))).path),
+                           len(mix.judge(drafts[1], told).path)))  # fmt: skip
+            root = first(told, 0)
+            guess[root.cell], belief[root.cell] = root.token, root.odds
+            for each in (chain, mix):
+                each.guess, each.belief = guess.copy(), belief.copy()
+            at = root.surest(-1)
+            assert at is not None
+            canvas.commit([])
+            canvas.fill([int(root.cell[at])], [int(root.token[at])])
+    finally:
+        canvas.close()
+    return counts
+
+
+def first(told: Said, nodes: int) -> Said:
+    """What was said of the root and of the first so many nodes."""
+    kept = told.canvas < nodes
+    return Said(
+        *(getattr(told, name)[kept] for name in ("canvas", "cell", "token", "odds", "entropy", "work"))
+    )
+
+
+def time(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+    """Wall-clock of ssd over stepwise decoding with the same cache, and where it goes."""
+    ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
+    policies = [PAPER, PAPER | {"refresh": 32}]
+    ways = [
+        [stepwise(**each), *(ssd(n, tree, **each) for tree in TREES for n in DRAFTS)] for each in policies
+    ]
+    steps = Steps(tick, "time", sum(map(len, ways)) * len(ids) * rounds)
+    clock, threads = clock_for(model.device), setting(model, [])["threads"]
+    rows, split, best = [], [], []
+    for some in ways:
+        found = timed(model, ids, some, LENGTH, rounds, steps)
+        base = found[0]
+        for measured in found:
+            over = None if measured is base else measured.over(base)
+            n = measured.passes
+            where = {"policy": spelt(measured.way.values), "way": measured.way.label}
+            rows.append(where | {
+                "over": over, "speed": measured.speed(model.eos), "passes": n / len(measured.texts),
+                "fewer": None if over is None else 1 - n / base.passes,
+                "ms": 1e3 * sum(measured.seconds) / len(measured.texts),
+                "same": None if over is None else
+                sum(a.order == b.order for a, b in zip(measured.texts, base.texts)) / len(base.texts),
+            })  # fmt: skip
+            split.append(where | {
+                "fed": sum(text.fed for text in measured.texts) / n,
+                "refreshes": sum(text.refreshes for text in measured.texts) / n,
+                "a_pass": 1e3 * sum(measured.seconds) / n, **measured.split(clock),
+            })  # fmt: skip
+            if over is not None:
+                best.append((over.median, over, where))
+    value, over, where = max(best, key=lambda each: each[0])
+    name = f"ssd over stepwise, {threads} threads, the best of {len(best)} settings ({where['policy']}, "
+    bars = [Bar(f"{name}{where['way'][5:]}: {over})", value, FASTER)]
+    columns = [("policy", "", ""), ("way", "", ""), ("over", "× stepwise [95%]", ""),
+               ("speed", "valid tokens/s [95%]", ""), ("ms", "ms a text", "{:.1f}"),
+               ("passes", "passes", "{:.1f}"), ("fewer", "fewer", "{:.1%}"),
+               ("same", "same", "{:.0%}")]  # fmt: skip
+    phases = [(name, f"{name} ms", "{:.2f}") for name in ("draft", "forward", "verify", "commit", "rest")]
+    more = [("policy", "", ""), ("way", "", ""), ("fed", "positions a pass", "{:.1f}"),
+            ("refreshes", "refreshes", "{:.0%}"), ("a_pass", "ms a pass", "{:.2f}")]  # fmt: skip
+    title = f"Wall-clock, {len(ids)} prompts of {LENGTH} cells, {rounds} rounds"
+    notes = [
+        f"× stepwise: median over texts of the ratio of times, in turns; {quiet_clock(model.device)[1]}.",
+        recorded(model, rounds, prompts),
+    ]
+    tables = [Part(title, columns, rows, ("same", "ms")),
+              Part("Where the time of a pass goes", more + phases, split)]  # fmt: skip
+    return Found(tables, bars, notes)
+
+
+def recorded(model: Any, rounds: int, prompts: int) -> str:
+    """What recording adds, in words: paired, the same canvases with and without."""
+    entries = suite(prompts)
+    ids = [model.encode(entry["prompt"]) for entry in entries]
+    shares = []
+    for way in (stepwise(**PAPER), ssd(4, **PAPER)):
+
+        def bare(i: int, way: Way = way) -> list[int]:
+            return [token for _, token in write(model, [ids[i]], way, LENGTH)[0].order]
+
+        def kept(i: int, way: Way = way) -> list[int]:
+            run = Run(model, ids[i], way(), max_new_tokens=LENGTH)
+            return [token for cycle in run for token in cycle.tokens]
+
+        kept(0)
+        ratios: list[float] = []
+        for _ in range(rounds):
+            times = paired({"bare": bare, "kept": kept}, len(ids), model.device,
+                           clock=quiet_clock(model.device)[0])  # fmt: skip
+            ratios += [b / a - 1 for a, b in zip(times["bare"].seconds, times["kept"].seconds)]
+        shares.append(f"{way.label} {np.median(ratios):.1%}")
+    return (
+        "What recording a text adds, its run's set-up included (not in the table): " + ", ".join(shares) + "."
+    )
+
+
+def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+    """The dual cache against none, one token a pass, at the paper's generation length."""
+    ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
+    ways = [stepwise(**PAPER | {"cache": "none"})] + [stepwise(**PAPER | {"refresh": r}) for r in REFRESH]
+    found = timed(model, ids, ways, LONG, rounds, Steps(tick, "cache", len(ways) * len(ids) * rounds))
+    rows = [{"policy": spelt(each.way.values), "over": None if each is found[0] else each.over(found[0]),
+             "speed": each.speed(model.eos), "ms": 1e3 * sum(each.seconds) / each.passes,
+             "fed": sum(text.fed for text in each.texts) / each.passes,
+             "same": sum(a.text(model.eos) == b.text(model.eos) for a, b in zip(each.texts, found[0].texts))
+             / len(each.texts)} for each in found]  # fmt: skip
+    columns = [("policy", "", ""), ("over", "× no cache [95%]", ""), ("speed", "valid tokens/s [95%]", ""),
+               ("ms", "ms a pass", "{:.2f}"), ("fed", "positions a pass", "{:.1f}"),
+               ("same", "same texts", "{:.0%}")]  # fmt: skip
+    over = found[1].over(found[0])
+    bars = [
+        Bar(
+            f"dual cache, refresh 8, over none at {LONG} cells, stepwise ({over})",
+            over.median,
+            1,
+            "more than",
+        )
+    ]
+    notes = ["same texts: the dual cache is an approximation, and its texts are its own."]
+    title = f"Stepwise decoding with and without cache, {len(ids)} prompts of {LONG} cells"
+    return Found([Part(title, columns, rows)], bars, notes)
+
+
+def lengths(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+    """Figure 3: valid tokens a second by generation length, and by examples in front of the prompt; N = 3."""
+    ways = [stepwise(**PAPER), ssd(3, **PAPER)]
+    asked = [(length, 0) for length in GROWING] + [(LENGTH, shots) for shots in (0, 1, 2, 3)]
+    steps = Steps(tick, "lengths", len(asked) * len(ways) * prompts * rounds)
+    tables: list[list[dict[str, Any]]] = [[], []]
+    for i, (length, shots) in enumerate(asked):
+        ids = [model.encode(entry["prompt"]) for entry in suite(prompts, shots)]
+        plain, drafted = timed(model, ids, ways, length, rounds, steps)
+        tables[i >= len(GROWING)].append({
+            "cells": length, "shots": shots, "prompt": float(np.mean([len(each) for each in ids])),
+            "plain": plain.speed(model.eos), "drafted": drafted.speed(model.eos), "over": drafted.over(plain),
+            "fewer": 1 - drafted.passes / plain.passes,
+        })  # fmt: skip
+    columns = [("cells", "cells", "{:d}"), ("prompt", "prompt tokens", "{:.0f}"),
+               ("plain", "stepwise tokens/s [95%]", ""), ("drafted", "ssd [95%]", ""),
+               ("over", "× [95%]", ""), ("fewer", "fewer", "{:.1%}")]  # fmt: skip
+    words = f"{prompts} prompts, ssd with N 3, {spelt(PAPER)}"
+    return Found([
+        Part(f"Figure 3, left: valid tokens a second by generation length, {words}", columns, tables[0]),
+        Part("Figure 3, right: by examples in front of the prompt",
+             [("shots", "examples", "{:d}"), *columns], tables[1]),
+    ], [], ["Valid tokens: up to the first end token. Every cell is written, so longer canvases cost more "
+            "for the same text."])  # fmt: skip
+
+
+def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+    """Figure 1: throughput by batch size, with and without cache."""
+    ids = sorted((model.encode(entry["prompt"]) for entry in suite(prompts)), key=len)
+    ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]
+    sizes = [size for size in SIZES if size <= len(ids)]
+    runs = [(i, size) for i in range(len(ways)) for size in sizes]
+    steps = Steps(tick, "batches", rounds * len(runs))
+    clock = quiet_clock(model.device)[0]
+    seconds: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
+    texts: dict[tuple[int, int], list[Written]] = {}
+    for i, size in runs:
+        write(model, ids[:size], ways[i], LENGTH, size)
+
+    def decoder(i: int, size: int) -> Callable[[int], list[int]]:
+        def decode(_: int) -> list[int]:
+            texts[i, size] = write(model, ids, ways[i], LENGTH, size)
+            steps(f"{ways[i].label}, {size} together")
+            return []
+
+        return decode
+
+    with settled():
+        for turn in range(rounds):
+            k = turn * len(sizes) % len(runs)
+            times = paired({run: decoder(*run) for run in runs[k:] + runs[:k]}, 1, model.device, clock=clock)
+            for run in runs:
+                seconds[run] += times[run].seconds
+    rows = []
+    for i, size in runs:
+        valid = sum(len(text.text(model.eos)) for text in texts[i, size])
+        times_1 = Estimate.of([a / b for a, b in zip(seconds[i, 1], seconds[i, size])])
+        shared = passes_shared(texts[i, size], size)
+        rows.append({
+            "way": f"{ways[i].label}, cache {ways[i].values['cache']}", "batch": size,
+            "speed": Estimate.of([valid / s for s in seconds[i, size]]), "times": times_1,
+            "ms": 1e3 * float(np.median(seconds[i, size])) / shared,
+            "fed": sum(text.fed for text in texts[i, size]) / shared,
+            "same": sum(a.order == b.order for a, b in zip(texts[i, size], texts[i, 1])) / len(ids),
+        })  # fmt: skip
+    columns = [("way", "", ""), ("batch", "batch", "{:d}"), ("speed", "valid tokens/s [95%]", ""),
+               ("times", "× batch 1 [95%]", ""), ("ms", "ms a pass", "{:.2f}"),
+               ("fed", "positions a pass", "{:.0f}"), ("same", "same", "{:.0%}")]  # fmt: skip
+    notes = [
+        turning([row for row in rows if row["way"] == name]) for name in dict.fromkeys(r["way"] for r in rows)
+    ]
+    title = f"Figure 1: throughput by batch size, {len(ids)} prompts of {LENGTH} cells, {rounds} rounds"
+    return Found([Part(title, columns, rows, ("same",))], [], notes)
+
+
+def passes_shared(texts: Sequence[Written], size: int) -> int:
+    """Passes of a batch run: rows that go on share theirs."""
+    return sum(max(t.passes for t in texts[i : i + size]) for i in range(0, len(texts), size))
+
+
+def turning(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Where twice the batch no longer gives half as much again: passes have become bound by arithmetic."""
+    for small, large in pairwise(rows):
+        gain = large["times"].median / small["times"].median
+        if gain < 1.5:
+            grows = f"from batch {small['batch']} to {large['batch']} throughput grows {gain:.2f} times"
+            return f"{small['way']}: {grows}; past {small['fed']:.0f} positions a pass arithmetic bounds it."
+    return (
+        f"{rows[0]['way']}: throughput grows at least 1.5 times with each doubling up to {rows[-1]['batch']}."
+    )
+
+
+# Name: what is measured, with how many prompts.
+PARTS: dict[str, tuple[Callable[..., Found], int]] = {
+    "exact": (exact, 200),
+    "passes": (passes, 40),
+    "time": (time, 20),
+    "cache": (cache, 8),
+    "lengths": (lengths, 8),
+    "batches": (batches, 16),
+}
+
+
+def bench(
+    model: Any,
+    *,
+    parts: Sequence[str] = (),
+    prompts: int | None = None,
+    rounds: int = 3,
+    tick: Tick = lambda done, of, name: None,
+) -> Report:
+    """SSD and its neighbours on a diffusion model.
+
+    Parameters
+    ----------
+    model : Diffusion
+    parts : sequence of str
+        Keys of `PARTS`; ``exact:8`` is the check of exactness for blocks of 8 cells alone. Default: all.
+    prompts : int, optional
+        Of each part. Default: the part's own number.
+    rounds : int
+        How often each text is timed.
+
+    Raises
+    ------
+    ParameterError
+        For an unknown part, or a model that writes no canvases.
+    """
+    if getattr(model, "kind", None) != "diffusion":
+        raise ParameterError(f"bench diffusion measures a diffusion model, and {model.name} is none")
+    chosen = [asked(name) for name in parts or PARTS]
+    tables: list[Part] = []
+    bars: list[Bar] = []
+    notes = [f"Prompts: the corpus' test split, {MIX}."]
+    counts = {}
+    for name, measure, number in chosen:
+        counts[name] = prompts or number
+        found = measure(model, prompts or number, rounds, tick)
+        tables += found.tables
+        bars += found.bars
+        notes += found.notes
+    about = setting(model, [], prompts=counts, rounds=rounds)
+    about["clock"] = quiet_clock(model.device)[1]
+    head = tables[0]
+    return Report("diffusion", f"{model.name}. {head.title}", about, head.columns, head.rows, bars, notes,
+                  head.spare, tables[1:])  # fmt: skip
+
+
+def asked(name: str) -> tuple[str, Callable[..., Found], int]:
+    """A part by its name.
+
+    Raises
+    ------
+    ParameterError
+        If there is none of that name.
+    """
+    part, _, block = name.partition(":")
+    if part not in PARTS or (block and (part != "exact" or block not in map(str, BLOCKS))):
+        sizes = ", ".join(f"exact:{size}" for size in BLOCKS)
+        raise ParameterError(f"no part {name!r}: choose of {', '.join(PARTS)} ({sizes} for one block size)")
+    measure, number = PARTS[part]
+    if block:
+        return name, lambda *given: exact(*given, blocks=[int(block)]), number
+    return name, measure, number
