@@ -130,7 +130,8 @@ class Reference:
     def double(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
         """The same in float64 on the CPU."""
         if self._double is None:
-            self._double = copy.deepcopy(self.net).to("cpu", torch.float64).eval()
+            with torch.inference_mode(False):  # our own code may read this copy too, and looks at versions
+                self._double = copy.deepcopy(self.net).to("cpu", torch.float64).eval()
             if self._double.config._attn_implementation not in ("eager", "sdpa"):
                 self._double.set_attn_implementation("eager")
         with Wide():

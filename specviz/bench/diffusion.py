@@ -7,24 +7,26 @@ block with an end token, as a person would have it.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from specviz import audit, metrics
+from specviz.audit.result import SHARE
+from specviz.bench.canvases import MIX, Way, Written, spelt, ssd, stepwise, suite, timed, write
+from specviz.bench.loading import loading as loaded
 from specviz.bench.report import Bar, Estimate, Part, Report
 from specviz.bench.runner import paired, quiet_clock, setting, settled
-from specviz.corpus import tasks
 from specviz.errors import ParameterError
-from specviz.loop import Run
-from specviz.loop.clock import Clock, clock_for
-from specviz.loop.cycle import Cycle
-from specviz.loop.unmasking import decode_canvases, session_of
-from specviz.methods import find
+from specviz.loop import Run, generate
+from specviz.loop.clock import clock_for
+from specviz.loop.unmasking import session_of
 from specviz.methods.unmasking import Said, said
+from specviz.replay import whatif
 
 TARGET = "town-diffusion"  # where nobody names another
 DRAFTS, TREES = (3, 4, 5), ("chain", "mix")
@@ -33,194 +35,17 @@ LENGTH, SHORT, LONG = 64, 32, 256  # cells: of most parts, of the check of exact
 TOGETHER = 8  # prompts decoded together where nothing is timed
 GROWING = (32, 64, 128, 256)  # cells of Figure 3
 SIZES = (1, 2, 4, 8, 16)
-PAPER = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}  # section 4.1
+PAPER: dict[str, Any] = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}  # section 4.1
 FEWER, FASTER = 0.5, 1.4  # passes saved at N = 4, and times stepwise decoding's speed
 
 # Gao et al., Table 3 (LLaDA-8B-Instruct, MATH): step reduction of the chain and of mix-order.
-TABLE_3 = {("chain", 3): 0.590, ("chain", 4): 0.621, ("chain", 5): 0.633,
+TABLE_3: dict[tuple[Any, Any], float] = {("chain", 3): 0.590, ("chain", 4): 0.621, ("chain", 5): 0.633,
            ("mix", 3): 0.615, ("mix", 4): 0.652, ("mix", 5): 0.664}  # fmt: skip
 # Table 2: step reduction if all that the draft's top k hold were accepted, k = 1 to 5.
 TABLE_2 = {3: (0.684, 0.734, 0.738, 0.746, 0.746), 4: (0.723, 0.777, 0.781, 0.785, 0.789),
            5: (0.715, 0.793, 0.801, 0.809, 0.820)}  # fmt: skip
 
 Tick = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class Way:
-    """A method with its parameters."""
-
-    method: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self) -> Any:
-        """The method."""
-        return find(self.method)(**self.values)
-
-    @property
-    def label(self) -> str:
-        """What it drafts, in words; its policy is said elsewhere."""
-        v = self.values
-        if self.method == "ssd":
-            return f"ssd, {v.get('tree', 'chain')}, N {v.get('draft_length', 4)}"
-        return {"fast_dllm": "fast_dllm, τ 0.9", "entropy_bounded": "entropy_bounded, γ 0.1"}.get(
-            self.method, self.method
-        )
-
-
-def stepwise(**policy: Any) -> Way:
-    """The reference."""
-    return Way("stepwise", policy)
-
-
-def ssd(n: int, tree: str = "chain", **policy: Any) -> Way:
-    """Self speculative decoding."""
-    return Way("ssd", {"draft_length": n, "tree": tree, **policy})
-
-
-def spelt(policy: Mapping[str, Any]) -> str:
-    """A cache policy in words."""
-    kept = f"dual, refresh {policy['refresh']}" if policy["cache"] == "dual" else "none"
-    return f"B {policy['block']}, cache {kept}"
-
-
-@dataclass
-class Written:
-    """A text: what was placed, in order, and what it took."""
-
-    order: list[tuple[int, int]] = field(default_factory=list)  # (cell, token)
-    passes: int = 0
-    fed: int = 0
-    refreshes: int = 0
-    canvases: int = 0  # the roots among them
-    marks: list[list[Any]] = field(default_factory=list)  # of every pass
-
-    def take(self, cycle: Cycle) -> None:
-        """Add a cycle; its logits are not kept."""
-        if cycle.number == 0:
-            return
-        self.order += zip(cycle.cells, cycle.tokens)
-        self.passes += 1
-        self.fed += cycle.passes[0][2]
-        self.refreshes += bool(cycle.refreshed)
-        self.canvases += 1 + len(cycle.status)
-        self.marks.append(cycle.marks)
-
-    def text(self, ends: Iterable[int]) -> list[int]:
-        """Tokens from left to right, up to the first end token: those that count (section 4.1)."""
-        tokens = [token for _, token in sorted(self.order)]
-        ends = set(ends)
-        return tokens[: next((i for i, token in enumerate(tokens) if token in ends), len(tokens))]
-
-
-def write(
-    model: Any, ids: Sequence[list[int]], way: Way, length: int, batch: int = 1, clock: Clock | None = None
-) -> list[Written]:
-    """Write the prompts' canvases, so many together; nothing is recorded."""
-    found = [Written() for _ in ids]
-    method = way()
-    for first in range(0, len(ids), batch):
-        some = list(ids[first : first + batch])
-        for cycles in decode_canvases(model, some, method, max_new_tokens=length, first=first, clock=clock):
-            for cycle in cycles:
-                found[cycle.prompt].take(cycle)
-    return found
-
-
-@dataclass
-class Measured:
-    """A way's texts of a paired run, over all rounds, and the seconds of each."""
-
-    way: Way
-    seconds: list[float] = field(default_factory=list)
-    texts: list[Written] = field(default_factory=list)
-
-    def over(self, other: Measured) -> Estimate:
-        """How many times as fast as `other`: the median over texts of the ratio of their seconds."""
-        return Estimate.of([b / a for a, b in zip(self.seconds, other.seconds)])
-
-    def speed(self, ends: Iterable[int]) -> Estimate:
-        """Valid tokens a second: the median over texts."""
-        return Estimate.of([len(text.text(ends)) / s for text, s in zip(self.texts, self.seconds)])
-
-    @property
-    def passes(self) -> int:
-        return sum(text.passes for text in self.texts)
-
-    def split(self, clock: Clock) -> dict[str, float]:
-        """Milliseconds a pass of each phase; ``rest`` is what no phase covers, the canvas' opening first."""
-        marks = [mark for text in self.texts for mark in text.marks]
-        spans = [list(each) for each in zip(*marks)]
-        names = ("draft", "forward", "verify", "commit")
-        sums = {name: float(clock.seconds(spans[i], spans[i + 1]).sum()) for i, name in enumerate(names)}
-        sums["rest"] = sum(self.seconds) - sum(sums.values())
-        return {name: 1e3 * seconds / len(marks) for name, seconds in sums.items()}
-
-
-def timed(
-    model: Any,
-    ids: Sequence[list[int]],
-    ways: Sequence[Way],
-    length: int,
-    rounds: int,
-    tick: Callable[[], None],
-) -> list[Measured]:
-    """Let all ways write text 0, then text 1 ..., in an order that rotates; each has written one before."""
-    found = [Measured(way) for way in ways]
-    clock = clock_for(model.device)
-
-    def decoder(measured: Measured) -> Callable[[int], list[int]]:
-        def decode(i: int) -> list[int]:
-            (text,) = write(model, [ids[i]], measured.way, length, clock=clock)
-            measured.texts.append(text)
-            tick()
-            return [token for _, token in text.order]
-
-        return decode
-
-    for way in ways:
-        write(model, ids[:1], way, length)
-    with settled():
-        for _ in range(rounds):
-            decoders = {i: decoder(measured) for i, measured in enumerate(found)}
-            times = paired(decoders, len(ids), model.device, clock=quiet_clock(model.device)[0])
-            for i, measured in enumerate(found):
-                measured.seconds += times[i].seconds
-    return found
-
-
-# -- prompts ------------------------------------------------------------------------------------
-
-MIX = "every other one a translation from English into German, those between of the other six kinds in turn"
-
-
-def suite(n: int, shots: int = 0) -> list[dict[str, Any]]:
-    """Prompts of the corpus' test split: `MIX`.
-
-    Parameters
-    ----------
-    n : int
-    shots : int
-        Examples of the same kind in front, of the dev split, with their answers: earlier turns of the chat.
-    """
-    others = [kind for kind in tasks.KINDS if kind != "translation"]
-    found = []
-    for i in range(n):
-        rng = random.Random(f"diffusion:{i}")
-        given = {"language": "en", "target": "de"} if i % 2 == 0 else {}
-        kind = others[i // 2 % len(others)] if i % 2 else "translation"
-        made = tasks.sample(rng, "test", kind, **given)
-        given |= {"language": made.language}
-        before = []
-        for _ in range(shots):
-            asked, answer = tasks.sample(rng, "dev", kind, **given).turns[-1]
-            before += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
-        found.append({"id": f"{kind}-{i:03d}", "kind": kind, "language": made.target or made.language,
-                      "prompt": before + made.messages, "reference": [made.turns[-1][1]]})  # fmt: skip
-    return found
-
-
-# -- parts --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -244,81 +69,50 @@ class Steps:
 
 
 def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[int] = BLOCKS) -> Found:
-    """Same cells, same tokens, same order as stepwise decoding under the same policy."""
+    """Same cells, same tokens, same order as stepwise decoding under the same policy, by the audit's rule."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
-    policies = [{"block": block, "whole": True, "cache": cache, "refresh": refresh}
-                for block in blocks
-                for cache, refresh in [("none", 8), *(("dual", r) for r in REFRESH)]]  # fmt: skip
-    ways = [(n, tree) for tree in TREES for n in DRAFTS]
-    steps = Steps(tick, "exact", len(policies) * (1 + len(ways)))
-    rows, flips, bugs = [], [], 0
-    for policy in policies:
-        reference = write(model, ids, stepwise(**policy), SHORT, TOGETHER)
-        steps(spelt(policy))
-        row: dict[str, Any] = {"policy": spelt(policy)}
-        taken = sum(text.passes for text in reference)
-        for n, tree in ways:
-            way = ssd(n, tree, **policy)
-            found = write(model, ids, way, SHORT, TOGETHER)
-            steps(f"{spelt(policy)}: {way.label}")
-            same = 0
-            for i, (one, other) in enumerate(zip(reference, found)):
-                parted = next((at for at, (a, b) in enumerate(zip(one.order, other.order)) if a != b), None)
-                same += one.order == other.order
-                if parted is not None or len(one.order) != len(other.order):
-                    flip = place(model, ids[i], way, i, parted, one, other)
-                    bugs += flip["verdict"] == "bug"
-                    flips.append({"policy": spelt(policy)} | flip)
-            row[f"{tree} {n}"] = f"{same}/{len(ids)}"
-            row[f"{tree} {n} fewer"] = 1 - sum(text.passes for text in found) / taken
+    kept = [("none", 8), *(("dual", refresh) for refresh in REFRESH)]
+    policies = [{"block": block, "whole": True, "cache": each, "refresh": refresh}
+                for block in blocks for each, refresh in kept]  # fmt: skip
+    drafts = [(n, tree) for tree in TREES for n in DRAFTS]
+    rows, flips, bugs, parted = [], [], 0, 0
+    for done, policy in enumerate(policies):
+
+        def told(texts: int, of: int, done: int = done, policy: Mapping[str, Any] = policy) -> None:
+            tick(done * of + texts, len(policies) * of, f"exact: {spelt(policy)}")
+
+        ways = [ssd(n, tree, **policy) for n, tree in drafts]
+        result = audit.canvases(model, ids, ways, TOGETHER, SHORT, progress=told)
+        row: dict[str, Any] = {"policy": spelt(policy), "tokens": sum(each.tokens for each in result.rows)}
+        for (n, tree), way, found in zip(drafts, ways, result.rows):
+            row |= {f"{tree} {n}": f"{found.equal}/{found.prompts}", f"{tree} {n} passes": found.passes,
+                    f"{tree} {n} steps": found.steps}  # fmt: skip
+            bugs += found.bug
+            parted += found.prompts - found.equal
+            for each in found.differences:
+                flips.append({
+                    "policy": spelt(policy), "way": way.label, "prompt": each.prompt, "step": each.position,
+                    "verdict": each.verdict, "reason": each.reason,
+                })  # fmt: skip
         rows.append(row)
-    columns = [("policy", "", "")] + [(f"{tree} {n}", f"{tree}, N {n}", "") for n, tree in ways]
-    cells = len(policies) * len(ways) * len(ids) * SHORT
-    tables = [
-        Part(f"Texts equal to stepwise decoding's, cell by cell in order: {SHORT} cells", columns, rows)
-    ]
+    texts = len(policies) * len(drafts) * len(ids)
+    columns = [("policy", "", "")] + [(f"{tree} {n}", f"{tree}, N {n}", "") for n, tree in drafts]
+    title = f"Texts equal to stepwise decoding's, cell by cell in order: {len(ids)} prompts of {SHORT} cells"
+    tables = [Part(title, columns, rows)]
     if flips:
-        columns = [("policy", "", ""), ("way", "", ""), ("prompt", "prompt", "{:d}"), ("at", "step", "{:d}"),
-                   ("wanted", "stepwise", ""), ("got", "ssd", ""), ("margin", "log-odds apart", "{:.2g}"),
-                   ("verdict", "", "")]  # fmt: skip
+        columns = [("policy", "", ""), ("way", "", ""), ("prompt", "prompt", "{:d}"),
+                   ("step", "step", "{:d}"), ("verdict", "", ""), ("reason", "", "")]  # fmt: skip
         tables.append(Part("Every place where they part", columns, flips))
-    name = f"ssd is stepwise in {len(policies) * len(ways)} settings, {len(ids)} prompts each: bugs"
+    name = f"ssd is stepwise in {len(policies) * len(drafts)} settings, {len(ids)} prompts each"
+    bars = [Bar(f"{name}: bugs", bugs, 0, "at most"),
+            Bar(f"{name}: share of texts that part at a tie or by rounding", (parted - bugs) / texts,
+                SHARE, "at most")]  # fmt: skip
     note = (
-        f"exact: {cells:,} cells; {len(flips)} texts part, {len(flips) - bugs} at a tie, {bugs} elsewhere. "
-        f"Up to {TOGETHER} canvases of different prompts share a pass."
+        f"exact: {sum(row['tokens'] for row in rows):,} tokens in {texts:,} texts; {parted} part, {bugs} by "
+        f"a bug. ssd writes up to {TOGETHER} prompts together, stepwise decoding each alone. Log-odds of "
+        "every cell in work are compared besides, within the audit's bound."
     )
-    return Found(tables, [Bar(name, bugs, 0, "at most")], [note])
-
-
-TIE = 2.0**-8  # log-odds, 2^4 steps of the grid
-
-
-def place(
-    model: Any, prompt: list[int], way: Way, number: int, at: int | None, one: Written, other: Written
-) -> dict[str, Any]:
-    """Where two texts part: the cells and tokens, and how far the reference's pass had them apart."""
-    if at is None:
-        return {"way": way.label, "prompt": number, "at": min(len(one.order), len(other.order)),
-                "verdict": "bug"}  # fmt: skip
-    policy = {name: value for name, value in way.values.items() if name in PAPER}
-    method = stepwise(**policy)()
-    told, logits = None, None
-    for step, (cycle,) in enumerate(decode_canvases(model, [prompt], method, max_new_tokens=SHORT)):
-        if step == at + 1:
-            told, logits = said(cycle.read, method.block), cycle.read.logits
-            break
-    assert told is not None and logits is not None
-    (cell, token), (their_cell, their_token) = one.order[at], other.order[at]
-    entries = [np.flatnonzero(told.cell == c) for c in (cell, their_cell)]
-    margin = float("inf")
-    if all(len(e) for e in entries):
-        mine, theirs = (int(e[0]) for e in entries)
-        margin = abs(float(told.odds[mine] - told.odds[theirs]))
-        if cell == their_cell:
-            margin = abs(float(logits[mine, token] - logits[mine, their_token]))
-    verdict = "tie" if margin <= TIE else "bug"
-    return {"way": way.label, "prompt": number, "at": at, "wanted": f"{cell}: {token}", "margin": margin,
-            "got": f"{their_cell}: {their_token}", "verdict": verdict}  # fmt: skip
+    return Found(tables, bars, [note])
 
 
 def bound(n: int, policy: Mapping[str, Any]) -> float:
@@ -417,7 +211,7 @@ def side_by_side(
         while canvas.open_cells().any():
             drafts = [each.propose(canvas, 0) for each in (chain, mix)]
             (read,) = canvas.forward(drafts[1])
-            told = said(read, mix.block)
+            (told,) = said([read], mix.block)
             guess, belief = mix.guess.copy(), mix.belief.copy()
             counts.append((len(chain.judge(drafts[0], first(told, len(drafts[0]))).path),
                            len(mix.judge(drafts[1], told).path)))  # fmt: skip
@@ -638,6 +432,68 @@ def turning(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+READINGS = {"reduction": "rounds of N + 1", "restarted": "until a miss"}
+
+
+def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+    """Table 2 and Figure 4 (a), counted: what self-drafting could save, and why its chains break off."""
+    entries = suite(prompts)
+    limit: list[dict[str, Any]] = []
+    causes: list[dict[str, Any]] = []
+    policies = [PAPER | {"cache": "none"}, PAPER]
+    steps = Steps(tick, "limits", 2 * len(policies))
+    for policy in policies:
+        trace = generate(model, entries, stepwise(**policy)(), max_new_tokens=LENGTH, batch=TOGETHER)
+        steps(f"stepwise decoding recorded, {spelt(policy)}")
+        table = metrics.acceptance_limit(trace, lengths=DRAFTS)
+        for n, some in table.groupby("draft_length", sort=False):
+            for key, reading in READINGS.items():
+                row = {"policy": spelt(policy), "n": n, "reading": reading, "bound": some["bound"].iloc[0]}
+                figures = zip(some["top"], some[key], some[f"{key}_lo"], some[f"{key}_hi"])
+                limit.append(row | {f"k{k}": Estimate(a, b, c, len(entries)) for k, a, b, c in figures})
+        for n in DRAFTS:
+            found = metrics.failures(whatif(trace).ssd(draft_length=n).trace()).set_index("cause")
+            row = {"policy": spelt(policy), "n": n, "chains": int(found["chains"].sum())}
+            causes.append(row | found["share"].to_dict() | {"held": int(found.loc["order", "held"])})
+        steps(f"causes, {spelt(policy)}")
+    for n, published in TABLE_2.items():
+        row = {"policy": "paper: LLaDA-8B, MATH", "n": n, "reading": "", "bound": n / (n + 1)}
+        limit.append(row | {f"k{k}": f"{value:.3f}" for k, value in enumerate(published, 1)})
+    columns = [("policy", "", ""), ("n", "N", "{:d}"), ("reading", "", "")]
+    columns += [(f"k{k}", f"k = {k} [95%]", "") for k in range(1, 6)] + [("bound", "bound", "{:.3f}")]
+    title = f"Table 2: passes saved if all that the draft's top k hold were accepted, {prompts} prompts of "
+    shares = [("none", "all accepted"), ("short", "cut short"), ("order", "order"), ("token", "token"),
+              ("border", "block border")]  # fmt: skip
+    why = [("policy", "", ""), ("n", "N", "{:d}"), ("chains", "chains", "{:,d}")]
+    why += [(cause, words, "{:.1%}") for cause, words in shares]
+    why += [("held", "order, in the chain", "{:,d}")]
+    tables = [Part(f"{title}{LENGTH} cells", columns, limit, ("k4", "k3"))]
+    tables += [Part("Figure 4 (a), counted: why a chain of drafts ended, share of chains", why, causes)]
+    note = (
+        "Table 2 is computed from recorded stepwise passes: rounds of N + 1 steps, as it is written; until a "
+        "miss: a round ends at the first token that was not drafted. Figure 4: what stepwise decoding did "
+        "where the chain's next draft was refused: the drafted token in another order, another token, or a "
+        "token of a block that was not in work when the drafts were made."
+    )
+    return Found(tables, [], [note])
+
+
+def loading(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+    """What a process holds while it loads a checkpoint of several files, made for the purpose."""
+    steps = Steps(tick, "loading", 1)
+    found = loaded()
+    steps()
+    row = found | {"gigabytes": found["bytes"] / 1e9, "share": found["largest"] / found["bytes"]}
+    columns = [
+        ("gigabytes", "GB", "{:.2f}"), ("shards", "files", "{:d}"), ("tensors", "tensors", "{:d}"),
+        ("share", "largest", "{:.1%}"), ("seconds", "s", "{:.1f}"), ("resident_ratio", "peak", "{:.3f}"),
+        ("anonymous_ratio", "without mapped files", "{:.3f}"), ("whole_ratio", "with libraries", "{:.3f}"),
+    ]  # fmt: skip
+    name = f"peak memory of loading {row['gigabytes']:.2f} GB over its size"
+    title = "Loading a synthetic checkpoint of LLaDA's names and proportions: resident memory over its size"
+    return Found([Part(title, columns, [row])], [Bar(name, found["resident_ratio"], 1.1, "at most")])
+
+
 # Name: what is measured, with how many prompts.
 PARTS: dict[str, tuple[Callable[..., Found], int]] = {
     "exact": (exact, 200),
@@ -646,6 +502,8 @@ PARTS: dict[str, tuple[Callable[..., Found], int]] = {
     "cache": (cache, 8),
     "lengths": (lengths, 8),
     "batches": (batches, 16),
+    "limits": (limits, 60),
+    "loading": (loading, 1),
 }
 
 
@@ -708,5 +566,5 @@ def asked(name: str) -> tuple[str, Callable[..., Found], int]:
         raise ParameterError(f"no part {name!r}: choose of {', '.join(PARTS)} ({sizes} for one block size)")
     measure, number = PARTS[part]
     if block:
-        return name, lambda *given: exact(*given, blocks=[int(block)]), number
+        return name, partial(exact, blocks=[int(block)]), number
     return name, measure, number

@@ -162,10 +162,12 @@ def _measure(folder: str, dtype: str) -> dict[str, float]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     begin = time.perf_counter()
-    model = load(folder, dtype=dtype)
-    seconds = time.perf_counter() - begin
-    done.set()
-    watcher.join()
+    try:
+        model = load(folder, dtype=dtype)
+    finally:
+        seconds = time.perf_counter() - begin
+        done.set()
+        watcher.join()
     after = _held()
     assert model.kind == "diffusion"
     return {

@@ -1,7 +1,8 @@
 """What-ifs against reruns: does a replayed setting do what the real one does, cycle for cycle?
 
 Each question is asked of one recorded run with its dense record, and each setting then really run on the same
-prompts. The whole structure of every cycle is compared, not sums.
+prompts. The whole structure of every cycle is compared, not sums. Of a diffusion model stepwise decoding is
+asked what SSD would have done (`canvases`).
 """
 
 from __future__ import annotations
@@ -50,11 +51,42 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str, list[dict[str, Any]]]] = {
     "short tails": ("autoregressive", {}, "speculative", STOPS),
     "trees": ("unispec", {"draft_size": 24}, "unispec", TREES),
 }
+# Of canvases: how they are written, and what SSD would have done.
+POLICIES: dict[str, dict[str, Any]] = {
+    "no cache": {"cache": "none"},
+    "cache, refresh 8": {"cache": "dual", "refresh": 8},
+    "cache, refresh 20": {"cache": "dual", "refresh": 20},
+}
+CHAINS = [
+    {"draft_length": n, "tree": tree, "tail": tail}
+    for n, tree, tail in (
+        (3, "chain", "stepwise"),
+        (4, "chain", "stepwise"),
+        (5, "chain", "shorter"),
+        (4, "mix", "stepwise"),
+        (5, "mix", "shorter"),
+    )
+]
 # The record follows the drafter as far as any draft can go, and then hardly an answer is only bounded. So
 # that bounds are held against reruns as well, one question is asked of a poorer record.
 TAILS = {"short tails": 3}
 EXACT_FIELDS = ("cycle", "keep", "accepted", "cut", "unreviewed", "emitted")
 WIDTH, TOLD = 0.1, 0.98
+CANVAS_COLUMNS = [
+    ("question", "asked", ""),
+    ("setting", "setting", ""),
+    ("equal", "equal", "{:.3f}"),
+    ("close", "close", "{:.2%}"),
+    ("passes", "passes", "{:d}"),
+    ("rerun", "rerun", "{:d}"),
+    ("saved", "saved", "{:.1%}"),
+]
+ALIKE = {
+    "cycles": ["cycle", "keep", "stop", "end", "block", "refreshed", "drafted", "accepted", "cut", "emitted"],
+    "nodes": ["cycle", "token", "parent", "position", "status"],
+    "outputs": ["cycle", "position", "token", "origin", "order"],
+    "passes": ["cycle", "tokens"],
+}
 COLUMNS = [
     ("question", "question", ""),
     ("setting", "setting", ""),
@@ -83,8 +115,10 @@ def bench(
     Raises
     ------
     ParameterError
-        If there is no draft model.
+        If there is no draft model, and the model, which is no diffusion model, needs one.
     """
+    if getattr(model, "kind", None) == "diffusion":
+        return canvases(model, entries, prompts=prompts, max_new_tokens=max_new_tokens, tick=tick)
     if not drafts:
         raise ParameterError("the what-ifs are about a draft model: pass --draft")
     drafter = drafts[0]
@@ -123,6 +157,70 @@ def bench(
             rows.append(row)
             tick(len(rows), total, question)
     return judge(rows, widths, setting(model, drafts[:1], prompts=len(texts), max_new_tokens=max_new_tokens))
+
+
+def canvases(
+    model: Any,
+    entries: list[dict[str, Any]],
+    *,
+    prompts: int = 50,
+    max_new_tokens: int = 64,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """Ask stepwise decoding's record what SSD would have done, run SSD, and compare every cycle and node."""
+    texts = [model.encode(text) for text in enough(entries, prompts)]
+    rows: list[dict[str, Any]] = []
+    for policy, fixed in POLICIES.items():
+        base = generate(model, texts, "stepwise", max_new_tokens=max_new_tokens, **fixed)
+        question = WhatIf(base)
+        for values in CHAINS:
+            told = question.ssd(**values)
+            again = generate(model, texts, "ssd", max_new_tokens=max_new_tokens, **fixed, **values)
+            equal = alike(told.trace(0), again)
+            close = [getattr(walk, "close", 0) for walk in told.walks[0]]
+            passes = int(told.table["target_passes"].iloc[0])
+            rows.append(
+                {
+                    "question": policy,
+                    "setting": " ".join(f"{name}={value}" for name, value in values.items()),
+                    "texts": len(texts),
+                    "equal": sum(equal) / len(texts),
+                    "explained": sum(e or c > 0 for e, c in zip(equal, close)) / len(texts),
+                    "close": sum(close) / passes,
+                    "passes": passes,
+                    "rerun": int(metrics.target_passes(again)),
+                    "saved": metrics.step_reduction(again).median,
+                }
+            )
+            tick(len(rows), len(POLICIES) * len(CHAINS), policy)
+    bars = [
+        Bar("texts whose every cycle and node is the rerun's", least(rows, "equal"), 1.0),
+        Bar("texts that are equal, or of which a near-tie was named", least(rows, "explained"), 1.0),
+    ]
+    notes = [
+        "equal: share of texts whose replayed drafts, verdicts, tokens, order and positions fed are the "
+        "rerun's. close: share of the replayed passes in which two choices lie within a step of the grid, "
+        "2^-12; a text without one must be equal.",
+        "asked: one run of stepwise decoding for each policy. passes: replayed and real ones of SSD.",
+    ]
+    where = setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens)
+    return Report("whatif", "What-ifs of SSD against reruns", where, CANVAS_COLUMNS, rows, bars, notes)
+
+
+def alike(told: Any, again: Any) -> list[bool]:
+    """Of each text whether replayed cycles are the rerun's in everything but time and rounding."""
+
+    def each(trace: Any) -> dict[int, tuple]:
+        found: dict[int, list[list]] = {}
+        for name, columns in ALIKE.items():
+            frame = getattr(trace, name)[["prompt", *columns]].astype(object)
+            frame = frame.where(frame.notna(), None)
+            for prompt, rows in frame.groupby("prompt"):
+                found.setdefault(int(prompt), []).append([name, *rows[columns].to_numpy().tolist()])
+        return {prompt: tuple(parts) for prompt, parts in found.items()}
+
+    one, other = each(told), each(again)
+    return [one.get(prompt) == other[prompt] for prompt in sorted(other)]
 
 
 def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]) -> Report:

@@ -447,10 +447,20 @@ def _shared(trace: Trace) -> pd.DataFrame:
 def _of_run(part: Trace) -> pd.DataFrame:
     import pandas as pd
 
+    if part.run["canvas"] is not None:
+        raise TraceError(
+            f"passes of {part.run['method']} are over windows of canvases, and what such a pass costs is not "
+            "counted: their times and the positions fed are in Trace.passes"
+        )
     if "control_layers" in part.cycles:  # CALM
         raise TraceError(
             f"passes of {part.run['method']} leave behind different layers, and what such a pass costs is "
             "not counted: see metrics.by_layer for how far they went"
+        )
+    if part.run.get("canvas") is not None:
+        raise TraceError(
+            f"passes of {part.run['method']} read canvases, and what such a pass costs is not counted: "
+            "metrics.step_reduction says how many were saved, metrics.seconds how long they took"
         )
     table = _read(part)
     if not len(table):

@@ -14,6 +14,10 @@ counts the last one's; what is said "of the texts" counts all of them, for each 
 
 Where every step emits a bonus or correction token and nothing is cut by the end of a text:
 emitted = accepted + steps, tau = emitted / steps, and A/O = 1 - 1/tau.
+
+A canvas (diffusion) is written to the end of a block, and its text ends before: with its first end token.
+`emitted`, `accepted` and `tau` count what was placed, padding included; what is of the texts does not.
+`specviz.metrics.canvases` has the metrics of canvases.
 """
 
 from __future__ import annotations
@@ -29,8 +33,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from specviz.trace import Trace
+    from specviz.trace.states import Written
 
 ROUNDING = 1e-6  # relative: probabilities are recorded in float32
+GRID = 2.0**-12 * 1.01  # logits of canvases are compared on a grid of such steps
 
 
 def _ratio(above: float, below: float) -> float:
@@ -64,6 +70,12 @@ def _streamed(trace: Trace, rows: pd.DataFrame) -> np.ndarray:
     if not len(streams):
         return np.zeros(len(rows), bool)
     return rows[["run", "prompt"]].merge(streams, how="left", indicator=True)["_merge"].to_numpy() == "both"
+
+
+def _canvases(trace: Trace, rows: pd.DataFrame) -> np.ndarray:
+    """Which rows (with ``run``) belong to a run that wrote canvases; bool [rows]."""
+    wrote = [part.run["run"] for part in trace.split() if part.run["canvas"] is not None]
+    return rows["run"].isin(wrote).to_numpy()
 
 
 def _texts(trace: Trace) -> pd.DataFrame:
@@ -115,7 +127,7 @@ def tau(trace: Trace) -> float:
 
     Pooled over all steps, as in Spec-Bench and vLLM. A step is a cycle after the prefill, and has one
     pass of the target (none where its tokens are unreviewed). gpt-fast and others leave the bonus out: see
-    `mean_accepted`.
+    `mean_accepted`. Of a canvas tau is tokens placed a pass; stepwise decoding has 1.00.
     """
     return _ratio(emitted(trace), steps(trace))
 
@@ -246,7 +258,7 @@ def latency(trace: Trace) -> pd.DataFrame:
     run: in a batch the passes that it shared count in full for every row, and so does what the others needed
     meanwhile. So latencies of rows that ran together do not add up to the run's time; `seconds` and
     `tokens_per_second` of the whole trace (the batch's throughput) count each moment once. Waiting for a free
-    row is outside.
+    row is outside. A canvas' first token may stand anywhere in its first block.
 
     Returns
     -------
@@ -421,7 +433,8 @@ def on_text(trace: Trace) -> np.ndarray:
 
     Also for nodes that were never judged or sent: what a smaller budget or a threshold left out can be rated,
     too. In a greedy run these are the nodes that the target would have accepted; a sampled text is one of
-    many. Siblings that repeat a token are right together, though only one of them can be accepted.
+    many. Siblings that repeat a token are right together, though only one of them can be accepted. A node of
+    a canvas is right if its cell came to hold its token, in whatever order: more than SSD accepts.
 
     Returns
     -------
@@ -434,7 +447,8 @@ def on_text(trace: Trace) -> np.ndarray:
     kept = _texts(trace)[[*text, "position", "token"]]
     begin = nodes[keys].merge(trace.cycles[[*keys, "keep"]], how="left", on=keys)["keep"]
     depth = nodes["depth"].to_numpy()
-    place = nodes[text].assign(position=begin.to_numpy() + depth - 1)
+    cells = _canvases(trace, nodes)
+    place = nodes[text].assign(position=np.where(cells, nodes["position"], begin.to_numpy() + depth - 1))
     found = place.merge(kept, how="left", on=[*text, "position"])["token"].to_numpy(np.float64)
     right = np.where(np.isnan(found), np.nan, found == nodes["token"].to_numpy())
     first = np.arange(len(nodes)) - nodes["node"].to_numpy()
@@ -452,11 +466,11 @@ READINGS = ("judged", "text")
 def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFrame:
     """Acceptance by the score that the method gave a node, as in UniSpec's Figure 3.
 
-    Of nodes sent to the target, in `bins` equal intervals of the score from 0 to 1. The paper does not say
-    which nodes its rate is a share of; there are two readings. ``judged``: accepted nodes over judged ones
-    (accepted or rejected); nodes off the path, whose siblings or parents decided, do not count, which
-    flatters low scores. ``text``: nodes that stand in the final text (`on_text`) over all that were sent,
-    those off the path being misses.
+    Of nodes sent to the target, in `bins` equal intervals of the score from 0 to 1 (of canvases, where it is
+    log-odds, of their probability). The paper does not say which nodes its rate is a share of; there are two
+    readings. ``judged``: accepted nodes over judged ones (accepted or rejected); nodes off the path, whose
+    siblings or parents decided, do not count, which flatters low scores. ``text``: nodes that stand in the
+    final text (`on_text`) over all that were sent, those off the path being misses.
 
     Parameters
     ----------
@@ -480,7 +494,12 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
 
     if reading not in READINGS or bins < 1:
         raise TraceError(f"reading is one of {', '.join(READINGS)} and bins at least 1")
+    if any(part.run.get("canvas") is not None for part in trace.split()):
+        raise TraceError(
+            "the scores of a canvas' drafts are log-odds, not shares: reliability has their confidence"
+        )
     nodes = _rated(trace, reading)
+    nodes = nodes.assign(score=nodes["confidence"].where(_canvases(trace, nodes), nodes["score"]))
     nodes = nodes[nodes["score"].notna()]
     nodes = nodes.assign(bin=np.clip((nodes["score"] * bins).astype(int), 0, bins - 1))
     table = _rates(pd.concat([nodes, nodes.assign(source="all")]), ["source", "bin"])
@@ -527,6 +546,10 @@ def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFram
     """Nodes, with whether each is right: NaN where it does not count."""
     if reading not in READINGS:
         raise TraceError(f"reading is one of {', '.join(READINGS)}, not {reading!r}")
+    if reading == "text" and any(part.run.get("canvas") is not None for part in trace.split()):
+        raise TraceError(
+            "a canvas' draft is right or not for its state, not for the text: ask for reading='judged'"
+        )
     nodes = trace.nodes
     status = nodes["status"]
     if reading == "judged":
@@ -650,17 +673,19 @@ def recheck(trace: Trace) -> pd.DataFrame:
     after the node's parent; without recorded candidates, rank 0), ``biased`` (method retranslate with a bias:
     keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et al.), ``gap``
     (where nodes have a threshold: keep y iff its gap is at most that and fewer than ``top_beta`` tokens are
-    likelier; specdec, cm_asd), ``oracle`` (method oracle: keep y iff p(y) is at least ``least``) or
-    ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023,
-    algorithm 1).
+    likelier; specdec, cm_asd), ``surest`` (a canvas: keep y iff it stands in the surest masked cell of the
+    block in work, the leftmost of equals, and is that cell's likeliest token), ``oracle`` (method oracle: keep
+    y iff p(y) is at least ``least``) or ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that did
+    not sample; Leviathan et al. 2023, algorithm 1).
 
     Returns
     -------
     DataFrame
         One row a node that was accepted or rejected: keys of its cycle, ``node``, ``status``, ``rule``,
         ``expected`` (whether the rule keeps it), ``margin`` (how far the decision was from turning:
-        threshold minus value; NaN for greedy) and ``agrees``. A decision nearer than float32 rounding
-        agrees either way. Nodes whose record lacks a number the rule needs are left out.
+        threshold minus value; of canvases log-odds of its cell minus those of the surest other one; NaN for
+        greedy) and ``agrees``. A decision nearer than float32 rounding agrees either way. Nodes whose record
+        lacks a number the rule needs are left out.
     """
     import pandas as pd
 
@@ -678,7 +703,10 @@ def _recheck(part: Trace) -> pd.DataFrame:
     sampling, parameters = run["sampling"] or {}, run["parameters"] or {}
     nodes = part.nodes
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].copy()
-    if run["method"] == "bild":
+    if run.get("canvas") is not None:
+        rule = "surest"
+        nodes, expected, margin, close = _surest(part, nodes)
+    elif run["method"] == "bild":
         threshold = parameters.get("rollback")
         if not isinstance(threshold, int | float):
             raise TraceError(f"run {run['run']} does not say its rollback threshold")
@@ -735,3 +763,48 @@ def _recheck(part: Trace) -> pd.DataFrame:
         close = np.abs(margin) <= ROUNDING
     agrees = (expected == (nodes["status"] == "accepted").to_numpy()) | close
     return nodes.assign(rule=rule, expected=expected, margin=margin, agrees=agrees)
+
+
+def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
+    """Judged nodes of canvases, decided again: those that can be, whether kept, the margin, whether close."""
+    from specviz.trace.states import written
+
+    found: dict[tuple[int, int, int], tuple[bool, float, bool] | None] = {}
+    wide = part.run["dtype"] == "float64"  # then equal numbers of the record were perhaps not equal
+    for text in written(part):
+        for each in text.passes:
+            states = dict(zip([-1, *each.path], range(each.start, each.start + len(each.path) + 1)))
+            for node, status in enumerate(each.status):
+                state = states.get(int(each.parent[node]))
+                if status in ("accepted", "rejected") and state in text.said:
+                    place = int(each.cell[node]), int(each.token[node])
+                    found[text.prompt, each.cycle, node] = _decided(text, state, *place, wide)
+    keys = zip(*(nodes[name].tolist() for name in ("prompt", "cycle", "node")))
+    again = [found.get(key) for key in keys]
+    known = np.array([each is not None for each in again], bool)
+    rows = [each for each in again if each is not None]
+    kept, margin, close = (
+        np.array([row[i] for row in rows], kind) for i, kind in enumerate((bool, float, bool))
+    )
+    return nodes[known], kept, margin, close
+
+
+def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tuple[bool, float, bool] | None:
+    """Whether a token in a cell is what is placed at a state; by which margin; whether that is rounding."""
+    said = text.said[state]
+    work = np.flatnonzero(said.cell // text.block == text.work(state))
+    at = np.flatnonzero(said.cell[work] == cell)
+    if not len(at):
+        return False, np.nan, False
+    odds, mine = said.odds[work], int(at[0])
+    margin = float(odds[mine] - np.delete(odds, mine).max(initial=-np.inf))
+    p, top = said.p[work[mine]], said.top[work[mine]]
+    if top[0] < 0:  # no candidates were recorded
+        return None
+    surest, first = int(odds.argmax()) == mine, token == int(top[0])
+    cells = (wide or margin != 0) and abs(margin) <= ROUNDING * (1 + abs(odds[mine]))
+    # Logits are compared on a grid: of two tokens nearer than its step the lower id was taken.
+    own, best = p[top == token].max(initial=0.0), p[0]
+    tokens = own > 0 and float(np.log(best / own)) <= GRID and len(top) > 1 and p[1] >= best * np.exp(-GRID)
+    close = (cells and (first or tokens)) or (tokens and (surest or cells))
+    return surest and first, margin, bool(close)

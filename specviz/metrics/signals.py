@@ -110,6 +110,8 @@ def _signals(
     most = np.log(size) if size else np.nan  # of an entropy
     doubt, spread = column("entropy") / most, column("variance")
     found = {"score": column("score"), "confidence": column("confidence")}
+    if part.run["canvas"] is not None:  # its score is the log-odds of that confidence
+        found["score"] = np.full(len(nodes), np.nan)
     found["entropy"] = 1 - doubt if complement else doubt
     found["logit_margin"] = 1 / (1 + np.exp(-scale * _logit_margin(part, nodes)))
     found["softmax_margin"] = np.minimum(1, column("margin") / (1 - 1 / size if size else 1))

@@ -47,9 +47,9 @@ def load(
     Parameters
     ----------
     spec : str, Path, PreTrainedModel or Model
-        A bundled name, a folder in transformers' format, ``hf:<id>``, ``gguf:`` and a GGUF file (a path, or
-        a bundled one's name) that llama.cpp runs, or a model in memory (which keeps its device and dtype
-        unless they are given).
+        A bundled name, a folder in transformers' format or as LLaDA and Dream are published, ``hf:<id>`` of
+        such a folder, ``gguf:`` and a GGUF file (a path, or a bundled one's name) that llama.cpp runs, or a
+        model in memory (which keeps its device and dtype unless they are given).
     device : str, default ``cpu``
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. A GGUF file takes it as ``gpu_layers``: none of them for
         ``cpu``, else all.
@@ -66,7 +66,7 @@ def load(
 
     Returns
     -------
-    Model, EncoderDecoder, LlamaCpp, or Heads and Slots, which are passed as a draft alone
+    Model, EncoderDecoder, Diffusion, LlamaCpp, or Heads and Slots, which are passed as a draft alone
 
     Raises
     ------

@@ -3,9 +3,9 @@
 Why this is exact. SSD writes stepwise decoding's tokens in its order, so at every state the record says
 which cell comes next with which token. What it drafts follows from what the verified passes said of each cell
 (`specviz.cells`), the latest one's word counting. It verifies every state up to the one it is at, and
-stepwise decoding has a pass at each of them, which reads the same cells: the masked ones of the block in work and of
-the next one, as far as the pass computed them, and under one cache policy it computes the same. Refreshes
-stand at the same states, for both come with every R-th token. Nothing else decides.
+stepwise decoding has a pass at each of them. That pass reads the same cells: the masked ones of the block in
+work and of the next one, as far as it computed them, and under one cache policy it computes the same.
+Refreshes stand at the same states, for both come with every R-th token. Nothing else decides.
 
 What can turn it: a pass over many canvases rounds otherwise than one over one. Cycles in which choices lie
 within a step of the grid on which odds are compared are counted (`Replayed.close`). Log-odds are recorded in
@@ -244,10 +244,11 @@ def _fed(text: Written, step: Step, nodes: dict[str, list], shift: int) -> int:
         return whole * (1 + step.sent)
 
     def window(masked: np.ndarray, placed: int | None) -> int:
-        low = text.context + int(masked.argmax()) // text.block * text.block
-        high = min(low + text.block, whole)
-        outside = placed is not None and not low - shift <= text.context + placed < high
-        return high - low + shift + outside
+        first = int(masked.argmax()) // text.block * text.block
+        cells = min(first + text.block, text.length) - first
+        before = shift and masked[first]  # the place before the block, while it tells its first cell
+        outside = placed is not None and not first - before <= placed < first + cells
+        return int(cells + before + outside)
 
     masked = np.ones(text.length, bool)
     masked[text.cell[: step.start]] = False

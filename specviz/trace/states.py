@@ -85,7 +85,7 @@ class Pass:
         return [i for i, status in enumerate(self.status) if status == "accepted"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Written:
     """One canvas and how it was written; state s is the canvas with s tokens.
 
@@ -125,6 +125,9 @@ class Written:
 
     def __len__(self) -> int:
         return len(self.cell)
+
+    def __repr__(self) -> str:
+        return f"<canvas of prompt {self.prompt}: {len(self)} tokens in {len(self.passes)} passes>"
 
     def work(self, state: int) -> int:
         """The block in work at a state, from 0; -1 if no cell is masked."""

@@ -18,7 +18,7 @@ from specviz.corpus import tasks, translation
 from specviz.training.answers import prompt_ids
 from specviz.training.bleu import bleu
 from specviz.training.card import head
-from specviz.training.diffusion import costs, hide
+from specviz.training.diffusion import BLOCKS, costs, hide
 from specviz.training.recipes import Recipe
 from specviz.training.tokenizer import END, MASK, PAD, encode_chat
 
@@ -123,9 +123,12 @@ def by_length(model: Any, pieces: Any, n: int = 60) -> dict[str, Any]:
 
 def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, Any]) -> str:
     """The text of a diffusion model's card."""
-    lengths = found["canvas"]
+    made, lengths = Recipe(**training["recipe"]), found["canvas"]
     lines = [
-        *head(name, parameters, training, Recipe(**training["recipe"]), WHAT, KNOWS),
+        *head(name, parameters, training, made, WHAT, KNOWS),
+        "The objective is masked diffusion's: a share t of an answer's cells is masked, their loss weighted by "
+        f"1/t. From {made.blockwise_from:.0%} of the run on, {made.blockwise:.0%} of the texts are masked as "
+        f"decoding meets them, in a block of {BLOCKS[0]} to {BLOCKS[-1]} cells and everywhere behind it.", "",
         "## Scores on the test split", "",
         f"Decoded stepwise on {CELLS} cells, blocks of {BLOCK}, one token a pass (sacrebleu; German `13a`, "
         "Japanese by characters). The paraphrase is the generator's own second way of saying it, against the "

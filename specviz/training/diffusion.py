@@ -6,6 +6,11 @@ likelihoods) give the same mean. The second is steadier, since every text weighs
 trained and scored here. Answers are padded with ``<|end|>``, which the model learns to write as any other
 token. A cell is told by the place before it, as in the causal model that the run starts from (Dream, Ye et
 al. 2025).
+
+Decoding goes block by block, and masks drawn from all cells almost never leave a text as it is met there: all
+before a block written, all behind it masked. So a recipe can give some texts such masks (`hide_blocks`).
+Theirs is the same bound, of one block given those before it, summed over blocks (BD3-LM, Arriola et al. 2025),
+but that the canvas behind the block stands there, masked.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ LONGER = (
     (0.35, 8, 64),
     (0.15, 64, 248),
 )  # cells of padding behind the longest answer: share, from, to
+BLOCKS = (4, 8, 16, 32)  # cells of a block, one of them drawn for each text
 CELLS = 4096  # most tokens of a pass: what is padded longer has fewer rows
 
 
@@ -105,30 +111,59 @@ def hide(cells: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.nd
     return order < masks[:, None], masks / count
 
 
+def hide_blocks(
+    canvas: np.ndarray, cells: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The masks of answers that are written block by block: one block of each, drawn, stands for all.
+
+    Blocks before it are written, those behind it all masked; of its own cells some are (`hide`). A text's
+    blocks are those up to the one that holds its first ending token, where decoding stops.
+
+    Returns
+    -------
+    tuple of (told bool like `cells`, masked bool like `cells`, weights float [rows])
+        ``told`` are the masked cells of the block; the weight of a row's is its blocks over t.
+    """
+    place = cells.cumsum(1) - 1
+    size = rng.choice(BLOCKS, len(cells))[:, None]
+    ends = np.take_along_axis(place, (cells & (canvas == END)).argmax(1)[:, None], 1)
+    blocks = ends // size + 1
+    at = (rng.random(blocks.shape) * blocks).astype(np.int64)
+    told, shares = hide(cells & (place // size == at), rng)
+    return told, told | (cells & (place // size > at)), blocks[:, 0] / shares
+
+
 def masked_loss(
-    model: Any, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
+    model: Any, tokens: np.ndarray, answer: np.ndarray, blockwise: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Summed loss of a batch, weighted by 1/t; twice, as `specviz.training.train.loss_sums` gives it.
 
-    Masks are drawn from the batch itself, so that a resumed run and every look at the dev texts see the same.
+    The share `blockwise` of the texts has the masks of `hide_blocks`, the others those of `hide`. Masks are
+    drawn from the batch itself, so that a resumed run and every look at the dev texts see the same.
     """
     rng = np.random.default_rng(zlib.crc32(tokens.tobytes()))
     canvas, cells = answers_only(tokens, answer, rng)
-    masked, shares = hide(cells, rng)
-    weights = np.repeat(1 / shares * answer.sum() / cells.sum(), canvas.shape[1])[masked.ravel()]
-    each = costs(model, canvas, masked)
+    told, shares = hide(cells, rng)
+    masked, weights = told.copy(), 1 / shares
+    count = int(cells.sum())
+    if some := round(len(canvas) * blockwise):
+        told[:some], masked[:some], weights[:some] = hide_blocks(canvas[:some], cells[:some], rng)
+        count = int(np.rint((weights[:, None] * told).sum()))
+    each = costs(model, canvas, told, masked)
+    weights = np.repeat(weights * answer.sum() / count, told.sum(1))
     loss = each @ torch.from_numpy(weights.astype(np.float32)).to(each.device)
     return loss, loss.detach()
 
 
-def costs(model: Any, canvas: np.ndarray, masked: np.ndarray) -> torch.Tensor:
-    """Nats of every masked cell, given the others of its canvas; row by row, float32 [masked cells]."""
-    at = np.flatnonzero(masked)
+def costs(model: Any, canvas: np.ndarray, told: np.ndarray, masked: np.ndarray | None = None) -> torch.Tensor:
+    """Nats of every cell that is to be told, row by row, float32; `masked` (default: those) are hidden."""
+    at = np.flatnonzero(told)
+    hidden = told if masked is None else masked
     ids, place, wanted = (
         torch.from_numpy(v).to(model.device)
-        for v in (np.where(masked, MASK, canvas), at - 1, canvas.ravel()[at])
+        for v in (np.where(hidden, MASK, canvas), at - 1, canvas.ravel()[at])
     )
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.device.type == "cuda"):
-        hidden = model.model(input_ids=ids, attention_mask={"full_attention": None}, use_cache=False)
-        scores = hidden.last_hidden_state.flatten(0, 1).index_select(0, place) @ model.lm_head.weight.T
+        state = model.model(input_ids=ids, attention_mask={"full_attention": None}, use_cache=False)
+        scores = state.last_hidden_state.flatten(0, 1).index_select(0, place) @ model.lm_head.weight.T
     return cross_entropy(scores.float(), wanted, reduction="none")

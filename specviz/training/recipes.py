@@ -46,6 +46,9 @@ class Recipe:
         ``diffusion``: a whole model that reads both ways (`specviz.training.diffusion`).
     ahead : int
         How many heads or slots.
+    blockwise, blockwise_from : float
+        The share of a diffusion model's texts that are masked as if written block by block, from this share
+        of the run on; of the others any cells are (`specviz.training.diffusion`).
     context, seed : int
     """
 
@@ -70,6 +73,8 @@ class Recipe:
     exits: str = "last"
     part: str = "whole"
     ahead: int = 0
+    blockwise: float = 0.0
+    blockwise_from: float = 0.0
     context: int = 1024
     seed: int = 0
 
@@ -101,7 +106,8 @@ RECIPES = {
         Recipe("town-t5-slots", 2, 128, 4, 4, 384, tokens=5_000_000, encoder=4, target="town-t5", answers=32,
                part="slots", ahead=25, matrix_rate=0.002, rate=0.006, **PAIRS),
         Recipe("town-diffusion", 8, 144, 4, 2, 384, tokens=15_000_000, step=2048, micro=2048, start="town",
-               part="diffusion", matrix_rate=0.002, rate=0.002, prompt_until=0.0),
+               part="diffusion", matrix_rate=0.002, rate=0.002, prompt_until=0.0, blockwise=0.5,
+               blockwise_from=0.64),
     )
 }  # fmt: skip
 

@@ -36,6 +36,13 @@ def rate_at(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM) / (1 - WARM))))
 
 
+def extra_weight(recipe: Recipe, progress: float) -> float:
+    """A loss's last argument at `progress`: the weight of prompts, or the share of texts read in blocks."""
+    if recipe.part == "diffusion":
+        return recipe.blockwise if progress >= recipe.blockwise_from else 0.0
+    return recipe.prompt_weight if progress < recipe.prompt_until else 0.0
+
+
 def upload(values: np.ndarray, device: torch.device) -> torch.Tensor:
     """An array on the device; the host goes on before a GPU has it."""
     tensor = torch.from_numpy(values)
@@ -178,10 +185,10 @@ def train(
             return state | {"done": finished}
         group = [next(stream) for _ in range(max(1, recipe.step // recipe.micro))]
         count = sum(int(answer[:, 1:].sum()) for _, (_, answer) in group)
-        prompt_weight = recipe.prompt_weight if progress < recipe.prompt_until else 0.0
+        weight = extra_weight(recipe, progress)
         losses = []
         for place, (tokens, answer) in group:
-            weighted, loss = loss_sums(model, tokens, answer, prompt_weight)
+            weighted, loss = loss_sums(model, tokens, answer, weight)
             (weighted / count).backward()
             losses.append(loss / count)
             state["tokens"] += int((tokens != PAD).sum())

@@ -1,7 +1,7 @@
 """How a canvas was filled, pass by pass, before it is a picture: what was masked, drafted, judged, placed.
 
-A :class:`Canvas` is one prompt's decoding by a method that writes masked cells, read off the record alone: the
-states, the canvases of each draft, and why each pass placed no more.
+A :class:`Canvas` is one prompt's decoding by a method that writes masked cells, read off the record alone:
+the states, the canvases of each draft, and why each pass placed no more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from specviz.trace.checks import list_sizes
 from specviz.view.picture import name_of, prompts, visible
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.trace import Trace
 
 END = "■"  # a token that ends a text
@@ -25,8 +27,8 @@ END = "■"  # a token that ends a text
 class State:
     """What a cell is in a pass: its word, its sign (never colour alone), its colour, what it means.
 
-    The hues are those of `KINDS` and, of what was drafted, of the tree in the player. What is placed is filled;
-    what was drafted in vain has an outline.
+    The hues are those of `KINDS` and, of what was drafted, of the tree in the player. What is placed is
+    filled; what was drafted in vain has an outline.
     """
 
     word: str
@@ -56,11 +58,21 @@ WHY = {
     "first": ("no draft yet", "no cell had been read, so nothing was drafted"),
     "tail": ("tail", "fewer cells were masked than a draft has, so nothing was drafted"),
     "refresh": ("refresh", "the next refresh cut the draft short"),
-    "border": ("block border", "behind the block's border no cell had been read, so none was drafted"),
+    "short": (
+        "short draft",
+        "no more was drafted: of the cells behind none had been read, or none was masked",
+    ),
     "skip": ("skip", "a skip of the mix-order tree was taken, and nothing grows from it"),
     "length": ("whole draft", "every drafted token was accepted"),
-    "order": ("wrong order", "the guess for the cell that was next was right, but the draft had another cell there"),
+    "order": (
+        "wrong order",
+        "the guess for the cell that was next was right, but the draft had another cell there",
+    ),
     "token": ("wrong token", "the guess for the cell that was next was another token"),
+    "border": (
+        "block border",
+        "what came next lies in another block than the one the drafts' pass worked in",
+    ),
     "none": ("", "one token a pass"),
     "parallel": ("parallel", "every cell that its rule let through was placed"),
 }
@@ -201,7 +213,7 @@ class Canvas:
 
     @property
     def policy(self) -> dict[str, Any]:
-        """Length, block, cache and, with a cache, the refresh interval: what runs must share to be compared."""
+        """Length, block, cache and, with one, the refresh interval: what runs must share to be compared."""
         known = self.run["canvas"]
         names = ("length", "block", "cache", *(("refresh",) if known.get("cache") == "dual" else ()))
         return {name: known.get(name) for name in names}
@@ -213,11 +225,6 @@ class Canvas:
         tree = f" {own['tree']}, N = {own['draft_length']}" if "draft_length" in own else ""
         cache = f"dual cache, refresh after {self.policy['refresh']}" if self.cached else "no cache"
         return visible(f"{self.method}{tree} · {name_of(self.run['model'])} · {cache}")
-
-
-def is_canvas(trace: Trace) -> bool:
-    """Whether a trace of one run is of masked canvases."""
-    return trace.run.get("canvas") is not None
 
 
 def _probability(odds: float) -> float:
@@ -236,8 +243,8 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     facts = run.run
     if facts.get("canvas") is None:
         raise TraceError(
-            f"{facts['method']} wrote its text from left to right: there is no canvas to show; stepwise, ssd, "
-            "fast_dllm and entropy_bounded write canvases"
+            f"{facts['method']} wrote its text from left to right: there is no canvas to show; stepwise, "
+            "ssd, fast_dllm and entropy_bounded write canvases"
         )
     index = prompts(run)[0] if prompt is None else prompt
     one = run.select(prompt=index)
@@ -251,53 +258,60 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     order, tokens, words = np.full(length, -1), np.full(length, -1), [""] * length
     known: dict[int, int] = {}  # of each cell the token that the latest verified pass gave it
     passes = []
-    for row in cycles.to_dict("records"):
+    for row in _records(cycles):
         number = int(row["cycle"])
         if not number:
             continue
         read = said.get(number, [])
         nexts = _nexts(read, block, texts)
-        out = outputs.get(number)
         placed = []
-        for at in out.to_dict("records") if out is not None else ():
+        for at in _records(outputs.get(number)):
             cell, token = int(at["position"]), int(at["token"])
             order[cell], tokens[cell], words[cell] = at["order"], token, texts(token)
             odds = float(at["odds"])
             placed.append(
                 Placed(cell, token, texts(token), at["origin"], odds, _probability(odds), int(at["order"]))
             )
-        nodes = [
-            Node(
-                int(n["node"]),
-                int(n["parent"]),
-                int(n["depth"]),
-                int(n["position"]),
-                int(n["token"]),
-                texts(int(n["token"])),
-                float(n["score"]),
-                _probability(float(n["score"])),
-                str(n["status"]),
-                nexts.get(int(n["node"])),
-            )  # fmt: skip
-            for n in (drafts[number].to_dict("records") if number in drafts else ())
-        ]
+        nodes = [_node(n, texts, nexts) for n in _records(drafts.get(number))]
         path = [-1, *(n.index for n in nodes if n.status == "accepted")]
+        begun = int(row["keep"])
+        longest = int((facts["parameters"] or {}).get("draft_length", 0))
         passes.append(
             Pass(
-                number,
-                int(row["keep"]),
-                int(row["block"]) if row["block"] == row["block"] else -1,
-                bool(row["refreshed"]) and facts["canvas"].get("cache") == "dual",
-                tuple(nodes),
-                tuple(placed),
-                nexts.get(-1),
-                {cell: _probability(odds) for node, cell, odds, _ in read if node == -1},
-                _why(row, nodes, placed, known, int((facts["parameters"] or {}).get("draft_length", 0))),
-            )  # fmt: skip
+                number=number,
+                begun=begun,
+                block=int(row["block"]) if row["block"] == row["block"] else -1,
+                refreshed=bool(row["refreshed"]) and facts["canvas"].get("cache") == "dual",
+                nodes=tuple(nodes),
+                placed=tuple(placed),
+                root=nexts.get(-1),
+                read={cell: _probability(odds) for node, cell, odds, _ in read if node == -1},
+                why=_why(row, nodes, placed, known, longest, _work(order, begun - 1, block), block),
+            )
         )
         for node in path:
             known |= {cell: token for at, cell, _, token in read if at == node}
     return Canvas(facts, index, length, block, order, tokens, tuple(words), tuple(passes))
+
+
+def _records(table: pd.DataFrame | None) -> list[dict[str, Any]]:
+    return [] if table is None else table.to_dict("records")  # type: ignore[return-value]
+
+
+def _node(row: dict[str, Any], texts: Any, nexts: dict[int, tuple[int, str, float]]) -> Node:
+    odds, token, index = float(row["score"]), int(row["token"]), int(row["node"])
+    return Node(
+        index=index,
+        parent=int(row["parent"]),
+        depth=int(row["depth"]),
+        cell=int(row["position"]),
+        token=token,
+        text=texts(token),
+        odds=odds,
+        p=_probability(odds),
+        status=str(row["status"]),
+        next=nexts.get(index),
+    )
 
 
 def _texts(trace: Trace) -> Any:
@@ -339,6 +353,12 @@ def _said(trace: Trace) -> dict[int, list[Said]]:
     return found
 
 
+def _work(order: np.ndarray, state: int, block: int) -> int:
+    """The block in work at a state."""
+    masked = (order < 0) | (order >= state)
+    return int(masked.argmax()) // block
+
+
 def _nexts(read: list[Said], block: int, texts: Any) -> dict[int, tuple[int, str, float]]:
     """What would be placed next in each canvas: the surest cell of its first block that has masked ones."""
     found: dict[int, tuple[int, str, float]] = {}
@@ -350,9 +370,18 @@ def _nexts(read: list[Said], block: int, texts: Any) -> dict[int, tuple[int, str
 
 
 def _why(
-    row: dict[str, Any], nodes: list[Node], placed: list[Placed], known: dict[int, int], most: int
+    row: dict[str, Any],
+    nodes: list[Node],
+    placed: list[Placed],
+    known: dict[int, int],
+    most: int,
+    work: int,
+    size: int,
 ) -> str:
-    """Why a pass placed no more than it did."""
+    """Why a pass placed no more than it did; of a refused draft the causes of `specviz.metrics.failures`.
+
+    `known` are the guesses that it drafted from, `work` the block in work in the pass that they are from.
+    """
     if isinstance(row["end"], str):
         return "end"
     if not most:
@@ -362,11 +391,11 @@ def _why(
     tip = max((n.index for n in nodes if n.status == "accepted"), default=-1)
     if any(n.parent == tip for n in nodes):  # what was refused there
         own = placed[-1]
-        if own.cell not in known:
+        if own.cell // size != work:
             return "border"
-        return "order" if known[own.cell] == own.token else "token"
+        return "order" if known.get(own.cell) == own.token else "token"
     if tip >= 0 and nodes[tip].parent != tip - 1:
         return "skip"
     if row["stop"] == "refresh":
         return "refresh"
-    return "length" if nodes[tip].depth >= most else "border"
+    return "length" if nodes[tip].depth >= most else "short"

@@ -202,6 +202,12 @@ def examples(
     alone = {name: run.split()[0] for name, run in (("large", large), ("small", small)) if run is not None}
     if not methods:
         raise TraceError("there is no run to show examples of")
+    for name, run in methods.items():
+        if run.run.get("canvas") is not None:
+            raise TraceError(
+                f"{name} fills a canvas by one model: there are no large model's tokens to mark; "
+                "view.lattice shows how it was filled"
+            )
     first = next(iter(methods.values()))
     for name, run in [*methods.items(), *alone.items()]:
         if _ids(run) != _ids(first):

@@ -43,10 +43,11 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     """How a canvas was filled: a column a cell, a row a pass.
 
     Over each cell stands its final token. A cell that a pass drafted or placed has its state's colour and
-    sign (`STATES` in `specviz.view.canvas`), the deeper, the higher the probability: of a placed token the one
-    of the pass that placed it, of a draft that failed the drafter's. Masked cells that the pass read are grey
-    by the probability of their likeliest token. Thick lines are block borders, the frame is the block in work,
-    R a pass that computed every position again. On the right: how many tokens were placed, and why no more.
+    sign (`STATES` in `specviz.view.canvas`): filled if it was placed, with an outline if it was drafted in
+    vain; the deeper, the higher the probability, of a placed token the one in the pass that placed it, of a
+    draft that failed the drafter's. Masked cells that the pass read are grey by the probability of their
+    likeliest token. Thick lines are block borders, the frame is the block in work, R a pass that computed
+    every position again. On the right: how many tokens were placed, and why no more.
 
     Parameters
     ----------
@@ -216,8 +217,8 @@ def _marker(state: str, ink: str) -> dict[str, Any]:
     )
     beside = Path([(-0.35, -0.9), (-0.35, 0.9), (0.35, -0.9), (0.35, 0.9)], [1, 2, 1, 2])
     marks: dict[str, Any] = {
-        "accepted": tick, "bonus": "+", "correction": unequal, "parallel": beside, "rejected": "x", "cut": "|",
-        "plain": "o", "drafted": "o",
+        "accepted": tick, "bonus": "+", "correction": unequal, "parallel": beside, "rejected": "x",
+        "cut": "|", "plain": "o", "drafted": "o",
     }  # fmt: skip
     look: dict[str, Any] = {"marker": marks[state], "s": 22, "linewidths": 1.2}
     if state == "plain":
@@ -290,8 +291,9 @@ def _keys(ax: Axes, shown: Canvas) -> None:
         marks.append((patch, sign))
     assert ax.figure is not None
     below = ax.transAxes + ScaledTranslation(0, -20 / 72, ax.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
+    words = [MASKED if name == "masked" else STATES[name].word for name in names]
     ax.legend(
-        marks, [MASKED if name == "masked" else STATES[name].word for name in names], frameon=False, fontsize=7.5, ncols=len(names),
+        marks, words, frameon=False, fontsize=7.5, ncols=len(names),
         loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0, borderpad=0,
         columnspacing=1.2, handlelength=1.1, handleheight=1.1,
     )  # fmt: skip
@@ -307,7 +309,7 @@ CODES = {
 
 
 def rows(shown: Canvas, colour: bool = False) -> list[str]:
-    """The lattice as lines of text: a character a cell, ``|`` at block borders, ``-`` where a cell is final."""
+    """The lattice as lines of text: a character a cell, ``|`` at block borders, ``-`` where it is final."""
     width, passes = min(_used(shown), COLUMNS), shown.passes[:LINES]
     lines = []
     for one in passes:
@@ -395,8 +397,9 @@ def figure(shown: Canvas, most: int = MOST) -> str:
         if word
     )
     rows = "".join(
-        f'<g><title>{escape(one.said)}</title><rect x="-{LEFT}" y="{y * TALL}" width="{LEFT + across + RIGHT}" '
-        f'height="{TALL}" class="l-row"/><text x="-5" y="{(y + 0.78) * TALL:g}" text-anchor="end">'
+        f'<g><title>{escape(one.said)}</title><rect x="-{LEFT}" y="{y * TALL}" '
+        f'width="{LEFT + across + RIGHT}" height="{TALL}" class="l-row"/>'
+        f'<text x="-5" y="{(y + 0.78) * TALL:g}" text-anchor="end">'
         f'{"R " if one.refreshed else ""}{one.number}</text><text x="{across + 6}" y="{(y + 0.78) * TALL:g}">'
         f"{len(one.placed)} {WHY[one.why][0]}</text></g>"
         for y, one in enumerate(passes)
@@ -420,9 +423,11 @@ def figure(shown: Canvas, most: int = MOST) -> str:
     whole, tall = LEFT + across + RIGHT, ABOVE + high + 4
     scale = min(1.4, max(1.0, DRAWN / whole))  # a narrow one is drawn larger
     return (
-        f'<style>{style()}</style><figure class="lattice"><figcaption>{escape(said)}{keys}</figcaption><div class="table" tabindex="0" '
+        f'<style>{style()}</style><figure class="lattice"><figcaption>{escape(said)}{keys}</figcaption>'
+        '<div class="table" tabindex="0" '
         f'role="region" aria-label="the canvas, pass by pass"><svg width="{scale * whole:.0f}" '
-        f'height="{scale * tall:.0f}" viewBox="-{LEFT} -{ABOVE} {whole} {tall}" role="img" aria-label="{escape(said, quote=True)}">'
+        f'height="{scale * tall:.0f}" viewBox="-{LEFT} -{ABOVE} {whole} {tall}" role="img" '
+        f'aria-label="{escape(said, quote=True)}">'
         f'{drawing}</svg></div><details class="prompt"><summary>The passes in words</summary><ul>{words}</ul>'
         "</details></figure>"
     )
@@ -441,5 +446,6 @@ def _key(name: str) -> str:
     sign += '<path class="l-thread" d="M7.5 0v13"/>' if name == "final" else ""
     return (
         f'<svg width="{WIDE}" height="{TALL}" class="l-key" aria-hidden="true"><rect x="{inside}" '
-        f'y="{inside}" width="{WIDE - 2 * inside}" height="{TALL - 2 * inside}" class="l-{name} s3"/>{sign}</svg>'
+        f'y="{inside}" width="{WIDE - 2 * inside}" height="{TALL - 2 * inside}" class="l-{name} s3"/>'
+        f"{sign}</svg>"
     )

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 MOST = 80  # states that are drawn
-CHAIN = ("order", "token", "border", "refresh", "length", "skip", "tail", "first", "end")  # as they are told
+CHAIN = (
+    "order",
+    "token",
+    "border",
+    "refresh",
+    "short",
+    "length",
+    "skip",
+    "tail",
+    "first",
+    "end",
+)  # as they are told
+DONE = "#5f5f5f"
 LETTERS = 18  # of a token
 
 
@@ -155,13 +167,19 @@ def aligned(
         empty = state in saved
         ax.add_patch(
             Rectangle(
-                (0.0, state + 0.16), 0.68, 0.68, facecolor="white" if empty else "#5f5f5f", edgecolor="#5f5f5f",
+                (0.0, state + 0.16), 0.68, 0.68, facecolor="white" if empty else DONE, edgecolor=DONE,
                 ls=":" if empty else "-", lw=1.0,
             )
         )  # fmt: skip
         ax.text(3.0, state + 0.5, f"cell {placed.cell}", size=7.5, va="center", color=FRAME)
         ax.text(
-            4.35, state + 0.5, short(placed.text, LETTERS), size=8, va="center", family=fonts(), parse_math=False
+            4.35,
+            state + 0.5,
+            short(placed.text, LETTERS),
+            size=8,
+            va="center",
+            family=fonts(),
+            parse_math=False,
         )
     for one in both.passes:
         begin, end = one.begun, min(one.ended, drawn)
@@ -175,8 +193,10 @@ def aligned(
         )  # fmt: skip
         for placed in one.placed[: end - begin]:
             state_ = STATES["accepted" if placed.origin == "draft" else placed.origin]
-            ax.text(1.7, begin + 0.5 + placed.order - one.begun, state_.sign, size=8, ha="center", va="center",
-                    color=state_.hue, weight="bold")  # fmt: skip
+            y = begin + 0.5 + placed.order - one.begun
+            ax.text(
+                1.7, y, state_.sign, size=8, color=state_.hue, weight="bold", ha="center", va="center"
+            )  # fmt: skip
         fresh = "R " if one.refreshed else ""
         ax.text(1.22, begin + 0.5, f"{fresh}{one.number}", size=7, va="center", ha="right", color=INK)
         note = WHY[one.why][1] if one.why != "none" else ""
@@ -196,7 +216,9 @@ def aligned(
     ax.set_ylabel("state: cells placed before")
     ax.set_title(f"{both.other.name}\n{both.said}", loc="left", size=9, parse_math=False)
     used = dict.fromkeys(
-        "accepted" if placed.origin == "draft" else placed.origin for one in both.passes for placed in one.placed
+        "accepted" if placed.origin == "draft" else placed.origin
+        for one in both.passes
+        for placed in one.placed
     )
     keys = "  ".join(f"{STATES[name].sign} {STATES[name].word}" for name in STATES if name in used)
     more = f"; {both.same - drawn} more states are in the traces" if both.same > drawn else ""

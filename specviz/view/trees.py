@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 STEP, GAP = 0.55, 1.1  # of a level of the tree, in cells; between the tree and the cells
 WORDS = {"unjudged": "not judged", "accepted": "accepted", "rejected": "rejected", "cut": "cut"}
+INKS = {"drafted": "#2a7fae"}  # its hue is too light for letters
 LETTERS = 9  # of a token in a cell
 
 
@@ -31,10 +32,10 @@ def canvases(
 ) -> Axes:
     """The verification tree of a cycle, each node with its canvas.
 
-    A row is a canvas of the pass: the root is the state, a node its parent's canvas with one more token, which
-    stands in the colour and with the sign of its status. The frame in a row is the cell that the pass would
-    place next there, with its token: a solid one on the verified path, where it is what stepwise decoding
-    does. A node whose cell and token are those in its parent's frame is accepted. On the right the drafter's
+    A row is a canvas of the pass: the root is the state, a node its parent's canvas with one more token,
+    which stands in the colour and with the sign of its status. The frame in a row is the cell that the pass
+    would place next there, with its token: a solid one on the verified path, where it is what stepwise
+    decoding does. A node whose cell and token are those in its parent's frame is accepted. On the right the drafter's
     log-odds and probability.
 
     Parameters
@@ -92,12 +93,14 @@ def canvases(
         for cell in range(first, last):
             x = left + cell - first
             own = node is not None and node.cell == cell
-            face, ink, words = "white", "#a8a8a8", "▒"  # masked
+            face, ink, words, state = "white", "#a8a8a8", "▒", "masked"  # masked
             if own and node is not None:
                 state = "drafted" if node.status == "unjudged" else node.status
                 words = f"{STATES[state].sign} {short(node.text, LETTERS)}"
                 vain = state in OUTLINED
-                face, ink = ("white", STATES[state].hue) if vain else (STATES[state].hue, "white")
+                face, ink = (
+                    ("white", INKS.get(state, STATES[state].hue)) if vain else (STATES[state].hue, "white")
+                )
             elif cell in there:
                 words, drafted = there[cell]
                 words = short(words, LETTERS)
@@ -105,15 +108,18 @@ def canvases(
                 ink = INK if drafted else FRAME
             ax.add_patch(Rectangle((x, y + 0.1), 1, 0.8, facecolor=face, edgecolor=GRID, lw=0.6, zorder=2))
             if own and ink != "white":
-                edge = {"ec": ink, "ls": "--" if node.status == "rejected" else ":", "lw": 1.3}  # type: ignore[union-attr]
-                ax.add_patch(Rectangle((x + 0.05, y + 0.15), 0.9, 0.7, fill=False, zorder=4, **edge))
+                dashes = "--" if state == "rejected" else ":"
+                ax.add_patch(
+                    Rectangle((x + 0.05, y + 0.15), 0.9, 0.7, fill=False, zorder=4, ec=ink, ls=dashes, lw=1.3)
+                )
             if following is not None and following[0] == cell:
                 verified = index in path
                 words = short(following[1], LETTERS)
                 ax.add_patch(
                     Rectangle(
-                        (x + 0.05, y + 0.15), 0.9, 0.7, fill=False, zorder=4, ec=INK if verified else "#8a8a8a",
-                        lw=1.6 if verified else 0.9, ls="-" if verified else ":",
+                        (x + 0.05, y + 0.15), 0.9, 0.7, fill=False, zorder=4,
+                        ec=INK if verified else "#8a8a8a", lw=1.6 if verified else 0.9,
+                        ls="-" if verified else ":",
                     )
                 )  # fmt: skip
                 ink = INK if verified else "#6b6b6b"
@@ -133,8 +139,8 @@ def canvases(
     ax.spines[:].set_visible(False)
     ax.set_title(f"{shown.name}\n{_title(one)}", loc="left", size=9, parse_math=False)
     ax.set_xlabel(
-        "framed: what the pass would place next in this canvas, solid where verified; ▒ masked; skip: the cell "
-        "after next, placed next",
+        "framed: what the pass would place next in this canvas, solid where verified; ▒ masked; "
+        "skip: the cell after next, placed next",
         loc="left", size=8,
     )  # fmt: skip
     return ax

@@ -50,7 +50,7 @@ BEFORE = {"player": ("tree.js",), "canvas": ("tree.js", "player.js")}
 
 @cache
 def script(name: str) -> str:
-    """The ES module of a view (``player``, ``race`` ...), `shared.js` in front; ``canvas`` is the player's."""
+    """The ES module of a view (``player``, ``race`` ...), `shared.js` in front; ``canvas`` is a player's."""
     return "".join(map(text, ("shared.js", *BEFORE.get(name, ()), f"{name}.js")))
 
 

@@ -147,7 +147,9 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     run, cycles = one.run, one.cycles
     if not len(cycles):
         raise TraceError("the trace holds no cycle: nothing can be shown")
-    names = _names("node", (*FIRST, "threshold")) + _names("out", ("token", "position", "origin", "p", "order", "odds"))
+    names = _names("node", (*FIRST, "threshold")) + _names(
+        "out", ("token", "position", "origin", "p", "order", "odds")
+    )
     table = one.arrow(names + PASSES)
     weighed = table.column("node_threshold").null_count < len(table)
     nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
@@ -189,7 +191,9 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "words": words,
         "kinds": KINDS_SENT,
         # the score of a canvas is a log-odds, its confidence the same as a probability
-        "signals": [row for row in SIGNALS if (weighed or row[0] not in FINER) and not (filled and row[0] == "score")],
+        "signals": [
+            row for row in SIGNALS if (weighed or row[0] not in FINER) and not (filled and row[0] == "score")
+        ],
         "canvas": filled,
         "keys": KEYS,
         "fates": FATES,
@@ -216,7 +220,16 @@ class Chunks:
     def __init__(self, trace: Trace, prompts: Iterable[int] | None = None) -> None:
         self._trace = trace if prompts is None else trace.select(prompt=prompts)
         self._texts: dict[int, str] = {}  # of tokens that some chunk had
-        names = ["top_k", "pred_node", "pred_position", "pred_odds", "pred_top_token", "pred_top_p", "node_top_token", "node_top_p"]
+        names = [
+            "top_k",
+            "pred_node",
+            "pred_position",
+            "pred_odds",
+            "pred_top_token",
+            "pred_top_p",
+            "node_top_token",
+            "node_top_p",
+        ]
         self._table = self._trace.arrow([*_names("node", LATER), "pred_entropy", "node_token", *names])
 
     def __len__(self) -> int:

@@ -72,7 +72,7 @@ class Lane {
 	}
 }
 
-// Lanes in the order of the race at t: who has finished, by time; then who has more tokens.
+// Lanes at t: who has finished, by time; then who has more tokens.
 function ranking(lanes, t) {
 	return [...lanes].sort((a, b) => {
 		const over = b.finished(t) - a.finished(t);
@@ -115,7 +115,7 @@ class Strip {
 		const most = Math.max(...lanes.map((lane) => lane.stands.length ? Math.max(...lane.stands) : 0));
 		this.columns = most + 2;
 		this.ruler = h("div.ruler");
-		this.node.replaceChildren(h("div.row.head", h("div.who", "output position"), this.ruler));
+		this.node.replaceChildren(h("div.row.head", h("div.who", field.across ?? "output position"), this.ruler));
 		this.rows = lanes.map((lane) => {
 			const track = h("div.track");
 			const now = h("span.now");

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
 LONGEST = 3  # how many of a lane's longest waits are named
+UNSENT = ("id", "cell", "kept")  # of a lane's tokens
 ENDED = ("eos", "length", "context")
 # What must agree before two clocks may be compared, and how a person calls it.
 CLOCKS = (
@@ -71,7 +72,8 @@ class Lane:
         ``cycle``, ``begin``, ``end``, ``tokens`` (emitted), ``stands`` (the text is so long after it),
         ``sent``, ``accepted`` and the phases' times.
     tokens : dict of str to array [emitted tokens]
-        ``position``, ``block``, ``kind`` (index into `KINDS`), ``gone`` (when a later cycle took it back;
+        ``position`` (of a canvas the order of placing), ``cell`` (its own position), ``kept`` (in the final
+        text), ``block``, ``kind`` (index into `KINDS`), ``gone`` (when a later cycle took it back;
         infinity if it stayed), ``text`` (index into `texts`).
     texts : list of str
         The distinct token texts.
@@ -121,6 +123,8 @@ class Field:
         Whether the clocks may be compared; if not, no speedup is given.
     notes : list of str
         What a viewer has to know before believing the picture.
+    filled : bool
+        Whether canvases were filled: then columns are the order of placing.
     """
 
     prompt: str
@@ -128,6 +132,7 @@ class Field:
     baseline: int
     comparable: bool
     notes: list[str]
+    filled: bool = False
 
     def speedup(self, lane: int, prefill: bool = False) -> float:
         """Its `Lane.speed` over the baseline's, as `specviz.metrics.compare`; NaN where the clocks differ."""
@@ -156,6 +161,12 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
                 f"{name} decoded a source that arrived in updates, and a race is over one text: "
                 "specviz.flicker([...]) sets such runs side by side"
             )
+    filled = [bool(trace.run.get("canvas")) for _, trace in named]
+    if any(filled) and not all(filled):
+        raise TraceError(
+            f"{named[filled.index(True)][0]} fills a canvas, {named[filled.index(False)][0]} writes from "
+            "left to right: their tokens have no common order to race over"
+        )
     sources = [_sources(trace) for _, trace in named]
     first = sources[0]
     if not first:
@@ -189,7 +200,7 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
             for lane in lanes
             if not lane.end
         ]
-        found.append(Field(first[k][3], lanes, base, comparable, notes + more))
+        found.append(Field(first[k][3], lanes, base, comparable, notes + more, all(filled)))
     return found
 
 
@@ -255,6 +266,11 @@ def _notes(traces: list[Trace], seen: bool) -> tuple[list[str], bool]:
         notes.append("A trace does not say which machine it ran on: its times may not be comparable.")
     if any((run["versions"] or {}) != (runs[0]["versions"] or {}) for run in runs):
         notes.append("The runs had different versions of the libraries.")
+    if runs[0].get("canvas"):
+        notes.append(
+            "The runs fill canvases: a column is the how-many-th cell that was placed, not its place in the "
+            "text."
+        )
     if not seen:
         notes.append("The traces do not hold the prompt's tokens; only its length was compared.")
     drawn = [{k: v for k, v in (run["sampling"] or {}).items() if k != "max_new_tokens"} for run in runs]
@@ -321,7 +337,10 @@ def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows:
         blocks=blocks,
         tokens={
             "id": outputs["token"].to_numpy(),
-            "position": outputs["position"].to_numpy(),
+            # of a canvas the tokens stand in the order in which they were placed
+            "position": outputs["order" if run.get("canvas") else "position"].to_numpy().astype(np.int64),
+            "cell": outputs["position"].to_numpy(),
+            "kept": outputs["kept"].to_numpy(),
             "block": np.repeat(np.cumsum(paid) - 1, emitted),
             "kind": sent["out_kind"][own],
             "gone": np.where(gone < 0, np.inf, end[np.maximum(gone - rows.start, 0)]),
@@ -333,12 +352,18 @@ def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows:
 
 
 def _parted(lane: Lane, base: Lane) -> Lane:
-    """The lane with the first position where its final text is not the baseline's."""
+    """The lane with the first position where its final text is not the baseline's, if they differ."""
 
-    def final(one: Lane) -> list[int]:
+    def final(one: Lane) -> list[tuple[int, int]]:
         stays = np.isinf(one.tokens["gone"])
-        return one.tokens["id"][stays].tolist()
+        return list(zip(one.tokens["cell"][stays].tolist(), one.tokens["id"][stays].tolist()))
 
+    def text(one: Lane) -> list[tuple[int, int]]:
+        kept = one.tokens["kept"]
+        return sorted(zip(one.tokens["cell"][kept].tolist(), one.tokens["id"][kept].tolist()))
+
+    if text(lane) == text(base) and lane.end and base.end:
+        return lane  # canvases that were filled in another order may still say the same
     own, other = final(lane), final(base)
     same = 0
     while same < min(len(own), len(other)) and own[same] == other[same]:
@@ -361,7 +386,7 @@ def flat(found: Sequence[Field]) -> tuple[dict[str, Any], dict[str, np.ndarray]]
         lanes = []
         for i, lane in enumerate(field.lanes):
             own = {"end_time" if name == "end" else name: value for name, value in lane.blocks.items()}
-            own |= {name: value for name, value in lane.tokens.items() if name != "id"}
+            own |= {name: value for name, value in lane.tokens.items() if name not in UNSENT}
             for name, value in own.items():
                 kind = small.get(name, np.float32 if value.dtype.kind == "f" else np.int32)
                 arrays[f"{f}.{i}.{name}"] = np.ascontiguousarray(value, kind)
@@ -388,6 +413,7 @@ def flat(found: Sequence[Field]) -> tuple[dict[str, Any], dict[str, np.ndarray]]
                 "baseline": field.baseline,
                 "comparable": field.comparable,
                 "notes": field.notes,
+                **({"across": "order of placing"} if field.filled else {}),
                 "lanes": lanes,
             }
         )

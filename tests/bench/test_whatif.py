@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from specviz.bench import find, whatif
 from specviz.errors import ParameterError
 from specviz.models import load
+from specviz.replay import canvases as replayed
 from specviz.replay import question
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+import canvases
 
 ENTRIES = [
     {"turns": ["Hello there", "And now?"], "kind": "conversation"},
@@ -68,3 +75,30 @@ def test_prompts():
         whatif.enough([{"prompt": "alone"}], 2)
     with pytest.raises(ParameterError, match="pass --draft"):
         whatif.bench(None, [], ENTRIES)
+
+
+def test_canvases_against_reruns(monkeypatch):
+    model = canvases.tiny(3, 1, eos=(3, 21))
+    entries = [{"prompt": [1, 2, 8]}, {"prompt": [14, 2, 30, 31, 8]}, {"prompt": [9, 7]}]
+    monkeypatch.setattr(whatif, "CHAINS", whatif.CHAINS[2:4])
+    real, seen = replayed.ssd, []
+
+    def planted(text, *setting, **more):
+        """One draft of the second text has another token."""
+        walk = real(text, *setting, **more)
+        seen.append(text.prompt)
+        if text.prompt == 1:
+            drafted = next(nodes for nodes in walk.nodes if nodes["node_token"])
+            drafted["node_token"][0] += 1
+        return walk
+
+    for broken in (False, True):
+        if broken:
+            monkeypatch.setattr(replayed, "ssd", planted)
+        report = whatif.bench(model, [], entries, prompts=3, max_new_tokens=16)
+        assert len(report.rows) == 2 * len(whatif.POLICIES)
+        for row in report.rows:
+            assert row["equal"] == pytest.approx(2 / 3 if broken else 1), row
+            assert row["passes"] == row["rerun"] > 0
+        assert report.held != broken
+    assert seen

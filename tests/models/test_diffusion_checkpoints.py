@@ -234,6 +234,9 @@ def llada_words(folder: Path) -> None:
     words.add_tokens([AddedToken(f"<|reserved_{i}|>", special=True) for i in range(400 - len(words))])
     words.add_tokens([AddedToken("<|mdm_mask|>", special=True)])
     words.save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["auto_map"] = {"AutoTokenizer": ["own.Words", None]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def dream_words(folder: Path) -> None:
@@ -320,7 +323,7 @@ def test_number_formats(homes: dict[str, Path], tmp_path: Path) -> None:
     assert load(homes["llada"]).dtype == torch.float32
     assert load(homes["llada"], dtype="auto").dtype == torch.float64
     raw = {key: value.bfloat16() for key, value in tensors(DREAM).items()}
-    raw = {key: value.float() if "norm" in key else value for key, value in raw.items()}
+    raw = {k: v.float() if "norm" in k or "embed" in k else v for k, v in raw.items()}
     folder = write(tmp_path / "mixed", DREAM, raw, 2)
     for asked, number in (("auto", torch.bfloat16), ("float16", torch.float16), ("float32", torch.float32)):
         assert {p.dtype for p in load(folder, dtype=asked).net.parameters()} == {number}
@@ -618,3 +621,17 @@ def test_only_what_is_read_is_downloaded(
         ["config.json", "vocab.json", "merges.txt", "tokenizer_config.json", INDEX]
         + [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
     )
+
+
+def test_a_download_that_breaks_off_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reset(Exception):  # as the hub's client has them, which are no OSError
+        pass
+
+    def broken(**_: object) -> None:
+        raise Reset("connection reset\nby peer")
+
+    monkeypatch.setattr(fetching, "model_info", lambda *_, **__: None)
+    monkeypatch.setattr(fetching, "hf_hub_download", broken)
+    with pytest.raises(ModelError, match="hf:dale/brook is neither cached nor reachable") as caught:
+        load("hf:dale/brook")
+    assert "\n" not in str(caught.value)

@@ -137,6 +137,49 @@ def test_a_batch_of_draws_has_the_bound_as_its_mean(monkeypatch) -> None:
     assert float(weighted) / 3000 == pytest.approx(exact, rel=0.02)
 
 
+def test_blocks_are_told_from_what_is_written_before_and_masks_behind(monkeypatch) -> None:
+    """One block of four, at most the one with the first ending token; nothing behind it is seen."""
+    monkeypatch.setattr(diffusion, "BLOCKS", (4,))
+    canvas = np.full((6000, 20), 50)
+    canvas[:, 3 + 6 :] = END  # six words and the end: the second of four blocks holds it
+    cells = np.tile(np.arange(20) >= 3, (6000, 1))
+    told, masked, weights = diffusion.hide_blocks(canvas, cells, np.random.default_rng(0))
+    at = (told.argmax(1) - 3) // 4
+    assert np.bincount(at, minlength=2).tolist() == pytest.approx([3000, 3000], rel=0.05) and at.max() == 1
+    first = 3 + 4 * at
+    places = np.arange(20)
+    inside = (places >= first[:, None]) & (places < first[:, None] + 4)
+    assert not (told & ~inside).any()
+    assert np.array_equal(masked, told | (places >= first[:, None] + 4))
+    assert np.array_equal(weights * told.sum(1), np.full(6000, 8.0))  # two blocks of four, over t
+
+
+def test_a_batch_of_blocks_has_the_sum_of_their_bounds_as_its_mean(monkeypatch) -> None:
+    net = sharp().float()
+    monkeypatch.setattr(diffusion, "LONGER", ((1.0, 0, 1),))
+    monkeypatch.setattr(diffusion, "BLOCKS", (2,))
+    monkeypatch.setattr(diffusion, "CELLS", 100_000)
+    row, said = [0, 2, 40, 4, 3, 50, 60, END], [False] * 5 + [True] * 3
+    tokens, answer = (np.repeat(np.array([v]), 3000, 0) for v in (row, said))
+    # told, masked, weight: both of the first block, either one of it; then the second block.
+    parts = [((5, 6), (5, 6, 7), 0.5), ((5,), (5, 7), 0.5), ((6,), (6, 7), 0.5), ((7,), (7,), 1.0)]
+    with torch.inference_mode():
+        weighted, _ = diffusion.masked_loss(net, tokens, answer, 1.0)
+        exact = 0.0
+        for told, masked, weight in parts:
+            marks = np.zeros((2, 1, 8), bool)
+            marks[0, 0, list(told)] = marks[1, 0, list(masked)] = True
+            exact += weight * float(diffusion.costs(net, np.array([row]), *marks).sum())
+    assert float(weighted) / 3000 == pytest.approx(exact, rel=0.03)
+
+
+def test_texts_are_masked_in_blocks_from_a_share_of_the_run_on() -> None:
+    made = dataclasses.replace(TINY, blockwise=0.5, blockwise_from=0.6)
+    assert [train.extra_weight(made, p) for p in (0.0, 0.59, 0.6, 1.0)] == [0.0, 0.0, 0.5, 0.5]
+    chats = recipes.recipe("town")
+    assert [train.extra_weight(chats, p) for p in (0.0, 0.39, 0.4, 1.0)] == [0.5, 0.5, 0.0, 0.0]
+
+
 def test_a_cell_is_told_by_the_place_before_it_from_both_sides() -> None:
     net = sharp()
     canvas = [0, 2, 40, 4, 3, 50, 60, END]
