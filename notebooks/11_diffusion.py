@@ -18,9 +18,9 @@
 #
 # *50 minutes. Needs `torch` (`pip install "specviz-lm[run]"`).*
 #
-# A masked-diffusion model does not write from left to right. Its answer is a row of masked cells, each pass tells all of
-# them, and whoever decodes says which to believe. Gao et al. (2025), *Self Speculative Decoding for Diffusion Large
-# Language Models* (SSD), make a draft of what is told and not yet believed. You will
+# A masked-diffusion model does not write from left to right. Its answer is a row of masked cells, each pass tells all
+# of them, and whoever decodes says which to believe. Gao et al. (2025), *Self Speculative Decoding for Diffusion
+# Large Language Models* (SSD), make a draft of what is told and not yet believed. You will
 #
 # 1. watch a canvas fill, and learn what the model was trained for,
 # 2. see two cells filled at once go wrong: by hand, then in a real text,
@@ -70,8 +70,8 @@ trace
 # *surest* gets its likeliest token, all the others are masked again, and the next pass begins from there: one token a
 # pass, **stepwise** decoding with low-confidence remasking.
 #
-# **Predict.** In a block, is the surest cell usually the leftmost masked one? In a random order of eight cells it would be
-# in $\frac18 (1 + \frac12 + \dots + \frac18)$ of the steps: 34 %.
+# **Predict.** In a block, is the surest cell usually the leftmost masked one? In a random order of eight cells it
+# would be in $\frac18 (1 + \frac12 + \dots + \frac18)$ of the steps: 34 %.
 
 # %%
 leftmost_guess = 0.6
@@ -96,26 +96,26 @@ print(
 print(f"leftmost of its block: {np.mean(left):.0%} of {len(left)} steps; your guess {leftmost_guess:.0%}")
 
 # %% [markdown]
-# A row is a pass, a column a cell, a thick frame the block in work. The model goes from left to right more often than chance
-# would, and far from always: pieces of one word tend to follow each other (the diagonals), a new word may begin anywhere. Behind the answer
-# the model writes its end token (■), like any other token, to the end of the block.
+# A row is a pass, a column a cell, a thick frame the block in work. The model goes from left to right more often than
+# chance would, and far from always: pieces of one word tend to follow each other (the diagonals), a new word may
+# begin anywhere. Behind the answer the model writes its end token (■), like any other token, to the end of the block.
 #
 # ## What it was trained for
 #
-# Draw a share $t$ evenly from (0, 1], mask each cell of a known answer with probability $t$, and ask for the masked ones
-# (Nie et al. 2025):
+# Draw a share $t$ evenly from (0, 1], mask each cell of a known answer with probability $t$, and ask for the masked
+# ones (Nie et al. 2025):
 #
 # $$ \mathcal L = \mathbb E_{t,\,x_t} \Bigl[ \tfrac1t \sum_{i\ \text{masked}} -\log p_\theta(x_i \mid x_t) \Bigr]. $$
 #
 # The $\frac1t$ is no detail. A certain set of $k$ out of $L$ cells is masked with probability
 # $\int_0^1 t^k (1-t)^{L-k} dt$, and with the $\frac1t$ inside it weighs
-# $\int_0^1 t^{k-1} (1-t)^{L-k} dt = \frac{(k-1)!\,(L-k)!}{L!} = \frac1k \binom Lk^{-1}$:
-# just the chance that, of a *random order*, these $k$ cells are the last ones and a given one of them is next. So $\mathcal L$ is
-# the chain rule's loss, averaged over all $L!$ orders, and by Jensen's inequality an upper bound on $-\log p$ of the text, if it is
-# written in a random order.
+# $\int_0^1 t^{k-1} (1-t)^{L-k} dt = \frac{(k-1)!\,(L-k)!}{L!} = \frac1k \binom Lk^{-1}$: just the chance that, of a
+# *random order*, these $k$ cells are the last ones and a given one of them is next. So $\mathcal L$ is the chain
+# rule's loss, averaged over all $L!$ orders, and by Jensen's inequality an upper bound on $-\log p$ of the text, if
+# it is written in a random order.
 #
-# **Predict.** If that is right, two quite different estimates must agree: masks drawn with $t$ and weighed by $\frac1t$;
-# and random orders, the loss summed cell by cell. Which will scatter more?
+# **Predict.** If that is right, two quite different estimates must agree: masks drawn with $t$ and weighed by
+# $\frac1t$; and random orders, the loss summed cell by cell. Which will scatter more?
 
 # %%
 prompt = stepwise.run["prompts"][1]["tokens"]
@@ -148,17 +148,18 @@ for name, found in (("masks by t, weighed by 1/t", by_share), ("random orders, c
     )
 
 # %% [markdown]
-# They agree within their errors, and the weighed one scatters far more a draw (it also costs one pass a draw, not $n$).
-# A model that was trained so is at home in *any* order: it may be asked for the surest cell first. (Half of ours, towards the end of training, was the same loss over one
-# block, with the blocks before it written and those behind it masked: what decoding meets.) What it was not trained for is to tell two cells *together*.
+# They agree within their errors, and the weighed one scatters far more a draw (it also costs one pass a draw, not
+# $n$). A model that was trained so is at home in *any* order: it may be asked for the surest cell first. (Half of
+# ours, towards the end of training, was the same loss over one block, with the blocks before it written and those
+# behind it masked: what decoding meets.) What it was not trained for is to tell two cells *together*.
 #
 # ## Two cells at once
 #
-# A world with three texts: "New York" with probability 0.4, "San Diego" 0.3, "San Jose" 0.3. Both cells are masked, and a
-# perfect model tells each: first cell San 0.6, New 0.4; second cell York 0.4, Diego 0.3, Jose 0.3.
+# A world with three texts: "New York" with probability 0.4, "San Diego" 0.3, "San Jose" 0.3. Both cells are masked,
+# and a perfect model tells each: first cell San 0.6, New 0.4; second cell York 0.4, Diego 0.3, Jose 0.3.
 #
-# **Predict.** What is written (a) if both cells get their likeliest token in one pass, (b) by stepwise decoding? How likely is each in that
-# world?
+# **Predict.** What is written (a) if both cells get their likeliest token in one pass, (b) by stepwise decoding? How
+# likely is each in that world?
 
 # %%
 first, second = ["San", "New"], ["York", "Diego", "Jose"]
@@ -196,8 +197,8 @@ print(
 )
 
 # %% [markdown]
-# (a) is a text that does not exist. Each cell was right about itself; the product of marginals is not the joint. (b) is
-# a real one, though not the likeliest: stepwise decoding is greedy, a definition of the text and not its mode.
+# (a) is a text that does not exist. Each cell was right about itself; the product of marginals is not the joint. (b)
+# is a real one, though not the likeliest: stepwise decoding is greedy, a definition of the text and not its mode.
 #
 # How wrong can it be? The distance from the joint to the product is $\sum_i H_i - H(\text{joint})$, and since
 # $H(\text{joint}) \ge \max_i H_i$ it is at most
@@ -205,9 +206,10 @@ print(
 # $$ \sum_i H_i - \max_i H_i \;\le\; \gamma, $$
 #
 # which is the rule of the *entropy-bounded* sampler (Ben-Hamu et al. 2025): fill the surest cells while that holds.
-# *Fast-dLLM* (Wu et al. 2025) fills each cell whose probability exceeds a threshold $\tau$. For $n$ such cells the union bound gives the
-# text of their favourites a joint probability of at least $1 - n(1-\tau)$: at τ = 0.9 that is more than one half, hence the likeliest, up to
-# four cells. For a consistent model, that is; and it is not the text of stepwise decoding, which never had to be the likeliest.
+# *Fast-dLLM* (Wu et al. 2025) fills each cell whose probability exceeds a threshold $\tau$. For $n$ such cells the
+# union bound gives the text of their favourites a joint probability of at least $1 - n(1-\tau)$: at τ = 0.9 that is
+# more than one half, hence the likeliest, up to four cells. For a consistent model, that is; and it is not the text
+# of stepwise decoding, which never had to be the likeliest.
 #
 # **Predict.** At τ = 0.9, how many of the 16 texts are stepwise decoding's? At which saving of passes?
 
@@ -273,18 +275,18 @@ print(
 )
 
 # %% [markdown]
-# When the pass was read, that token was the cell's favourite, and sure enough for the rule. Cells around it are filled, and by the time stepwise decoding
-# comes to it the model says something else. A threshold asks each cell *what if you were the next one?*, and then makes several the
-# next one.
+# When the pass was read, that token was the cell's favourite, and sure enough for the rule. Cells around it are
+# filled, and by the time stepwise decoding comes to it the model says something else. A threshold asks each cell
+# *what if you were the next one?*, and then makes several the next one.
 #
 # ## A draft for nothing
 #
-# So the other cells' tokens are guesses. They need no second model and no pass: equation 4 takes them, with their confidence, from the
-# pass that is run anyway. SSD orders them as it expects them to come, the block in work first, then the next
-# one, each by confidence (section 3.2.2).
+# So the other cells' tokens are guesses. They need no second model and no pass: equation 4 takes them, with their
+# confidence, from the pass that is run anyway. SSD orders them as it expects them to come, the block in work first,
+# then the next one, each by confidence (section 3.2.2).
 #
-# **Predict.** A pass stands at some state. How often is its guess right for the cell that comes $k = 4$ steps later? How
-# often are its four next guesses all right, *and* come in the order of their confidence?
+# **Predict.** A pass stands at some state. How often is its guess right for the cell that comes $k = 4$ steps later?
+# How often are its four next guesses all right, *and* come in the order of their confidence?
 
 # %%
 right_guess, chain_guess = 0.8, 0.4
@@ -328,9 +330,10 @@ print(f"k = 4: token {token[4] / asked[4]:.0%}, your guess {right_guess:.0%}; "
 # ## The verification tree
 #
 # The root is the canvas as it stands. Node $k$ is its parent's canvas with the $k$-th draft filled in. All $N + 1$
-# canvases are one batch (equation 5), and each is *the very canvas that stepwise decoding would read next*, if all before it
-# was right. From the root down: the canvas names its surest cell and that cell's token; is it the child's, the child is
-# accepted and speaks next. The last canvas that is reached fills one cell itself, so a pass places up to $N + 1$ tokens.
+# canvases are one batch (equation 5), and each is *the very canvas that stepwise decoding would read next*, if all
+# before it was right. From the root down: the canvas names its surest cell and that cell's token; is it the child's,
+# the child is accepted and speaks next. The last canvas that is reached fills one cell itself, so a pass places up to
+# $N + 1$ tokens.
 
 # %%
 view.canvases(trace)
@@ -374,12 +377,13 @@ loose = write(AnyOrder(cache="none"))
 pd.DataFrame({"(a) this token": compared(loose), "(b) this cell, this token, next": compared(ssd)}).T
 
 # %% [markdown]
-# Reading (a) fills whatever the chain proposed, in the chain's order. Each token was its canvas' favourite, and still most
-# texts are other ones: after a cell that stepwise decoding would have left for later, all that follows is read from canvases that it
-# never saw. Reading (b) is the definition, and the same *order* comes out, not only the same text.
+# Reading (a) fills whatever the chain proposed, in the chain's order. Each token was its canvas' favourite, and still
+# most texts are other ones: after a cell that stepwise decoding would have left for later, all that follows is read
+# from canvases that it never saw. Reading (b) is the definition, and the same *order* comes out, not only the same
+# text.
 #
-# Reading (a) is labelled `exact up to ties` all the same: it inherits the label. A claim is worth what checks it, and the
-# audit does, with both candidates' log-odds computed again in float64:
+# Reading (a) is labelled `exact up to ties` all the same: it inherits the label. A claim is worth what checks it, and
+# the audit does, with both candidates' log-odds computed again in float64:
 
 # %%
 for method in (AnyOrder(cache="none"), sv.method("ssd", cache="none")):
@@ -392,8 +396,8 @@ for method in (AnyOrder(cache="none"), sv.method("ssd", cache="none")):
     )
 
 # %% [markdown]
-# Stepwise decoding and SSD side by side, state by state: a filled square is a pass of stepwise decoding, an empty one a pass that SSD
-# saved.
+# Stepwise decoding and SSD side by side, state by state: a filled square is a pass of stepwise decoding, an empty one
+# a pass that SSD saved.
 
 # %%
 view.aligned(stepwise, ssd, prompt=0)
@@ -402,9 +406,9 @@ plt.show()
 # %% [markdown]
 # ## Out of order
 #
-# Where a chain ends, something else was filled than the next draft. Was it the *token*, another than drafted for that cell?
-# The *order*, with the drafted token? A cell behind a block *border*, about which the draft was made when its block was not yet in
-# work?
+# Where a chain ends, something else was filled than the next draft. Was it the *token*, another than drafted for that
+# cell? The *order*, with the drafted token? A cell behind a block *border*, about which the draft was made when its
+# block was not yet in work?
 #
 # **Predict.** The paper finds "out-of-order generation ... the most common failure". Is it here?
 
@@ -424,15 +428,16 @@ print(
 )
 
 # %% [markdown]
-# Order is a large part, though with sixteen texts not clearly the largest: a model of two million parameters also errs about the token, more than the paper's of 7
-# and 8 billion. And in most of the failed orders the right draft stood in the chain, a little too late.
+# Order is a large part, though with sixteen texts not clearly the largest: a model of two million parameters also
+# errs about the token, more than the paper's of 7 and 8 billion. And in most of the failed orders the right draft
+# stood in the chain, a little too late.
 #
-# Against that there is a remedy. The *mix-order* tree (Figure 4b) gives each node of the chain but the last two a second child,
-# the draft *after* next, and lets nothing grow from it.
+# Against that there is a remedy. The *mix-order* tree (Figure 4b) gives each node of the chain but the last two a
+# second child, the draft *after* next, and lets nothing grow from it.
 #
-# **Predict.** (1) How many canvases has it for $N = 4$, the root counted? The paper says $2N - 1$ in the text, and 6, 8, 10
-# in Table 3 for $N$ = 3, 4, 5. (2) From the same state, can it ever accept less than the chain? (3) And can a whole text take it
-# *more* passes?
+# **Predict.** (1) How many canvases has it for $N = 4$, the root counted? The paper says $2N - 1$ in the text, and 6,
+# 8, 10 in Table 3 for $N$ = 3, 4, 5. (2) From the same state, can it ever accept less than the chain? (3) And can a
+# whole text take it *more* passes?
 
 # %%
 replayed = {
@@ -473,24 +478,25 @@ view.canvases(mix, cycle=int(kept["cycle"].iloc[0]) if len(kept) else None)
 plt.show()
 
 # %% [markdown]
-# (1) A root, $N$ of the chain, $N - 1$ skips: $2N$. The text's $2N - 1$ leaves the root out, the chain's $N + 1$ counts it. A skip over
-# a block's last cell is never sent, since no state of stepwise decoding has it, so the mean is below $2N$. (2) No: the
-# chain is part of the tree, and a node's canvas does not see its siblings, so whatever the chain would have accepted is accepted; a
-# skip is asked only where the chain has failed, and is worth one token more. (3) Yes, in principle: the two soon stand at
-# *different* states, and from there the rule says nothing. The last lines count how often.
+# (1) A root, $N$ of the chain, $N - 1$ skips: $2N$. The text's $2N - 1$ leaves the root out, the chain's $N + 1$
+# counts it. A skip over a block's last cell is never sent, since no state of stepwise decoding has it, so the mean is
+# below $2N$. (2) No: the chain is part of the tree, and a node's canvas does not see its siblings, so whatever the
+# chain would have accepted is accepted; a skip is asked only where the chain has failed, and is worth one token more.
+# (3) Yes, in principle: the two soon stand at *different* states, and from there the rule says nothing. The last
+# lines count how often.
 #
-# None of the figures of the table was run: a record of stepwise decoding holds what every canvas of every chain would have said, for
-# they are the same canvases. Hence `exact`.
+# None of the figures of the table was run: a record of stepwise decoding holds what every canvas of every chain would
+# have said, for they are the same canvases. Hence `exact`.
 #
-# The paper's own verdict is that 2.5 to 3.1 points fewer passes do not pay for 50 to 67 % more canvases. That depends on what a canvas costs: nothing where a pass is bound by memory, its
-# full share where it is bound by computing.
+# The paper's own verdict is that 2.5 to 3.1 points fewer passes do not pay for 50 to 67 % more canvases. That depends
+# on what a canvas costs: nothing where a pass is bound by memory, its full share where it is bound by computing.
 #
 # ## How sure is surest?
 #
 # Confidence is the probability of a cell's favourite. Its comparison decides the order, so it decides the text.
 #
-# **Predict.** Above which log-odds $\log\frac{p}{1-p}$ is a probability the number 1 in float32? In bfloat16, in which
-# large models run?
+# **Predict.** Above which log-odds $\log\frac{p}{1-p}$ is a probability the number 1 in float32? In bfloat16, in
+# which large models run?
 
 # %%
 told = np.concatenate([reading.odds for each in written(stepwise) for reading in each.said.values()])
@@ -511,14 +517,17 @@ for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
 
 # %% [markdown]
 # Near 1 the numbers of float32 lie $2^{-24}$ apart, so whatever is within half of that is 1: log-odds above
-# $25 \ln 2 = 17.3$. bfloat16 gives up at $9 \ln 2 = 6.2$, and there many cells are "equally" sure; which of them comes first is then the
-# affair of `argmax`, and of the shape of the pass. Two decoders that each decide it in their own way write two texts, and both are stepwise decoding.
+# $25 \ln 2 = 17.3$. bfloat16 gives up at $9 \ln 2 = 6.2$, and there many cells are "equally" sure; which of them
+# comes first is then the affair of `argmax`, and of the shape of the pass. Two decoders that each decide it in their
+# own way write two texts, and both are stepwise decoding.
 #
-# We compare log-odds, computed from the logits: $z_{(1)} - \log \sum_{y \ne (1)} e^{z_y}$ does not saturate. They are rounded to a grid of
-# $2^{-12}$, so that the rounding of a pass over five canvases seldom turns what a pass over one would say. Equal cells: the leftmost. Equal
-# tokens: the lowest id. One function, `surest` in `methods/unmasking.py`, decides for all methods.
+# We compare log-odds, computed from the logits: $z_{(1)} - \log \sum_{y \ne (1)} e^{z_y}$ does not saturate. They are
+# rounded to a grid of $2^{-12}$, so that the rounding of a pass over five canvases seldom turns what a pass over one
+# would say. Equal cells: the leftmost. Equal tokens: the lowest id. One function, `surest` in `methods/unmasking.py`,
+# decides for all methods.
 #
-# **Exercise** (●○○, 5 minutes). Write it. The record knows, of every state, what the pass said and which cell was filled; it is the judge.
+# **Exercise** (●○○, 5 minutes). Write it. The record knows, of every state, what the pass said and which cell was
+# filled; it is the judge.
 
 
 # %%
@@ -554,20 +563,21 @@ for odds, block, cell in sorted(wrong, key=lambda case: len(case[0]))[:1]:
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# Three rules in this order: the block of the first masked cell; the largest log-odds in it; the leftmost of equals. Beware of `max` over a
-# dict that is not in the order of its cells, and of a start value such as 0: log-odds can be negative, even −∞.
+# Three rules in this order: the block of the first masked cell; the largest log-odds in it; the leftmost of equals.
+# Beware of `max` over a dict that is not in the order of its cells, and of a start value such as 0: log-odds can be
+# negative, even −∞.
 #
 # </details>
 #
 # ## Keys and values that are no longer true
 #
-# A causal model's cache is exact: what stands to the left never changes. Here every token sees every other one, so *each* filled
-# cell makes the keys and values of all places a little wrong. The dual cache (Fast-dLLM) keeps them all the same: a
-# **refresh** computes every place, the passes between it compute the block in work alone, and read what lies before and
-# behind it as it was. A refresh comes again when $R$ tokens were decoded; the paper's $R$ is 8.
+# A causal model's cache is exact: what stands to the left never changes. Here every token sees every other one, so
+# *each* filled cell makes the keys and values of all places a little wrong. The dual cache (Fast-dLLM) keeps them all
+# the same: a **refresh** computes every place, the passes between it compute the block in work alone, and read what
+# lies before and behind it as it was. A refresh comes again when $R$ tokens were decoded; the paper's $R$ is 8.
 #
-# **Predict.** Below, every cached pass is compared with a full one over the very same canvas. How does the difference grow with
-# the tokens since the refresh, 0 to 7? And in what share of the states is another cell or token next?
+# **Predict.** Below, every cached pass is compared with a full one over the very same canvas. How does the difference
+# grow with the tokens since the refresh, 0 to 7? And in what share of the states is another cell or token next?
 
 # %%
 from specviz.draft import Draft
@@ -605,14 +615,15 @@ pd.DataFrame(
 ).T
 
 # %% [markdown]
-# A refresh computes what no cache would, so at 0 nothing is stale; then the difference grows. So stepwise
-# decoding with a cache is *another reference*: some of its texts are other texts. SSD is lossless against the one whose policy it
-# shares, block, cache and $R$, and against no other. "Identical to stepwise decoding" needs that half-sentence.
+# A refresh computes what no cache would, so at 0 nothing is stale; then the difference grows. So stepwise decoding
+# with a cache is *another reference*: some of its texts are other texts. SSD is lossless against the one whose policy
+# it shares, block, cache and $R$, and against no other. "Identical to stepwise decoding" needs that half-sentence.
 #
 # ## A refresh cuts the chain
 #
-# The refresh belongs to the policy: it comes when $R$ tokens stand, whoever placed them. If it falls due in the middle of a chain, the canvases behind
-# it were read with keys that stepwise decoding would have thrown away. So a chain must end there.
+# The refresh belongs to the policy: it comes when $R$ tokens stand, whoever placed them. If it falls due in the
+# middle of a chain, the canvases behind it were read with keys that stepwise decoding would have thrown away. So a
+# chain must end there.
 #
 # **Predict.** With the paper's defaults, $R = B = 8$: how many drafts ever lie in a block that is not yet in work?
 
@@ -628,14 +639,15 @@ for refresh in (8, 16):
           f"{(run.cycles['stop'] == 'refresh').sum()} chains were cut by a refresh")  # fmt: skip
 
 # %% [markdown]
-# None. Every refresh falls on a block's border, so every chain ends there, and the rule "only when the current block has fewer than
-# $N$ remaining positions do we select additional positions from block $\mathcal B_{j+1}$" has nothing to do.
+# None. Every refresh falls on a block's border, so every chain ends there, and the rule "only when the current block
+# has fewer than $N$ remaining positions do we select additional positions from block $\mathcal B_{j+1}$" has nothing
+# to do.
 #
-# It also bounds what can be saved. Between two refreshes stand 8 tokens, and a pass places at most $N + 1$: for $N$ = 3, 4, 5
-# two passes at the least, 75 % of a canvas of whole blocks, not the $N / (N + 1)$ of the paper's tables.
+# It also bounds what can be saved. Between two refreshes stand 8 tokens, and a pass places at most $N + 1$: for $N$ =
+# 3, 4, 5 two passes at the least, 75 % of a canvas of whole blocks, not the $N / (N + 1)$ of the paper's tables.
 #
-# **Predict.** Table 1's largest reduction for each $N$ is Dream-Instruct's on MBPP. Do all three obey? And what does a chain that is *not*
-# cut do to the texts?
+# **Predict.** Table 1's largest reduction for each $N$ is Dream-Instruct's on MBPP. Do all three obey? And what does
+# a chain that is *not* cut do to the texts?
 
 # %%
 R = 8
@@ -659,11 +671,12 @@ uncut = write(Uncut(cache="dual"))
 pd.DataFrame({"cut": compared(ssd_cached, cached), "not cut": compared(uncut, cached)}).T
 
 # %% [markdown]
-# 77.4 % is more than 75 %. So that run did not cut its chains at the refresh, or was not of whole blocks with the stated $R$: the text does not say. A
-# chain that is not cut saves passes, and some orders and texts part from stepwise decoding's. The accuracy is left out of Table 1, "since our method is
-# theoretically lossless".
+# 77.4 % is more than 75 %. So that run did not cut its chains at the refresh, or was not of whole blocks with the
+# stated $R$: the text does not say. A chain that is not cut saves passes, and some orders and texts part from
+# stepwise decoding's. The accuracy is left out of Table 1, "since our method is theoretically lossless".
 #
-# **Predict.** A cache is the better the more often it is refreshed, and so are the texts. What does SSD lose with $R = 1$?
+# **Predict.** A cache is the better the more often it is refreshed, and so are the texts. What does SSD lose with
+# $R = 1$?
 
 # %%
 rows = {}
@@ -678,18 +691,19 @@ for refresh in (1, 4, 8, 16, 48):
 pd.DataFrame(rows).T.rename_axis("R").round(3)
 
 # %% [markdown]
-# Everything: a refresh after each token leaves no room for a draft. (Only $R = 1$ is sure to be the text without a cache.) $R$ trades truth for work, and for SSD it
-# is a third thing besides, the longest chain.
+# Everything: a refresh after each token leaves no room for a draft. (Only $R = 1$ is sure to be the text without a
+# cache.) $R$ trades truth for work, and for SSD it is a third thing besides, the longest chain.
 
 # %% [markdown]
 # ## How far can self-drafting go?
 #
-# A token can be accepted only if it was among the candidates. Section 5.1 asks how many passes would be saved if *any* tree could be
-# verified that holds the $k$ likeliest tokens of each cell, in any order: it cuts stepwise decoding's passes into rounds of $N + 1$, takes
-# the first pass of a round as the draft, and counts the later tokens that it holds.
+# A token can be accepted only if it was among the candidates. Section 5.1 asks how many passes would be saved if
+# *any* tree could be verified that holds the $k$ likeliest tokens of each cell, in any order: it cuts stepwise
+# decoding's passes into rounds of $N + 1$, takes the first pass of a round as the draft, and counts the later tokens
+# that it holds.
 #
-# **Predict.** Going from $k = 1$ to 2, and from 2 to 5: which brings more? Is the paper's limit for $k = 1$ (68.4, 72.3, 71.5 %) a limit
-# that no run can pass?
+# **Predict.** Going from $k = 1$ to 2, and from 2 to 5: which brings more? Is the paper's limit for $k = 1$ (68.4,
+# 72.3, 71.5 %) a limit that no run can pass?
 
 # %%
 limits = metrics.acceptance_limit(stepwise)
@@ -715,22 +729,25 @@ axes[0].legend(frameon=False, fontsize=8, loc="lower right")
 plt.show()
 
 # %% [markdown]
-# The second candidate brings more than the next three together, or nearly so, as in the paper. The dotted line is $N/(N+1)$.
+# The second candidate brings more than the next three together, or nearly so, as in the paper. The dotted line is
+# $N/(N+1)$.
 #
-# The dip of the paper's $N = 5$ below $N = 4$ at $k = 1$ shows what the figure is: rounds stand where they stand, also when their first pass was a bad
-# drafter. A run draws a new draft after every failure, so it may pass that "limit". The dashed line lets a round end at the first token that
-# its draft lacks: that is what a tree that held every candidate in every order would save.
+# The dip of the paper's $N = 5$ below $N = 4$ at $k = 1$ shows what the figure is: rounds stand where they stand,
+# also when their first pass was a bad drafter. A run draws a new draft after every failure, so it may pass that
+# "limit". The dashed line lets a round end at the first token that its draft lacks: that is what a tree that held
+# every candidate in every order would save.
 #
-# A tree that holds all of it has $\sum_{i=0}^N k^i$ nodes (equation 6): 31 for $k = 2$, $N = 4$, and any order of the cells is not even in
-# them.
+# A tree that holds all of it has $\sum_{i=0}^N k^i$ nodes (equation 6): 31 for $k = 2$, $N = 4$, and any order of the
+# cells is not even in them.
 #
 # ## What a pass costs
 #
-# SSD trades passes for positions: $N + 1$ canvases instead of one. That is a bargain while a pass over five canvases takes as long as a
-# pass over one, which is to say while it is bound by reading the weights (memory) and not by multiplying (compute).
+# SSD trades passes for positions: $N + 1$ canvases instead of one. That is a bargain while a pass over five canvases
+# takes as long as a pass over one, which is to say while it is bound by reading the weights (memory) and not by
+# multiplying (compute).
 #
-# **Predict**, without a cache and with it: how many positions are computed for each token of the text, stepwise and by SSD with $N = 4$? What does
-# a longer canvas (the paper's Figure 3) do to either?
+# **Predict**, without a cache and with it: how many positions are computed for each token of the text, stepwise and
+# by SSD with $N = 4$? What does a longer canvas (the paper's Figure 3) do to either?
 
 # %%
 rows = {}
@@ -757,25 +774,28 @@ rates = pd.Series(rates).unstack()
 (rates / rates.iloc[0]).rename_axis("batch").round(2)
 
 # %% [markdown]
-# A canvas without a cache computes the masks that nobody asks about, too: twice the cells, nearly twice the work. With it a pass is eight or nine positions, however
-# long the canvas, and a refresh now and then. In both cases SSD multiplies the positions and divides the passes.
+# A canvas without a cache computes the masks that nobody asks about, too: twice the cells, nearly twice the work.
+# With it a pass is eight or nine positions, however long the canvas, and a refresh now and then. In both cases SSD
+# multiplies the positions and divides the passes.
 #
-# The second table is Figure 1 in small: valid tokens a second (up to the end token) over those of batch 1, timed once. As long as a column doubles
-# with the batch, the machine has room to verify; where it flattens, five canvases cost nearly five times one. The paper has nearly
-# linear scaling up to a batch of 8 on an A100 with the cache, and calls decoding without one compute-bound. A small model on a few cores is near the flat end from the
-# start, without a cache surely. `specviz bench diffusion` prints seconds beside passes.
+# The second table is Figure 1 in small: valid tokens a second (up to the end token) over those of batch 1, timed
+# once. As long as a column doubles with the batch, the machine has room to verify; where it flattens, five canvases
+# cost nearly five times one. The paper has nearly linear scaling up to a batch of 8 on an A100 with the cache, and
+# calls decoding without one compute-bound. A small model on a few cores is near the flat end from the start, without
+# a cache surely. `specviz bench diffusion` prints seconds beside passes.
 #
-# The paper's Figure 3 has the same in its own way ($N = 3$, GSM8K, tokens a second): 26.94 to 58.93 at 128 cells (2.19x), 15.32 to 30.88 at 512
-# (2.02x); without examples in the prompt 25.34 to 61.24 (2.42x), with three of them 21.17 to 32.75 (1.55x). Longer canvases and longer
-# prompts make refreshes dear, and a refresh is not shortened by drafts.
+# The paper's Figure 3 has the same in its own way ($N = 3$, GSM8K, tokens a second): 26.94 to 58.93 at 128 cells
+# (2.19x), 15.32 to 30.88 at 512 (2.02x); without examples in the prompt 25.34 to 61.24 (2.42x), with three of them
+# 21.17 to 32.75 (1.55x). Longer canvases and longer prompts make refreshes dear, and a refresh is not shortened by
+# drafts.
 #
 # ## Padding counts
 #
-# Answers were padded with the end token in training, so behind an answer the model writes end tokens. Ours stops with the first finished block
-# that holds one; the papers' decoders fill the canvas (`whole=True`).
+# Answers were padded with the end token in training, so behind an answer the model writes end tokens. Ours stops with
+# the first finished block that holds one; the papers' decoders fill the canvas (`whole=True`).
 #
-# **Predict.** Four answers in canvases of 128 cells: what share of the tokens is answer? Does the padding raise or lower the share of passes that SSD
-# saves?
+# **Predict.** Four answers in canvases of 128 cells: what share of the tokens is answer? Does the padding raise or
+# lower the share of passes that SSD saves?
 
 # %%
 full = write("ssd", of=texts[:4], cells=128, cache="dual", whole=True)
@@ -793,9 +813,10 @@ for name, run in (("to the end of the answer", short), ("the whole canvas", full
 pd.DataFrame(rows).T.round(2)
 
 # %% [markdown]
-# All of a padding's cells get the same token, so nearly only the *order* can fail, and among cells that are all as good as certain it is nearly a
-# matter of chance. Whatever comes of it, most of the canvas is padding, and so a step reduction over whole canvases is mainly one of padding. The paper's tokens a second
-# count only what stands before the end token; its step reductions do not say.
+# All of a padding's cells get the same token, so nearly only the *order* can fail, and among cells that are all as
+# good as certain it is nearly a matter of chance. Whatever comes of it, most of the canvas is padding, and so a step
+# reduction over whole canvases is mainly one of padding. The paper's tokens a second count only what stands before
+# the end token; its step reductions do not say.
 #
 # ## What the paper's tables say
 #
@@ -825,12 +846,15 @@ for says, table in claims.items():
 # %% [markdown]
 # ## What SSD cannot do
 #
-# - It cannot draft what the model does not say yet. All drafts are one pass' marginals, the very thing that makes parallel unmasking wrong; SSD does not make
-#   them better, it asks before it believes.
-# - It is greedy. There is one order and one text to be faithful to; with sampled tokens there would be a law over orders, too.
-# - Lossless is a word about a reference: stepwise decoding, one block size, one cache policy, one tie rule. Change any of them and another text is right.
-# - It saves passes, not work. With $N = 4$ a token costs more positions than stepwise decoding's; without a cache, in a large batch, on a few cores,
-#   it may be slower.
-# - Near the end of a canvas fewer than $N$ cells are masked, and the paper goes on one by one (`tail="stepwise"`; `"shorter"` drafts what is left).
-# - The figures here are a small model's on short texts: its drafts are worse than LLaDA's, and its orders too. `specviz bench diffusion` repeats them on
-#   200 prompts, with intervals.
+# - It cannot draft what the model does not say yet. All drafts are one pass' marginals, the very thing that makes
+#   parallel unmasking wrong; SSD does not make them better, it asks before it believes.
+# - It is greedy. There is one order and one text to be faithful to; with sampled tokens there would be a law over
+#   orders, too.
+# - Lossless is a word about a reference: stepwise decoding, one block size, one cache policy, one tie rule. Change
+#   any of them and another text is right.
+# - It saves passes, not work. With $N = 4$ a token costs more positions than stepwise decoding's; without a cache, in
+#   a large batch, on a few cores, it may be slower.
+# - Near the end of a canvas fewer than $N$ cells are masked, and the paper goes on one by one (`tail="stepwise"`;
+#   `"shorter"` drafts what is left).
+# - The figures here are a small model's on short texts: its drafts are worse than LLaDA's, and its orders too.
+#   `specviz bench diffusion` repeats them on 200 prompts, with intervals.
