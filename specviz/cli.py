@@ -477,7 +477,7 @@ def bench(
     part: Annotated[
         str | None,
         typer.Option(
-            help="Of bench diffusion, as exact:8,time: exact, passes, time, cache, lengths, batches."
+            help="Of bench diffusion, as exact:8,time; default: all of them."
         ),
     ] = None,
     threads: Annotated[

@@ -300,3 +300,29 @@ def test_rows_of_encoder_decoders(name):
         for rows in (2, 3):
             check((target, drafter), given, find(method)(), rows, sampling=sampling, max_new_tokens=12)
     check((target, target.first(1)), given, find("speculative")(), 3, max_new_tokens=12)
+
+
+def test_a_batch_is_exact_up_to_ties(pair, prompts):
+    labels = [
+        specviz.generate(pair[0], prompts[:2], "autoregressive", max_new_tokens=2, batch=rows).run[
+            "exactness"
+        ]
+        for rows in (1, 2)
+    ]
+    assert labels == ["exact", "exact up to ties"]
+    # One row of a few may be turned by rounding; a second one, or a bug, may not.
+    few = audit.Row("autoregressive", "", "T=1, 8 rows", 1e-4, prompts=20, equal=19, noise=1, spared=1)
+    assert few.holds
+    assert not audit.Row("autoregressive", "", "T=1", 1e-4, prompts=20, equal=19, noise=1).holds
+    assert not audit.Row("autoregressive", "", "T=1", 1e-4, prompts=20, equal=18, noise=2, spared=1).holds
+    assert not audit.Row("autoregressive", "", "T=1", 1e-4, prompts=20, equal=19, bug=1, spared=1).holds
+
+
+def test_the_audit_of_batches_samples_what_samples(pair, prompts):
+    given = {"batch": 2, "max_new_tokens": 6, "sampled": 2}
+    result = audit.batches(*pair, prompts[:2], ["autoregressive", "cm_asd", "specdec"], **given)
+    assert [(row.method, "T" in row.sampling or "temperature" in row.sampling) for row in result.rows][
+        3:
+    ] == [("autoregressive", True)]
+    assert [row.method for row in result.rows] == ["autoregressive", "cm_asd", "specdec", "autoregressive"]
+    assert all(row.spared == 1 for row in result.rows)

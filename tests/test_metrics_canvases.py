@@ -225,16 +225,16 @@ def test_a_damaged_canvas_is_refused() -> None:
 
 def test_nodes_of_canvases_are_rated_by_their_cells() -> None:
     # The draft's second token came to its cell, but later than it was drafted; the third never did.
-    nodes = [(1, 11, -1, "accepted"), (2, 12, 0, "rejected"), (3, 1, 1, "unjudged")]
+    nodes = [(2, 12, -1, "accepted"), (1, 11, 0, "rejected"), (3, 1, 1, "unjudged")]
     rows = [
         cycle(1, 0, [(0, 10, "plain")], FIRST),
-        cycle(2, 1, [(1, 11, "draft"), (3, 13, "correction")], [(-1, 3, 1.0, (13, 1))], nodes),
-        cycle(3, 3, [(2, 12, "plain")], [(-1, 2, 1.0, (12, 1))], end="length"),
+        cycle(2, 1, [(2, 12, "draft"), (3, 13, "correction")], [(-1, 3, 1.0, (13, 1))], nodes),
+        cycle(3, 3, [(1, 11, "plain")], [(-1, 1, 1.0, (11, 1))], end="length"),
     ]
     trace = trace_of(run_of("ssd", 4, 4, draft_length=3), *rows)
     assert metrics.on_text(trace).tolist() == [1, 1, 0]
-    table = metrics.by_score(trace)  # by probability: the score is log-odds
-    assert table[table["source"] == "all"][["low", "sent", "right"]].to_numpy().tolist() == [[0.5, 3, 1]]
+    with pytest.raises(TraceError, match="log-odds"):
+        metrics.by_score(trace)
     assert metrics.signals(trace)["score"].isna().all()
     assert metrics.acceptance_rate(trace) == pytest.approx(1 / 3)
     assert metrics.accepted_share(trace) == pytest.approx(1 / 4)

@@ -105,6 +105,7 @@ def run(
             for sampling, some in ((Sampling(), ids), (Sampling(temperature), ids[:sampled]))
             if some
             for make in factories
+            if sampling.greedy or not make().only_greedy
             for drafter in make().suited(drafters)
         ]
         rows = []
@@ -125,7 +126,7 @@ class _Rows(_Audit):
     def method(self, make: Callable[[], Method], drafter: Any, prompts: list[list[int]], batch: int) -> Row:
         """One method with one draft, all prompts."""
         named = f"{_spell(self.sampling)}, {batch} rows"
-        row = Row(_label(make()), drafter.name if drafter else "", named, self.bound)
+        row = Row(_label(make()), drafter.name if drafter else "", named, self.bound, spared=1)
         options = {"drafter": drafter, "sampling": self.sampling, "max_new_tokens": self.limit}
         exact = self.sampling.greedy and _exact(make(), self.sampling, self.target)
         for first in range(0, len(prompts), ROUNDS * batch):

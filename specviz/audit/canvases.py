@@ -16,6 +16,7 @@ compared with their single runs.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -124,6 +125,9 @@ class Canvases(Reference):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.model = model
+        self._double = copy.deepcopy(self.net).to("cpu", torch.float64).eval()
+        if self._double.config._attn_implementation not in ("eager", "sdpa"):
+            self._double.set_attn_implementation("eager")
 
     def forward(self, net: Any, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
         """Logits of each cell of a canvas `text` (masks where nothing stands), by one call of the module."""
@@ -140,7 +144,6 @@ class Canvases(Reference):
     @property
     def wide(self) -> Diffusion:
         """The model in float64, run by our own code: for what the stock module has no form of, the cache."""
-        assert self._double is not None  # `bound` was measured
         return Diffusion(self._double, None, self.model.name, mask=self.model.mask, shift=self.model.shift)
 
 
@@ -199,7 +202,8 @@ def run(
         reference = Canvases(target)
         audit = _Audit(target, reference, length)
         bound = audit.measure(ids)
-        rows = [CanvasRow(_label(make()), "", _spell(batch), bound.value) for make in factories]
+        named, spared = _spell(batch), int(batch > 1)
+        rows = [CanvasRow(_label(make()), "", named, bound.value, spared=spared) for make in factories]
         for row, make in zip(rows, factories):
             row.lossy = make().exactness(Sampling(), _format(target)) == "lossy"
         for first in range(0, len(ids), batch):
@@ -319,6 +323,10 @@ class _Audit:
             words = f"{len(written.placed)} cells are written, up to {written.end}; expected are "
             words += f"{len(expected.placed)}, up to {expected.end}"
             return [Difference(number, min(len(written.placed), len(expected.placed)), "bug", words)]
+        if method.cache == "dual" and written.refreshed != expected.refreshed:
+            words = f"every position is computed at steps {written.refreshed}; expected are "
+            step = next(iter(sorted(set(written.refreshed) ^ set(expected.refreshed))))
+            return [Difference(number, step, "bug", f"{words}{expected.refreshed}")]
         for j, (a, b) in enumerate(zip(written.odds, expected.odds)):
             if a.keys() != b.keys():
                 words = f"step {j} reads cells {sorted(a)} of the block in work; expected are {sorted(b)}"

@@ -7,13 +7,17 @@ block with an end token, as a person would have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
+import torch
 
 from specviz import audit, metrics
 from specviz.audit.result import SHARE
@@ -33,6 +37,7 @@ DRAFTS, TREES = (3, 4, 5), ("chain", "mix")
 BLOCKS, REFRESH = (4, 8, 32), (8, 16, 32)
 LENGTH, SHORT, LONG = 64, 32, 256  # cells: of most parts, of the check of exactness, where a cache must pay
 TOGETHER = 8  # prompts decoded together where nothing is timed
+SHARED = 40  # prompts of an audit, several of which run beside each other
 GROWING = (32, 64, 128, 256)  # cells of Figure 3
 SIZES = (1, 2, 4, 8, 16)
 PAPER: dict[str, Any] = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}  # section 4.1
@@ -75,25 +80,25 @@ def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[in
     policies = [{"block": block, "whole": True, "cache": each, "refresh": refresh}
                 for block in blocks for each, refresh in kept]  # fmt: skip
     drafts = [(n, tree) for tree in TREES for n in DRAFTS]
+    jobs = [(policy, drafts, first, ids[first : first + SHARED])
+            for policy in sorted(policies, key=lambda each: each["cache"] == "dual")  # the longest begin
+            for first in range(0, len(ids), SHARED)]  # fmt: skip
+    found = list(audited(model, jobs, Steps(tick, "exact", len(jobs))))
     rows, flips, bugs, parted = [], [], 0, 0
-    for done, policy in enumerate(policies):
-
-        def told(texts: int, of: int, done: int = done, policy: Mapping[str, Any] = policy) -> None:
-            tick(done * of + texts, len(policies) * of, f"exact: {spelt(policy)}")
-
-        ways = [ssd(n, tree, **policy) for n, tree in drafts]
-        result = audit.canvases(model, ids, ways, TOGETHER, SHORT, progress=told)
-        row: dict[str, Any] = {"policy": spelt(policy), "tokens": sum(each.tokens for each in result.rows)}
-        for (n, tree), way, found in zip(drafts, ways, result.rows):
-            row |= {f"{tree} {n}": f"{found.equal}/{found.prompts}", f"{tree} {n} passes": found.passes,
-                    f"{tree} {n} steps": found.steps}  # fmt: skip
-            bugs += found.bug
-            parted += found.prompts - found.equal
-            for each in found.differences:
-                flips.append({
-                    "policy": spelt(policy), "way": way.label, "prompt": each.prompt, "step": each.position,
-                    "verdict": each.verdict, "reason": each.reason,
-                })  # fmt: skip
+    for policy in policies:
+        row: dict[str, Any] = {"policy": spelt(policy)}
+        for k, (n, tree) in enumerate(drafts):
+            mine = [(job[2], result[k]) for job, result in zip(jobs, found) if job[0] == policy]
+            equal = sum(each.equal for _, each in mine)
+            row[f"{tree} {n}"] = f"{equal}/{len(ids)}"
+            for count in ("tokens", "passes", "steps"):
+                row[f"{tree} {n} {count}"] = sum(getattr(each, count) for _, each in mine)
+            bugs += sum(each.bug for _, each in mine)
+            parted += len(ids) - equal
+            for first, each in mine:
+                flips += [{"policy": spelt(policy), "way": ssd(n, tree).label, "prompt": first + one.prompt,
+                           "step": one.position, "verdict": one.verdict, "reason": one.reason}
+                          for one in each.differences]  # fmt: skip
         rows.append(row)
     texts = len(policies) * len(drafts) * len(ids)
     columns = [("policy", "", "")] + [(f"{tree} {n}", f"{tree}, N {n}", "") for n, tree in drafts]
@@ -107,12 +112,35 @@ def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[in
     bars = [Bar(f"{name}: bugs", bugs, 0, "at most"),
             Bar(f"{name}: share of texts that part at a tie or by rounding", (parted - bugs) / texts,
                 SHARE, "at most")]  # fmt: skip
+    tokens = sum(row[f"{tree} {n} tokens"] for row in rows for n, tree in drafts)
     note = (
-        f"exact: {sum(row['tokens'] for row in rows):,} tokens in {texts:,} texts; {parted} part, {bugs} by "
+        f"exact: {tokens:,} tokens in {texts:,} texts; {parted} part, {bugs} by "
         f"a bug. ssd writes up to {TOGETHER} prompts together, stepwise decoding each alone. Log-odds of "
         "every cell in work are compared besides, within the audit's bound."
     )
     return Found(tables, bars, [note])
+
+
+Job = tuple[dict[str, Any], list[tuple[int, str]], int, list[list[int]]]  # policy, drafts, first prompt, some
+
+
+def audited(model: Any, jobs: Sequence[Job], steps: Steps) -> Iterator[Sequence[Any]]:
+    """Each job's rows, in their order; as many processes as there are threads, each of one."""
+    count = torch.get_num_threads() if torch.device(model.device).type == "cpu" else 1
+    with ExitStack() as stack:
+        each: Callable[..., Iterable[Any]] = map
+        if count > 1:
+            each = stack.enter_context(ProcessPoolExecutor(count, get_context("spawn"))).map
+        for job, rows in zip(jobs, each(partial(audit_of, model, count), jobs)):
+            steps(spelt(job[0]))
+            yield rows
+
+
+def audit_of(model: Any, count: int, job: Job) -> Sequence[Any]:
+    """The audit's rows of one job."""
+    policy, drafts, _, ids = job
+    ways = [ssd(n, tree, **policy) for n, tree in drafts]
+    return audit.canvases(model, ids, ways, TOGETHER, SHORT, threads=1 if count > 1 else None).rows
 
 
 def bound(n: int, policy: Mapping[str, Any]) -> float:
@@ -454,7 +482,8 @@ def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
         for n in DRAFTS:
             found = metrics.failures(whatif(trace).ssd(draft_length=n).trace()).set_index("cause")
             row = {"policy": spelt(policy), "n": n, "chains": int(found["chains"].sum())}
-            causes.append(row | found["share"].to_dict() | {"held": int(found.loc["order", "held"])})
+            row |= dict(zip(found.index.astype(str), found["share"])) | {"held": int(found["held"].sum())}
+            causes.append(row)
         steps(f"causes, {spelt(policy)}")
     for n, published in TABLE_2.items():
         row = {"policy": "paper: LLaDA-8B, MATH", "n": n, "reading": "", "bound": n / (n + 1)}

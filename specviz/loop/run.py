@@ -332,7 +332,7 @@ class Run:
             "method": self.method.name,
             "parameters": self.method.values,
             "sampling": sampling | {"seed": self.seed, "max_new_tokens": self.max_new_tokens},
-            "exactness": self.method.exactness(self.sampling, dtype),
+            "exactness": self._exactness(dtype),
             "pseudocode": [list(line) for line in self.method.pseudocode],
             "model": about(model),
             "draft": None if drafter is None else about(drafter),
@@ -350,6 +350,11 @@ class Run:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "timing": self.clock.timing if self.clock else None,
         }
+
+    def _exactness(self, dtype: str) -> str:
+        """The method's; in a batch passes have other shapes than alone, so it is exact up to ties at most."""
+        label = self.method.exactness(self.sampling, dtype)
+        return "exact up to ties" if label == "exact" and self.batch > 1 else label
 
     def _canvas(self) -> dict[str, Any] | None:
         if not isinstance(self.method, Unmasking):

@@ -457,11 +457,6 @@ def _of_run(part: Trace) -> pd.DataFrame:
             f"passes of {part.run['method']} leave behind different layers, and what such a pass costs is "
             "not counted: see metrics.by_layer for how far they went"
         )
-    if part.run.get("canvas") is not None:
-        raise TraceError(
-            f"passes of {part.run['method']} read canvases, and what such a pass costs is not counted: "
-            "metrics.step_reduction says how many were saved, metrics.seconds how long they took"
-        )
     table = _read(part)
     if not len(table):
         raise TraceError(f"the record of {part.run['method']} holds no passes, so they cannot be counted")

@@ -466,11 +466,11 @@ READINGS = ("judged", "text")
 def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFrame:
     """Acceptance by the score that the method gave a node, as in UniSpec's Figure 3.
 
-    Of nodes sent to the target, in `bins` equal intervals of the score from 0 to 1 (of canvases, where it is
-    log-odds, of their probability). The paper does not say which nodes its rate is a share of; there are two
-    readings. ``judged``: accepted nodes over judged ones (accepted or rejected); nodes off the path, whose
-    siblings or parents decided, do not count, which flatters low scores. ``text``: nodes that stand in the
-    final text (`on_text`) over all that were sent, those off the path being misses.
+    Of nodes sent to the target, in `bins` equal intervals of the score from 0 to 1. The paper does not say
+    which nodes its rate is a share of; there are two readings. ``judged``: accepted nodes over judged ones
+    (accepted or rejected); nodes off the path, whose siblings or parents decided, do not count, which
+    flatters low scores. ``text``: nodes that stand in the final text (`on_text`) over all that were sent,
+    those off the path being misses.
 
     Parameters
     ----------
@@ -488,7 +488,7 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     Raises
     ------
     TraceError
-        If `reading` or `bins` is none.
+        If `reading` or `bins` is none, or a run wrote canvases.
     """
     import pandas as pd
 
@@ -499,7 +499,6 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
             "the scores of a canvas' drafts are log-odds, not shares: reliability has their confidence"
         )
     nodes = _rated(trace, reading)
-    nodes = nodes.assign(score=nodes["confidence"].where(_canvases(trace, nodes), nodes["score"]))
     nodes = nodes[nodes["score"].notna()]
     nodes = nodes.assign(bin=np.clip((nodes["score"] * bins).astype(int), 0, bins - 1))
     table = _rates(pd.concat([nodes, nodes.assign(source="all")]), ["source", "bin"])
@@ -674,9 +673,9 @@ def recheck(trace: Trace) -> pd.DataFrame:
     keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et al.), ``gap``
     (where nodes have a threshold: keep y iff its gap is at most that and fewer than ``top_beta`` tokens are
     likelier; specdec, cm_asd), ``surest`` (a canvas: keep y iff it stands in the surest masked cell of the
-    block in work, the leftmost of equals, and is that cell's likeliest token), ``oracle`` (method oracle: keep
-    y iff p(y) is at least ``least``) or ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that did
-    not sample; Leviathan et al. 2023, algorithm 1).
+    block in work, the leftmost of equals, and is that cell's likeliest token), ``oracle`` (method oracle:
+    keep y iff p(y) is at least ``least``) or ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that
+    did not sample; Leviathan et al. 2023, algorithm 1).
 
     Returns
     -------

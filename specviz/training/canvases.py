@@ -126,9 +126,9 @@ def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, 
     made, lengths = Recipe(**training["recipe"]), found["canvas"]
     lines = [
         *head(name, parameters, training, made, WHAT, KNOWS),
-        "The objective is masked diffusion's: a share t of an answer's cells is masked, their loss weighted by "
-        f"1/t. From {made.blockwise_from:.0%} of the run on, {made.blockwise:.0%} of the texts are masked as "
-        f"decoding meets them, in a block of {BLOCKS[0]} to {BLOCKS[-1]} cells and everywhere behind it.", "",
+        "The objective is masked diffusion's: a share t of an answer's cells is masked, their loss weighted "
+        f"by 1/t. From {made.blockwise_from:.0%} of the run on, {made.blockwise:.0%} of the texts are masked "
+        f"as decoding meets them, in a block of {BLOCKS[0]} to {BLOCKS[-1]} cells and everywhere behind.", "",
         "## Scores on the test split", "",
         f"Decoded stepwise on {CELLS} cells, blocks of {BLOCK}, one token a pass (sacrebleu; German `13a`, "
         "Japanese by characters). The paraphrase is the generator's own second way of saying it, against the "

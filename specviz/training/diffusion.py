@@ -9,8 +9,8 @@ al. 2025).
 
 Decoding goes block by block, and masks drawn from all cells almost never leave a text as it is met there: all
 before a block written, all behind it masked. So a recipe can give some texts such masks (`hide_blocks`).
-Theirs is the same bound, of one block given those before it, summed over blocks (BD3-LM, Arriola et al. 2025),
-but that the canvas behind the block stands there, masked.
+Theirs is the same bound, of one block given those before it, summed over blocks (BD3-LM, Arriola et al.
+2025), but that the canvas behind the block stands there, masked.
 """
 
 from __future__ import annotations

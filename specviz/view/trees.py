@@ -35,8 +35,8 @@ def canvases(
     A row is a canvas of the pass: the root is the state, a node its parent's canvas with one more token,
     which stands in the colour and with the sign of its status. The frame in a row is the cell that the pass
     would place next there, with its token: a solid one on the verified path, where it is what stepwise
-    decoding does. A node whose cell and token are those in its parent's frame is accepted. On the right the drafter's
-    log-odds and probability.
+    decoding does. A node whose cell and token are those in its parent's frame is accepted. On the right the
+    drafter's log-odds and probability.
 
     Parameters
     ----------

@@ -165,7 +165,9 @@ TreeLane = class CanvasTree extends PlainTree {
 	// Below each box there is room for its strip.
 	style(cycle, ahead, even, tall) {
 		const found = super.style(cycle, ahead, even, tall);
-		if (!found.spots) found.first = found.pitch += (found.dense ? 0.75 : 0.5) * this.em;
+		if (found.spots) return found;
+		if (found.dense) found.tall = 1.9 * this.em;
+		found.first = found.pitch = found.tall + 1.2 * this.em;
 		return found;
 	}
 	draw(cycle, phase, guesses, stage, ahead) {
