@@ -27,6 +27,7 @@ def test_there_are_walkthroughs():
         "08",
         "09",
         "10",
+        "11",
         "12",
     ]
     assert [p.stem[:2] for p in SOURCES if free(p)] == ["00", "04", "05", "12"], "these need no torch"
