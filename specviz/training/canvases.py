@@ -149,7 +149,7 @@ def card(name: str, parameters: int, training: dict[str, Any], found: dict[str, 
         )
     lines += [
         "", "## Limits", "",
-        "The canvas is as long as the answer may become, and it matters how long. English to German, "
+        "The canvas is as long as the answer may become. What its length does: English to German, "
         f"{lengths['texts']} texts whose answers {min(LENGTHS)} cells hold (paraphrase: BLEU "
         f"{lengths['paraphrase']:.1f}):", "",
         f"| cells | {' | '.join(lengths['bleu'])} |", "| --- |" + " ---: |" * len(lengths["bleu"]),
@@ -168,7 +168,9 @@ KNOWS = (
     "with attention in both directions; the place before a cell tells it."
 )
 LIMITS = (
-    "Only the last answer of a chat was ever masked: earlier turns and prompts are read, not written. In "
-    "training a canvas had up to about 300 cells, most of them far fewer. An answer ends with `<|end|>` and "
-    "is padded with it."
+    "It writes visibly less well than `town`, whose card has the same figures: endings are wrong, words are "
+    "doubled or cut, a name takes another's place, and sums and passage numbers can hardly be relied on. "
+    "Code and short translations read best. Only the last answer of a chat was ever masked: earlier turns "
+    "and prompts are read, not written. In training a canvas had up to about 300 cells, most of them far "
+    "fewer. An answer ends with `<|end|>` and is padded with it."
 )
