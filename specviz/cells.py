@@ -51,7 +51,7 @@ def picked(
     if not len(cells):
         return Picked(none, none, "first")  # nothing has been read yet: line 4
     if masked.sum() < draft_length and tail == "stepwise":
-        return Picked(none, none, "tail")  # lines 8 and 9
+        return Picked(none, none, "tail")  # lines 8 and 9, which count the cells that can be drafted
     ahead = cells // block - int(masked.argmax()) // block
     cells, ahead = cells[ahead <= 1], ahead[ahead <= 1]
     # Section 3.2.2: the block in work first, then the next one, each by confidence; line 7.

@@ -476,9 +476,7 @@ def bench(
     ] = None,
     part: Annotated[
         str | None,
-        typer.Option(
-            help="Of bench diffusion, as exact:8,time; default: all of them."
-        ),
+        typer.Option(help="Of bench diffusion, as exact:8,time; default: all of them."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads on the CPU; default: 1, of bench diffusion 2.")

@@ -97,7 +97,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("out_origin", "list<string>", "draft (accepted), unreviewed (drafted, never sent to the target), bonus, correction, resampled, fallback, plain, parallel (placed in one pass with a surer cell)."),
     Column("out_p", "list<float>", "The target's probability of the token."),
     Column("out_u", "list<float>", "The uniform number it was sampled with; null where none was."),
-    Column("out_order", "list<int32>", "Of a canvas: the how many-th token was placed, from 0; null elsewhere."),
+    Column("out_order", "list<int32>", "Of a canvas: its place in the order of unmasking, from 0; null elsewhere."),
     Column("out_odds", "list<float>", "Of a canvas: its log-odds in the pass that placed it; null elsewhere."),
     # the dense record: what both models say at each emitted token's place, given the final text before it
     Column("out_top_token", "list<int32>", "The target's top_k tokens there, best first, flat [tokens x top_k]."),

@@ -134,6 +134,7 @@ class Canvases(Reference):
         ids = torch.tensor([[*prompt, *text]], device=net.device)
         sees = torch.zeros((1, 1, ids.shape[1], ids.shape[1]), dtype=net.dtype, device=net.device)
         logits = net(input_ids=ids, attention_mask=sees, use_cache=False).logits[0]
+        logits[:, self.model.mask] = -torch.inf  # no cell ends as a mask
         begin = len(prompt) - self.model.shift
         return logits[begin : begin + len(text)]
 
@@ -275,7 +276,7 @@ class _Audit:
         own: dict[Any, list[Written]] = {}
         for make, row in zip(factories, rows):
             method = make()
-            key = tuple(sorted((method.policy() | {"whole": method.whole}).items()))
+            key = tuple(sorted((method.policy() | {"sure": method.sure, "whole": method.whole}).items()))
             if method.cache == "none":
                 key = tuple((name, value) for name, value in key if name != "refresh")
             stepwise = like(method)
@@ -331,7 +332,7 @@ class _Audit:
             if a.keys() != b.keys():
                 words = f"step {j} reads cells {sorted(a)} of the block in work; expected are {sorted(b)}"
                 return [Difference(number, j, "bug", words)]
-            apart = max((abs(a[cell] - b[cell]) for cell in a), default=0.0)
+            apart = max((abs(a[cell] - b[cell]) for cell in a if a[cell] != b[cell]), default=0.0)
             if not apart <= self.most:
                 words = (
                     f"the pass of step {j} is off: log-odds differ by {apart:.1e} (at most "
@@ -357,6 +358,10 @@ class _Audit:
         if not set(cells) <= rows.keys() & alone.keys() & exact.keys():
             result.reason += ": the pass of this step does not read both cells"
             return result
+
+        def odds(rows: dict[int, Tensor], cell: int, token: int) -> float:
+            return min(log_odds(rows[cell], token), method.sure)
+
         gaps = [odds(each, *theirs) - odds(each, *mine) for each in (rows, alone, exact)]
         result.gap, result.gap_alone, result.gap_double = gaps
         off = [max(distance(each[cell], exact[cell]) for cell in exact) for each in (rows, alone)]
@@ -456,7 +461,7 @@ class _Audit:
 
 def like(method: Any) -> Any:
     """Stepwise decoding under a method's cache policy."""
-    names = ("block", "cache", "refresh", "whole")
+    names = ("block", "cache", "refresh", "sure", "whole")
     return catalogue.make("stepwise", **{name: getattr(method, name) for name in names})
 
 
@@ -470,9 +475,9 @@ def rows_of(read: Any, logits: Tensor, canvas: int, block: int) -> dict[int, Ten
     return {int(read.cell[i]): logits[int(i)] for i in cells_in_work(read, canvas, block)}
 
 
-def odds(rows: dict[int, Tensor], cell: int, token: int) -> float:
-    """log p - log (1 - p) of a token in a cell, without the loss of a p near 1."""
-    row = rows[cell].cpu().double()
+def log_odds(row: Tensor, token: int) -> float:
+    """log p - log (1 - p) of a token by its cell's logits, without the loss of a p near 1."""
+    row = row.cpu().double()
     others = row.clone()
     others[token] = -torch.inf
     return float(row[token] - others.logsumexp(-1))

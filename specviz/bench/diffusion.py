@@ -239,7 +239,7 @@ def side_by_side(
         while canvas.open_cells().any():
             drafts = [each.propose(canvas, 0) for each in (chain, mix)]
             (read,) = canvas.forward(drafts[1])
-            (told,) = said([read], mix.block)
+            (told,) = said([read], mix.block, mix.sure)
             guess, belief = mix.guess.copy(), mix.belief.copy()
             counts.append((len(chain.judge(drafts[0], first(told, len(drafts[0]))).path),
                            len(mix.judge(drafts[1], told).path)))  # fmt: skip

@@ -484,7 +484,7 @@ def said(cycle: Cycle, everything: bool) -> Cycle:
     if len(kept) == len(read.canvas):
         return cycle
     scores = cycle.scores.index_select(0, send(kept, cycle.scores.device))
-    some = replace(read, canvas=read.canvas[kept], cell=read.cell[kept])
+    some = replace(read, logits=scores, canvas=read.canvas[kept], cell=read.cell[kept])
     return replace(
         cycle, scores=scores, read=some, verdict=replace(verdict, read_odds=verdict.read_odds[kept])
     )

@@ -87,7 +87,7 @@ def decode_canvases(
             drafted = mark()
             reads = canvas.forward(drafts, [r.row for r in going])
             passed = mark()
-            told = said(reads, method.block, method.entropies)
+            told = said(reads, method.block, method.sure, method.entropies)
             verdicts = [r.method.judge(draft, of) for r, draft, of in zip(going, drafts, told)]
             for r, read in zip(going, reads):
                 r.passes = [("target", read.rows, read.fed, drafted, passed)]

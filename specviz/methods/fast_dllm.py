@@ -45,14 +45,12 @@ class FastDLLM(Unmasking):
     def judge(self, draft: Draft, told: Said) -> Unmasked:
         first = told.surest(-1)
         with np.errstate(over="ignore"):
-            sure = (
-                1 / (1 + np.exp(-told.odds)) > self.threshold if self.threshold < 1 else told.odds < -np.inf
-            )
-        more = [i for i in in_order(told) if sure[i] and i != first]
+            above = 1 / (1 + np.exp(-told.odds)) > self.threshold  # none is above 1
+        more = [i for i in in_order(told) if above[i] and i != first]
         return placed([], told, [first, *more], ["plain"] + ["parallel"] * len(more))  # type: ignore[list-item]
 
 
 def in_order(told: Said) -> list[int]:
     """The root's entries of the block in work, the surest first, the leftmost of equals before the others."""
     mine = np.flatnonzero((told.canvas == -1) & told.work)
-    return mine[np.argsort(-told.odds[mine], kind="stable")].tolist()
+    return mine[np.argsort(-told.rank[mine], kind="stable")].tolist()

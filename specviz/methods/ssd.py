@@ -18,7 +18,7 @@ from ..cells import picked
 from ..draft import Draft
 from ..sampling import Sampling
 from .base import Parameter, Session
-from .unmasking import BLOCK, CACHE, REFRESH, WHOLE, Said, Unmasked, Unmasking, check_length, placed
+from .unmasking import BLOCK, CACHE, REFRESH, SURE, WHOLE, Said, Unmasked, Unmasking, check_length, placed
 
 if TYPE_CHECKING:
     from ..models.canvas import Canvas
@@ -40,7 +40,7 @@ class SSD(Unmasking):
             "tail", "stepwise", choices=("stepwise", "shorter"),
             meaning="Where fewer than N cells are masked: one token a pass, as written, or fewer drafts.",
         ),
-        BLOCK, CACHE, REFRESH, WHOLE,
+        BLOCK, CACHE, REFRESH, SURE, WHOLE,
     )  # fmt: skip
     pseudocode = (
         ("", "x = prompt + L masks; no cell has a draft"),
@@ -111,7 +111,7 @@ class SSD(Unmasking):
         seen = np.isin(
             told.canvas, [-1, *path]
         )  # line 14: canvases along the path, the later over the earlier
-        self.guess[told.cell[seen]], self.belief[told.cell[seen]] = told.token[seen], told.odds[seen]
+        self.guess[told.cell[seen]], self.belief[told.cell[seen]] = told.token[seen], told.rank[seen]
         missed = (draft.parents == (path[-1] if path else -1)).any()
         origin = "plain" if not len(draft) else "correction" if missed else "bonus"
         return placed(path, told, [at], [origin], draft, status, odds)  # type: ignore[list-item]

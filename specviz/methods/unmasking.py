@@ -16,17 +16,18 @@ import numpy as np
 import torch
 
 from ..draft import Draft
-from ..errors import ParameterError
+from ..errors import ModelError, ParameterError
 from ..sampling import Sampling
 from .base import Method, Parameter, Session, Verdict
 
 if TYPE_CHECKING:
     from ..models.canvas import Canvas, Read
 
-# Log-odds and logits are compared on a grid, so that what is equal on paper is equal here, whatever the shape
-# of the pass that computed it. Equal cells: the leftmost. Equal tokens: the lowest id.
+# Log-odds and logits are compared on a grid, so that what is equal on paper is equal here, whatever the
+# shape of the pass that computed it, but for values at an edge of the grid. Equal cells: the leftmost. Equal
+# tokens: the lowest id. (Half precision has coarser steps of its own.)
 GRID = {torch.float64: 2.0**-30}
-COARSE = 2.0**-12  # in any other number format: some thirty times the rounding of a pass in float32
+COARSE = 2.0**-12
 
 BLOCK = Parameter("block", 8, 1, 4096, "cells", "Cells of a block; a block is written before the next.", "B")
 CACHE = Parameter(
@@ -36,6 +37,12 @@ CACHE = Parameter(
 REFRESH = Parameter(
     "refresh", 8, 1, 1 << 20, "tokens", "With a cache: compute every position again after so many tokens."
 )
+# The papers compare probabilities: those are 1 from log-odds of 6.2 on in bfloat16, of 17.3 on in float32,
+# and which of such cells comes first is left to a library. Here it is the leftmost.
+SURE = Parameter(
+    "sure", 10.0, 0, 100, "nats",
+    "Cells whose log-odds are at least this are equally sure, and go from left to right.",
+)  # fmt: skip
 WHOLE = Parameter(
     "whole", False, meaning="Write every cell, as in the papers; else end behind a block with an end token."
 )
@@ -57,6 +64,8 @@ class Said:
         Of the cell's distribution, in nats.
     work : array of bool [n]
         Whether the cell is in its canvas' block in work.
+    sure : float
+        Log-odds from which on cells are equally sure.
     """
 
     canvas: np.ndarray
@@ -65,11 +74,17 @@ class Said:
     odds: np.ndarray
     entropy: np.ndarray
     work: np.ndarray
+    sure: float = np.inf
+
+    @property
+    def rank(self) -> np.ndarray:
+        """Log-odds as cells are compared by them: at most `sure`."""
+        return np.minimum(self.odds, self.sure)
 
     def surest(self, canvas: int) -> int | None:
         """Which entry is unmasked next in a canvas; None if none of its cells is masked."""
         mine = np.flatnonzero((self.canvas == canvas) & self.work)
-        return int(mine[self.odds[mine].argmax()]) if len(mine) else None  # the first of equals: cells rise
+        return int(mine[self.rank[mine].argmax()]) if len(mine) else None  # the first of equals: cells rise
 
 
 @dataclass
@@ -102,11 +117,11 @@ def log_odds(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     rounded = (logits * (1 / grid)).round_()  # a power of two: nothing but the grid rounds
     token = rounded.max(-1).indices  # of equals the first
     best = logits.gather(1, token[:, None])
-    others = (logits - best).exp_().scatter_(1, token[:, None], 0).sum(-1)
-    return token, (others.log_().neg_() / grid).round_() * grid
+    others = logits.scatter(1, token[:, None], -torch.inf).logsumexp(-1)
+    return token, ((best[:, 0] - others) / grid).round_() * grid
 
 
-def said(reads: Sequence[Read], block: int, entropies: bool = False) -> list[Said]:
+def said(reads: Sequence[Read], block: int, sure: float = np.inf, entropies: bool = False) -> list[Said]:
     """What a pass said of each row, brought to the host in one transfer.
 
     Parameters
@@ -115,8 +130,15 @@ def said(reads: Sequence[Read], block: int, entropies: bool = False) -> list[Sai
         Of the rows of one pass.
     block : int
         Cells of a block.
+    sure : float
+        Log-odds from which on cells are equally sure.
     entropies : bool
         Whether they are wanted; else they are zero.
+
+    Raises
+    ------
+    ModelError
+        If a score is no number.
     """
     logits = reads[0].logits if len(reads) == 1 else torch.cat([read.logits for read in reads])
     token, odds = log_odds(logits)
@@ -125,11 +147,17 @@ def said(reads: Sequence[Read], block: int, entropies: bool = False) -> list[Sai
         log_p = logits.log_softmax(-1)
         entropy = -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
     found = torch.stack((token.to(odds.dtype), odds, entropy)).cpu().numpy()  # ids below 2^24 are exact
+    if np.isnan(found[1]).any():
+        raise ModelError(
+            "the model's scores are no numbers (NaN): load it with dtype='float32', or look at its weights"
+        )
     ends = np.cumsum([len(read.cell) for read in reads])[:-1]
     rows = []
-    for read, (tokens, sure, spread) in zip(reads, np.split(found, ends, axis=1)):
-        numbers = sure.astype(np.float64), spread.astype(np.float64)
-        rows.append(Said(read.canvas, read.cell, tokens.astype(np.int64), *numbers, in_work(read, block)))
+    for read, (tokens, odds_of, spread) in zip(reads, np.split(found, ends, axis=1)):
+        numbers = odds_of.astype(np.float64), spread.astype(np.float64)
+        rows.append(
+            Said(read.canvas, read.cell, tokens.astype(np.int64), *numbers, in_work(read, block), sure)
+        )
     return rows
 
 
@@ -143,11 +171,12 @@ class Unmasking(Method):
 
     canvas = True
     only_greedy = True
-    parameters: ClassVar[tuple[Parameter, ...]] = (BLOCK, CACHE, REFRESH, WHOLE)
+    parameters: ClassVar[tuple[Parameter, ...]] = (BLOCK, CACHE, REFRESH, SURE, WHOLE)
     entropies = False  # whether its rule reads them
     block: int
     cache: str
     refresh: int
+    sure: float
     whole: bool
 
     @property

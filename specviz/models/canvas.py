@@ -368,14 +368,18 @@ class Canvas:
             computed[1 + np.arange(nodes), at] = True  # the row of the token just placed is not computed yet
         still = masked[:, begin:]
         block = np.where(still.any(1), still.argmax(1) // self.block, -1)
-        low = begin + block * self.block
+        low = begin + np.maximum(block, 0) * self.block
         positions = np.arange(len(text))
         refreshed = self.cache == "none" or self.since[row] >= self.refresh
-        computed |= (positions >= low[:, None]) & (positions < (low + self.block)[:, None])
+        inside = (positions >= low[:, None]) & (positions < (low + self.block)[:, None])
+        computed |= inside & (block >= 0)[:, None]
         if shift:  # the place before the block tells its first cell, while that is masked
-            first = np.flatnonzero((block >= 0) & masked[np.arange(len(masked)), low])
+            first = np.flatnonzero((block >= 0) & masked[np.arange(len(masked)), low])  # a canvas has a cell
             computed[first, low[first] - 1] = True
-        computed[: len(computed) if self.cache == "none" else int(refreshed)] = True
+        if self.cache == "none":
+            computed[:] = True
+        elif refreshed:
+            computed[0] = True  # the state; the canvases of a draft read it
         cells = np.arange(self.length)
         read = still & (cells < ((block + 2) * self.block)[:, None]) & (block >= 0)[:, None]
         read &= computed[:, begin - shift : len(text) - shift]
@@ -400,10 +404,12 @@ class Canvas:
         own = canvas > 0
         slot[canvas[own], at[own]] = self.slots + np.arange(own.sum())
         end = self.slots + int(own.sum())
+        if end > self.store.data.shape[4]:
+            raise ModelError(f"a draft of {count - 1} nodes needs more room: open with canvases={count - 1}")
         allowed = np.zeros((count, end), bool)
         allowed[np.arange(count)[:, None], slot[owner, np.arange(positions)]] = True
         made = Packing(owner, slot, slot[canvas, at], at, allowed[canvas])
-        if not layout.refreshed:
+        if not layout.refreshed and count == 1:  # those of drafts seldom come again
             if len(self._packings) >= KEPT:
                 self._packings.clear()
             self._packings[key] = made

@@ -69,6 +69,8 @@ class Diffusion(TorchModel):
         self.group = heads // self.heads
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.vocabulary = net.get_output_embeddings().weight.shape[0]
+        if shift not in (0, 1):
+            raise ModelError(f"{self.name}: shift is 0 or 1, got {shift!r}")
         if not 0 <= mask < self.vocabulary:
             raise ModelError(f"{self.name}: mask token {mask} is outside its vocabulary of {self.vocabulary}")
         self.mask, self.shift = mask, shift
@@ -111,8 +113,11 @@ class Diffusion(TorchModel):
         vocabulary].
 
         `mask` [rows or 1, 1, group * n, slots], or False where every place sees everything. The scores are
-        float32, of a float64 model float64.
+        float32, of a float64 model float64. The mask's own is -inf: no cell ends as one (MDLM, Sahoo et al.
+        2024; the published samplers of LLaDA and Dream leave it open).
         """
         last, _ = self._llama(ids, positions, mask, store, read)
         scores = self._llama.head(last)
-        return scores if scores.dtype == torch.float64 else scores.float()
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        scores[:, self.mask] = -torch.inf
+        return scores

@@ -54,7 +54,7 @@ class Memory:
         self.lead[said.cell] = lead(said)
 
 
-def ssd(text: Written, dtype: str, draft_length: int, tree: str, tail: str) -> Replayed:
+def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, tail: str) -> Replayed:
     """The cycles that SSD would have had.
 
     Parameters
@@ -62,6 +62,8 @@ def ssd(text: Written, dtype: str, draft_length: int, tree: str, tail: str) -> R
     text : Written
     dtype : str
         Number format of the run.
+    sure : float
+        From these log-odds on its cells were equally sure.
     draft_length, tree, tail
         SSD's parameters.
     """
@@ -80,8 +82,8 @@ def ssd(text: Written, dtype: str, draft_length: int, tree: str, tail: str) -> R
             found.place = Place(text.prompt, number, lost[0], None, UNSAID)
             return found
         found.close += (
-            bool(n) and unsure(masked, memory, text.block, draft_length, dtype)
-        ) or any(contested(text, state, dtype) for state in states)  # fmt: skip
+            bool(n) and unsure(masked, memory, text.block, draft_length, dtype, sure)
+        ) or any(contested(text, state, dtype, sure) for state in states)  # fmt: skip
         for state in states:
             memory.learn(text.said[state])
         masked[text.cell[start:end]] = False
@@ -129,10 +131,11 @@ def judged(
 # -- near-ties --------------------------------------------------------------------------------------
 
 
-def near(odds: np.ndarray, others: np.ndarray, dtype: str) -> np.ndarray:
+def near(odds: np.ndarray, others: np.ndarray, dtype: str, sure: float) -> np.ndarray:
     """Whether odds lie within a step of what a run compares and the record holds."""
     width = SINGLE * np.maximum(np.abs(odds), np.abs(others)) if dtype == "float64" else GRID
-    return np.abs(odds - others) <= width
+    settled = (odds == sure) & (others == sure)  # equally sure, whatever they were
+    return (np.abs(odds - others) <= width) & ~settled
 
 
 def lead(said: Reading) -> np.ndarray:
@@ -144,19 +147,21 @@ def lead(said: Reading) -> np.ndarray:
     return np.where(np.isfinite(found), found, np.inf)
 
 
-def unsure(masked: np.ndarray, memory: Memory, block: int, draft_length: int, dtype: str) -> bool:
+def unsure(
+    masked: np.ndarray, memory: Memory, block: int, draft_length: int, dtype: str, sure: float
+) -> bool:
     """Whether another rounding could draft other cells, another order or another token."""
     order = picked(masked, memory.odds, block, len(masked), draft_length + 1, "chain", "shorter").cells
     odds = memory.odds[order]
     same = order[1:] // block == order[:-1] // block
-    return bool((near(odds[1:], odds[:-1], dtype) & same).any() or (memory.lead[order] <= GRID).any())
+    return bool((near(odds[1:], odds[:-1], dtype, sure) & same).any() or (memory.lead[order] <= GRID).any())
 
 
-def contested(text: Written, state: int, dtype: str) -> bool:
+def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
     """Whether another rounding could unmask another cell at a state."""
     said = text.said[state]
     odds = np.sort(said.odds[said.cell // text.block == text.cell[state] // text.block])[-2:]
-    return len(odds) > 1 and bool(near(odds[1:], odds[:1], dtype).any())
+    return len(odds) > 1 and bool(near(odds[1:], odds[:1], dtype, sure).any())
 
 
 # -- as a trace -------------------------------------------------------------------------------------
@@ -169,7 +174,7 @@ def build(
     run = dict(trace.run)
     for name in ("machine", "threads", "created", "timing", "peak_memory", "stopped"):
         run[name] = None
-    shared = {name: run["parameters"][name] for name in ("block", "cache", "refresh", "whole")}
+    shared = {name: run["parameters"][name] for name in ("block", "cache", "refresh", "sure", "whole")}
     if run["method"] != "ssd":
         run |= {"exactness": "exact up to ties", "pseudocode": None}
     words = f"replayed from run {run['run']}; times were not measured"

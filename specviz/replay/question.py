@@ -511,10 +511,11 @@ class WhatIf:
         if problem := self._problem("ssd"):
             raise TraceError(f"nothing can be said of ssd: {problem}")
         texts, dtype = self._written, self._run["dtype"] or ""
+        sure = self._run["parameters"].get("sure", np.inf)
         cells, most = min(text.length for text in texts), max(row["draft_length"] for row in grid)
         if most > cells:
             raise ParameterError(f"ssd: a draft_length of {most} is more than the canvas' {cells} cells")
-        told = [[canvases.ssd(text, dtype, **row) for text in texts] for row in grid]
+        told = [[canvases.ssd(text, dtype, sure, **row) for text in texts] for row in grid]
         close = max(sum(walk.close for walk in walks) for walks in told)
         walks = [list[Walk](row) for row in told]
         rows = list(zip(grid, walks))

@@ -36,7 +36,7 @@ class Reading(NamedTuple):
     token : array of int [cells]
         The likeliest token of each.
     odds : array of float [cells]
-        Its log-odds.
+        Its log-odds, at most those from which on the run held cells equally sure.
     entropy : array of float [cells]
     top, p : arrays [cells, top_k]
         The likeliest tokens, best first, and their probabilities.
@@ -159,6 +159,7 @@ def _of_run(part: Trace) -> Iterator[Written]:
         raise TraceError(f"run {run['run']} does not say the length, block and refresh of its canvases")
     length, block, refresh = sizes
     refresh = 0 if canvas.get("cache") == "none" else refresh
+    sure = (run["parameters"] or {}).get("sure", np.inf)
     table = part.arrow(COLUMNS)
     lists = {name: _lists(table.column(name)) for name in COLUMNS if "_" in name and name != "top_k"}
     plain = {name: table.column(name).to_pylist() for name in COLUMNS if name not in lists}
@@ -182,7 +183,7 @@ def _of_run(part: Trace) -> Iterator[Written]:
             )  # fmt: skip
             passes.append(made)
             for state, node in enumerate([-1, *made.path], keep):
-                said[state] = _reading(row, node, plain["top_k"][i] or 1)
+                said[state] = _reading(row, node, plain["top_k"][i] or 1, sure)
         cell, token, odds, p = (np.concatenate(parts) for parts in zip(*out))
         wrong = len(np.unique(cell)) < len(cell) or (cell < 0).any() or (cell >= length).any()
         starts = np.cumsum([0, *(each.placed for each in passes)])[:-1].tolist()
@@ -196,7 +197,7 @@ def _of_run(part: Trace) -> Iterator[Written]:
         )  # fmt: skip
 
 
-def _reading(row: dict[str, Any], node: int, k: int) -> Reading:
+def _reading(row: dict[str, Any], node: int, k: int, sure: float) -> Reading:
     at = np.flatnonzero(row["pred_node"] == node)
     k = k if len(row["pred_top_token"]) else 0
     if not k:
@@ -205,7 +206,7 @@ def _reading(row: dict[str, Any], node: int, k: int) -> Reading:
     else:
         top, p = (row[name].reshape(-1, k)[at] for name in ("pred_top_token", "pred_top_p"))
     cell = row["pred_position"][at].astype(np.int64)
-    odds, entropy = row["pred_odds"][at].astype(np.float64), row["pred_entropy"][at]
+    odds, entropy = np.minimum(row["pred_odds"][at].astype(np.float64), sure), row["pred_entropy"][at]
     return Reading(cell, top[:, 0].astype(np.int64), odds, entropy, top, p)
 
 

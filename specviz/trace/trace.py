@@ -464,14 +464,16 @@ class Trace:
                 text.extend(range(int(ends[i] - size[i]), int(ends[i])))
             result += [(store, prompt, np.array(text, np.int64)) for prompt, text in texts.items()]
             if store.run.get("canvas") is not None:
-                made = len(texts)
-                result[-made:] = [(s, p, self._in_order(s, index)) for s, p, index in result[-made:]]
+                first = len(result) - len(texts)
+                result[first:] = [(s, p, self._in_order(s, index)) for s, p, index in result[first:]]
             base += int(size.sum())
         return result
 
     def _in_order(self, store: Store, index: np.ndarray) -> np.ndarray:
         """A canvas' tokens from left to right, up to its first end token; what pads it behind is no text."""
         index = index[np.argsort(self._cells[index, 0], kind="stable")]
+        cells = self._cells[index, 0]
+        index = index[: int((cells == np.arange(len(cells))).cumprod().sum())]  # an open cell ends the text
         ends = np.flatnonzero(np.isin(self._cells[index, 1], list(store.run["eos"] or [])))
         return index[: ends[0] + 1] if len(ends) else index
 

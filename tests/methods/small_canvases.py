@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from specviz.methods.unmasking import SURE
 from specviz.models.diffusion import Diffusion
 
 GRID = 2.0**-30
@@ -180,6 +181,7 @@ class Slow:
                 token = int(np.round(row / GRID).argmax())
                 others = np.delete(row, token)
                 odds = row[token] - others.max() - np.log(np.exp(others - others.max()).sum())
+                odds = min(odds, SURE.default)
                 found.append((-np.round(odds / GRID), cell, token, odds))
         _, cell, token, odds = min(found)
         return cell, token, odds
@@ -253,4 +255,6 @@ class Weights:
         return x
 
     def logits(self, state: np.ndarray) -> np.ndarray:
-        return self.head @ self.normed(state, self.norm)
+        found = self.head @ self.normed(state, self.norm)
+        found[self.model.mask] = -np.inf
+        return found

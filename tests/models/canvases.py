@@ -26,4 +26,5 @@ def plain(model: Diffusion, text: list[int]) -> torch.Tensor:
     everything = torch.zeros(1, 1, len(text), len(text), dtype=model.dtype)
     with torch.no_grad():
         scores = model.net(torch.tensor([text]), attention_mask=everything, use_cache=False).logits[0]
+    scores[:, model.mask] = -torch.inf
     return torch.cat((scores[:1], scores[:-1])) if model.shift else scores
