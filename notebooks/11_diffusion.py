@@ -98,7 +98,8 @@ print(f"leftmost of its block: {np.mean(left):.0%} of {len(left)} steps; your gu
 # %% [markdown]
 # A row is a pass, a column a cell, a thick frame the block in work. The model goes from left to right more often than
 # chance would, and far from always: pieces of one word tend to follow each other (the diagonals), a new word may
-# begin anywhere. Behind the answer the model writes its end token (■), like any other token, to the end of the block.
+# begin anywhere, and an article may wait until its noun stands. Behind the answer the model writes its end token (■),
+# like any other token, to the end of the block.
 #
 # ## What it was trained for
 #
