@@ -98,7 +98,8 @@ print(f"leftmost of its block: {np.mean(left):.0%} of {len(left)} steps; your gu
 # %% [markdown]
 # A row is a pass, a column a cell, a thick frame the block in work. The model goes from left to right more often than
 # chance would, and far from always: pieces of one word tend to follow each other (the diagonals), a new word may
-# begin anywhere. Behind the answer the model writes its end token (■), like any other token, to the end of the block.
+# begin anywhere, and an article may wait until its noun stands. Behind the answer the model writes its end token (■),
+# like any other token, to the end of the block.
 #
 # ## What it was trained for
 #
@@ -149,8 +150,8 @@ for name, found in (("masks by t, weighed by 1/t", by_share), ("random orders, c
 
 # %% [markdown]
 # They agree within their errors, and the weighed one scatters far more a draw (it also costs one pass a draw, not
-# $n$). A model that was trained so is at home in *any* order: it may be asked for the surest cell first. (Half of
-# ours, towards the end of training, was the same loss over one block, with the blocks before it written and those
+# $n$). A model that was trained so is at home in *any* order: it may be asked for the surest cell first. (In the last
+# third of its training half of the texts had this loss over one block only, the blocks before it written and those
 # behind it masked: what decoding meets.) What it was not trained for is to tell two cells *together*.
 #
 # ## Two cells at once
@@ -276,10 +277,10 @@ print(
 )
 
 # %% [markdown]
-# When the pass was read, that token was the cell's favourite, and sure enough for the rule. Cells around it are
-# filled, and by the time stepwise decoding comes to it the model says something else. (Mind the first column of the
-# table before: where all texts came out right, most *orders* did not.) A threshold asks each cell *what if you were
-# the next one?*, and then makes several the next one.
+# A real San York. When the pass was read, that token was the cell's favourite, and sure enough for the rule. Cells
+# around it are filled, and by the time stepwise decoding comes to it the model says something else. (Mind the first
+# column of the table before: where all texts came out right, most *orders* did not.) A threshold asks each cell *what
+# if you were the next one?*, and then makes several the next one.
 #
 # ## A draft for nothing
 #
