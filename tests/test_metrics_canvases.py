@@ -151,11 +151,14 @@ def test_step_reduction_and_valid_tokens_by_hand() -> None:
     assert metrics.valid_tokens_per_second(trace) == pytest.approx(2 / 1.75)
     assert metrics.tokens_per_second(trace) == pytest.approx(3 / 1.5)
     assert metrics.target_share(trace) == 1
-    base = stepwise([(i, 20 + i) for i in range(4)], [{i: (20 + i, 1)} for i in range(4)], 4, 4)
+    base = stepwise([(i, 20 + i) for i in range(4)], [{i: (20 + i, 1)} for i in range(4)], 6, 6)
     assert metrics.step_reduction(trace, base).median == pytest.approx(1 / 4)  # the other text took four
     assert metrics.by_canvas(trace, base)["saved"].tolist() == [0.25]
     with pytest.raises(TraceError, match="stepwise"):
         metrics.step_reduction(base, trace)
+    other = stepwise([(i, 20 + i) for i in range(4)], [{i: (20 + i, 1)} for i in range(4)], 4, 4)
+    with pytest.raises(TraceError, match="the same length, block and cache"):
+        metrics.step_reduction(trace, other)
 
 
 # What the pass before said of cells 1 to 5 (a block of 4 is in work): the drafts below are from it.

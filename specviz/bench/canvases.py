@@ -51,7 +51,8 @@ def ssd(n: int, tree: str = "chain", **policy: Any) -> Way:
 def spelt(policy: Mapping[str, Any]) -> str:
     """A cache policy in words."""
     kept = f"dual, refresh {policy['refresh']}" if policy["cache"] == "dual" else "none"
-    return f"B {policy['block']}, cache {kept}"
+    sure = f", sure {policy['sure']:g}" if "sure" in policy else ""
+    return f"B {policy['block']}, cache {kept}{sure}"
 
 
 @dataclass

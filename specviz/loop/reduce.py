@@ -73,7 +73,7 @@ class Reducer:
     def _hold(self, cycle: Cycle) -> None:
         draft, scores = cycle.draft, cycle.scores
         if cycle.read is not None and self.record is not None:
-            cycle = said(cycle, self.record == "all")
+            cycle = kept_cells(cycle, self.record == "all")
         elif self.record == "judged" and draft is not None and scores is not None and not draft.is_chain:
             # Of a tree few rows are kept: only those are held, and many more cycles with them.
             rows = send(np.array(read(cycle, False)) + 1, scores.device)
@@ -474,7 +474,7 @@ def each(value: str | Sequence[str], n: int) -> list[str]:
     return [value] * n if isinstance(value, str) else list(value)
 
 
-def said(cycle: Cycle, everything: bool) -> Cycle:
+def kept_cells(cycle: Cycle, everything: bool) -> Cycle:
     """A canvas' cycle with the cells that are kept: those of the root and of what was accepted, or all."""
     verdict, read = cycle.verdict, cycle.read
     if everything:

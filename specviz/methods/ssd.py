@@ -45,7 +45,9 @@ class SSD(Unmasking):
     pseudocode = (
         ("", "x = prompt + L masks; no cell has a draft"),
         ("", "until no mask is left, or a complete block holds an end token:"),
-        ("draft", "    C = the N surest drafts, those of the block in work first"),
+        ("draft", "    C = the N surest drafts, those of the block in work first,"),
+        ("draft:refresh", "        fewer if the cache is refreshed before"),
+        ("draft:tail", "        none if fewer than N cells are masked"),
         ("draft", "    tree: the root is x; node k adds the k-th of C to its parent"),
         ("forward", "    p = model(all canvases of the tree), in one pass"),
         ("verify", "    from the root: (i, y) = the surest cell and its token"),
@@ -60,7 +62,8 @@ class SSD(Unmasking):
 
     @property
     def nodes(self) -> int:
-        return 2 * self.draft_length - 1 if self.tree == "mix" else self.draft_length
+        most = self.draft_length if self.cache == "none" else min(self.draft_length, self.refresh - 1)
+        return max(2 * most - 1, 0) if self.tree == "mix" else most
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         # The pass over several canvases can turn a near-tie, as a block pass can turn an argmax.

@@ -66,12 +66,23 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
         return table
     if {part.run["method"] for part in stepwise.split()} != {"stepwise"}:
         raise TraceError("passes are compared with a trace of stepwise decoding")
+    if len(stepwise.split()) > 1 or any(policy(part) != policy(stepwise) for part in trace.split()):
+        raise TraceError(
+            "passes are compared with one run of stepwise decoding under the same length, block and cache"
+        )
     base = {each.prompt: len(each.passes) for each in written(stepwise)}
     if lost := sorted(set(table["prompt"]) - set(base)):
         raise TraceError(f"the stepwise trace has no prompt {lost[0]}")
     table["stepwise"] = table["prompt"].map(base)
     table["saved"] = 1 - table["passes"] / table["stepwise"]
     return table
+
+
+def policy(run: Trace) -> tuple[Any, ...]:
+    """What makes two runs comparable: how their canvases were opened, and where a text ends."""
+    about, own = run.run["canvas"], run.run["parameters"]
+    cached = about["refresh"] if about["cache"] != "none" else None
+    return about["length"], about["block"], about["cache"], cached, own.get("whole"), own.get("sure")
 
 
 def step_reduction(trace: Trace, stepwise: Trace | None = None) -> Estimate:

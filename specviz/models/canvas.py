@@ -82,6 +82,9 @@ class Layout:
     computed : array of bool [1 + nodes, positions]
         Each canvas' window.
     read : array of bool [1 + nodes, cells]
+        Which cells' predictions are wanted.
+    refreshed : bool
+        Whether every position of the state is computed.
     """
 
     canvases: np.ndarray
@@ -150,6 +153,8 @@ class Canvas:
         Of each row the prompt and the cells, on the host.
     since : list of int
         Tokens placed since the last refresh; `refresh` or more where the next pass is one.
+    masked, stale : list of array of bool [positions]
+        Where no token stands; where one was placed after the position was last computed.
     """
 
     def __init__(
@@ -190,9 +195,7 @@ class Canvas:
         self.slots = longest + length
         if cache == "dual":
             window = min(block + model.shift + 1, self.slots)
-            extra = canvases * window + int(
-                len(prompts) > 1
-            )  # the last slot takes the padding of ragged rows
+            extra = canvases * window + (len(prompts) > 1)  # the last slot takes the padding of ragged rows
             try:
                 self.store = Store(
                     model.layers, len(prompts), model.heads, self.slots + extra, model.dim, model.dtype,
@@ -204,6 +207,7 @@ class Canvas:
                 what = f"a cache of {len(prompts)} x {self.slots + extra} positions for {model.name}"
                 raise ModelError(lower(what, model)) from None
             self.store.reach = self.slots
+            self._layers = self.store.data.flatten(2, 4).unbind(0)
 
     # -- what is placed -------------------------------------------------------------------------
 
@@ -471,8 +475,7 @@ class Canvas:
     def _aim(self, rows: list[int], end: int, entries: torch.Tensor) -> None:
         """Point the storage: write `entries` of [rows * heads * slots], read these rows up to `end`."""
         store = self.store
-        store.index = entries
-        store.target = store.data.flatten(2, 4).unbind(0)
+        store.index, store.target = entries, self._layers
         if len(rows) == self.rows:
             store.read = store.flat.narrow(3, 0, end).unbind(0)
         elif rows[-1] - rows[0] + 1 == len(rows):

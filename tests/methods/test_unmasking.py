@@ -11,7 +11,7 @@ import torch
 
 import specviz
 from specviz.cells import mixed
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.methods.unmasking import COARSE, GRID, Said, log_odds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
@@ -29,11 +29,11 @@ def told(cells: list[int], odds: list[float], work: list[bool] | None = None) ->
 
 
 def test_log_odds_do_not_saturate() -> None:
-    logits = torch.zeros(3, 7)
-    logits[:, 2] = torch.tensor([3.0, 40.0, 60.0])
+    logits = torch.zeros(4, 7)
+    logits[:, 2] = torch.tensor([3.0, 40.0, 60.0, 130.0])
     token, odds = log_odds(logits)
-    assert token.tolist() == [2, 2, 2]
-    want = torch.tensor([3.0, 40.0, 60.0]) - np.log(6)
+    assert token.tolist() == [2, 2, 2, 2]
+    want = torch.tensor([3.0, 40.0, 60.0, 130.0]) - np.log(6)
     torch.testing.assert_close(odds, want, rtol=0, atol=COARSE)
     assert (logits.softmax(-1)[1:, 2] == 1).all()  # where the probabilities tie
     p = logits.double().softmax(-1)[0, 2]
@@ -56,6 +56,10 @@ def test_the_surest_cell_of_the_block_in_work_is_next() -> None:
     assert told([0, 3, 4], [1.0, 2.0, 3.0], [True, True, False]).surest(-1) == 1
     assert told([0, 3, 4], [2.0, 2.0, 2.0]).surest(-1) == 0  # the leftmost of equals
     assert told([0], [1.0]).surest(0) is None
+    certain = told([0, 3, 4], [9.0, 12.0, 14.0])
+    assert certain.surest(-1) == 2
+    certain.sure = 10.0
+    assert certain.surest(-1) == 1  # above it all are equally sure
 
 
 def test_the_mix_order_tree_counts_as_table_3_does() -> None:
@@ -151,6 +155,45 @@ def test_nothing_is_recorded_that_was_not_asked_for() -> None:
     full = specviz.generate(model, PROMPT, "ssd", max_new_tokens=12, record="all")
     assert trace.text == full.text
     assert trace.tokens() == full.tokens()
+
+
+def test_no_cell_ends_as_a_mask() -> None:
+    for seed in range(5):
+        model = tiny(seed, eos=())
+        free = specviz.generate(model, PROMPT, "stepwise", block=4, max_new_tokens=12).outputs["token"]
+        model.mask = int(free.mode()[0])  # the token that it would write most
+        out = specviz.generate(model, PROMPT, "ssd", block=4, max_new_tokens=12).outputs
+        assert len(out) == 12 and model.mask not in set(out["token"])
+
+
+def test_scores_that_are_no_numbers_are_refused() -> None:
+    model = tiny(0)
+    model.net.lm_head.weight.data[7] = torch.nan
+    with pytest.raises(ModelError, match="no numbers"):
+        specviz.generate(model, PROMPT, "ssd", max_new_tokens=8)
+
+
+def test_an_open_cell_ends_the_text() -> None:
+    model = tiny(2)
+    run = specviz.stream(model, PROMPT, "stepwise", block=8, max_new_tokens=8)
+    cells = []
+    while 0 not in cells or len(cells) == 1:
+        cells += next(run).cells
+    run.close()
+    begun = next(cell for cell in range(9) if cell not in cells)
+    assert len(run.trace.outputs[run.trace.outputs["kept"]]) == begun < 8
+
+
+def test_what_is_held_for_the_record_is_what_is_kept() -> None:
+    model = tiny(3)
+    from specviz.loop.reduce import kept_cells
+    from specviz.loop.unmasking import decode_canvases
+    from specviz.methods import make
+
+    for (cycle,) in decode_canvases(model, [PROMPT], make("ssd", tree="mix", block=8), max_new_tokens=16):
+        if cycle.read is not None:
+            kept = kept_cells(cycle, False)
+            assert len(kept.scores) == len(kept.read.logits) == len(kept.read.cell)
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
