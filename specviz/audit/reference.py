@@ -146,7 +146,7 @@ class Reference:
                 continue
             exact, found = self.double(*asked), self.rows(*asked)
             measured = max(measured, distance(found, exact))
-            scale = max(scale, float(exact.abs().max()))
+            scale = max(scale, float(exact[exact.isfinite()].abs().max()))
             count += len(exact)
         self._bound = bound_of(measured, scale, count, torch.finfo(self.net.dtype).eps)
         return self._bound
