@@ -174,7 +174,7 @@ ASK = ("--prompt", "Hello")
         # what is missing or unknown; near names are offered
         (("generate", "speculative", "--model", "no/such", "--draft", "DRAFT", *ASK), "no model 'no/such'"),
         (("generate", "speculative", "--model", "no/such", *ASK), "no model 'no/such'"),
-        (("generate", "bild", "--model", "twn", *ASK), "did you mean town? Bundled: town, town-draft, "),
+        (("generate", "bild", "--model", "twn", *ASK), "did you mean town? Bundled: town, town-diffusion, "),
         (("generate", "speculative", "--model", "TARGET", "--draft", "no/such", *ASK), "no model 'no/such'"),
         (("generate", "speculative", "--model", "EMPTY", "--draft", "DRAFT", *ASK), "config.json"),
         (("generate", "speculative", "--model", "TARGET", *ASK), "--draft"),

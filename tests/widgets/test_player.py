@@ -87,7 +87,7 @@ def test_methods_write_their_loop_down():
     from specviz import methods, schema
 
     phases = {"", "draft", "forward", "verify", "commit"}
-    stops = {"length", "fallback", "unsure", "room", "none", "store", "budget", "window"}
+    stops = {"length", "fallback", "unsure", "room", "none", "store", "budget", "window", "refresh", "tail"}
     words = {*schema.STATUSES, *schema.ORIGINS, *schema.ENDS, *stops}
     for name in methods.names():
         lines = methods.find(name).pseudocode
