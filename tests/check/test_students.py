@@ -23,9 +23,11 @@ def teacher():
 
 @pytest.fixture(scope="module")
 def student(tmp_path_factory):
-    (path,) = copy_exercises(tmp_path_factory.mktemp("students"))
-    assert path.name == NAME
-    return json.loads(path.read_text(encoding="utf8"))
+    paths = {path.name: path for path in copy_exercises(tmp_path_factory.mktemp("students"))}
+    assert set(paths) == {"11_diffusion.ipynb", NAME}
+    for path in paths.values():
+        assert not any(solves(cell) for cell in json.loads(path.read_text(encoding="utf8"))["cells"])
+    return json.loads(paths[NAME].read_text(encoding="utf8"))
 
 
 def lines(cells):
