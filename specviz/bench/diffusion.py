@@ -245,7 +245,7 @@ def side_by_side(
             counts.append((len(chain.judge(drafts[0], first(told, len(drafts[0]))).path),
                            len(mix.judge(drafts[1], told).path)))  # fmt: skip
             root = first(told, 0)
-            guess[root.cell], belief[root.cell] = root.token, root.odds
+            guess[root.cell], belief[root.cell] = root.token, root.rank
             for each in (chain, mix):
                 each.guess, each.belief = guess.copy(), belief.copy()
             at = root.surest(-1)
@@ -260,9 +260,8 @@ def side_by_side(
 def first(told: Said, nodes: int) -> Said:
     """What was said of the root and of the first so many nodes."""
     kept = told.canvas < nodes
-    return Said(
-        *(getattr(told, name)[kept] for name in ("canvas", "cell", "token", "odds", "entropy", "work"))
-    )
+    arrays = (getattr(told, name)[kept] for name in ("canvas", "cell", "token", "odds", "entropy", "work"))
+    return Said(*arrays, told.sure)
 
 
 def time(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
