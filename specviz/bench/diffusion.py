@@ -260,8 +260,8 @@ def side_by_side(
 def first(told: Said, nodes: int) -> Said:
     """What was said of the root and of the first so many nodes."""
     kept = told.canvas < nodes
-    arrays = (getattr(told, name)[kept] for name in ("canvas", "cell", "token", "odds", "entropy", "work"))
-    return Said(*arrays, told.sure)
+    canvas, cell, token, odds = (each[kept] for each in (told.canvas, told.cell, told.token, told.odds))
+    return Said(canvas, cell, token, odds, told.entropy[kept], told.work[kept], told.sure)
 
 
 def time(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
