@@ -92,6 +92,8 @@ def run(
         factories = [
             _cold(_factory(each)) for each in ([given] if isinstance(given, str | Method) else given)
         ]
+        if methods is None:  # a pass that leaves early is one row's own: no batch is run so
+            factories = [make for make in factories if make().leave is None]
         if methods is None and isinstance(drafts, list | tuple) and not drafts:
             factories = [make for make in factories if not make().needs_draft]
         drafters = _drafters(target, drafts, factories, device, dtype)
