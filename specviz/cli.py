@@ -242,7 +242,7 @@ def generate(
         raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")
     find(model)
     if kind.needs_draft and draft is None and bundled_draft(kind, Path(model).name) is None:
-        what = "heads on the target" if kind.heads else "a draft model"
+        what = methods.base.ADDITIONS.get(kind.drafts_with, "a draft model")
         raise ParameterError(f"{method} needs {what}: pass --draft (a bundled name, a folder or hf:<id>)")
     if draft is not None and not kind.needs_draft:
         print(f"specviz: {method} uses no draft model, so --draft is left alone", file=sys.stderr)
@@ -1026,13 +1026,13 @@ def _models(
     model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
 ) -> tuple[Any, list[Any]]:
     """A target and its drafters, loaded and checked against each other."""
-    from specviz.loop.run import DEFAULT_DRAFT, DEFAULT_HEADS, beside
+    from specviz.loop.run import DEFAULT_DRAFT, beside
     from specviz.models import load
 
     names = draft or [
         name
         for name in _bundled()
-        if name.startswith(f"{model}-draft") or name in (DEFAULT_DRAFT.get(model), DEFAULT_HEADS.get(model))
+        if name.startswith(f"{model}-draft") or name in DEFAULT_DRAFT.get(model, {}).values()
     ]
     target = load(model, device, dtype, revision=revision)
     drafts = [beside(target, name, device, dtype) for name in dict.fromkeys(names)]

@@ -452,7 +452,7 @@ def test_demo(here, say, folders):
     assert "autoregressive" in out
     assert "speedup" in out
     assert out.splitlines()[-1] == "page: specviz-demo/demo.html"
-    able = [name for name in methods.names("prompt") if not methods.find(name).heads]
+    able = [name for name in methods.names("prompt") if methods.find(name).drafts_with == "model"]
     assert len(files(here / "specviz-demo")) == 1 + len(able)  # the page, a trace a method
     status, out, _ = say(*arguments)  # without --out a second one goes beside the first
     assert status == 0

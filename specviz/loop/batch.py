@@ -18,7 +18,7 @@ from ..draft import Draft
 from ..errors import ModelError
 from ..methods.base import Method
 from ..models.context import Pass, nested
-from .clock import Clock
+from .clock import Clock, Watched
 from .cycle import Cycle, Text, request
 
 WASTE = 1.5  # rows are prefilled together if that computes at most so many times what they hold
@@ -123,7 +123,8 @@ class Batch:
         for text in new:
             text.target = text.open(self.target, text.session.prompt, room, "target")
             text.target.prefill()
-        self._compute()
+        # What the drafter reads of the prompt: the target's states.
+        self._compute(self.method.layers(new[0].session.drafter) if self.method.reads_prompt else ())
         passed = self.mark()
         for text in new:
             text.method.start(text.session)
@@ -131,9 +132,9 @@ class Batch:
         marks = [begin, passed, self.mark()]
         return [text.prefilled(marks) for text in new]
 
-    def _compute(self) -> None:
+    def _compute(self, hidden: tuple[int, ...] = ()) -> None:
         for shared in self.contexts.values():
-            shared.prefill()
+            shared.prefill(hidden)
 
     def step(self) -> list[Cycle]:
         """A cycle of every text."""
@@ -143,8 +144,8 @@ class Batch:
         read = [text for text in self.texts if drafts[text.place].read]
         results: list[Pass | None] = [None] * len(self.texts)
         if read:
-            context = read[0].target.shared
-            passes = context.forward(read, [drafts[text.place] for text in read], self.method.hidden)
+            context, layers = read[0].target.shared, self.method.layers(read[0].session.drafter)
+            passes = context.forward(read, [drafts[text.place] for text in read], layers)
             for text, result in zip(read, passes):
                 results[text.place] = result
         passed = self.mark()
@@ -227,6 +228,8 @@ class Row(Text):
 
     def open(self, model: Any, tokens: list[int], room: int, name: str) -> Part:
         """A row of the context that all rows of the batch open as their first, second ... one."""
+        if getattr(model, "apart", False):
+            return self.own(model, tokens, room, name)
         batch, key = self.batch, self.opened
         self.opened += 1
         if key not in batch.contexts:
@@ -236,6 +239,10 @@ class Row(Text):
         shared = batch.contexts[key]
         shared.place(self.place, tokens, room)
         return Part(shared, self)
+
+    def own(self, model: Any, tokens: list[int], room: int, name: str) -> Watched:
+        """A context of this row alone, of a drafter that reads states beside tokens: its passes are its own."""
+        return Watched(model.open([tokens], room), name, self.batch.clock, self.passes)
 
     def _cycle(self, marks: list[Any]) -> Cycle:
         cycle = super()._cycle(marks)
@@ -299,7 +306,7 @@ class Shared:
             for i, (logits, fed) in enumerate(zip(result.logits, result.fed))
         ]
 
-    def prefill(self) -> None:
+    def prefill(self, hidden: tuple[int, ...] = ()) -> None:
         """Compute the prompts of those who asked: together, or one by one where lengths differ much."""
         self.settle()
         texts, self.wanting = sorted(self.wanting, key=lambda text: text.place), []
@@ -312,8 +319,11 @@ class Shared:
         together = context.joint or len(texts) * max(counts) <= WASTE * sum(counts)
         for group in [texts] if together else [[text] for text in texts]:
             begin = self.clock.mark() if self.clock else None
-            if context.prefill([text.place for text in group]):
+            places = [text.place for text in group]
+            if context.prefill(places, hidden) if hidden else context.prefill(places):
                 self._note(group, [due[text] for text in group], begin)
+            for text in group if hidden else ():
+                text.session.states = context.states[text.place]
 
     def _note(self, texts: list[Row], fed: list[int], begin: Any) -> None:
         end = self.clock.mark() if self.clock else None

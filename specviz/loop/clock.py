@@ -69,7 +69,6 @@ class Watched:
 
     def __init__(self, context: Any, name: str, clock: Clock | None, passes: list[tuple]) -> None:
         self.context = context
-        self.extend, self.commit, self.rewind = context.extend, context.commit, context.rewind
         self._name, self._clock, self._passes = name, clock, passes
 
     def __getattr__(self, name: str) -> Any:
@@ -77,19 +76,32 @@ class Watched:
 
     def forward(self, *asked: Any, **more: Any) -> Any:
         """The context's forward, timed."""
-        if self._clock is None:
-            result = self.context.forward(*asked, **more)
-            self._passes.append((self._name, 1, result.tokens, None, None))
-            return result
-        start = self._clock.mark()
+        start = self._clock.mark() if self._clock else None
         result = self.context.forward(*asked, **more)
-        self._passes.append((self._name, 1, result.tokens, start, self._clock.mark()))
+        self._note(result.tokens, start)
         return result
 
-    def prefill(self) -> int:
+    def read(self, tokens: Any, states: Any) -> Any:
+        """The context's read (`EagleContext`), timed."""
+        start = self._clock.mark() if self._clock else None
+        result = self.context.read(tokens, states)
+        self._note(len(tokens), start)
+        return result
+
+    def grow(self, tokens: Any, states: Any, above: Any) -> Any:
+        """The context's grow (`EagleContext`), timed."""
+        start = self._clock.mark() if self._clock else None
+        result = self.context.grow(tokens, states, above)
+        self._note(len(tokens), start)
+        return result
+
+    def _note(self, tokens: int, start: Any) -> None:
+        self._passes.append((self._name, 1, tokens, start, self._clock.mark() if self._clock else None))
+
+    def prefill(self, hidden: tuple[int, ...] = ()) -> int:
         """The context's prefill, timed."""
         start = self._clock.mark() if self._clock else None
-        tokens = self.context.prefill()
+        tokens = self.context.prefill(hidden=hidden) if hidden else self.context.prefill()
         if tokens:  # a prompt of one token leaves nothing to compute
-            self._passes.append((self._name, 1, tokens, start, self._clock.mark() if self._clock else None))
+            self._note(tokens, start)
         return tokens

@@ -145,7 +145,12 @@ def decode(
             context = Watched(context, "target", clock, passes)
             context.reserve(len(tokens) - context.length[0] + text.limit + method.spare)
             context.extend([begun[context.length[0] :]])
-        context.prefill()
+        layers = method.layers(text.session.drafter)
+        if method.reads_prompt:
+            context.prefill(layers)
+            text.session.states = context.states[0]
+        else:
+            context.prefill()
         passed = mark()
         method.start(text.session)
         rule = {} if method.leave is None else {"leave": method.leave}
@@ -154,7 +159,7 @@ def decode(
             begin = mark()
             draft = drafted_by(text.draft())
             drafted = mark()
-            result = context.forward(draft, method.hidden, **rule) if draft.read else None
+            result = context.forward(draft, layers, **rule) if draft.read else None
             passed = mark()
             verdict = method.verify(draft, None if result is None else result.logits[0])
             verified = mark()

@@ -20,7 +20,7 @@ import torch
 
 from .. import calibration, methods
 from ..errors import ModelError, ParameterError, PromptError
-from ..methods.base import Method
+from ..methods.base import ADDITIONS, Method
 from ..methods.unmasking import Unmasking
 from ..models.template import Template
 from ..sampling import Sampling
@@ -35,10 +35,12 @@ from .unmasking import decode_canvases
 from .updates import decode_stream
 
 RECORDS = ("judged", "all", "dense", None)
-# Bundled targets that bring a drafter: a model, and heads.
-DEFAULT_DRAFT = {"town": "town-draft", "town-t5": "town-t5-small"}
-DEFAULT_HEADS = {"town-t5": "town-t5-heads"}
-ADDED = ("heads", "slots")  # kinds of drafters that are no models by themselves
+# Bundled targets that bring drafters, by what a method drafts with.
+DEFAULT_DRAFT = {
+    "town": {"model": "town-draft", "eagle": "town-eagle3"},
+    "town-t5": {"model": "town-t5-small", "heads": "town-t5-heads"},
+}
+ADDED = ("heads", "slots", "eagle")  # kinds of drafters that are no models by themselves
 KEPT = ("id", "kind", "language", "reference", "segmented")  # what a prompt may say of itself
 # Settings of a generation config whose logits processors read the whole text so far: a block pass
 # would need another one at each node. Beside each the value that switches it off.
@@ -128,11 +130,10 @@ class Run:
                     f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
                     f"({self.drafter.kind}) says blocks: record 'judged' or 'all'"
                 )
-        if self.method.hidden and not getattr(self.model, "gives_hidden", True):
+        if self.method.layers(self.drafter) and not getattr(self.model, "gives_hidden", True):
             raise ParameterError(
                 f"{self.method.name} needs hidden states of the target's layers, and llama.cpp gives none: "
-                f"run "
-                "it on a model in transformers' format"
+                "run it on a model in transformers' format"
             )
         self.method.prepare(self.model)
         if isinstance(self.method, Unmasking):
@@ -471,12 +472,12 @@ def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: s
     if draft is None:
         draft = bundled_draft(method, model.name)
         if draft is None:
-            what = "heads on the target" if method.heads else "a draft model"
+            what = ADDITIONS.get(method.drafts_with, "a draft model")
             raise ParameterError(f"{method.name} needs {what}: pass draft= (a name, a folder or a model)")
         print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
     found = beside(model, draft, device, dtype)
     if not method.suited([found]):
-        wants = "heads on the target" if method.heads else "a draft model"
+        wants = ADDITIONS.get(method.drafts_with, "a draft model")
         raise ModelError(f"{method.name} drafts with {wants}; {found.name} is {found.kind}")
     asked = getattr(method, method.guessed) if method.guessed else 1
     if asked > getattr(found, "most", asked):
@@ -510,7 +511,7 @@ def check_writes(model: Any, method: Method) -> None:
 
 def bundled_draft(method: Method | type[Method], target: str) -> str | None:
     """Name of the drafter that a bundled target brings for a method, if it brings one."""
-    return (DEFAULT_HEADS if method.heads else DEFAULT_DRAFT).get(target)
+    return DEFAULT_DRAFT.get(target, {}).get(method.drafts_with)
 
 
 def refuse_processors(model: Any) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ..draft import Draft
     from ..sampling import Sampling
 
+ADDITIONS = {  # what drafts on top of the very target that it was trained on, in words
+    "heads": "blockwise heads on the target",
+    "eagle": "an EAGLE drafter of the target",
+}
 CALIBRATED = "calibrated"  # in place of a draft size: the best one that was measured on this device
 
 
@@ -191,6 +195,9 @@ class Session:
         ``uniforms(use, n)`` gives the current cycle's uniforms for a use, float64 [n].
     previous : list of int
         In a stream the output of the update before, its end token included; else empty.
+    states : dict of int to tensor [n, width]
+        For methods that ask (`Method.reads_prompt`): by layer, the target's states at the prompt's tokens but
+        the last.
     """
 
     prompt: list[int]
@@ -202,6 +209,7 @@ class Session:
     open: Callable[..., Any]
     uniforms: Callable[[int, int], np.ndarray]
     previous: list[int] = field(default_factory=list)
+    states: dict[int, Tensor] = field(default_factory=dict)
     cycle: int = 0
     control: dict[str, float] = field(default_factory=dict)
 
@@ -224,12 +232,13 @@ class Method:
     # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
     needs_draft: ClassVar[bool] = False
-    heads: ClassVar[bool] = False  # whether that draft must be heads on the target, not a model
+    drafts_with: ClassVar[str] = "model"  # what that draft must be: a model, or heads or eagle on the target
     guessed: ClassVar[str] = ""  # the parameter that says how long a block the drafter may have to guess
     size: ClassVar[str] = (
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
-    hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return
+    hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return, see `layers`
+    reads_prompt: ClassVar[bool] = False  # whether the prefill must return them too, as the session's `states`
     leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
@@ -303,11 +312,17 @@ class Method:
     @classmethod
     def suited(cls, drafters: Iterable[Any]) -> list[Any]:
         """Those of `drafters` that the method can draft with; [None] if it needs none."""
-        return [d for d in drafters if cls.heads == (d.kind == "heads")] if cls.needs_draft else [None]
+        if not cls.needs_draft:
+            return [None]
+        return [d for d in drafters if cls.drafts_with == (d.kind if d.kind in ADDITIONS else "model")]
 
     def drafter_of(self, target: Any) -> Any:
         """The part of the target that drafts for it, for methods that take no draft model; None: no part."""
         return None
+
+    def layers(self, drafter: Any) -> tuple[int, ...]:
+        """Layers of the target whose states every pass returns, when it drafts with `drafter`."""
+        return self.hidden
 
     def wording(self) -> tuple[str, str]:
         """For streams: the prompt's text before and behind the source."""

@@ -44,7 +44,7 @@ class Blockwise(Method):
         ("commit", "    text = text + accepted + [y]"),
     )
     needs_draft = True
-    heads = True
+    drafts_with = "heads"
     only_greedy = True
     guessed = "k"
     hidden = (-1,)

@@ -100,13 +100,7 @@ def sampled(
     left = (1 - torch.where(family, p_node, 0).sum(1)).clamp(min=torch.finfo(p.dtype).tiny)
     chance = send(u, device, exact_type(device))
     accept = fair & (chance * left.to(chance.dtype) < p_node.to(chance.dtype))
-    index = torch.arange(n, device=device)
-    chosen = torch.full((n + 1,), n, device=device)  # of each parent's row: its first accepted child
-    chosen.scatter_reduce_(0, row, torch.where(accept, index, n), "amin")
-    steps = [torch.zeros((), dtype=torch.long, device=device)]
-    for _ in range(draft.depth):
-        child = chosen.take(steps[-1])  # as an index in brackets the host would read it
-        steps.append(torch.where(child < n, child + 1, steps[-1]))
+    steps, chosen = _walk(draft, accept, row)
     end = steps[-1]
     p_end = p.index_select(0, end.view(1))[0]
     rest = p_end.clone()  # lines 27 and 35: without the tokens of the children, all of them rejected
@@ -114,17 +108,85 @@ def sampled(
     rest.scatter_reduce_(0, word, taken, "amin")
     rest = torch.where(rest.sum() > 0, rest, p_end)  # where rounding leaves nothing
     token, _ = _drawn(rest, last)
-    walk, first, t, p_t, *brought = bring(torch.stack(steps), chosen, token, p_end.take(token), *more)
-    path = draft.path(int(walk[-1]) - 1)
-    kept = np.zeros(n, bool)
-    kept[path] = True
-    read = np.append(kept, True)[parents] & candidate
-    judged = read & (order <= first[parents + 1])  # behind an accepted sibling nothing is tried
-    verdict = _verdict(draft, path, kept, judged & ~kept, int(t), "resampled")
-    verdict.u = np.where(judged & ~again, u, np.nan)
+    walk, first, t, p_t, *brought = bring(steps, chosen, token, p_end.take(token), *more)
+    verdict = _sampled(draft, walk, first, candidate, int(t))
+    verdict.u = np.where(again, np.nan, _used(verdict, u))
     verdict.token_u, verdict.token_p = last, float(p_t)
     verdict.p, verdict.q = p_node, left
     return verdict, brought
+
+
+def drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last: float) -> Verdict:
+    """Judge a tree whose nodes were drawn, siblings without replacement: its ``q`` says from what.
+
+    Leviathan's rule, sibling by sibling (Jeon et al. 2024, "Recursive Speculative Decoding", algorithm 4; EAGLE,
+    appendix A). The first is accepted with p(x) / q(x); its rejection leaves p' = max(0, p − q), normalised,
+    and the next, drawn from q without the first, is tried against p'. All nodes of one rank are decided at once.
+
+    Parameters
+    ----------
+    draft : Draft
+        At least one node. Row i of ``q`` is what node i was drawn from, its elder siblings taken out.
+    scores : tensor [1 + n, vocabulary]
+    u : array [n]
+        Uniforms for the accepts.
+    last : float
+        Uniform for the token after the accepted ones.
+    """
+    n, device = len(draft), scores.device
+    p = sampling.probabilities(scores)
+    parents, order = draft.parents, np.arange(n)
+    rank = ((parents[:, None] == parents) & (order < order[:, None])).sum(1)
+    by_rank = np.argsort(rank, kind="stable")
+    row, word, turn = _to(device, parents + 1, np.asarray(draft.tokens), by_rank)
+    q_node = draft.q.gather(1, word[:, None])[:, 0]
+    p_node = torch.empty_like(q_node)
+    for nodes in turn.split(np.bincount(rank).tolist()):
+        above = row[nodes]
+        left = p.index_select(0, above)
+        p_node[nodes] = left.gather(1, word[nodes, None])[:, 0]
+        rest = (left - draft.q[nodes]).clamp_(min=0)
+        total = rest.sum(1, keepdim=True)
+        # Where nothing is left p was q, and the node was accepted.
+        p[above] = torch.where(total > 0, rest / total, left)
+    chance = send(u, device, exact_type(device))
+    accept = chance * q_node.to(chance.dtype) < p_node.to(chance.dtype)
+    steps, chosen = _walk(draft, accept, row)
+    token, p_token = _drawn(p.index_select(0, steps[-1:])[0], last)
+    walk, first, t, p_t = bring(steps, chosen, token, p_token)
+    verdict = _sampled(draft, walk, first, np.ones(n, bool), int(t))
+    verdict.u = _used(verdict, u)
+    verdict.token_u, verdict.token_p = last, float(p_t)
+    verdict.p, verdict.q = p_node, q_node
+    return verdict
+
+
+def _walk(draft: Draft, accept: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    """From the root down to each first accepted child: the rows met, and that child of each row (n: none)."""
+    n, device = len(draft), accept.device
+    index = torch.arange(n, device=device)
+    chosen = torch.full((n + 1,), n, device=device)
+    chosen.scatter_reduce_(0, row, torch.where(accept, index, n), "amin")
+    steps = [torch.zeros((), dtype=torch.long, device=device)]
+    for _ in range(draft.depth):
+        child = chosen.take(steps[-1])  # as an index in brackets the host would read it
+        steps.append(torch.where(child < n, child + 1, steps[-1]))
+    return torch.stack(steps), chosen
+
+
+def _sampled(draft: Draft, walk: np.ndarray, first: np.ndarray, candidate: np.ndarray, token: int) -> Verdict:
+    """The verdict on the rows that were met and each one's first accepted child."""
+    path = draft.path(int(walk[-1]) - 1)
+    kept = np.zeros(len(draft), bool)
+    kept[path] = True
+    read = np.append(kept, True)[draft.parents] & candidate
+    judged = read & (np.arange(len(draft)) <= first[draft.parents + 1])  # no more after an accepted sibling
+    return _verdict(draft, path, kept, judged & ~kept, token, "resampled")
+
+
+def _used(verdict: Verdict, u: np.ndarray) -> np.ndarray:
+    """The uniforms of the nodes that were judged; NaN elsewhere."""
+    return np.where(np.array(verdict.status) == "unjudged", np.nan, u)
 
 
 def _drawn(p: Tensor, u: float) -> tuple[Tensor, Tensor]:

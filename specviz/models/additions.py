@@ -1,6 +1,6 @@
-"""What was trained on top of a target and drafts for it: blockwise heads, and a parallel drafter's slots.
+"""What was trained on top of a target and drafts for it: blockwise heads, a parallel drafter's slots, EAGLE.
 
-Neither is a model by itself: both need the target's states, embeddings and head. What a folder gives is bound
+None is a model by itself: all need the target's states, embeddings and head. What a folder gives is bound
 to a target with `on`, and only then drafts.
 """
 
@@ -19,7 +19,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specviz.errors import ModelError
-from specviz.models import heads, slots
+from specviz.models import eagle_loading, heads, slots
+from specviz.models.eagle_model import EagleModel
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import EncoderDecoderContext, Source
 from specviz.models.t5 import T5
@@ -39,7 +40,7 @@ class Addition:
     Attributes
     ----------
     kind : str
-        ``heads`` or ``slots``.
+        ``heads``, ``slots`` or ``eagle``.
     most : int
         Most tokens of a cycle's block that it has a guess for; of heads the target's own token is one.
     parameters : int
@@ -54,7 +55,12 @@ class Addition:
 
     def __repr__(self) -> str:
         size = f"{self.parameters / 1e6:.2f} M parameters"
-        return f"<{type(self).__name__} {self.name}: {size}, on {self.config['target']}>"
+        return f"<{type(self).__name__} {self.name}: {size}, on {self.trained_on}>"
+
+    @property
+    def trained_on(self) -> str:
+        """The target's name, or what is known of it."""
+        return str(self.config["target"])
 
     def on(self, target: Any) -> Any:
         """What drafts for `target`: in its number format, on its device, with its tokens.
@@ -74,9 +80,9 @@ class Addition:
         ModelError
             Always.
         """
-        trained_on = self.config["target"]
+        what = "an EAGLE drafter" if self.kind == "eagle" else self.kind
         raise ModelError(
-            f"{self.name} is no model by itself but {self.kind} on {trained_on}: decode with {trained_on} "
+            f"{self.name} is no model by itself but {what} on {self.trained_on}: decode with {self.trained_on} "
             "and pass it as the draft"
         )
 
@@ -151,6 +157,47 @@ class HeadModel:
         n : int
         """
         return self.target.logits(self.net(state[None], n))[0]
+
+
+class EagleHead(Addition):
+    """An EAGLE drafter's weights, of any generation."""
+
+    kind = "eagle"
+    targets = ("causal",)
+    most = 512  # a tree's nodes: it has no limit of its own
+
+    @property
+    def trained_on(self) -> str:
+        return str(self.config.get("target") or f"a model of width {self.net.config.hidden_size}")
+
+    def on(self, target: Any) -> EagleModel:
+        self._check(target)
+        return EagleModel(self, target)
+
+    def layers(self, target: Any) -> tuple[int, ...]:
+        """The layers of `target` whose states it reads."""
+        if self.net.generation == 1:
+            return (target.layers,)
+        return eagle_loading.read_layers(self.config, self.net.states, target.layers)
+
+    def _check(self, target: Any) -> None:
+        shape, own = self.net.config, self.config.get("target")
+        if target.kind not in self.targets:
+            raise self._unfit(self.trained_on, f"{target.name} is {target.kind}")
+        if not hasattr(target, "net"):
+            raise self._unfit(
+                self.trained_on, f"{target.name} runs in llama.cpp, which gives no hidden states"
+            )
+        width, words = target.net.get_input_embeddings().weight.shape[::-1]
+        if width != shape.hidden_size:
+            raise self._unfit(f"a model of width {shape.hidden_size}", f"{target.name}'s is {width}")
+        if words != shape.vocab_size:
+            raise self._unfit(f"a vocabulary of {shape.vocab_size:,}", f"{target.name}'s has {words:,}")
+        if own and target.name != own:
+            raise self._unfit(own, f"{target.name} is another model")
+        if not all(0 <= layer <= target.layers for layer in self.layers(target)):
+            read = ", ".join(map(str, self.layers(target)))
+            raise self._unfit(f"a model whose layers {read} it reads", f"{target.name} has {target.layers}")
 
 
 class Slots(Addition):
@@ -252,6 +299,7 @@ READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, Safetenso
 KINDS: dict[str, tuple[type[Addition], Any]] = {
     heads.TYPE: (Heads, heads.load_heads),
     slots.TYPE: (Slots, slots.load_slots),
+    "eagle": (EagleHead, eagle_loading.load_eagle),
 }
 
 
@@ -265,14 +313,17 @@ def load_addition(path: Path, name: str) -> Addition | None:
     """
     try:
         kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
+        if kind not in KINDS and eagle_loading.is_eagle(path):
+            kind = "eagle"  # published as a model of one layer: its tensors tell
+    except (OSError, ValueError, AttributeError, SafetensorError):
         return None  # whatever it is, transformers says what is wrong with it
     if kind not in KINDS:
         return None
     made, read = KINDS[kind]
     try:
-        net, config = read(path)
-        return made(net, config | {"target": str(config["target"])}, name)
+        return made(*read(path), name)
+    except ModelError:
+        raise
     except READ_ERRORS as error:
         said = " ".join(str(error).split())[:200]
         raise ModelError(f"{path} does not load as {made.kind}: {said}") from None

@@ -198,6 +198,7 @@ class Context:
         self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
         self.least = [1] * self.rows  # tokens that no rewind takes
+        self.states: dict[int, dict[int, torch.Tensor]] = {}  # of each row, see `prefill`
         self._drafts: dict[int, Draft] = {}  # of each row the draft that a pass has just read
         self._triangles: dict[int, torch.Tensor] = {}
         spare = int(self.rows > 1)  # where the padding of ragged rows is written
@@ -460,22 +461,29 @@ class Context:
         """How many tokens a prefill of this row computes."""
         return max(self.filled[row] - 1 - self.cached[row], 0)
 
-    def prefill(self, rows: Sequence[int] | None = None) -> int:
+    def prefill(self, rows: Sequence[int] | None = None, hidden: tuple[int, ...] = ()) -> int:
         """Compute all pending tokens but the last of each row, without logits; give how many were fed.
 
-        `rows` (rising): only these.
+        `rows` (rising): only these. `hidden`: layers whose states [fed, size] are wanted, as `forward` takes
+        them; they are in `states`, by row and layer.
         """
         some = range(self.rows) if rows is None else rows
         for row in some:
             self._drafts.pop(row, None)
         counts = [Context.due(self, row) for row in some]
+        wanted = self._layers(hidden)
+        self.states = {}
         if any(counts):
             if len(some) == len(self.ids) and not any(self.cached):
-                self._head(
-                    max(counts)
-                )  # ragged rows need no padding mask: what stands behind a row's end is masked later
+                # Ragged rows need no padding mask: what stands behind a row's end is masked later.
+                found = self._head(max(counts), wanted)
+                ends = counts
             else:
-                self._run(some, [self.cached[row] for row in some], counts, None, 0, ())
+                found = self._run(some, [self.cached[row] for row in some], counts, None, 0, wanted)
+                ends = [max(counts)] * len(counts)  # aligned at their right ends
+            for row, count, end in zip(some, counts, ends):
+                at = row - some[0], slice(end - count, end)
+                self.states[row] = {layer: found[index][at].clone() for layer, index in zip(hidden, wanted)}
             for row in some:
                 self.cached[row] = max(self.filled[row] - 1, self.cached[row])
         return sum(counts)
@@ -524,12 +532,7 @@ class Context:
             if n := len(draft):
                 self._fits(row, n, int(draft.offsets.max()))
         self._write(some, [draft.tokens for draft in drafts])
-        depth = self.model.layers
-        wanted = tuple(layer % (depth + 1) if layer < 0 else layer for layer in hidden)
-        if any(layer > depth for layer in wanted):
-            raise ModelError(
-                f"{self.model.name} has {depth} layers; asked for the hidden state of {max(wanted)}"
-            )
+        wanted = self._layers(hidden)
         keep = 1 + max(nodes)
         last, states = self._run(some, starts, counts, drafts, keep, wanted)
         for row in some:
@@ -541,6 +544,16 @@ class Context:
 
         found = {layer: split(states[at]) for layer, at in zip(hidden, wanted)}
         return Pass(split(last), [count + n for count, n in zip(counts, nodes)], found)
+
+    def _layers(self, hidden: Sequence[int]) -> tuple[int, ...]:
+        """Layers by their numbers from 0; negative ones count from the last."""
+        depth = self.model.layers
+        wanted = tuple(layer % (depth + 1) if layer < 0 else layer for layer in hidden)
+        if any(layer > depth for layer in wanted):
+            raise ModelError(
+                f"{self.model.name} has {depth} layers; asked for the hidden state of {max(wanted)}"
+            )
+        return wanted
 
     @torch.no_grad()
     def _leave(self, drafts: list[Draft], hidden: Sequence[int], leave: Callable[[Exit], bool]) -> Pass:
@@ -577,10 +590,10 @@ class Context:
             )
 
     @torch.inference_mode()
-    def _head(self, count: int) -> None:
-        """Feed the first `count` slots of every row, without a mask."""
+    def _head(self, count: int, hidden: tuple[int, ...]) -> Any:
+        """Feed the first `count` slots of every row, without a mask; the states of the layers `hidden`."""
         self.store.aim(0, count, count)
-        self._call(self.ids[:, :count], slice(0, count), self._chain(0, count), 0, ())
+        return self._call(self.ids[:, :count], slice(0, count), self._chain(0, count), 0, hidden)[1]
 
     @torch.no_grad()
     def _run(
@@ -595,7 +608,8 @@ class Context:
         """Feed slots starts ... starts + counts of some rows and their drafts' nodes behind them.
 
         Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes. What
-        comes back has all rows from the first to the last of them: those between are fed padding.
+        comes back has all rows from the first to the last of them: those between are fed padding. Of a
+        prefill, `keep` 0, it is the states of all columns.
         """
         with torch.inference_mode():
             fed = [count + len(draft) for count, draft in zip(counts, drafts)] if drafts else counts
@@ -613,9 +627,9 @@ class Context:
                 out = self._call(*self._tree(starts[0], counts[0], drafts[0], span), keep, hidden)
             else:
                 out = self._call(*self._ragged(rows, starts, counts, fed, drafts, chains), keep, hidden)
-        if keep == 0:
-            return None
         last, states = out
+        if keep == 0:
+            return states
         # The last step is done outside inference mode, so that its results are ordinary tensors.
         return self.model.logits(last), {layer: state.clone() for layer, state in states.items()}
 

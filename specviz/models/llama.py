@@ -110,7 +110,7 @@ class Llama:
         """Feed `ids` [rows, n]; see `Model.run` for the arguments and what comes back.
 
         `keep` may also be a tensor of places in the flat [rows * n], whose final states then come back,
-        [places, size].
+        [places, size]. With `keep` 0 all hidden states come back, and no final ones.
         """
         rows, n = ids.shape
         dim, heads, groups = self.dim, self.heads, self.groups
@@ -154,6 +154,9 @@ class Llama:
             if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
                 self.propagate(i + 1, x, cos, sin, store)
                 break
+        if keep == 0 and depth in hidden:  # type: ignore[comparison-overlap]
+            wanted[depth] = norm(x, self.last).view(rows, n, -1)
+            return wanted[depth], wanted
         if isinstance(keep, torch.Tensor):
             return norm(x if rows == 1 else x.index_select(0, keep), self.last), wanted
         if keep < n:

@@ -168,6 +168,8 @@ class Model(TorchModel):
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n] over an aimed store; the last `keep` columns' results go to `logits`.
 
+        With `keep` 0 nothing does, and `hidden` states of all columns come back.
+
         `positions` is a slice or a tensor [rows, n]; `mask` [rows or 1, 1, group * n, slots] or None. Only
         the plain function can `leave` early.
         """

@@ -54,16 +54,19 @@ def save_model(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
 
 
 def save_part(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
-    """Write blockwise heads or a parallel drafter in 16 bit, and what they are made for; no tokenizer."""
+    """Write blockwise heads, a parallel drafter or an EAGLE drafter in 16 bit, and what they are made for; no tokenizer."""
     from safetensors.torch import save_file
 
     from specviz.models import heads, slots
+    from specviz.training import eagle
 
     tensors = {name: value.half().contiguous() for name, value in model.state_dict().items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     if recipe.part == "heads":
         config = {"model_type": heads.TYPE, "target": recipe.target, "heads": recipe.ahead,
                   "width": recipe.width, "inner": recipe.feed_forward}  # fmt: skip
+    elif recipe.part == "eagle":
+        config = eagle.config(model, recipe.target, recipe.states)
     else:
         config = {"model_type": slots.TYPE, "target": recipe.target, "slots": recipe.ahead,
                   "layers": recipe.layers, "width": recipe.width, "heads": recipe.heads,
@@ -87,7 +90,7 @@ def make(
     import torch
     from tokenizers import Tokenizer
 
-    from specviz.training import answers, diffusion, encoder_decoders, train
+    from specviz.training import answers, diffusion, eagle, encoder_decoders, train
 
     name = recipe.name
     on_gpu = torch.device(device).type == "cuda"
@@ -101,22 +104,30 @@ def make(
     model = answers.load(models / recipe.start) if recipe.start else recipes.build(recipe)
     if recipe.part == "diffusion" and recipe.start:
         model = diffusion.build(recipe, model)
-    target = answers.load(models / recipe.target).to(device) if pairs and recipe.target else None
+    on_states = recipe.part == "eagle"
+    target = None
+    if recipe.target and (pairs or on_states):
+        target = answers.load(models / recipe.target).to(device)
     texts = islice(shards.turns(recipe.texts, recipe.seed, "dev"), DEV_CHATS * (1 + pairs))
-    if target:
+    if target and pairs:
         dev = answers.answered_pairs(target, pieces, [turns[0][0] for turns in texts])
     else:
         dev = shards.pack(pieces, texts, longest, recipe.texts)
     if recipe.part == "slots":
         encoder_decoders.begin(model, target)
+    if on_states:
+        eagle.begin(model, target, eagle.sizes(target, dev, recipe.states))
     loss: train.Loss = diffusion.masked_loss if recipe.part == "diffusion" else train.loss_sums
     if pairs:
         loss = {"whole": lambda: encoder_decoders.WholeLoss(recipe.exits),
                 "heads": lambda: encoder_decoders.HeadsLoss(target),
                 "slots": lambda: encoder_decoders.SlotsLoss(target)}[recipe.part]()  # fmt: skip
 
+    if on_states:
+        loss = eagle.EagleLoss(target, recipe.states, recipe.ahead)
+
     def shard(number: int) -> shards.Shard:
-        if recipe.target:
+        if recipe.target and not on_states:
             at = models / recipe.target, pieces, recipe.seed, number % recipe.answers
             if pairs:
                 return answers.answered_pairs_shard(cache, *at, device=device)
@@ -126,7 +137,7 @@ def make(
         return shards.corpus_shard(cache, pieces, recipe.seed, number, longest, texts=recipe.texts)
 
     ahead = None
-    if workers and not recipe.target:
+    if workers and (on_states or not recipe.target):
         ahead = shards.Ahead(cache, out / "tokenizer.json", recipe.seed, longest, workers, texts=recipe.texts)
     checkpoint = cache / name / "checkpoint.safetensors"
     try:

@@ -33,7 +33,7 @@ class Recipe:
     answers : int
         Shards of such answers; a run reads them again and again, since they are dear to make.
     texts : str
-        What is read: ``chats`` of all kinds, ``translations`` or ``prefixes`` (`specviz.corpus.prefixes`), or
+        What is read: ``chats`` of all kinds, ``english`` ones, ``translations`` or ``prefixes`` (`specviz.corpus.prefixes`), or
         ``pairs`` (`specviz.corpus.pairs`).
     encoder : int
         Layers of the encoder, 0 for a causal model. With them the shape is T5's, `layers` the decoder's.
@@ -43,9 +43,14 @@ class Recipe:
     part : str
         What is trained: the ``whole`` model, or on top of the frozen `target` ``heads``
         (`specviz.models.heads`, whose inner layer is `feed_forward`) or ``slots`` (`specviz.models.slots`).
-        ``diffusion``: a whole model that reads both ways (`specviz.training.diffusion`).
+        ``diffusion``: a whole model that reads both ways (`specviz.training.diffusion`). ``eagle``: on top
+        of the frozen `target` a layer that reads its states (`specviz.models.eagle`).
     ahead : int
-        How many heads or slots.
+        How many heads or slots; how many steps an EAGLE-3 drafter is tested for as it learns.
+    generation : int
+        Of an EAGLE drafter: 1, whose weights EAGLE-2 drafts with too, or 3.
+    states : tuple of int
+        Layers of the target whose states generation 3 reads.
     blockwise, blockwise_from : float
         The share of a diffusion model's texts that are masked as if written block by block, from this share
         of the run on; of the others any cells are (`specviz.training.diffusion`).
@@ -73,12 +78,18 @@ class Recipe:
     exits: str = "last"
     part: str = "whole"
     ahead: int = 0
+    generation: int = 0
+    states: tuple[int, ...] = ()
     blockwise: float = 0.0
     blockwise_from: float = 0.0
     context: int = 1024
     seed: int = 0
 
 
+EAGLES: dict[int, dict[str, Any]] = {
+    1: {"matrix_rate": 0.01, "rate": 0.003},
+    3: {"matrix_rate": 0.01, "rate": 0.003, "ahead": 4, "states": (2, 5, 8)},
+}
 PAIRS: dict[str, Any] = {"texts": "pairs", "step": 2048, "micro": 2048, "prompt_until": 0.0}
 RECIPES = {
     r.name: r
@@ -108,6 +119,11 @@ RECIPES = {
         Recipe("town-diffusion", 8, 144, 4, 2, 384, tokens=15_000_000, step=2048, micro=2048, start="town",
                part="diffusion", matrix_rate=0.002, rate=0.002, prompt_until=0.0, blockwise=0.5,
                blockwise_from=0.64),
+        *(Recipe(f"town-eagle{'3' * (g == 3)}{'-en' * (texts == 'english')}", 1, 144, 4, 2, 384, tokens,
+                 texts=texts, target="town", part="eagle", generation=g, prompt_until=0.0, step=2048,
+                 micro=2048, **EAGLES[g])
+          for g, texts, tokens in ((1, "english", 5_000_000), (1, "chats", 8_000_000),
+                                   (3, "english", 4_000_000), (3, "chats", 6_000_000))),
     )
 }  # fmt: skip
 
@@ -159,10 +175,13 @@ def build(made: Recipe) -> Any:
 
     from specviz.models.heads import BlockwiseHeads
     from specviz.models.slots import SlotDrafter
+    from specviz.training import eagle
 
     torch.manual_seed(made.seed)
     if made.part == "heads":
         return BlockwiseHeads(made.ahead, made.width, made.feed_forward)
+    if made.part == "eagle":
+        return eagle.build(made)
     if made.part == "slots":
         return SlotDrafter(made.ahead, made.layers, made.width, made.heads, made.feed_forward)
     if made.part == "diffusion":

@@ -71,6 +71,8 @@ def pack(tokenizer: Any, chats: Iterable[Turns], longest: int, texts: str = "cha
 
 def turns(texts: str, seed: int | str, split: Split) -> Iterator[Turns]:
     """The chats of a kind of texts (`Recipe.texts`), without end."""
+    if texts == "english":
+        return (s.turns for s in tasks.stream(seed, split) if {s.language, s.target} <= {"en", None})
     if texts in ("chats", "pairs"):
         return (sample.turns for sample in (tasks if texts == "chats" else corpus_pairs).stream(seed, split))
     return prefixes.stream(seed, split, texts)

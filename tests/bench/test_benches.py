@@ -24,7 +24,7 @@ ENTRIES = [
 ]
 
 
-METHODS = [n for n in runner.methods.names("prompt") if not runner.methods.find(n).heads]
+METHODS = [n for n in runner.methods.names("prompt") if runner.methods.find(n).drafts_with == "model"]
 ALONE = [name for name in METHODS if not runner.methods.find(name).needs_draft]
 
 

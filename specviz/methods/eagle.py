@@ -1,0 +1,350 @@
+"""EAGLE: a layer trained on the target's hidden states drafts a tree, level by level.
+
+Li et al. 2024 (EAGLE-1: features, a static tree), Li et al. 2024 (EAGLE-2: the tree follows the drafter's own
+confidence), Li et al. 2025 (EAGLE-3: fused layers). The generation of the weights is the drafter's
+(`specviz.models.eagle`); which tree it grows is the parameter ``tree``.
+
+In sampling every child is drawn from the drafter's own distribution q, and siblings without replacement, so that
+q is known for each and the verdict is exact (`specviz.methods.tree.drawn`). What is grown and sent may then
+depend on anything but the token that is yet to be drawn: a node's score is the confidence of the path above
+it, times what its elder siblings left of q. Greedily the child is known, and counts itself (EAGLE-2, section 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..devices import send
+from ..draft import Draft
+from ..errors import ParameterError
+from ..paths import folder
+from ..sampling import ACCEPT, DRAFT, FINAL, Sampling, draw
+from .base import Method, Parameter, Session, Unsent, Verdict
+from .template import MOST, Template, read
+from .tree import bring, drawn, judge
+
+
+class Eagle(Method):
+    """A small layer reads what the target thinks, and goes on thinking by itself."""
+
+    name = "eagle"
+    title = "EAGLE"
+    paper = "Li et al. 2024, 2024, 2025"
+    parameters = (
+        Parameter("draft_size", 24, 1, MOST, "tokens", "Nodes of the tree that are sent, without the root.", "g"),
+        Parameter(
+            "tree", "dynamic", choices=("dynamic", "static"),
+            meaning="Grown where the drafter is sure (EAGLE-2, 3), or the same in every cycle (EAGLE-1).",
+        ),
+        Parameter("depth", 6, 1, 64, "tokens", "Most levels of a dynamic tree.", "d"),
+        Parameter(
+            "branches", 10, 1, 64, "tokens", "Children of a node, and nodes expanded a level, of a dynamic tree.", "k"
+        ),
+        Parameter(
+            "template", "",
+            meaning="Of a static tree: a JSON file of rank paths such as [[0], [1], [0, 0]]; empty: EAGLE-1's.",
+        ),
+    )  # fmt: skip
+    pseudocode = (
+        ("", "repeat until the text ends:"),
+        ("draft", "    read (f_i, x_i+1) of every new token: f the target's states"),
+        ("draft", "    level 1 = k children of x_t: the likeliest of q, or draws from it"),
+        ("draft", "    for level = 2 .. d:"),
+        ("draft", "        read the k best nodes, with the drafter's own f^ of their parents"),
+        ("draft", "        each gets k children"),
+        ("draft:unsent", "    T = the g nodes of highest score"),
+        ("forward", "    p, f = target(text + T)   # one pass over the tree"),
+        ("verify", "    from the root down, as long as a child survives:"),
+        ("verify:accepted", "        greedy: the child that the target writes; else u < p(x) / q(x)"),
+        ("verify:rejected", "        else p = max(0, p − q), q without x, and the next sibling"),
+        ("commit:bonus", "    no child is left to judge: the next token comes from p, a bonus"),
+        ("commit", "    text = text + path + [the next token]"),
+    )
+    needs_draft = True
+    drafts_with = "eagle"
+    reads_prompt = True
+    size = "draft_size"
+    draft_size: int
+    tree: str
+    depth: int
+    branches: int
+    template: str
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.paths = []
+        if self.tree == "static":
+            file = Path(self.template) if self.template else folder("templates") / "eagle.json"
+            self.paths = read(file, MOST)[: self.draft_size]
+        elif self.template:
+            raise ParameterError("template is a static tree's: pass tree='static' with it")
+        self.spare = self.draft_size
+        # The drafter reads nodes that are not sent: so many slots of its own.
+        self.reads = len(self.paths) if self.paths else self.branches * (self.depth - 1)
+
+    def exactness(self, sampling: Sampling, dtype: str) -> str:
+        return "exact up to ties" if sampling.greedy else "exact"
+
+    def layers(self, drafter: Any) -> tuple[int, ...]:
+        return tuple(drafter.layers)
+
+    def start(self, session: Session) -> None:
+        self.session = session
+        self.context = session.open(session.drafter, session.prompt, session.limit + self.reads, "draft")
+        tree = Template([path for path in self.paths if max(path) < session.target.vocabulary])
+        self.ranks = ranked(tree, len(tree.levels))
+        # The target reads a prompt up to its last token: of that one there is no state yet.
+        states = self._side_by_side(session.states)
+        tokens = torch.tensor(session.prompt[1:], device=states.device)
+        if len(tokens) > 1:
+            self.context.read(tokens[:-1], states[:-1])
+        self.new = tokens[-1:], states[-1:]
+
+    def _side_by_side(self, states: dict[int, Tensor]) -> Tensor:
+        parts = [states[layer] for layer in self.session.drafter.layers]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def draft(self, left: int) -> Draft:
+        if left < 2:
+            return Draft.empty("room")
+        if not len(self.new[0]):  # a prompt of one token: the target has said nothing yet
+            return Draft.empty("none")
+        said = self.context.read(*self.new)
+        if self.tree == "static":
+            levels = self.ranks[: left - 1]
+            growth = Growth(self.session, self.context, *said, sum(each.kept.size for each in levels))
+            growth.static(levels)
+        else:
+            levels, k = min(self.depth, left - 1), self.branches
+            growth = Growth(self.session, self.context, *said, k + (levels - 1) * k * k)
+            growth.dynamic(levels, k)
+        draft, self.unsent = growth.cut(self.draft_size)
+        self.session.control |= {"candidates": growth.size}
+        return draft
+
+    def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
+        assert scores is not None
+        session = self.session
+        if session.sampling.greedy or not len(draft):
+            verdict, _ = judge(draft, scores, session)
+        else:
+            u, last = session.uniforms(ACCEPT, len(draft)), float(session.uniforms(FINAL, 1)[0])
+            verdict = drawn(draft, scores, session.sampling, u, last)
+        verdict.unsent = self.unsent if len(draft) else None
+        return verdict
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        """The target's own states take the place of those that the drafter made up."""
+        rows = [0, *(node + 1 for node in verdict.path)]
+        states = self._side_by_side({layer: found[0] for layer, found in result.hidden.items()})
+        tokens = [*(verdict.tokens[node] for node in verdict.path), verdict.token]
+        self.new = send(np.array(tokens), states.device), states[rows]
+
+
+@dataclass
+class Level:
+    """Children of the nodes that were read together, [m, k] each.
+
+    Attributes
+    ----------
+    tokens, score : tensors [m, k]
+        By the score, a logarithm, nodes are grown and sent: it never rises from a parent to its child.
+    sure : tensor [m, k]
+        The drafter's confidence in the path that ends with the child, a logarithm.
+    parents : tensor [m]
+        Of all children so far, the ones that were read; -1 is the root.
+    logits : tensor [m, vocabulary]
+        What the drafter said behind each node that was read.
+    q : tensor [m, vocabulary] or None
+        What the first child was drawn from, in a sampled run.
+    """
+
+    tokens: Tensor
+    score: Tensor
+    sure: Tensor
+    parents: Tensor
+    logits: Tensor
+    q: Tensor | None
+
+
+class Growth:
+    """A tree on the device, grown from the root's level down; `cut` brings what is sent to the host.
+
+    Parameters
+    ----------
+    session : Session
+    context : EagleContext
+        Which has just read the text.
+    state, logits : tensors [1, width], [1, vocabulary]
+        What it said there.
+    most : int
+        Most children of a cycle: so many uniforms are drawn, in a sampled run.
+    """
+
+    def __init__(self, session: Session, context: Any, state: Tensor, logits: Tensor, most: int) -> None:
+        self.sampling, self.context = session.sampling, context
+        self.state, self.logits = state, logits
+        self.parents = torch.full((1,), -1, device=logits.device)
+        self.sure = logits.new_zeros(1)
+        self.u = None if session.sampling.greedy else session.uniforms(DRAFT, most)
+        self.levels: list[Level] = []
+        self.size = 0  # children so far
+        self.read: list[Tensor] = []  # those that were read, a tensor a level
+
+    def dynamic(self, levels: int, k: int) -> None:
+        """EAGLE-2, section 4.1: each level the k best nodes are read, and each gets k children."""
+        for number in range(levels):
+            if number:
+                self._read(self.levels[-1].score.flatten().sort(descending=True, stable=True).indices[:k])
+            self._children(k)
+
+    def static(self, levels: list[Ranks]) -> None:
+        """EAGLE-1: the nodes of a template are read and grown, whatever the drafter thinks of them."""
+        for number, ranks in enumerate(levels):
+            if number:
+                self._read(send(ranks.read, self.logits.device))
+            self._children(ranks.k)
+            other = send(~ranks.kept, self.logits.device)
+            self.levels[-1].score.masked_fill_(other, -torch.inf)
+
+    def _read(self, best: Tensor) -> None:
+        """Let the drafter read some children of the last level, by their places in it."""
+        last = self.levels[-1]
+        row = best // last.tokens.shape[1]
+        above = None
+        if self.read:  # else they hang on the root
+            above = sum(map(len, self.read)) - len(self.read[-1]) + row
+        self.parents = self.size - last.tokens.numel() + best
+        self.sure = last.sure.flatten().index_select(0, best)
+        self.read.append(self.parents)
+        tokens, states = last.tokens.flatten().index_select(0, best), self.state.index_select(0, row)
+        self.state, self.logits = self.context.grow(tokens, states, above)
+
+    def _children(self, k: int) -> None:
+        """The k likeliest tokens behind each node that was read, or k draws without replacement."""
+        logits, base = self.logits, self.sure[:, None]
+        k = min(k, logits.shape[1])
+        if self.u is None:
+            p, tokens = logits.log_softmax(-1).topk(k)
+            level = Level(tokens, base + p, base + p, self.parents, logits, None)
+        else:
+            m = len(logits)
+            u, self.u = self.u[: m * k].reshape(m, k), self.u[m * k :]
+            tokens, left, p, q = without_replacement(logits, self.sampling, send(u, logits.device))
+            level = Level(tokens, base + left.log(), base + p.log(), self.parents, logits, q)
+        self.levels.append(level)
+        self.size += level.tokens.numel()
+
+    def cut(self, g: int) -> tuple[Draft, Unsent]:
+        """The g nodes of highest score, and what else was read (EAGLE-2, section 4.2)."""
+        levels = self.levels
+        tokens = torch.cat([each.tokens.flatten() for each in levels])
+        score = torch.cat([each.score.flatten() for each in levels])
+        parents = torch.cat([each.parents.repeat_interleave(each.tokens.shape[1]) for each in levels])
+        # Of equal scores the earlier child goes first, so that none is sent without its parent.
+        sent = score.sort(descending=True, stable=True).indices[:g].sort().values
+        read = torch.cat([*self.read, sent[:0]])
+        shown = torch.cat((sent, read))
+        host = bring(shown, tokens[shown], parents[shown], score[shown])
+        at, word, above, value = (each[: len(sent)] for each in host)
+        real = np.flatnonzero(value > -np.inf)
+        place = np.full(self.size + 1, -2)
+        place[-1] = -1
+        place[at[real]] = np.arange(len(real))
+        logits, q = self._behind(sent if len(real) == len(sent) else sent[send(real, sent.device)])
+        stop = "budget" if len(real) == g else "length"
+        draft = Draft(
+            word[real].astype(np.int64), place[above[real]], q=q, logits=logits,
+            signals={"score": np.exp(value[real])}, source="model", stop=stop,
+        )  # fmt: skip
+        at, word, above, value = (each[len(at) :] for each in host)
+        rest = np.flatnonzero((place[at] == -2) & (value > -np.inf))
+        place[at[rest]] = len(real) + np.arange(len(rest))
+        unsent = Unsent(
+            word[rest].tolist(), place[above[rest]].tolist(), signals={"score": np.exp(value[rest])},
+            logits=list(self._behind(read[send(rest, read.device)])[0]),
+        )  # fmt: skip
+        return draft, unsent
+
+    def _behind(self, nodes: Tensor) -> tuple[Tensor, Tensor | None]:
+        """For children: the drafter's logits where each was chosen; in a sampled run what it was drawn from."""
+        levels, device = self.levels, nodes.device
+        logits = torch.cat([each.logits for each in levels])
+        count = [len(each.logits) for each in levels]
+        wide = [each.tokens.shape[1] for each in levels]
+        rows = torch.repeat_interleave(send(np.repeat(wide, count), device))
+        row = rows[nodes]
+        if self.u is None:
+            return logits[row], None
+        first = np.concatenate([[0], np.cumsum(np.repeat(wide, count))[:-1]])
+        rank = nodes - send(first, device)[row]
+        most = max(wide)
+        # What the elder siblings were is no longer there to be drawn.
+        drawn = torch.cat([F.pad(each.tokens, (0, most - each.tokens.shape[1])) for each in levels])[row]
+        elder = torch.arange(most, device=device) < rank[:, None]
+        q = torch.cat([each.q for each in levels if each.q is not None])[row]
+        q.scatter_reduce_(1, drawn, torch.where(elder, 0.0, torch.inf).to(q.dtype), "amin")
+        return logits[row], q / q.sum(-1, keepdim=True)
+
+
+def without_replacement(
+    logits: Tensor, sampling: Sampling, u: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """k different tokens behind each of m nodes, drawn one after another.
+
+    Parameters
+    ----------
+    logits : tensor [m, vocabulary]
+    u : tensor [m, k]
+        Uniforms.
+
+    Returns
+    -------
+    tokens : tensor of int [m, k]
+    left : tensor [m, k]
+        What was left of q before each draw; 0: there was nothing to draw, and the token means nothing.
+    p : tensor [m, k]
+        q of each token.
+    q : tensor [m, vocabulary]
+    """
+    q = sampling.probabilities(logits)
+    rest, last = q.clone(), q.shape[1] - 1
+    tokens, left, p = [], [], []
+    for each in u.unbind(1):
+        left.append(rest.sum(-1))
+        tokens.append(draw(rest, each).clamp_(max=last))
+        p.append(rest.gather(1, tokens[-1][:, None])[:, 0])
+        rest.scatter_(1, tokens[-1][:, None], 0.0)
+    return torch.stack(tokens, 1), torch.stack(left, 1), torch.stack(p, 1), q
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A level of a template: k children of each node read; which are kept, and which of the level above are read."""
+
+    k: int
+    kept: np.ndarray
+    read: np.ndarray
+
+
+def ranked(template: Template, levels: int) -> list[Ranks]:
+    """The first levels of a template, as `Growth.static` takes them."""
+    found: list[Ranks] = []
+    place: dict[int, int] = {}  # of each node of the level above, where it stands among the children there
+    for level in template.levels[:levels]:
+        read = list(dict.fromkeys(level.above.tolist()))
+        row = {node: i for i, node in enumerate(read)}
+        k = int(level.rank.max()) + 1
+        kept = np.zeros((len(read), k), bool)
+        rows = np.array([row[node] for node in level.above.tolist()])
+        kept[rows, level.rank] = True
+        found.append(Ranks(k, kept, np.array([place.get(node, 0) for node in read])))
+        place = dict(zip(level.at.tolist(), (rows * k + level.rank).tolist()))
+    return found

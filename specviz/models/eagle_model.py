@@ -1,0 +1,261 @@
+"""EAGLE's drafters at work: bound to a target, over a cache of their own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specviz.devices import send
+from specviz.errors import ModelError
+from specviz.models.attention import attend
+from specviz.models.context import Store, lower, no_memory
+from specviz.models.eagle import Eagle
+from specviz.models.layers import Lines, RMSNorm, packs, stamp
+
+
+class EagleModel:
+    """A drafter on its target: it reads the target's tokens and states, and guesses what comes next.
+
+    Parameters
+    ----------
+    addition : EagleHead
+    target : Model
+        Whose embeddings it reads and, in generation 1, whose head it speaks by.
+
+    Attributes
+    ----------
+    generation : int
+        1 or 3.
+    layers : tuple of int
+        Layers of the target whose states it reads, side by side in this order.
+    width : int
+        Of the states that it reads: the target's, times so many layers.
+    """
+
+    kind = "eagle"
+    apart = True  # it reads states beside tokens: in a batch each row has a context of its own
+    geometry = None
+
+    def __init__(self, addition: Any, target: Any) -> None:
+        self.addition, self.target, self.name = addition, target, addition.name
+        self.parameters = addition.parameters
+        self.net: Eagle = copy.deepcopy(addition.net).to(target.device, target.dtype).requires_grad_(False)
+        self.generation = self.net.generation
+        self.layers = addition.layers(target)
+        self.width = self.net.config.hidden_size * len(self.layers)
+        for name in ("text", "tokenizer", "vocabulary", "max_length", "device", "dtype", "eos"):
+            setattr(self, name, getattr(target, name))
+        self._arithmetic: Arithmetic | None = None
+
+    def __repr__(self) -> str:
+        return f"<EagleModel {self.name}: EAGLE-{self.generation} on {self.target.name}>"
+
+    def left(self, prompt: int) -> int:
+        """How many tokens can be written behind a prompt of so many."""
+        return self.target.left(prompt)
+
+    def on(self, target: Any) -> EagleModel:
+        """As `Addition.on`."""
+        return self if target is self.target else self.addition.on(target)
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """Its function; made anew when the target was trained or moved."""
+        if self._arithmetic is None or stamp(self.target.net) != self._arithmetic.read:
+            self._arithmetic = Arithmetic(self.net, self.target)
+        return self._arithmetic
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> EagleContext:
+        """A context for a text that begins with a prompt, nothing read; `room` as `Model.open` takes it.
+
+        Raises
+        ------
+        ModelError
+            If the storage does not fit into memory.
+        """
+        (prompt,) = prompts
+        return EagleContext(self, len(prompt) + room)
+
+
+class Arithmetic:
+    """The layer as one function over a storage, from the very parameters of `Eagle` and its target.
+
+    Parameters
+    ----------
+    net : Eagle
+    target : Model
+    """
+
+    def __init__(self, net: Eagle, target: Any) -> None:
+        layer, own = net.layer, target.net
+        attention, mlp = layer.self_attn, layer.mlp
+        self.read = stamp(own)
+        pack = packs(own)  # it is smaller than its target
+        self.net, self.config, self.generation = net, net.config, net.generation
+        self.embedding = own.get_input_embeddings().weight.detach()
+        self.fc = Lines(net.fc, pack=pack)
+        self.qkv = Lines(attention.q_proj, attention.k_proj, attention.v_proj, pack=pack)
+        self.o = Lines(attention.o_proj, pack=pack)
+        self.gate_up = Lines(mlp.gate_proj, mlp.up_proj, pack=pack)
+        self.down = Lines(mlp.down_proj, pack=pack)
+        self.after = layer.post_attention_layernorm.weight.detach()
+        self.norm = RMSNorm(net.config.rms_norm_eps, self.embedding)
+        self.vocabulary = target.vocabulary
+        self.ids: Tensor | None = None  # of the head's rows, where it has not all tokens
+        if net.generation == 3:
+            self.before = layer.input_layernorm.weight.detach(), layer.hidden_norm.weight.detach()
+            self.last = net.norm.weight.detach()
+            self.head = Lines(net.lm_head, pack=pack)
+            if net.d2t is not None:
+                self.ids = torch.arange(len(net.d2t), device=net.d2t.device) + net.d2t
+        else:
+            self.head = Lines(own.get_output_embeddings(), pack=pack)
+        self.table: tuple[Tensor, Tensor] | None = None
+
+    def rotary(self, length: int) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines of at least `length` positions, each [positions, 1, dim]."""
+        if self.table is None or len(self.table[0]) < length:
+            length = 1 << (length - 1).bit_length()
+            places = torch.arange(length, device=self.embedding.device)[None]
+            cos, sin = self.net.rotary(self.embedding[:1], places)
+            sign = torch.ones(cos.shape[-1], device=cos.device, dtype=cos.dtype)
+            sign[: len(sign) // 2] = -1.0  # rotate_half's minus, folded into the table
+            self.table = cos[0, :, None], (sin[0] * sign)[:, None]
+        return self.table
+
+    def __call__(
+        self, tokens: Tensor, states: Tensor, positions: Any, mask: Tensor | None, store: Store, keep: int
+    ) -> tuple[Tensor, Tensor]:
+        """Read tokens [n] beside states [n, width], given or its own, over an aimed storage.
+
+        Returns
+        -------
+        states, logits : tensors [keep, width], [keep, vocabulary] (float32)
+            Of the last `keep`. A token that the head lacks has −inf.
+        """
+        config, n = self.config, len(tokens)
+        heads, groups, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        embedded = F.embedding(tokens, self.embedding)
+        if self.generation == 3:
+            if states.shape[1] != config.hidden_size:
+                states = self.fc(states)
+            x = states
+            both = self.norm(embedded, self.before[0]), self.norm(states, self.before[1])
+            y = self.qkv(torch.cat(both, -1))
+        else:
+            x = self.fc(torch.cat((embedded, states), -1))
+            y = self.qkv(x)
+        y = y.view(1, n, heads + 2 * groups, dim)
+        cos, sin = self.rotary(store.reach)
+        turned = y.narrow(2, 0, heads + groups)
+        left, right = turned.chunk(2, -1)
+        swapped = torch.cat((right, left), -1)
+        turned.mul_(cos[positions]).addcmul_(swapped, sin[positions])
+        new = y.narrow(2, heads, 2 * groups).view(1, n, 2, groups, dim).permute(2, 0, 3, 1, 4)
+        keys, values = store.write_both(0, new)
+        out = attend(turned.narrow(2, 0, heads).transpose(1, 2), keys, values, mask, dim**-0.5)
+        x, out = x[n - keep :], out.transpose(1, 2).reshape(n, -1)[n - keep :]
+        x = self.o.add(out, x)
+        gate, up = self.gate_up(self.norm(x, self.after)).chunk(2, -1)
+        x = self.down.add(F.silu(gate).mul_(up), x)
+        logits = self.head(self.norm(x, self.last) if self.generation == 3 else x).float()
+        if self.ids is not None:
+            full = logits.new_full((keep, self.vocabulary), -torch.inf)
+            logits = full.index_copy_(1, self.ids, logits)
+        return x, logits
+
+
+class EagleContext:
+    """What a drafter has read of one text: a pair of state and token a slot, its keys and values kept.
+
+    Pair i is the target's state at token i and token i + 1, so a text of n tokens has n − 1 pairs. A tree's
+    nodes are read behind them, with the drafter's own states, and are overwritten by the pairs that follow.
+
+    Parameters
+    ----------
+    model : EagleModel
+    slots : int
+
+    Attributes
+    ----------
+    length : int
+        Pairs read.
+    """
+
+    def __init__(self, model: EagleModel, slots: int) -> None:
+        config, self.model, self.length = model.net.config, model, 0
+        shape = 1, 1, config.num_key_value_heads, slots, config.head_dim
+        try:
+            self.store = Store(*shape, model.dtype, model.device)
+        except RuntimeError as error:
+            if not no_memory(error):
+                raise
+            raise ModelError(lower(f"a cache of {slots} tokens for {model.name}", model)) from None
+        self.group = config.num_attention_heads // config.num_key_value_heads
+        self.slots = slots
+        self.sees: Tensor | None = None  # of the tree's nodes read so far: which of them each sees
+
+    def close(self) -> None:
+        """Free the storage."""
+        self.store = None  # type: ignore[assignment]
+
+    @torch.no_grad()
+    def read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Read pairs of the text; what is known behind the last: its state [1, width], logits [1, vocabulary].
+
+        Parameters
+        ----------
+        tokens : tensor of int [n]
+            Each token that stands behind a state.
+        states : tensor [n, width]
+            The target's, its layers side by side.
+        """
+        start, n = self.length, len(tokens)
+        end = start + n
+        self.store.aim(start, n, end)
+        mask = None
+        if n > 1 and start:
+            mask = torch.full((n, end), -torch.inf, dtype=self.model.dtype, device=tokens.device)
+            mask = mask.triu_(start + 1).repeat(self.group, 1)[None, None]
+        self.length, self.sees = end, None
+        return self.model.arithmetic(tokens, states, slice(start, end), mask, self.store, 1)
+
+    @torch.no_grad()
+    def grow(self, tokens: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Read a level of a tree below the text: k nodes, the states that stand for the target's above them.
+
+        Parameters
+        ----------
+        tokens : tensor of int [k]
+        states : tensor [k, width of the layer]
+            The drafter's own, of each node's parent.
+        above : tensor of int [k], optional
+            Parents among the nodes read so far, in the order they were read; None: the root.
+
+        Returns
+        -------
+        states, logits : tensors [k, width], [k, vocabulary]
+        """
+        k, device = len(tokens), tokens.device
+        known = 0 if self.sees is None else self.sees.shape[1]
+        seen = torch.zeros(k, known + k, dtype=torch.bool, device=device)
+        seen[:, known:].fill_diagonal_(True)
+        if above is not None:
+            assert self.sees is not None
+            seen[:, :known] = self.sees.index_select(0, above)
+        before = seen if self.sees is None else torch.cat((F.pad(self.sees, (0, k)), seen))
+        depth = 0 if self.sees is None else self.depth + 1
+        self.sees, self.depth = before, depth
+        start, end = self.length + known, self.length + known + k
+        self.store.aim(start, k, end)
+        self.store.reach = max(self.store.reach, end)
+        mask = torch.zeros(k, end, dtype=self.model.dtype, device=device)
+        mask[:, self.length :].masked_fill_(~seen, -torch.inf)
+        place = self.length + depth
+        mask = mask.repeat(self.group, 1)[None, None]
+        return self.model.arithmetic(tokens, states, slice(place, place + 1), mask, self.store, k)
