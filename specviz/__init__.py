@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .methods import names as list_methods
     from .models import bundled as list_models
     from .models import load
+    from .papers import list_published, published
     from .paths import example
     from .replay import whatif
     from .ribbon import flicker
@@ -51,6 +52,8 @@ _DOORS = {
     "streams": ("streams", ""),
     "metrics": ("metrics", ""),
     "view": ("view", ""),
+    "published": ("papers", "published"),
+    "list_published": ("papers", "list_published"),
     "example": ("paths", "example"),
     "Trace": ("trace", "Trace"),
     "SpecvizError": ("errors", "SpecvizError"),
@@ -63,8 +66,8 @@ _DOORS = {
 __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
     "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
-    "list_models", "live", "load", "method", "metrics", "open", "player", "race", "stream", "streams",
-    "view", "whatif",
+    "list_models", "list_published", "live", "load", "method", "metrics", "open", "player", "published",
+    "race", "stream", "streams", "view", "whatif",
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ GROUND, LOOKING, RUNNING, APART, DOOR = "ground", "looking", "running", "apart",
 ROOMS: dict[str, tuple[str, float]] = {
     "errors": (GROUND, 0),
     "paths": (GROUND, 1),
+    "papers": (GROUND, 1.5),
     "schema": (GROUND, 0),
     "draft": (GROUND, 1),
     "cells": (GROUND, 1),

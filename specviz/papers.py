@@ -1,0 +1,157 @@
+"""What the papers printed: every number of their result tables, as they printed it.
+
+The tables lie in ``data/published``, a folder a paper; its README describes the files. `published` gives one
+table and `list_published` says which there are.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specviz.errors import ParameterError
+from specviz.paths import folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["list_published", "published"]
+
+LAST = ("metric", "value", "unit", "device", "model")  # the columns behind a table's keys
+
+
+def published(name: str) -> pd.DataFrame:
+    """A result table of a paper, one printed number a row, in the paper's order.
+
+    Parameters
+    ----------
+    name : str
+        A paper and a table, ``"unispec/table1"``. `list_published` lists them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        - ``paper``, ``table``: the two parts of the name.
+        - The table's keys (``method``, ``task``, ``language``, ...), which differ from table to table, in the
+          paper's words. Keys that are all numbers come as numbers; ``-`` is a key that does not apply.
+        - ``metric``; ``value`` (float); ``printed``, the same number as the paper has it, so that its digits
+          are known; ``unit``.
+        - ``device`` and ``model``, in one spelling throughout a paper; empty where it does not say.
+
+        ``frame.attrs`` holds ``caption``, ``place``, ``note`` and ``known``, the sentences on where this table
+        does not agree with itself, with another table or with the paper's text.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such table; the message offers near names.
+
+    Examples
+    --------
+    >>> frame = specviz.published("unispec/table1")
+    >>> mine = frame[(frame.method == "UNISPEC (ours)") & (frame.metric == "speedup")]
+    >>> mine.pivot(index=["device", "model"], columns="task", values="value")  # doctest: +SKIP
+    """
+    import pandas as pd
+
+    paper, table, entry = _find(name)
+    frame = pd.read_csv(_file(paper, table), dtype=str, keep_default_na=False)
+    keys = [column for column in frame if column not in LAST]
+    for key in keys:
+        if frame[key].str.fullmatch(r"\d+(\.\d+)?").all():
+            frame[key] = pd.to_numeric(frame[key])
+    frame.insert(frame.columns.get_loc("value") + 1, "printed", frame["value"])
+    frame["value"] = frame["value"].astype(float)
+    frame.insert(0, "paper", paper)
+    frame.insert(1, "table", table)
+    frame.attrs = {
+        "caption": entry["caption"],
+        "place": entry["place"],
+        "note": entry.get("note", ""),
+        "known": [known["text"] for known in entry.get("known", [])],
+    }
+    return frame
+
+
+def list_published(paper: str | None = None) -> pd.DataFrame:
+    """The tables that `published` knows, one a row, papers by name and tables in the paper's order.
+
+    Parameters
+    ----------
+    paper : {"ssbd", "unispec", "cm_asd", "ssd", "bild"}, optional
+        Only this one's.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``name`` (what `published` takes), ``paper``, ``table``, ``caption``, ``place`` (section or appendix),
+        ``numbers`` (how many it holds) and ``known`` (at how many places it is known not to add up).
+
+    Raises
+    ------
+    ParameterError
+        If there is no such paper.
+    """
+    import pandas as pd
+
+    papers = _papers()
+    if paper is not None and paper not in papers:
+        raise ParameterError(f"no published paper {paper!r}" + _near(paper, papers))
+    rows = []
+    for each in papers if paper is None else [paper]:
+        for table, entry in _tables(each).items():
+            with _file(each, table).open(encoding="utf8", newline="") as lines:
+                numbers = sum(1 for _ in csv.reader(lines)) - 1
+            rows.append(
+                {
+                    "name": f"{each}/{table}",
+                    "paper": each,
+                    "table": table,
+                    "caption": entry["caption"],
+                    "place": entry["place"],
+                    "numbers": numbers,
+                    "known": len(entry.get("known", [])),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _papers() -> list[str]:
+    return sorted(path.parent.name for path in folder("published").glob("*/tables.json"))
+
+
+def _tables(paper: str) -> dict[str, dict[str, Any]]:
+    path = folder("published") / paper / "tables.json"
+    tables: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf8"))["tables"]
+    return tables
+
+
+def _file(paper: str, table: str) -> Path:
+    return folder("published") / paper / f"{table}.csv"
+
+
+def _find(name: str) -> tuple[str, str, dict[str, Any]]:
+    papers = _papers()
+    paper, _, table = str(name).partition("/")
+    if paper not in papers:
+        raise ParameterError(f"no published table {name!r}: no paper {paper!r}" + _near(paper, papers))
+    tables = _tables(paper)
+    if table not in tables:
+        if not table:
+            raise ParameterError(
+                f"name a table of {paper!r}, as in '{paper}/{next(iter(tables))}'" + _near("", tables)
+            )
+        raise ParameterError(f"no published table {name!r}" + _near(table, tables, paper))
+    return paper, table, tables[table]
+
+
+def _near(word: str, known: Any, paper: str = "") -> str:
+    """The end of the sentence: what was probably meant, or what there is."""
+    front = f"{paper}/" if paper else ""
+    close = difflib.get_close_matches(word.lower(), list(known), n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(front + each for each in close) + "?"
+    return "; there is " + ", ".join(known)
