@@ -41,7 +41,7 @@ def published(name: str) -> pd.DataFrame:
           are known; ``unit``.
         - ``device`` and ``model``, in one spelling throughout a paper; empty where it does not say.
 
-        ``frame.attrs`` holds ``caption``, ``place``, ``note`` and ``known``, the sentences on where this table
+        ``frame.attrs`` holds ``caption``, ``place``, ``note`` and ``known``: sentences on where this table
         does not agree with itself, with another table or with the paper's text.
 
     Raises
@@ -59,11 +59,11 @@ def published(name: str) -> pd.DataFrame:
 
     paper, table, entry = _find(name)
     frame = pd.read_csv(_file(paper, table), dtype=str, keep_default_na=False)
-    keys = [column for column in frame if column not in LAST]
+    keys = list(frame)[: -len(LAST)]
     for key in keys:
         if frame[key].str.fullmatch(r"\d+(\.\d+)?").all():
             frame[key] = pd.to_numeric(frame[key])
-    frame.insert(frame.columns.get_loc("value") + 1, "printed", frame["value"])
+    frame.insert(len(keys) + 2, "printed", frame["value"])
     frame["value"] = frame["value"].astype(float)
     frame.insert(0, "paper", paper)
     frame.insert(1, "table", table)
@@ -141,9 +141,8 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     tables = _tables(paper)
     if table not in tables:
         if not table:
-            raise ParameterError(
-                f"name a table of {paper!r}, as in '{paper}/{next(iter(tables))}'" + _near("", tables)
-            )
+            first = next(iter(tables))
+            raise ParameterError(f"name a table of {paper!r}, as in '{paper}/{first}'" + _near("", tables))
         raise ParameterError(f"no published table {name!r}" + _near(table, tables, paper))
     return paper, table, tables[table]
 
