@@ -1,7 +1,7 @@
 """The papers' numbers: how they are kept, and where they add up.
 
 What must agree is declared in each paper's ``tables.json`` (see ``data/published/README.md``), and so is
-every place where it does not: a place that is not listed fails, and so does a listed one that adds up after all.
+every place where it does not. An unlisted place fails, and so does a listed one that adds up after all.
 """
 
 from __future__ import annotations
