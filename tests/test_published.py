@@ -132,6 +132,15 @@ def same(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
             yield against(row, Rounded.printed(found[0]["value"]))
 
 
+def at_most(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
+    index = {without(row, "unit"): row for row in table}
+    for row in table:
+        other = index.get(without(row | check["as"], "unit")) if chosen(row, check["of"]) else None
+        if other is not None:
+            holds = Rounded.printed(row["value"]).low < Rounded.printed(other["value"]).high
+            yield row, holds, f"{row['value']}, to be at most {other['value']}"
+
+
 def says(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
     for row in table:
         if chosen(row, check["of"]):
@@ -174,8 +183,8 @@ def ordered(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
 
 
 KINDS = {
-    "mean": mean, "ratio": pair, "difference": pair, "product": pair, "same": same, "is": says,
-    "max": extreme, "min": extreme, "best": best, "rising": ordered, "falling": ordered,
+    "mean": mean, "ratio": pair, "difference": pair, "product": pair, "same": same, "at_most": at_most,
+    "is": says, "max": extreme, "min": extreme, "best": best, "rising": ordered, "falling": ordered,
 }  # fmt: skip
 
 
