@@ -243,7 +243,8 @@ def test_a_table_is_tidy(name):
 @pytest.mark.parametrize("name", TABLES)
 def test_a_description_fits_its_table(name):
     table, described = rows(name), entry(name)
-    assert set(described) <= {"caption", "place", "down", "across", "note", "empty", "checks", "known"}
+    needed = {"caption", "place", "numbers", "sum", "down", "across"}
+    assert needed <= set(described) <= needed | {"note", "empty", "checks", "known"}
     columns = [c for c in table[0] if c not in ("value", "unit")]
     varies = {c for c in columns if len({row[c] for row in table}) > 1}
     keys = set(columns) - {"metric", "device", "model"}
@@ -258,6 +259,13 @@ def test_a_description_fits_its_table(name):
     for known in described.get("known", []):
         assert known["text"].strip() and ("check" in known) == ("at" in known)
         assert known.get("check") is None or known["check"] in described["checks"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_digit_was_changed(name):
+    # What must agree inside a table lets most last digits pass: they are within rounding.
+    values = [Decimal(row["value"]) for row in rows(name)]
+    assert (len(values), str(sum(values))) == (entry(name)["numbers"], entry(name)["sum"])
 
 
 def changed(name: str, at: dict[str, str], value: str) -> list[Row]:
