@@ -106,6 +106,12 @@ def test_the_wheel_holds_its_data(wheel):
     assert not any(n.startswith("tests/") for n in names)
 
 
+def test_published_numbers_come_with_the_wheel(wheel, tmp_path):
+    code = "import specviz as sv; print(len(sv.list_published()), len(sv.published('unispec/table1')))"
+    tables, numbers = run(code, tmp_path, PYTHONPATH=str(wheel[1])).split()
+    assert int(tables) >= 20 and int(numbers) == 615
+
+
 def test_demo_runs_from_the_wheel(wheel, tmp_path):
     _, site = wheel
     where = run("import specviz; print(specviz.__file__)", tmp_path, PYTHONPATH=str(site))
