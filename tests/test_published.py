@@ -103,6 +103,15 @@ def mean(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
             yield against(row, Rounded(sum(o.low for o in others) / n, sum(o.high for o in others) / n))
 
 
+def average(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
+    """A claim in prose on the mean of some cells."""
+    cells = [row for row in table if chosen(row, check["of"])]
+    if cells:
+        numbers = [Rounded.printed(row["value"]) for row in cells]
+        expected = Rounded(sum(o.low for o in numbers) / len(cells), sum(o.high for o in numbers) / len(cells))
+        yield against(cells[0] | {"value": check["value"]}, expected)
+
+
 def pair(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
     """A number that is the ratio, the difference or the product of two others."""
     operation = {"ratio": truediv, "difference": sub, "product": mul}[check["check"]]
@@ -115,7 +124,8 @@ def pair(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
         if None in partners:
             continue
         first, second = (Rounded.printed(partner["value"]) for partner in partners)
-        yield against(row, first.with_other(second, operation).times(Decimal(str(check.get("scale", 1)))))
+        told = row | {"value": check.get("value", row["value"])}  # a claim in prose, or the row's own number
+        yield against(told, first.with_other(second, operation).times(Decimal(str(check.get("scale", 1)))))
 
 
 def same(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
@@ -183,8 +193,9 @@ def ordered(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
 
 
 KINDS = {
-    "mean": mean, "ratio": pair, "difference": pair, "product": pair, "same": same, "at_most": at_most,
-    "is": says, "max": extreme, "min": extreme, "best": best, "rising": ordered, "falling": ordered,
+    "mean": mean, "average": average, "ratio": pair, "difference": pair, "product": pair,
+    "same": same, "at_most": at_most, "is": says, "max": extreme, "min": extreme,
+    "best": best, "rising": ordered, "falling": ordered,
 }  # fmt: skip
 
 
@@ -281,6 +292,10 @@ def test_a_wrong_digit_is_found():
     assert wrong("unispec/table1", "average", changed("unispec/table1", cell, "1.32"))
     cell = {"gpus": "2", "method": "Ours", "task": "Code", "metric": "throughput"}
     assert wrong("unispec/table7", "speedup", changed("unispec/table7", cell, "75.57"))
+    cell = {"method": "BiLD (Match Latency)", "metric": "bleu"}
+    assert wrong("bild/table3", "prose: 0.61 BLEU higher", changed("bild/table3", cell, "40.64"))
+    cell = {"method": "BiLD (Aligned)", "score_drop": "minimal", "dataset": "XSUM", "metric": "speedup"}
+    assert wrong("bild/table1", "prose: aligned, mean 1.61", changed("bild/table1", cell, "1.80"))
 
 
 def test_a_listed_place_that_adds_up_is_found():
