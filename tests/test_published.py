@@ -108,7 +108,8 @@ def average(table: list[Row], check: dict[str, Any]) -> Iterator[Verdict]:
     cells = [row for row in table if chosen(row, check["of"])]
     if cells:
         numbers = [Rounded.printed(row["value"]) for row in cells]
-        expected = Rounded(sum(o.low for o in numbers) / len(cells), sum(o.high for o in numbers) / len(cells))
+        n = len(numbers)
+        expected = Rounded(sum(o.low for o in numbers) / n, sum(o.high for o in numbers) / n)
         yield against(cells[0] | {"value": check["value"]}, expected)
 
 
