@@ -36,7 +36,9 @@ def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_events")
 @pytest.mark.parametrize("plain", [None, True], ids=["own pass", "transformers"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("name", [n for n in methods.names("prompt") if methods.find(n).drafts_with == "model"])
+@pytest.mark.parametrize(
+    "name", [n for n in methods.names("prompt") if methods.find(n).drafts_with == "model"]
+)
 def test_a_run_on_a_device(name: str, temperature: float, plain: bool | None) -> None:
     if temperature and methods.find(name).only_greedy:
         pytest.skip("it only decodes greedily")

@@ -73,6 +73,38 @@ class Table:
         return _Text(self, list(prompts[0]))
 
 
+class Reader(Table):
+    """A table that drafts as EAGLE does: it reads tokens beside states of the target, of which it needs none."""
+
+    kind, apart, layers = "eagle", True, (0,)
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> Any:
+        """A context of one row; nothing but the first token is read."""
+        return _Pairs(self, list(prompts[0][:1]))
+
+
+class _Pairs:
+    """A context of pairs over a table (`specviz.models.eagle_model.EagleContext`)."""
+
+    def __init__(self, model: Table, text: list[int]) -> None:
+        self.model, self.text = model, text
+        self.paths: list[list[int]] = []
+
+    def read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        self.text += tokens.tolist()
+        self.paths = []
+        return states[-1:], self.model.logits(self.text)[None]
+
+    def grow(self, tokens: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
+        roots = [[] for _ in tokens] if above is None else [self.paths[i] for i in above.tolist()]
+        new = [[*path, token] for path, token in zip(roots, tokens.tolist())]
+        self.paths += new
+        return states, torch.stack([self.model.logits(self.text + path) for path in new])
+
+    def close(self) -> None:
+        pass
+
+
 class _Text:
     """A context over a table."""
 
@@ -91,7 +123,11 @@ class _Text:
     def room(self) -> int:
         return self.model.max_length - len(self.text)
 
-    def prefill(self) -> int:
+    @property
+    def states(self) -> dict[int, dict[int, Tensor]]:
+        return {0: {0: torch.zeros(len(self.text) - 1, 1)}}
+
+    def prefill(self, hidden: Any = ()) -> int:
         return 0
 
     def extend(self, tokens: Any) -> None:
@@ -103,7 +139,8 @@ class _Text:
         self.nodes = [int(t) for t in draft.tokens]
         paths = [[self.nodes[j] for j in draft.path(i)] for i in range(-1, len(draft))]
         rows = torch.stack([self.model.logits(self.text + path) for path in paths])
-        return SimpleNamespace(logits=[rows], tokens=len(rows), hidden={})
+        states = {layer: [torch.zeros(len(rows), 1)] for layer in hidden}
+        return SimpleNamespace(logits=[rows], tokens=len(rows), hidden=states)
 
     def commit(self, path: Sequence[int]) -> None:
         self.text += [self.nodes[node] for node in path]
@@ -174,7 +211,7 @@ def check(
         One for each setting and state of the memory.
     """
     target = Table(vocabulary, 8)
-    drafter = Table(vocabulary, 9, near=target)
+    drafter = (Reader if make().drafts_with == "eagle" else Table)(vocabulary, 9, near=target)
     makers = {make().name: make}
     if (filled := warm(make, target, drafter, [[0, 1]], FILLING)) is not None:
         makers[f"{make().name}, warm"] = filled
@@ -256,11 +293,11 @@ def law_of(
             asked.update(dict.fromkeys(keys))
             return np.array([known.get(key, 0.5) for key in keys])
 
-        trail, text = [], []
+        trail, text, method = [], [], make()
         for cycle in decode(
             target,
             list(prompt),
-            make(),
+            method,
             drafter=drafter,
             sampling=sampling,
             max_new_tokens=length,
@@ -269,7 +306,7 @@ def law_of(
         ):
             text += cycle.tokens
             drafted = () if cycle.verdict is None else tuple(cycle.verdict.tokens)
-            trail.append((drafted, tuple(cycle.status), tuple(cycle.tokens)))
+            trail.append((drafted, tuple(cycle.status), tuple(cycle.tokens), method.drawn()))
         return [key for key in asked if key not in known], tuple(trail), tuple(text[:length])
 
     while open_cells:
@@ -336,6 +373,12 @@ def _guesses(target: Table, drafter: Table, prompt: list[int], length: int, samp
             p, q = (sampling.probabilities(m.logits([*prompt, *text])) for m in (target, drafter))
             rest = (p - q).clamp(min=0)
             found += [p.cumsum(0), q.cumsum(0), (p / q).clamp(max=1), rest.cumsum(0) / rest.sum()]
+            if drafter.kind == "eagle":  # a second sibling's draw, and its trial
+                for gone in range(target.vocabulary):
+                    other = q.index_fill(0, torch.tensor([gone]), 0.0)
+                    other, left = other / other.sum(), rest / rest.sum()
+                    last = (left - other).clamp(min=0)
+                    found += [other.cumsum(0), (left / other).clamp(max=1), last.cumsum(0) / last.sum()]
         texts = [(*text, token) for text in texts for token in range(target.vocabulary)]
     return torch.cat(found).nan_to_num(0).numpy()
 

@@ -438,6 +438,8 @@ def _enumerated(make: Callable[[], Method]) -> list[law.LawResult]:
 
     def toy() -> Method:  # a file or a memory of another vocabulary means nothing there
         method = make()
+        if method.toy:
+            return type(method)(**(method.values | method.toy))
         known = method.memory is not None and method.memory["known"]
         if not known and not any(getattr(method, name) for name in method.files):
             return method

@@ -241,7 +241,7 @@ class Row(Text):
         return Part(shared, self)
 
     def own(self, model: Any, tokens: list[int], room: int, name: str) -> Watched:
-        """A context of this row alone, of a drafter that reads states beside tokens: its passes are its own."""
+        """A context of this row alone, of a drafter that reads states beside tokens."""
         return Watched(model.open([tokens], room), name, self.batch.clock, self.passes)
 
     def _cycle(self, marks: list[Any]) -> Cycle:

@@ -148,7 +148,7 @@ def decode(
         layers = method.layers(text.session.drafter)
         if method.reads_prompt:
             context.prefill(layers)
-            text.session.states = context.states[0]
+            text.session.states = context.states.get(0, {})
         else:
             context.prefill()
         passed = mark()

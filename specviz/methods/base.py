@@ -226,6 +226,7 @@ class Method:
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     exact: ClassVar[dict[str, Any]] = {}  # where a lossy method is exact: the setting that the audit runs
+    toy: ClassVar[dict[str, Any]] = {}  # parameters under which the law of sampling can be enumerated
     files: ClassVar[tuple[str, ...]] = ()  # parameters that name a file of one vocabulary
     # The loop as its paper writes it, about a dozen lines of (when, line); a viewer lights the lines of what
     # happens. `when` is a phase (draft, forward, verify, commit), a phase and what must occur in that cycle
@@ -238,7 +239,7 @@ class Method:
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return, see `layers`
-    reads_prompt: ClassVar[bool] = False  # whether the prefill must return them too, as the session's `states`
+    reads_prompt: ClassVar[bool] = False  # whether the prefill must return them too: `Session.states`
     leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
@@ -348,6 +349,10 @@ class Method:
         The loop runs the passes, of one prompt or of all rows of a batch together.
         """
         raise NotImplementedError
+
+    def drawn(self) -> tuple[int, ...]:
+        """Every token that was drawn in the last draft, sent or not: what a uniform number can have changed."""
+        return ()
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.

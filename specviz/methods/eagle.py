@@ -1,20 +1,21 @@
 """EAGLE: a layer trained on the target's hidden states drafts a tree, level by level.
 
-Li et al. 2024 (EAGLE-1: features, a static tree), Li et al. 2024 (EAGLE-2: the tree follows the drafter's own
-confidence), Li et al. 2025 (EAGLE-3: fused layers). The generation of the weights is the drafter's
+Li et al. 2024 (EAGLE-1: features, a static tree), Li et al. 2024 (EAGLE-2: the tree grows where the drafter is
+sure), Li et al. 2025 (EAGLE-3: fused layers). The generation of the weights is the drafter's
 (`specviz.models.eagle`); which tree it grows is the parameter ``tree``.
 
-In sampling every child is drawn from the drafter's own distribution q, and siblings without replacement, so that
-q is known for each and the verdict is exact (`specviz.methods.tree.drawn`). What is grown and sent may then
-depend on anything but the token that is yet to be drawn: a node's score is the confidence of the path above
-it, times what its elder siblings left of q. Greedily the child is known, and counts itself (EAGLE-2, section 4).
+Greedily a node's score is the drafter's confidence in its path, the node's own token included (EAGLE-2, section
+4). In sampling every child is drawn from the drafter's distribution q, siblings without replacement, and the
+verdict is exact (`specviz.methods.tree.drawn`) as long as nothing is grown or sent for what was drawn: a token
+that is dropped for being unlikely no longer comes from q. So there the score is what is known before the draw:
+the confidence in the path above, times what the elder siblings left of q.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,18 +39,21 @@ class Eagle(Method):
     title = "EAGLE"
     paper = "Li et al. 2024, 2024, 2025"
     parameters = (
-        Parameter("draft_size", 24, 1, MOST, "tokens", "Nodes of the tree that are sent, without the root.", "g"),
+        Parameter(
+            "draft_size", 24, 1, MOST, "tokens", "Nodes of the tree that are sent, without the root.", "g"
+        ),
         Parameter(
             "tree", "dynamic", choices=("dynamic", "static"),
             meaning="Grown where the drafter is sure (EAGLE-2, 3), or the same in every cycle (EAGLE-1).",
         ),
         Parameter("depth", 6, 1, 64, "tokens", "Most levels of a dynamic tree.", "d"),
         Parameter(
-            "branches", 10, 1, 64, "tokens", "Children of a node, and nodes expanded a level, of a dynamic tree.", "k"
+            "branches", 10, 1, 64, "tokens",
+            "Children of a node, and nodes that are read a level, of a dynamic tree.", "k",
         ),
         Parameter(
             "template", "",
-            meaning="Of a static tree: a JSON file of rank paths such as [[0], [1], [0, 0]]; empty: EAGLE-1's.",
+            meaning="A static tree's: a JSON file of rank paths such as [[0], [1], [0, 0]]; empty: EAGLE-1's.",
         ),
     )  # fmt: skip
     pseudocode = (
@@ -70,6 +74,7 @@ class Eagle(Method):
     needs_draft = True
     drafts_with = "eagle"
     reads_prompt = True
+    toy: ClassVar[dict[str, Any]] = {"draft_size": 2, "depth": 1, "branches": 3}
     size = "draft_size"
     draft_size: int
     tree: str
@@ -97,9 +102,13 @@ class Eagle(Method):
 
     def start(self, session: Session) -> None:
         self.session = session
+        self.growth = None
         self.context = session.open(session.drafter, session.prompt, session.limit + self.reads, "draft")
         tree = Template([path for path in self.paths if max(path) < session.target.vocabulary])
         self.ranks = ranked(tree, len(tree.levels))
+        self.new: tuple[Tensor, Tensor] | None = None
+        if len(session.prompt) == 1:
+            return
         # The target reads a prompt up to its last token: of that one there is no state yet.
         states = self._side_by_side(session.states)
         tokens = torch.tensor(session.prompt[1:], device=states.device)
@@ -112,22 +121,27 @@ class Eagle(Method):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def draft(self, left: int) -> Draft:
+        self.growth: Growth | None = None
         if left < 2:
             return Draft.empty("room")
-        if not len(self.new[0]):  # a prompt of one token: the target has said nothing yet
+        if self.new is None:  # a prompt of one token: the target has said nothing yet
             return Draft.empty("none")
         said = self.context.read(*self.new)
         if self.tree == "static":
             levels = self.ranks[: left - 1]
-            growth = Growth(self.session, self.context, *said, sum(each.kept.size for each in levels))
-            growth.static(levels)
+            self.growth = Growth(self.session, self.context, *said, sum(each.kept.size for each in levels))
+            self.growth.static(levels)
         else:
-            levels, k = min(self.depth, left - 1), self.branches
-            growth = Growth(self.session, self.context, *said, k + (levels - 1) * k * k)
-            growth.dynamic(levels, k)
-        draft, self.unsent = growth.cut(self.draft_size)
-        self.session.control |= {"candidates": growth.size}
+            levels, k = min(self.depth, left - 1), min(self.branches, self.session.target.vocabulary)
+            self.growth = Growth(self.session, self.context, *said, k + (levels - 1) * k * k)
+            self.growth.dynamic(levels, k)
+        draft, self.unsent = self.growth.cut(self.draft_size)
+        self.session.control |= {"candidates": self.growth.size}
         return draft
+
+    def drawn(self) -> tuple[int, ...]:
+        levels = self.growth.levels if self.growth else ()
+        return tuple(token for level in levels for token in level.tokens.flatten().tolist())
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
@@ -258,40 +272,43 @@ class Growth:
         place = np.full(self.size + 1, -2)
         place[-1] = -1
         place[at[real]] = np.arange(len(real))
-        logits, q = self._behind(sent if len(real) == len(sent) else sent[send(real, sent.device)])
+        if len(real) < len(sent):
+            sent = sent[send(real, sent.device)]
+        logits = torch.cat(self._logits)
         stop = "budget" if len(real) == g else "length"
         draft = Draft(
-            word[real].astype(np.int64), place[above[real]], q=q, logits=logits,
-            signals={"score": np.exp(value[real])}, source="model", stop=stop,
+            word[real].astype(np.int64), place[above[real]], q=None if self.u is None else self._from(sent),
+            logits=logits[self._rows(sent)], signals={"score": np.exp(value[real])}, stop=stop,
         )  # fmt: skip
         at, word, above, value = (each[len(at) :] for each in host)
         rest = np.flatnonzero((place[at] == -2) & (value > -np.inf))
         place[at[rest]] = len(real) + np.arange(len(rest))
         unsent = Unsent(
             word[rest].tolist(), place[above[rest]].tolist(), signals={"score": np.exp(value[rest])},
-            logits=list(self._behind(read[send(rest, read.device)])[0]),
+            logits=list(logits[self._rows(read[send(rest, read.device)])]),
         )  # fmt: skip
         return draft, unsent
 
-    def _behind(self, nodes: Tensor) -> tuple[Tensor, Tensor | None]:
-        """For children: the drafter's logits where each was chosen; in a sampled run what it was drawn from."""
-        levels, device = self.levels, nodes.device
-        logits = torch.cat([each.logits for each in levels])
-        count = [len(each.logits) for each in levels]
-        wide = [each.tokens.shape[1] for each in levels]
-        rows = torch.repeat_interleave(send(np.repeat(wide, count), device))
-        row = rows[nodes]
-        if self.u is None:
-            return logits[row], None
-        first = np.concatenate([[0], np.cumsum(np.repeat(wide, count))[:-1]])
-        rank = nodes - send(first, device)[row]
-        most = max(wide)
-        # What the elder siblings were is no longer there to be drawn.
+    def _rows(self, nodes: Tensor) -> Tensor:
+        """Of children, each one's parent among all nodes that were read, the root first."""
+        wide = np.repeat([each.tokens.shape[1] for each in self.levels], [*map(len, self._logits)])
+        return send(np.repeat(np.arange(len(wide)), wide), nodes.device)[nodes]
+
+    @property
+    def _logits(self) -> list[Tensor]:
+        return [each.logits for each in self.levels]
+
+    def _from(self, nodes: Tensor) -> Tensor:
+        """What each of the children was drawn from: its parent's q without its elder siblings, [n, vocabulary]."""
+        row, levels = self._rows(nodes), self.levels
+        most = max(each.tokens.shape[1] for each in levels)
         drawn = torch.cat([F.pad(each.tokens, (0, most - each.tokens.shape[1])) for each in levels])[row]
-        elder = torch.arange(most, device=device) < rank[:, None]
+        wide = np.repeat([each.tokens.shape[1] for each in levels], [*map(len, self._logits)])
+        first = send(np.cumsum(wide) - wide, nodes.device)[row]
+        elder = torch.arange(most, device=nodes.device) < (nodes - first)[:, None]
         q = torch.cat([each.q for each in levels if each.q is not None])[row]
         q.scatter_reduce_(1, drawn, torch.where(elder, 0.0, torch.inf).to(q.dtype), "amin")
-        return logits[row], q / q.sum(-1, keepdim=True)
+        return q / q.sum(-1, keepdim=True)
 
 
 def without_replacement(
@@ -327,7 +344,17 @@ def without_replacement(
 
 @dataclass(frozen=True)
 class Ranks:
-    """A level of a template: k children of each node read; which are kept, and which of the level above are read."""
+    """A level of a template.
+
+    Attributes
+    ----------
+    k : int
+        Children of each node that is read.
+    kept : array of bool [m, k]
+        Which of them the template has.
+    read : array of int [m]
+        The nodes that are read, by their places among the children of the level above.
+    """
 
     k: int
     kept: np.ndarray

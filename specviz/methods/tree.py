@@ -119,9 +119,10 @@ def sampled(
 def drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last: float) -> Verdict:
     """Judge a tree whose nodes were drawn, siblings without replacement: its ``q`` says from what.
 
-    Leviathan's rule, sibling by sibling (Jeon et al. 2024, "Recursive Speculative Decoding", algorithm 4; EAGLE,
-    appendix A). The first is accepted with p(x) / q(x); its rejection leaves p' = max(0, p − q), normalised,
-    and the next, drawn from q without the first, is tried against p'. All nodes of one rank are decided at once.
+    Leviathan's rule, sibling by sibling (Jeon et al. 2024, "Recursive Speculative Decoding"; EAGLE's own
+    verification of trees). The first is accepted with p(x) / q(x); its rejection leaves p' = max(0, p − q),
+    normalised, and the next, drawn from q without the first, is tried against p'. All nodes of one rank are
+    decided at once.
 
     Parameters
     ----------

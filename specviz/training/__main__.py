@@ -116,7 +116,7 @@ def make(
     if recipe.part == "slots":
         encoder_decoders.begin(model, target)
     if on_states:
-        eagle.begin(model, target, eagle.sizes(target, dev, recipe.states))
+        eagle.begin(model, target, eagle.sizes(target, dev, recipe.states) if recipe.states else ())
     loss: train.Loss = diffusion.masked_loss if recipe.part == "diffusion" else train.loss_sums
     if pairs:
         loss = {"whole": lambda: encoder_decoders.WholeLoss(recipe.exits),

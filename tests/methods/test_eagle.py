@@ -1,0 +1,279 @@
+"""EAGLE: the trees it grows, that its texts are the target's, and the law of what it samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import llama
+from transformers import LlamaConfig
+
+import specviz
+from specviz import metrics
+from specviz.audit import law
+from specviz.draft import Draft
+from specviz.errors import ModelError, ParameterError
+from specviz.loop.cycle import decode
+from specviz.methods import eagle, tree
+from specviz.methods.eagle import Eagle
+from specviz.models.additions import EagleHead
+from specviz.models.eagle import Eagle as Weights
+from specviz.sampling import DRAFT, Sampling
+
+V = 12
+PROMPTS = [[3, 4, 5], [7], [1, 2, 3, 4, 5, 6, 7, 8, 9]]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return llama(seed=0, vocabulary=V, eos=(1,), name="target")
+
+
+def head(target, generation, seed=2, rows=None, layers=(0, 1, 2)):
+    torch.manual_seed(seed)
+    own = target.net.config
+    config = LlamaConfig(
+        vocab_size=V, hidden_size=own.hidden_size, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=24, max_position_embeddings=64, head_dim=6,
+    )  # fmt: skip
+    net = Weights(config, generation, rows, len(layers)).requires_grad_(False).eval()
+    for name, value in net.named_parameters():
+        value.copy_(torch.randn(value.shape) * 0.5 + float("norm" in name))
+    if generation == 3:  # near the target, so that drafts are right now and then
+        net.fc.weight[:, -own.hidden_size :] += torch.eye(own.hidden_size) * 3
+        kept = torch.randperm(V)[:rows].sort().values if rows else torch.arange(V)
+        if rows:
+            net.d2t.copy_(kept - torch.arange(rows))
+        net.lm_head.weight.copy_(target.net.lm_head.weight[kept] * 3)
+    return EagleHead(net, {"target": "target", "eagle_aux_hidden_state_layer_ids": list(layers)}, "head")
+
+
+def written(trace):
+    return trace.outputs.groupby("prompt")["token"].agg(list).to_dict()
+
+
+SETTINGS = [
+    (1, {"tree": "static"}),
+    (1, {"depth": 3, "branches": 3, "draft_size": 7}),
+    (3, {"depth": 4, "branches": 2, "draft_size": 5}),
+    (3, {"tree": "static", "draft_size": 12}),
+    (3, {"depth": 1, "branches": 1, "draft_size": 1}),
+    (3, {"depth": 6, "branches": 30, "draft_size": 512}),  # more than there is
+]
+
+
+@pytest.mark.parametrize(("generation", "values"), SETTINGS)
+def test_the_text_is_the_targets(target, generation, values):
+    wanted = specviz.generate(target, PROMPTS, "autoregressive", max_new_tokens=14)
+    found = specviz.generate(
+        target, PROMPTS, "eagle", draft=head(target, generation), max_new_tokens=14, record="all", **values
+    )
+    assert written(found) == written(wanted)
+    assert metrics.accepted(found) > 0
+    assert found.nodes["score"].notna().all()
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 3}])
+def test_decisions_are_rechecked_and_rows_are_single_runs(target, sampling):
+    options = {"draft": head(target, 3), "depth": 3, "branches": 3, "draft_size": 6, "max_new_tokens": 10}
+    alone = specviz.generate(target, PROMPTS, "eagle", **options, **sampling)
+    again = metrics.recheck(alone)
+    assert len(again) > 20
+    assert again["agrees"].all()
+    together = specviz.generate(target, PROMPTS, "eagle", batch=2, **options, **sampling)
+    assert written(together) == written(alone)
+    assert together.recheck()["agrees"].all()
+    order = ["prompt", "cycle", "node"]
+    for name in ("token", "parent", "status"):
+        assert (
+            together.nodes.sort_values(order)[name].tolist() == alone.nodes.sort_values(order)[name].tolist()
+        )
+
+
+def slow(reader, text, g, depth, k):
+    """EAGLE-2 as it is written, in Python: all candidates, then the g best."""
+    candidates: list[tuple[float, tuple[int, ...]]] = []
+    front = [(0.0, ())]
+    for _ in range(depth):
+        new = []
+        for score, path in front:
+            p = reader.logits([*text, *path]).log_softmax(-1)
+            best = p.argsort(descending=True, stable=True)[:k]
+            new += [(score + float(p[token]), (*path, int(token))) for token in best]
+        candidates += new
+        front = sorted(new, key=lambda each: -each[0])[:k]
+    return {path for _, path in sorted(candidates, key=lambda each: -each[0])[:g]}
+
+
+@pytest.mark.parametrize(("g", "depth", "k"), [(4, 3, 2), (9, 3, 3), (30, 4, 3), (2, 1, 5)])
+def test_a_dynamic_tree_is_the_papers(g, depth, k):
+    reader = law.Reader(6, 3)
+    method = Eagle(draft_size=g, depth=depth, branches=k)
+    cycles = decode(law.Table(6, 4), [0, 1, 2], method, drafter=reader, max_new_tokens=depth + 1)
+    next(cycles)
+    draft = next(cycles).draft
+    found = {tuple(int(draft.tokens[i]) for i in draft.path(node)) for node in range(len(draft))}
+    assert found == slow(reader, [0, 1, 2], g, depth, k)
+
+
+def test_a_static_tree_has_the_ranks_of_its_template(tmp_path):
+    file = tmp_path / "tree.json"
+    file.write_text("[[0], [2], [2, 1], [2, 1, 0], [0, 0]]")
+    reader, method = law.Reader(6, 3), Eagle(tree="static", template=str(file))
+    cycles = decode(law.Table(6, 4), [0, 1, 2], method, drafter=reader, max_new_tokens=8)
+    next(cycles)
+    draft = next(cycles).draft
+
+    def word(text, ranks):
+        for rank in ranks:
+            text = [*text, int(reader.logits(text).argsort(descending=True)[rank])]
+        return tuple(text[3:])
+
+    found = {tuple(int(draft.tokens[i]) for i in draft.path(node)) for node in range(len(draft))}
+    assert found == {word([0, 1, 2], ranks) for ranks in ([0], [2], [2, 1], [2, 1, 0], [0, 0])}
+
+
+def test_the_law_is_the_targets():
+    assert all(each.holds for each in law.check(lambda: Eagle(**Eagle.toy)))
+    short = {"draft_size": 3, "depth": 2, "branches": 2}
+    results = law.check(lambda: Eagle(**short), law.SETTINGS[:1])  # two levels, and a choice of what is sent
+    assert all(each.holds for each in results), results
+    assert results[0].cells > 1000
+
+
+def test_what_is_chosen_by_its_own_token_has_another_law(monkeypatch):
+    honest = eagle.without_replacement
+
+    def sly(*given):
+        tokens, _, p, q = honest(*given)
+        return tokens, p, p, q
+
+    monkeypatch.setattr(eagle, "without_replacement", sly)
+    assert law.check(lambda: Eagle(**Eagle.toy), law.SETTINGS[:1])[0].error > 0.01
+
+
+def test_siblings_that_forget_each_other_have_another_law(monkeypatch):
+    honest = eagle.Growth._from
+
+    def forgetful(self, nodes):
+        q = torch.cat([each.q for each in self.levels])
+        return q[self._rows(nodes)]
+
+    monkeypatch.setattr(eagle.Growth, "_from", forgetful)
+    assert law.check(lambda: Eagle(**Eagle.toy), law.SETTINGS[:1])[0].error > 0.001
+    monkeypatch.setattr(eagle.Growth, "_from", honest)
+    # The same residual for every sibling: the verdict forgets what was rejected.
+    judged = tree.drawn
+
+    def unmoved(draft, scores, sampling, u, last):
+        first = [i for i, parent in enumerate(draft.parents) if parent not in draft.parents[:i]]
+        verdict = judged(draft, scores, sampling, u, last)
+        verdict.token = judged(draft.take(first[:1]), scores[:2], sampling, u[:1], last).token
+        return verdict
+
+    monkeypatch.setattr(eagle, "drawn", unmoved)
+    assert law.check(lambda: Eagle(**Eagle.toy), law.SETTINGS[:1])[0].error > 0.01
+
+
+def test_draws_without_replacement():
+    torch.manual_seed(0)
+    logits, n = torch.randn(1, 5, dtype=torch.float64), 20_000
+    u = torch.rand(n, 3, dtype=torch.float64)
+    tokens, left, p, q = eagle.without_replacement(logits.expand(n, -1), Sampling(1.0), u)
+    assert all(len(set(row)) == 3 for row in tokens[:500].tolist())
+    q = q[0]
+    assert torch.allclose(left[:, 1], 1 - q[tokens[:, 0]])
+    assert torch.allclose(p[:, 2], q[tokens[:, 2]])
+    for first in (q > 0.1).nonzero()[:, 0].tolist():  # the second, given the first
+        rest = q.index_fill(0, torch.tensor(first), 0)
+        second = tokens[tokens[:, 0] == first, 1].bincount(minlength=5) / (tokens[:, 0] == first).sum()
+        assert (second - rest / rest.sum()).abs().max() < 0.03
+    # With two tokens to draw from a third draw finds nothing.
+    _, left, _, _ = eagle.without_replacement(logits, Sampling(1.0, top_k=2), u[:1])
+    assert (left[0] > 0).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}])
+def test_a_head_of_few_tokens(target, sampling):
+    """Words that it lacks are never drafted, and written all the same."""
+    some = head(target, 3, rows=5)
+    known = set((some.net.d2t + torch.arange(5)).tolist())
+    found = specviz.generate(
+        target, [[3, 4, 5]] * 4, "eagle", draft=some, max_new_tokens=20, branches=8, record="all", **sampling
+    )
+    assert set(found.nodes["token"]) <= known
+    assert not {token for text in written(found).values() for token in text} <= known
+    assert np.isfinite(found.nodes["score"]).all()
+    if not sampling:
+        wanted = specviz.generate(target, [3, 4, 5], "autoregressive", max_new_tokens=20)
+        assert written(found)[0] == written(wanted)[0]
+
+
+def test_the_drafter_reads_what_the_target_thought(target):
+    """After every cycle: all pairs of the text, with the states of a fresh pass over it."""
+    drafter = head(target, 3).on(target)
+    context, seen = None, []
+    method = Eagle(depth=3, branches=3, draft_size=6)
+    honest = Eagle.draft
+
+    def watched(self, left):
+        seen.append((self.context.length, [t.clone() for t in self.new]))
+        return honest(self, left)
+
+    try:
+        Eagle.draft = watched
+        text = [3, 4, 5]
+        for cycle in decode(target, [3, 4, 5], method, drafter=drafter, max_new_tokens=12):
+            text += cycle.tokens
+    finally:
+        Eagle.draft = honest
+    del context
+    with torch.no_grad():
+        out = target.net(torch.tensor([text]), output_hidden_states=True).hidden_states
+    states = torch.cat([out[layer][0] for layer in drafter.layers], -1)
+    for length, (tokens, read) in seen:
+        assert tokens.tolist() == text[length + 1 : length + 1 + len(tokens)]
+        assert torch.allclose(read, states[length : length + len(tokens)], atol=1e-4)
+
+
+def test_uniforms_do_not_depend_on_what_was_drawn(target):
+    asked = []
+
+    def uniforms(cycle, use, n):
+        asked.append((cycle, use, n))
+        return np.full(n, 0.5)
+
+    drafter = head(target, 3).on(target)
+    method = Eagle(depth=3, branches=3, draft_size=6)
+    for _ in decode(
+        target, [3, 4], method, drafter=drafter, sampling=Sampling(1.0), max_new_tokens=6, uniforms=uniforms
+    ):
+        pass
+    drawn = [n for cycle, use, n in asked if use == DRAFT]
+    assert drawn[0] == 3 + 2 * 9
+    assert len({(cycle, use) for cycle, use, _ in asked}) == len(asked)
+
+
+def test_bad_input(target):
+    with pytest.raises(ParameterError, match="template is a static tree's"):
+        Eagle(template="x.json")
+    with pytest.raises(ParameterError, match="tree must be one of dynamic, static"):
+        Eagle(tree="round")
+    with pytest.raises(
+        ModelError, match="eagle drafts with an EAGLE drafter of the target; target is causal"
+    ):
+        specviz.generate(target, [3], "eagle", draft=target)
+    with pytest.raises(ParameterError, match="eagle needs an EAGLE drafter of the target: pass draft="):
+        specviz.generate(target, [3], "eagle")
+    with pytest.raises(ModelError, match="is no model by itself"):
+        specviz.generate(head(target, 3), [3], "autoregressive")
+    other = llama(seed=0, vocabulary=V + 1, name="target")
+    with pytest.raises(ModelError, match="a vocabulary of 12, and target's has 13"):
+        specviz.generate(other, [3], "eagle", draft=head(target, 3))
+
+
+def test_nothing_is_drafted_where_nothing_can_be():
+    draft = Draft.empty("room")
+    assert len(draft) == 0
+    cycles = list(decode(law.Table(6, 4), [0], Eagle(), drafter=law.Reader(6, 3), max_new_tokens=1))
+    assert cycles[-1].draft.stop == "room"
