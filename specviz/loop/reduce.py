@@ -80,7 +80,7 @@ class Reducer:
             cycle = replace(cycle, scores=scores.index_select(0, rows))
         self.held.append(cycle)
         if cycle.draft is not None:
-            self.rows += (0 if cycle.scores is None else len(cycle.scores)) + len(believed(cycle))
+            self.rows += (0 if cycle.scores is None else len(cycle.scores)) + beliefs(cycle)
             if not self.vocabulary and cycle.scores is not None:
                 self.vocabulary = cycle.scores.shape[-1]
 
@@ -460,13 +460,22 @@ def overlay(full: np.ndarray, given: list[tuple]) -> None:
             full[first + sent : first + n] = host(unsent)
 
 
+def beliefs(cycle: Cycle) -> int:
+    """How many of them there are; nothing is fetched."""
+    if cycle.draft is None:
+        return 0
+    unsent = cycle.verdict.unsent if cycle.verdict else None
+    own = 0 if cycle.draft.logits is None else len(cycle.draft.logits)
+    return own + (len(unsent.logits) if unsent else 0)
+
+
 def believed(cycle: Cycle) -> list[Tensor]:
     """The drafter's predictions where it chose each node, unsent ones included; empty if it gave none."""
     assert cycle.draft is not None
     logits = cycle.draft.logits
     rows = list(logits) if logits is not None else []
     unsent = cycle.verdict.unsent if cycle.verdict else None
-    return rows + unsent.logits if unsent else rows
+    return [*rows, *unsent.logits] if unsent else rows
 
 
 def each(value: str | Sequence[str], n: int) -> list[str]:

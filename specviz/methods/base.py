@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -110,7 +110,7 @@ class Unsent:
         Their numbers go on from the draft's: node ``len(draft) + i`` is the i-th of these.
     status : str or list of str
         ``pruned`` (below a threshold) or ``unsent`` (beyond what is sent), of all or of each.
-    logits : list of tensor [vocabulary]
+    logits : sequence of tensor [vocabulary]
         The drafter's predictions where it chose them.
     signals : dict of str to array [n]
         As in `Draft`.
@@ -121,7 +121,7 @@ class Unsent:
     tokens: list[int]
     parents: list[int]
     status: str | list[str] = "unsent"
-    logits: list[Any] = field(default_factory=list)
+    logits: Sequence[Any] = ()
     signals: dict[str, Any] = field(default_factory=dict)
     source: str | list[str] = "model"
 

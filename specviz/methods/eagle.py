@@ -13,6 +13,7 @@ the confidence in the path above, times what the elder siblings left of q.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -274,18 +275,17 @@ class Growth:
         place[at[real]] = np.arange(len(real))
         if len(real) < len(sent):
             sent = sent[send(real, sent.device)]
-        logits = torch.cat(self._logits)
         stop = "budget" if len(real) == g else "length"
         draft = Draft(
             word[real].astype(np.int64), place[above[real]], q=None if self.u is None else self._from(sent),
-            logits=logits[self._rows(sent)], signals={"score": np.exp(value[real])}, stop=stop,
+            logits=Behind(self._logits, self._rows(sent)), signals={"score": np.exp(value[real])}, stop=stop,
         )  # fmt: skip
         at, word, above, value = (each[len(at) :] for each in host)
         rest = np.flatnonzero((place[at] == -2) & (value > -np.inf))
         place[at[rest]] = len(real) + np.arange(len(rest))
         unsent = Unsent(
             word[rest].tolist(), place[above[rest]].tolist(), signals={"score": np.exp(value[rest])},
-            logits=list(logits[self._rows(read[send(rest, read.device)])]),
+            logits=Behind(self._logits, self._rows(read[send(rest, read.device)])),
         )  # fmt: skip
         return draft, unsent
 
@@ -299,7 +299,7 @@ class Growth:
         return [each.logits for each in self.levels]
 
     def _from(self, nodes: Tensor) -> Tensor:
-        """What each of the children was drawn from: its parent's q without its elder siblings, [n, vocabulary]."""
+        """What each child was drawn from: its parent's q without its elder siblings, [n, vocabulary]."""
         row, levels = self._rows(nodes), self.levels
         most = max(each.tokens.shape[1] for each in levels)
         drawn = torch.cat([F.pad(each.tokens, (0, most - each.tokens.shape[1])) for each in levels])[row]
@@ -309,6 +309,22 @@ class Growth:
         q = torch.cat([each.q for each in levels if each.q is not None])[row]
         q.scatter_reduce_(1, drawn, torch.where(elder, 0.0, torch.inf).to(q.dtype), "amin")
         return q / q.sum(-1, keepdim=True)
+
+
+class Behind(Sequence):
+    """What the drafter said where each of n nodes was chosen: rows that are fetched when they are recorded."""
+
+    def __init__(self, logits: list[Tensor], rows: Tensor) -> None:
+        self.logits, self.rows = logits, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        return torch.cat(self.logits)[self.rows[i]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self[:].unbind())
 
 
 def without_replacement(

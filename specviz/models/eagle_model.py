@@ -50,7 +50,7 @@ class EagleModel:
         self.width = self.net.config.hidden_size * len(self.layers)
         for name in ("text", "tokenizer", "vocabulary", "max_length", "device", "dtype", "eos"):
             setattr(self, name, getattr(target, name))
-        self._arithmetic: Arithmetic | None = None
+        self.arithmetic: Arithmetic | None = None
 
     def __repr__(self) -> str:
         return f"<EagleModel {self.name}: EAGLE-{self.generation} on {self.target.name}>"
@@ -63,13 +63,6 @@ class EagleModel:
         """As `Addition.on`."""
         return self if target is self.target else self.addition.on(target)
 
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """Its function; made anew when the target was trained or moved."""
-        if self._arithmetic is None or stamp(self.target.net) != self._arithmetic.read:
-            self._arithmetic = Arithmetic(self.net, self.target)
-        return self._arithmetic
-
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EagleContext:
         """A context for a text that begins with a prompt, nothing read; `room` as `Model.open` takes it.
 
@@ -79,6 +72,8 @@ class EagleModel:
             If the storage does not fit into memory.
         """
         (prompt,) = prompts
+        if self.arithmetic is None or stamp(self.target.net) != self.arithmetic.read:
+            self.arithmetic = Arithmetic(self.net, self.target)  # the target was trained or moved
         return EagleContext(self, len(prompt) + room)
 
 
@@ -198,7 +193,9 @@ class EagleContext:
             raise ModelError(lower(f"a cache of {slots} tokens for {model.name}", model)) from None
         self.group = config.num_attention_heads // config.num_key_value_heads
         self.slots = slots
-        self.sees: Tensor | None = None  # of the tree's nodes read so far: which of them each sees
+        # Of the tree's nodes read so far: a row each, 0 where it sees. Rows that are free see the text.
+        self.mask = torch.full((64, slots), -torch.inf, dtype=model.dtype, device=model.device)
+        self.nodes = self.depth = 0
 
     def close(self) -> None:
         """Free the storage."""
@@ -222,7 +219,10 @@ class EagleContext:
         if n > 1 and start:
             mask = torch.full((n, end), -torch.inf, dtype=self.model.dtype, device=tokens.device)
             mask = mask.triu_(start + 1).repeat(self.group, 1)[None, None]
-        self.length, self.sees = end, None
+        self.mask[: self.nodes, start:] = -torch.inf
+        self.mask[:, start:end] = 0
+        self.length, self.nodes, self.depth = end, 0, 0
+        assert self.model.arithmetic is not None
         return self.model.arithmetic(tokens, states, slice(start, end), mask, self.store, 1)
 
     @torch.no_grad()
@@ -241,21 +241,22 @@ class EagleContext:
         -------
         states, logits : tensors [k, width], [k, vocabulary]
         """
-        k, device = len(tokens), tokens.device
-        known = 0 if self.sees is None else self.sees.shape[1]
-        seen = torch.zeros(k, known + k, dtype=torch.bool, device=device)
-        seen[:, known:].fill_diagonal_(True)
+        k = len(tokens)
+        start = self.length + self.nodes
+        end = start + k
+        if self.nodes + k > len(self.mask):
+            more = self.mask.new_full((self.nodes + 2 * k, self.slots), -torch.inf)
+            more[:, : self.length] = 0
+            more[: self.nodes] = self.mask[: self.nodes]
+            self.mask = more
+        rows = self.mask[self.nodes : self.nodes + k]
         if above is not None:
-            assert self.sees is not None
-            seen[:, :known] = self.sees.index_select(0, above)
-        before = seen if self.sees is None else torch.cat((F.pad(self.sees, (0, k)), seen))
-        depth = 0 if self.sees is None else self.depth + 1
-        self.sees, self.depth = before, depth
-        start, end = self.length + known, self.length + known + k
+            rows.copy_(self.mask.index_select(0, above))
+        rows[:, start:end].fill_diagonal_(0)
         self.store.aim(start, k, end)
         self.store.reach = max(self.store.reach, end)
-        mask = torch.zeros(k, end, dtype=self.model.dtype, device=device)
-        mask[:, self.length :].masked_fill_(~seen, -torch.inf)
-        place = self.length + depth
-        mask = mask.repeat(self.group, 1)[None, None]
+        place = self.length + self.depth
+        self.nodes, self.depth = self.nodes + k, self.depth + 1
+        mask = rows[:, :end].repeat(self.group, 1)[None, None]
+        assert self.model.arithmetic is not None
         return self.model.arithmetic(tokens, states, slice(place, place + 1), mask, self.store, k)
