@@ -141,24 +141,29 @@ def drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last:
     by_rank = np.argsort(rank, kind="stable")
     row, word, turn = _to(device, parents + 1, np.asarray(draft.tokens), by_rank)
     q_node = draft.q.gather(1, word[:, None])[:, 0]
-    p_node = torch.empty_like(q_node)
+    left, rest = torch.empty_like(q_node), p.clone()  # what each row's rejected children leave of p
     for nodes in turn.split(np.bincount(rank).tolist()):
         above = row[nodes]
-        left = p.index_select(0, above)
-        p_node[nodes] = left.gather(1, word[nodes, None])[:, 0]
-        rest = (left - draft.q[nodes]).clamp_(min=0)
-        total = rest.sum(1, keepdim=True)
+        before = rest.index_select(0, above)
+        left[nodes] = before.gather(1, word[nodes, None])[:, 0]
+        after = (before - draft.q[nodes]).clamp_(min=0)
+        total = after.sum(1, keepdim=True)
         # Where nothing is left p was q, and the node was accepted.
-        p[above] = torch.where(total > 0, rest / total, left)
+        rest[above] = torch.where(total > 0, after / total, before)
     chance = send(u, device, exact_type(device))
-    accept = chance * q_node.to(chance.dtype) < p_node.to(chance.dtype)
+    accept = chance * q_node.to(chance.dtype) < left.to(chance.dtype)
     steps, chosen = _walk(draft, accept, row)
-    token, p_token = _drawn(p.index_select(0, steps[-1:])[0], last)
-    walk, first, t, p_t = bring(steps, chosen, token, p_token)
+    end = steps[-1:]
+    token, _ = _drawn(rest.index_select(0, end)[0], last)
+    walk, first, t, p_t = bring(steps, chosen, token, p.index_select(0, end)[0].take(token))
     verdict = _sampled(draft, walk, first, np.ones(n, bool), int(t))
     verdict.u = _used(verdict, u)
     verdict.token_u, verdict.token_p = last, float(p_t)
-    verdict.p, verdict.q = p_node, q_node
+    # The record has the target's own p: of a younger sibling q then takes what p' is to p, so that p / q is still
+    # the chance that it is accepted with. One that p' has nothing of has next to none.
+    p_node = p[row, word]
+    chances = (left / q_node).clamp(min=torch.finfo(p.dtype).eps ** 2)
+    verdict.p, verdict.q = p_node, torch.where(p_node > 0, p_node / chances, q_node)
     return verdict
 
 
