@@ -74,7 +74,7 @@ class Table:
 
 
 class Reader(Table):
-    """A table that drafts as EAGLE does: it reads tokens beside states of the target, of which it needs none."""
+    """A table that drafts as EAGLE does: it reads tokens, and states that it needs nothing of."""
 
     kind, apart, layers = "eagle", True, (0,)
 

@@ -351,7 +351,7 @@ class Method:
         raise NotImplementedError
 
     def drawn(self) -> tuple[int, ...]:
-        """Every token that was drawn in the last draft, sent or not: what a uniform number can have changed."""
+        """Every token that was drawn for the last draft, sent or not: all that its uniforms can change."""
         return ()
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:

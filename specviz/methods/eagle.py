@@ -1,14 +1,14 @@
 """EAGLE: a layer trained on the target's hidden states drafts a tree, level by level.
 
-Li et al. 2024 (EAGLE-1: features, a static tree), Li et al. 2024 (EAGLE-2: the tree grows where the drafter is
-sure), Li et al. 2025 (EAGLE-3: fused layers). The generation of the weights is the drafter's
+Li et al. 2024 (EAGLE-1: features, a static tree), Li et al. 2024 (EAGLE-2: the tree grows where the drafter
+is sure), Li et al. 2025 (EAGLE-3: fused layers). The generation of the weights is the drafter's
 (`specviz.models.eagle`); which tree it grows is the parameter ``tree``.
 
-Greedily a node's score is the drafter's confidence in its path, the node's own token included (EAGLE-2, section
-4). In sampling every child is drawn from the drafter's distribution q, siblings without replacement, and the
-verdict is exact (`specviz.methods.tree.drawn`) as long as nothing is grown or sent for what was drawn: a token
-that is dropped for being unlikely no longer comes from q. So there the score is what is known before the draw:
-the confidence in the path above, times what the elder siblings left of q.
+Greedily a node's score is the drafter's confidence in its path, the node's own token included (EAGLE-2,
+section 4). In sampling every child is drawn from the drafter's distribution q, siblings without replacement.
+The verdict (`specviz.methods.tree.drawn`) is exact as long as nothing is grown or sent for what was drawn: a
+token that is dropped for being unlikely no longer comes from q. So there the score is what is known before
+the draw: the confidence in the path above, times what the elder siblings left of q.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Eagle(Method):
         ),
         Parameter(
             "template", "",
-            meaning="A static tree's: a JSON file of rank paths such as [[0], [1], [0, 0]]; empty: EAGLE-1's.",
+            meaning="A static tree's JSON file of rank paths, as [[0], [1], [0, 0]]; empty: EAGLE-1's.",
         ),
     )  # fmt: skip
     pseudocode = (
@@ -312,7 +312,7 @@ class Growth:
 
 
 class Behind(Sequence):
-    """What the drafter said where each of n nodes was chosen: rows that are fetched when they are recorded."""
+    """What the drafter said where each of n nodes was chosen: fetched when it is recorded, if it is."""
 
     def __init__(self, logits: list[Tensor], rows: Tensor) -> None:
         self.logits, self.rows = logits, rows

@@ -159,8 +159,8 @@ def drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last:
     verdict = _sampled(draft, walk, first, np.ones(n, bool), int(t))
     verdict.u = _used(verdict, u)
     verdict.token_u, verdict.token_p = last, float(p_t)
-    # The record has the target's own p: of a younger sibling q then takes what p' is to p, so that p / q is still
-    # the chance that it is accepted with. One that p' has nothing of has next to none.
+    # The record has the target's own p. So a younger sibling's q takes what p' is to p: p / q is still the
+    # chance that it is accepted with. One that p' has nothing of has next to none.
     p_node = p[row, word]
     chances = (left / q_node).clamp(min=torch.finfo(p.dtype).eps ** 2)
     verdict.p, verdict.q = p_node, torch.where(p_node > 0, p_node / chances, q_node)
