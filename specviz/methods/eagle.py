@@ -351,7 +351,7 @@ def without_replacement(
     rest, last = q.clone(), q.shape[1] - 1
     tokens, left, p = [], [], []
     for each in u.unbind(1):
-        left.append(rest.sum(-1))
+        left.append(rest.sum(-1).clamp(max=1))  # or rounding puts a child before its parent
         tokens.append(draw(rest, each).clamp_(max=last))
         p.append(rest.gather(1, tokens[-1][:, None])[:, 0])
         rest.scatter_(1, tokens[-1][:, None], 0.0)
