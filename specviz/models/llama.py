@@ -154,11 +154,11 @@ class Llama:
             if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
                 self.propagate(i + 1, x, cos, sin, store)
                 break
-        if keep == 0 and depth in hidden:  # type: ignore[comparison-overlap]
-            wanted[depth] = norm(x, self.last).view(rows, n, -1)
-            return wanted[depth], wanted
         if isinstance(keep, torch.Tensor):
             return norm(x if rows == 1 else x.index_select(0, keep), self.last), wanted
+        if keep == 0 and depth in hidden:
+            wanted[depth] = norm(x, self.last).view(rows, n, -1)
+            return wanted[depth], wanted
         if keep < n:
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
         last = norm(x, self.last).view(rows, -1, self.size)
