@@ -124,7 +124,7 @@ class Batch:
             text.target = text.open(self.target, text.session.prompt, room, "target")
             text.target.prefill()
         # What the drafter reads of the prompt: the target's states.
-        self._compute(self.method.layers(new[0].session.drafter) if self.method.reads_prompt else ())
+        self._compute(self.method.hidden_layers(new[0].session.drafter) if self.method.reads_prompt else ())
         passed = self.mark()
         for text in new:
             text.method.start(text.session)
@@ -144,7 +144,7 @@ class Batch:
         read = [text for text in self.texts if drafts[text.place].read]
         results: list[Pass | None] = [None] * len(self.texts)
         if read:
-            context, layers = read[0].target.shared, self.method.layers(read[0].session.drafter)
+            context, layers = read[0].target.shared, self.method.hidden_layers(read[0].session.drafter)
             passes = context.forward(read, [drafts[text.place] for text in read], layers)
             for text, result in zip(read, passes):
                 results[text.place] = result

@@ -145,7 +145,7 @@ def decode(
             context = Watched(context, "target", clock, passes)
             context.reserve(len(tokens) - context.length[0] + text.limit + method.spare)
             context.extend([begun[context.length[0] :]])
-        layers = method.layers(text.session.drafter)
+        layers = method.hidden_layers(text.session.drafter)
         if method.reads_prompt:
             context.prefill(layers)
             text.session.states = context.states.get(0, {})

@@ -130,7 +130,7 @@ class Run:
                     f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
                     f"({self.drafter.kind}) says blocks: record 'judged' or 'all'"
                 )
-        if self.method.layers(self.drafter) and not getattr(self.model, "gives_hidden", True):
+        if self.method.hidden_layers(self.drafter) and not getattr(self.model, "gives_hidden", True):
             raise ParameterError(
                 f"{self.method.name} needs hidden states of the target's layers, and llama.cpp gives none: "
                 "run it on a model in transformers' format"

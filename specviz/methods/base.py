@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..sampling import Sampling
 
 ADDITIONS = {  # what drafts on top of the very target that it was trained on, in words
-    "heads": "blockwise heads on the target",
+    "heads": "heads on the target",
     "eagle": "an EAGLE drafter of the target",
 }
 CALIBRATED = "calibrated"  # in place of a draft size: the best one that was measured on this device
@@ -238,7 +238,7 @@ class Method:
     size: ClassVar[str] = (
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
-    hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return, see `layers`
+    hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return, see `hidden_layers`
     reads_prompt: ClassVar[bool] = False  # whether the prefill must return them too: `Session.states`
     leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
@@ -321,7 +321,7 @@ class Method:
         """The part of the target that drafts for it, for methods that take no draft model; None: no part."""
         return None
 
-    def layers(self, drafter: Any) -> tuple[int, ...]:
+    def hidden_layers(self, drafter: Any) -> tuple[int, ...]:
         """Layers of the target whose states every pass returns, when it drafts with `drafter`."""
         return self.hidden
 

@@ -98,7 +98,7 @@ class Eagle(Method):
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"
 
-    def layers(self, drafter: Any) -> tuple[int, ...]:
+    def hidden_layers(self, drafter: Any) -> tuple[int, ...]:
         return tuple(drafter.layers)
 
     def start(self, session: Session) -> None:
