@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specviz.errors import TraceError
 from specviz.metrics.cycles import _silent, _steps, seconds
-from specviz.metrics.definitions import DEFINITIONS, WHOLE, Definition, tally
+from specviz.metrics.definitions import DEFINITIONS, EMITTED, WHOLE, Definition, tally
 from specviz.trace.counts import Counts, request_table, step_table
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def counts(trace: Trace) -> Counts:
     texts = cycles.groupby(["run", "prompt"], observed=True, sort=False)
     table = texts.agg(seconds=("duration", lambda x: x.sum(min_count=1)), end=("end", "last"))
     begin = texts["start"].min()
+    created = {part.run["run"]: _since_1970(part.run["created"]) for part in runs}
+    table["begin"] = begin + [created[run] for run, _ in table.index]
     spoken = cycles[cycles["emitted"] > 0].groupby(["run", "prompt"], observed=True, sort=False)
     table["first"] = (spoken["start"].first() + spoken["duration"].first()).reindex(table.index) - begin
     table["prefill"] = (
@@ -94,6 +97,13 @@ def counts(trace: Trace) -> Counts:
     )
 
 
+def _since_1970(created: str | None) -> float:
+    try:
+        return datetime.fromisoformat(created or "").timestamp()
+    except ValueError:
+        return float("nan")
+
+
 # ---------------------------------------------------------------- all of them at once
 
 COLUMNS = (
@@ -125,7 +135,8 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     -------
     DataFrame
         One row a definition, by its name: ``who`` uses it and what it is called there; ``quantity``;
-        ``value``; ``high``, to which it may reach if the ``badge`` says ``bounded`` (else ``exact``);
+        ``value``; ``high``, to which it may reach if the ``badge`` says ``bounded``; ``exact`` is exact, and
+        ``as counted`` what another tool counted to the end of the last step, and this one would not;
         ``average``, pooled or a mean over requests; ``end``, what is counted at a text's end; ``counts``,
         what is counted, in words; ``formula`` (symbols: `specviz.metrics.definitions`); ``source``, where it
         was read. ``value`` is NaN where something is missing; ``why`` says what.
@@ -150,7 +161,12 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
         bounded = high == high and abs(high - value) > 1e-12
         row = {name: getattr(definition, name) for name in COLUMNS if hasattr(definition, name)}
         row |= {"who": ", ".join(definition.who), "value": value, "high": high if bounded else float("nan")}
-        row["badge"] = "bounded" if bounded else "exact" if value == value else ""
+        loose = (
+            found.origin != "specviz"
+            and definition.end == EMITTED
+            and {"accepted", "emitted"} & {*definition.needs}
+        )
+        row["badge"] = "" if value != value else "bounded" if bounded else "as counted" if loose else "exact"
         row["why"] = "" if value == value else _why(definition, found, base)
         rows.append(row)
     index = pd.Index([d.name for d in DEFINITIONS if base is not None or not d.compares], name="definition")

@@ -8,7 +8,7 @@ Other tools report less than a trace: not which tokens were drafted, only how ma
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ REQUEST: dict[str, str] = {
     "seconds": "Its time, prefill included.",
     "prefill": "The prefill's time, in seconds.",
     "first": "Seconds until its first tokens were there.",
+    "begin": "When it began, in seconds since 1970.",
 }
 # What is known of a step. Of a histogram the order of the steps is not known.
 STEP: dict[str, str] = {
@@ -45,7 +46,7 @@ STEP: dict[str, str] = {
     "beyond": "At most so many more were accepted, but stand behind the text's end.",
 }
 WHOLE = ("prompt_tokens", "steps", "drafts", "drafted", "accepted", "emitted", "output")
-REAL = ("seconds", "prefill", "first")
+REAL = ("seconds", "prefill", "first", "begin")
 LACK = "tells how many tokens were accepted, not which"
 
 
@@ -53,9 +54,9 @@ LACK = "tells how many tokens were accepted, not which"
 class Counts:
     """How many tokens were drafted, accepted and emitted, of each request and, where it is known, each step.
 
-    Metrics that need only such numbers take it in place of a trace: `specviz.metrics.tau`, `acceptance_rate`,
-    `mean_accepted`, `steps`, `drafted`, `sent`, `accepted`, `emitted`, `output`, `mean_drafted`, `mean_sent`,
-    `rosetta` and `by_position`. All else of a trace is refused in one line.
+    Metrics that need only such numbers take it in place of a trace: `specviz.metrics.tau`,
+    `acceptance_rate`, `accepted_share`, `mean_accepted`, `mean_sent`, `steps`, `sent`, `accepted`, `emitted`,
+    `output`, `rosetta` and `by_position`. All others refuse in one line.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ class Counts:
         The largest draft that a step could have.
     wall : float
         Seconds in which all requests were served; NaN if not known. Requests may overlap.
-    left_out : DataFrame
+    left_out : DataFrame, optional
         Lines of the file that hold nothing to count, with the reason: ``line``, ``why``.
     plain : bool
         Whether it is a run without speculation, to compare with.
@@ -83,9 +84,8 @@ class Counts:
     steps: pd.DataFrame
     most: int | None = None
     wall: float = math.nan
-    left_out: pd.DataFrame | None = None
+    left_out: pd.DataFrame = field(default_factory=lambda: left_out_table([]))
     plain: bool = False
-    engine: str | None = None
 
     def __post_init__(self) -> None:
         for names, table, what in (
@@ -110,8 +110,8 @@ class Counts:
         return self.steps[name].to_numpy(np.float64, na_value=np.nan)
 
     def to_aiperf(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the records that AIPerf keeps of requests; see `specviz.trace.foreign.write_aiperf`."""
-        from specviz.trace.foreign import write_aiperf
+        """Write the records that AIPerf keeps of requests; see `specviz.trace.aiperf.write_aiperf`."""
+        from specviz.trace.aiperf import write_aiperf
 
         return write_aiperf(self, Path(path), force)
 
@@ -125,7 +125,7 @@ class Counts:
     def __repr__(self) -> str:
         n, sums = len(self.requests), {name: self.total(name) for name in WHOLE[1:]}
         words = ", ".join(f"{value:,.0f} {name}" for name, value in sums.items() if value == value)
-        out = 0 if self.left_out is None else len(self.left_out)
+        out = len(self.left_out)
         return (
             f"<Counts of {n} request{'s' * (n != 1)} from {self.origin}, {self.where}: {words}"
             + f"; {out} line{'s' * (out != 1)} left out" * bool(out)
@@ -140,6 +140,13 @@ def request_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(REQUEST))
     kinds = dict.fromkeys(WHOLE, "Int64") | dict.fromkeys(REAL, "float64") | {"eos": "boolean"}
     return table.astype(kinds)
+
+
+def left_out_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Lines that hold nothing to count, and why."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=["line", "why"])
 
 
 def step_table(columns: dict[str, Any]) -> pd.DataFrame:
