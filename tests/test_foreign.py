@@ -205,12 +205,15 @@ def test_aiperf_records_and_what_they_leave_out(tmp_path):
 def test_aiperf_speedup_over_a_run_without_speculation(tmp_path):
     plain = changed("aiperf", ("spec_decode_acceptance",), None)
     plain["metrics"]["request_latency"]["value"] = 5000.0
+    plain["metrics"]["output_sequence_length"]["value"] = 21.0
     plain["metadata"]["request_end_ns"] = 6_000_000_000
     base = read_counts(write(tmp_path / "b.jsonl", plain), "aiperf", plain=True)
     found = read_counts(write(tmp_path / "p.jsonl", AIPERF), "aiperf")
     values = metrics.rosetta(found, base)["value"]
-    assert values["throughput"] == values["mean tokens/s"] == values["time per input"] == 2.5
-    assert values["time per output token"] == pytest.approx(4.95 / 1.95)
+    assert values["time per input"] == values["paired latency"] == 2.5  # by half for it wrote less
+    assert values["throughput"] == values["mean tokens/s"] == pytest.approx((11 / 2) / (21 / 5))
+    assert values["time per token"] == pytest.approx((5 / 21) / (2 / 11))
+    assert values["time per output token"] == pytest.approx((4.95 / 20) / (1.95 / 10))
     assert "was speculated" in refused(tmp_path / "p.jsonl", "aiperf", plain=True)
 
 

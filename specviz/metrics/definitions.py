@@ -167,7 +167,6 @@ class Definition:
 
 
 VLLM = "github.com/vllm-project/vllm, vllm/v1/spec_decode/metrics.py"
-VLLM_DOCS = "docs.vllm.ai, features/speculative_decoding/acceptance_metrics"
 VLLM_BENCH = "github.com/vllm-project/vllm, vllm/benchmarks/serve.py"
 AIPERF = "github.com/ai-dynamo/aiperf, src/aiperf/metrics/types/spec_decode_metrics.py"
 SPEC_BENCH = "github.com/hemingkx/Spec-Bench, evaluation/speed.py"
@@ -177,6 +176,7 @@ SGLANG_LOG = "github.com/sgl-project/sglang, scheduler_components/metrics_report
 SPECFORGE = "github.com/sgl-project/SpecForge"
 GPT_FAST = "github.com/meta-pytorch/gpt-fast, generate.py"
 CANDIDATES = "github.com/huggingface/transformers, generation/candidate_generator.py"
+ASSISTED = "github.com/gante/huggingface-demos, experiments/faster_generation"
 LLAMA_CPP = "github.com/ggml-org/llama.cpp, pull 24536"
 
 DEFINITIONS: tuple[Definition, ...] = (
@@ -435,7 +435,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="over the answer's tokens, not over drafts: 1 - 1/tau where nothing is cut",
         end=EMITTED,
         needs=("accepted", "output"),
-        source="lmstudio.ai/docs, TypeScript SDK, speculative decoding",
+        source="lmstudio.ai/docs, TypeScript SDK: speculative decoding",
         of=lambda t: _ratio(t.A, t.O),
     ),
     # ------------------------------------------------ speedup; a primed symbol is b's
@@ -488,7 +488,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="prefill inside; one request at a time",
         end=EMITTED,
         needs=("output", "seconds"),
-        source="scripts of the assisted generation blog (huggingface.co/blog/assisted-generation)",
+        source=ASSISTED,
         of=lambda t, b: _ratio(b.T, b.O) / _ratio(t.T, t.O),
     ),
     Definition(
@@ -501,7 +501,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="latency alone: an answer that came out shorter counts as faster",
         end=EMITTED,
         needs=("seconds",),
-        source="scripts of the assisted generation blog (huggingface.co/blog/assisted-generation)",
+        source=ASSISTED,
         of=lambda t, b: _ratio(b.T, t.T),
     ),
     Definition(
@@ -540,7 +540,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="behind the first tokens; if the first step emits several, it counts as one all the same",
         end=EMITTED,
         needs=("output", "seconds", "first"),
-        source=f"{VLLM_BENCH} (tpot)",
+        source=f"{VLLM_BENCH} (tpot); AIPerf, inter_token_latency_metric.py",
         of=lambda t, b: _per_token(b) / _per_token(t),
     ),
 )
