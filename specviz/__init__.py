@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .paths import example
     from .replay import whatif
     from .ribbon import flicker
-    from .trace import Trace
+    from .trace import Trace, read_counts
     from .widgets.player import player
     from .widgets.race import race
 
@@ -48,6 +48,7 @@ _DOORS = {
     "explore": ("explorer", "explore"),
     "live": ("explorer", "live"),
     "open": ("trace", "Trace.open"),
+    "read_counts": ("trace", "read_counts"),
     "check": ("check", ""),
     "streams": ("streams", ""),
     "metrics": ("metrics", ""),
@@ -67,7 +68,7 @@ __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
     "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
     "list_models", "list_published", "live", "load", "method", "metrics", "open", "player", "published",
-    "race", "stream", "streams", "view", "whatif",
+    "race", "read_counts", "stream", "streams", "view", "whatif",
 ]  # fmt: skip
 
 

@@ -56,6 +56,12 @@ Prompts = Annotated[
 ]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens for each prompt.")]
 
+Baseline = Annotated[
+    Path | None,
+    typer.Option(help="The same prompts without speculation, in the same kind of file; tells speedups, too."),
+]
+AIPerf = Annotated[Path | None, typer.Option("--aiperf", help="Write AIPerf's records, JSON lines.")]
+
 
 @app.callback(invoke_without_command=True)
 def _doors(
@@ -325,6 +331,50 @@ def show(
         from specviz import view
 
         print(f"picture: {_write_bytes(png, view.png(trace.split()[0]))}")
+
+
+@app.command()
+def metrics(
+    path: Annotated[Path, typer.Argument(help="A trace: a .parquet file, or a folder.")],
+    baseline: Baseline = None,
+    aiperf: AIPerf = None,
+    force: Force = False,
+) -> None:
+    """Print every tool's acceptance length, rate and speedup of a trace; needs no torch."""
+    if aiperf is not None:
+        _writable(aiperf, force)
+    from specviz.metrics import counts
+    from specviz.trace import Trace
+
+    trace = Trace.open(path)
+    _print_definitions(trace, None if baseline is None else Trace.open(baseline))
+    if aiperf is not None:
+        print(f"AIPerf's records: {counts(trace).to_aiperf(aiperf, force=force)}")
+
+
+@app.command("import")
+def import_counts(
+    path: Annotated[Path, typer.Argument(help="JSON lines.")],
+    origin: Annotated[str, typer.Option("--from", help="vllm, aiperf or spec-bench.")],
+    baseline: Baseline = None,
+    aiperf: AIPerf = None,
+    force: Force = False,
+) -> None:
+    """Read what another tool counted of speculation, check it, and print what every tool makes of it."""
+    if aiperf is not None:
+        _writable(aiperf, force)
+    from specviz.trace import read_counts
+    from specviz.view.picture import visible
+
+    found = read_counts(path, origin)
+    base = None if baseline is None else read_counts(baseline, origin, plain=True)
+    print(visible(repr(found).strip("<>")))
+    _print_definitions(found, base)
+    for side in filter(None, (found, base)):
+        for line, why in side.left_out.to_numpy():
+            print(visible(f"left out: {side.where}, line {line}: {why}"))
+    if aiperf is not None:
+        print(f"AIPerf's records: {found.to_aiperf(aiperf, force=force)}")
 
 
 @app.command()
@@ -1243,6 +1293,28 @@ def _print_prompts(parts: list[Trace]) -> None:
         names = (row["method"], str((run.run["draft"] or {}).get("name") or "–"), row["exactness"])
         rows.append([*map(visible, names), *cells])
     print_table(_console(), columns, rows)
+
+
+def _print_definitions(found: Any, baseline: Any) -> None:
+    """One line a definition; what is missing is said below."""
+    from specviz.bench.report import Column, print_table
+    from specviz.metrics import rosetta
+
+    table = rosetta(found, baseline)
+    columns = [Column("who", folds=34), Column("value", True), Column("average", folds=9)]
+    columns += [Column("formula", spare=0, folds=30)]
+    for quantity, rows in table.groupby("quantity", sort=False):
+        print(f"\n{quantity}")
+        told = rows[rows["value"].notna()]
+        cells = []
+        for row in told.to_dict("records"):
+            value = f"{row['value']:.3f}" + (f" to {row['high']:.3f}" if row["badge"] == "bounded" else "")
+            cells.append([row["who"], value, row["average"], row["formula"]])
+        print_table(_console(), columns, cells)
+        for row in rows[rows["value"].isna()].to_dict("records"):
+            print(f"not known: {row['who']}: {row['why']}")
+    if baseline is None:
+        print("\nspeedups: name the same prompts decoded without speculation with --baseline")
 
 
 def _console(stderr: bool = False) -> Any:

@@ -3,8 +3,9 @@
 `cycles` (what the draft-verify cycles did), `costs` (FLOPs and bytes of their passes), `updates` (streams:
 erasure, kept drafts, lagging), `quality` and `rouge` (texts against references), `signals` (does certainty
 predict acceptance), `canvases` (masked diffusion: passes saved, the limit of self-drafting, why chains fail),
-`sweeps` (many runs as points, or over seeds), `tables` (several at once: `summary`, `compare`); below them
-`tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
+`sweeps` (many runs as points, or over seeds), `tables` (several at once: `summary`, `compare`),
+`definitions` and `rosetta` (the same words as other tools mean them); below them `tokens` (texts as
+sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
 
 from specviz.metrics.canvases import (
@@ -59,8 +60,10 @@ from specviz.metrics.cycles import (
     tau,
     tokens_per_second,
 )
+from specviz.metrics.definitions import DEFINITIONS, Definition
 from specviz.metrics.interval import Estimate, pooled
 from specviz.metrics.quality import comet, quality, relative_bleu
+from specviz.metrics.rosetta import by_position, counts, rosetta
 from specviz.metrics.rouge import rouge
 from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signals
 from specviz.metrics.sweeps import front, over_seeds, sweep
@@ -79,9 +82,11 @@ from specviz.metrics.updates import (
 
 __all__ = [
     "CAUSES",
+    "DEFINITIONS",
     "READINGS",
     "ROUNDING",
     "Ceilings",
+    "Definition",
     "Estimate",
     "acceptance_limit",
     "acceptance_rate",
@@ -93,6 +98,7 @@ __all__ = [
     "by_canvas",
     "by_depth",
     "by_layer",
+    "by_position",
     "by_prompt",
     "by_score",
     "by_source",
@@ -101,6 +107,7 @@ __all__ = [
     "comet",
     "compare",
     "cost_summary",
+    "counts",
     "cycle_costs",
     "draft_passes",
     "draft_time",
@@ -131,6 +138,7 @@ __all__ = [
     "relative_costs",
     "rollback_share",
     "roofline_times",
+    "rosetta",
     "rouge",
     "seconds",
     "sent",

@@ -15,6 +15,10 @@ counts the last one's; what is said "of the texts" counts all of them, for each 
 Where every step emits a bonus or correction token and nothing is cut by the end of a text:
 emitted = accepted + steps, tau = emitted / steps, and A/O = 1 - 1/tau.
 
+`Counts`, which other tools' files give, stand for a trace in `steps`, `emitted`, `output`, `sent`,
+`accepted`, `tau`, `acceptance_rate`, `accepted_share`, `mean_accepted` and `mean_sent`: the sums are theirs,
+cut drafts included, and NaN is what they do not tell.
+
 A canvas (diffusion) is written to the end of a block, and its text ends before: with its first end token.
 `emitted`, `accepted` and `tau` count what was placed, padding included; what is of the texts does not.
 `specviz.metrics.canvases` has the metrics of canvases.
@@ -28,6 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import TraceError
+from specviz.trace.counts import Counts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,19 +89,19 @@ def _texts(trace: Trace) -> pd.DataFrame:
     return outputs[outputs["kept"].to_numpy() | _streamed(trace, outputs)]
 
 
-def steps(trace: Trace) -> int:
+def steps(trace: Trace | Counts) -> float:
     """Draft-verify cycles; the prefill is none."""
-    return len(_steps(trace))
+    return trace.total("steps") if isinstance(trace, Counts) else len(_steps(trace))
 
 
-def emitted(trace: Trace) -> int:
+def emitted(trace: Trace | Counts) -> float:
     """Tokens that the cycles emitted, the bonus or correction included; an end token counts."""
-    return int(trace.cycles["emitted"].sum())
+    return trace.total("emitted") if isinstance(trace, Counts) else int(trace.cycles["emitted"].sum())
 
 
-def output(trace: Trace) -> int:
+def output(trace: Trace | Counts) -> float:
     """Tokens of the final texts: emitted and not taken back by a later cycle's `keep`, or superseded."""
-    return int(trace.outputs["kept"].sum())
+    return trace.total("output") if isinstance(trace, Counts) else int(trace.outputs["kept"].sum())
 
 
 def drafted(trace: Trace) -> float:
@@ -108,21 +113,25 @@ def drafted(trace: Trace) -> float:
     return float("nan") if _silent(trace) else int(trace.cycles["drafted"].sum())
 
 
-def sent(trace: Trace) -> float:
+def sent(trace: Trace | Counts) -> float:
     """Nodes that the target read: those of all drafts but the pruned, unsent and unreviewed ones.
 
     The root is none, so a pass reads one token more. Divided by `steps` it is the mean draft size, at most
     the g of a tree that is cut to g nodes. What is read and no candidate (Lookahead's window) was sent, too.
     """
+    if isinstance(trace, Counts):
+        return trace.total("drafted")
     return float("nan") if _silent(trace) else int(trace.cycles["sent"].sum())
 
 
-def accepted(trace: Trace) -> int:
+def accepted(trace: Trace | Counts) -> float:
     """Draft tokens that the target accepted and that were emitted; neither cut nor unreviewed ones."""
+    if isinstance(trace, Counts):
+        return trace.total("accepted")
     return int((trace.outputs["origin"] == "draft").sum())
 
 
-def tau(trace: Trace) -> float:
+def tau(trace: Trace | Counts) -> float:
     """tau: tokens emitted per step, bonus or correction included; autoregressive decoding has 1.00.
 
     Pooled over all steps, as in Spec-Bench and vLLM. A step is a cycle after the prefill, and has one
@@ -132,7 +141,7 @@ def tau(trace: Trace) -> float:
     return _ratio(emitted(trace), steps(trace))
 
 
-def acceptance_rate(trace: Trace) -> float:
+def acceptance_rate(trace: Trace | Counts) -> float:
     """A/D: accepted nodes divided by drafted nodes that were sent to the target.
 
     Nodes behind the first rejection were sent and count; nodes that the drafter pruned or did not send,
@@ -143,23 +152,27 @@ def acceptance_rate(trace: Trace) -> float:
     then says how much of what was read came to nothing, not how good the drafter is, and falls as the tree
     grows while tau rises; compare it only between drafts of one size.
     """
+    if isinstance(trace, Counts):
+        return _ratio(trace.total("accepted"), trace.total("drafted"))
     cycles = trace.cycles
     return _ratio(cycles["accepted"].sum(), (cycles["sent"] - cycles["cut"]).sum())
 
 
-def accepted_share(trace: Trace) -> float:
+def accepted_share(trace: Trace | Counts) -> float:
     """A/O: accepted draft tokens divided by tokens of the texts.
 
     The share that came from drafts and was checked by the target; unreviewed tokens are only below the line.
     But in a stream what continuous decoding carries from output to output is the draft, and nobody ever
     judges it: there the share that was kept stands for A/O, as in `specviz.metrics.by_stream`.
     """
+    if isinstance(trace, Counts):
+        return _ratio(trace.total("accepted"), trace.total("output"))
     outputs = _texts(trace)
     carried = (outputs["origin"] == "unreviewed") & _streamed(trace, outputs)
     return _ratio(((outputs["origin"] == "draft") | carried).sum(), len(outputs))
 
 
-def mean_accepted(trace: Trace) -> float:
+def mean_accepted(trace: Trace | Counts) -> float:
     """Mean number of draft tokens accepted in a step, without the bonus: tau - 1 if nothing is cut.
 
     For a tree it is the mean length of the accepted path. It is CM-ASD's Tok as the text beside Table III
@@ -173,7 +186,7 @@ def mean_drafted(trace: Trace) -> float:
     return _ratio(drafted(trace), steps(trace))
 
 
-def mean_sent(trace: Trace) -> float:
+def mean_sent(trace: Trace | Counts) -> float:
     """Nodes sent to the target in a step (`sent`); CM-ASD's mean k_j, where the text's end cut none."""
     return _ratio(sent(trace), steps(trace))
 
@@ -334,7 +347,7 @@ def rollback_share(trace: Trace, per: str = "token") -> float:
     return float("nan") if _silent(trace) else _ratio(len(_rejections(trace)), _below(trace, per))
 
 
-def _below(trace: Trace, per: str) -> int:
+def _below(trace: Trace, per: str) -> float:
     if per not in PER:
         raise TraceError(f"per is one of {', '.join(PER)}, not {per!r}")
     return len(_texts(trace)) if per == "token" else steps(trace)

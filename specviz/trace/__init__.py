@@ -5,10 +5,13 @@ their meaning are in `specviz.schema`. A trace file is untrusted data: its types
 are checked before use, and nothing in it is ever executed.
 
 Its files from the bottom up, each importing only from those before it: `files`, `checks`, `reading`,
-`text`, `trace`, `identities`, `states`, `recorder`.
+`text`, `trace`, `identities`, `states`, `recorder`. Beside them `counts`, what is left of a run when others
+wrote down numbers alone, `foreign`, which reads it from their files, and `aiperf`, which writes it.
 """
 
+from specviz.trace.counts import Counts
 from specviz.trace.files import KEYS, PARTIAL, arrow_schema
+from specviz.trace.foreign import read_counts
 from specviz.trace.identities import validate
 from specviz.trace.recorder import Recorder
 from specviz.trace.states import Reading, Written, written
@@ -18,11 +21,13 @@ from specviz.trace.trace import Trace
 __all__ = [
     "KEYS",
     "PARTIAL",
+    "Counts",
     "Reading",
     "Recorder",
     "Trace",
     "Written",
     "arrow_schema",
+    "read_counts",
     "validate",
     "whole_characters",
     "written",

@@ -1,0 +1,546 @@
+"""One decode, every tool's number: what acceptance length, acceptance rate and speedup mean to whom.
+
+The same words stand for different numbers. They differ in what is counted (with or without the target's own
+token; drafts or what could have been drafted; steps without a draft or not), in how texts are averaged (sums
+first and one division: *pooled*; or a mean over requests) and in what happens at a text's end (whole steps,
+or only tokens that were emitted). `DEFINITIONS` writes each down once, `rosetta` computes all of them.
+
+Symbols: of a request S verify steps, N of them with a draft, D drafted tokens, A accepted, E emitted by the
+steps, O tokens of the answer, T seconds with the prefill, P those of the prefill, F until the first tokens; k
+the largest draft of a step, W seconds for all requests. Σ sums over all requests, mean averages one value a
+request; a prime is the baseline. Of a step: a accepted, d the depth of its draft.
+
+Two places where an engine would print another number than this decode gives by its formula. Prefill emits
+nothing here, so that every later step emits at least one token; engines emit a first token in it, and
+``completion_tokens`` has one more than their steps emitted. And a trace does not tell what the target would
+have accepted behind the text's end: where a tool counts whole steps, the number is bounded if a text was cut
+in mid-draft. What is emitted unreviewed (BiLD's last block) is a step like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from specviz.trace.counts import Counts
+
+LENGTH, RATE, SPEED = "acceptance length", "acceptance rate", "speedup"
+POOLED, MEAN = "pooled", "mean over requests"
+WHOLE, EMITTED = "whole steps", "emitted tokens"
+
+
+# ---------------------------------------------------------------- what a definition is computed from
+
+
+SYMBOLS = {
+    "S": "steps",
+    "N": "drafts",
+    "D": "drafted",
+    "A": "accepted",
+    "E": "emitted",
+    "O": "output",
+    "T": "seconds",
+    "P": "prefill",
+    "F": "first",
+}
+
+
+@dataclass(frozen=True)
+class Tally:
+    """A run's numbers by their symbols (see above): arrays [requests]; a and d arrays [steps]."""
+
+    S: np.ndarray
+    N: np.ndarray
+    D: np.ndarray
+    A: np.ndarray
+    E: np.ndarray
+    O: np.ndarray  # noqa: E741
+    T: np.ndarray
+    P: np.ndarray
+    F: np.ndarray
+    eos: np.ndarray
+    W: float
+    k: float
+    a: np.ndarray
+    d: np.ndarray
+
+
+def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
+    """The numbers of a run.
+
+    With `whole` as if every last step had emitted all that it accepted: at least, or at `most`.
+    """
+    of = {symbol: counts.column(name) for symbol, name in SYMBOLS.items()}
+    a, d = counts.each("accepted"), counts.each("depth")
+    beyond = np.nan_to_num(counts.each("beyond"))
+    if whole and len(a):
+        at = counts.steps["request"].to_numpy(np.int64)
+        own = counts.each("emitted") == a  # what it emitted last is a draft token: the target's own was cut
+        more = beyond if most else np.zeros_like(beyond)
+        n = len(counts.requests)
+        of["A"] = of["A"] + np.bincount(at, more, n)
+        of["E"] = of["E"] + np.bincount(at, more + own, n)
+        a = a + more
+    eos = counts.requests["eos"].to_numpy(np.float64, na_value=np.nan)
+    k = float("nan") if counts.most is None else float(counts.most)
+    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, d=d)
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> float:
+    """Pooled: sums first, one division last."""
+    return float(above.sum() / below.sum()) if below.sum() else float("nan")
+
+
+def _mean(above: np.ndarray, below: np.ndarray) -> float:
+    """Mean over requests of their own ratios; a request without anything below the line is left out."""
+    some = below != 0
+    return float((above[some] / below[some]).mean()) if some.any() else float("nan")
+
+
+def _share(hit: np.ndarray, of: np.ndarray, known: np.ndarray) -> float:
+    """Share of some steps, NaN where the depth of drafts is not known."""
+    if not len(known) or np.isnan(known).any():
+        return float("nan")
+    return float((hit & of).sum() / of.sum()) if of.any() else float("nan")
+
+
+def _judged(t: Tally) -> float:
+    """Accepted tokens over those that were put to the test: of a round all matches and the first mismatch."""
+    if not len(t.d) or np.isnan(t.d).any():
+        return float("nan")
+    some = t.d > 0
+    below = (t.a + (t.a < t.d))[some].sum()
+    return float(t.a[some].sum() / below) if below else float("nan")
+
+
+def _per_second(t: Tally, tokens: np.ndarray | None = None) -> float:
+    return _mean(t.O if tokens is None else tokens, t.T)
+
+
+def _per_token(t: Tally) -> float:
+    """Mean over requests of seconds per token behind the first ones."""
+    return _mean(np.where(t.O > 1, t.T - t.F, 0.0), np.where(t.O > 1, t.O - 1, 0.0))
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One meaning of a word.
+
+    Parameters
+    ----------
+    name : str
+    who : tuple of str
+        Who prints it, and what it is called there.
+    quantity : str
+        ``acceptance length``, ``acceptance rate`` or ``speedup``.
+    average : str
+        ``pooled`` or ``mean over requests``.
+    formula, latex : str
+    counts : str
+        What is counted in words.
+    end : str
+        At a text's end: ``whole steps`` or ``emitted tokens``.
+    needs : tuple of str
+        What of `specviz.trace.Counts` it is computed from.
+    source : str
+        Where the definition was read.
+    """
+
+    name: str
+    who: tuple[str, ...]
+    quantity: str
+    average: str
+    formula: str
+    latex: str
+    counts: str
+    end: str
+    needs: tuple[str, ...]
+    source: str
+    of: Callable[..., float]
+
+    @property
+    def compares(self) -> bool:
+        """Whether it needs a baseline."""
+        return self.quantity == SPEED
+
+
+VLLM = "github.com/vllm-project/vllm, vllm/v1/spec_decode/metrics.py"
+VLLM_BENCH = "github.com/vllm-project/vllm, vllm/benchmarks/serve.py"
+AIPERF = "github.com/ai-dynamo/aiperf, src/aiperf/metrics/types/spec_decode_metrics.py"
+SPEC_BENCH = "github.com/hemingkx/Spec-Bench, evaluation/speed.py"
+EAGLE = "github.com/SafeAILab/EAGLE"
+SGLANG = "github.com/sgl-project/sglang, managers/tokenizer_manager.py"
+SGLANG_LOG = "github.com/sgl-project/sglang, scheduler_components/metrics_reporter.py"
+SPECFORGE = "github.com/sgl-project/SpecForge"
+GPT_FAST = "github.com/meta-pytorch/gpt-fast, generate.py"
+CANDIDATES = "github.com/huggingface/transformers, generation/candidate_generator.py"
+ASSISTED = "github.com/gante/huggingface-demos, experiments/faster_generation"
+LLAMA_CPP = "github.com/ggml-org/llama.cpp, pull 24536"
+
+DEFINITIONS: tuple[Definition, ...] = (
+    # ------------------------------------------------ acceptance length
+    Definition(
+        name="tau, whole steps",
+        who=("EAGLE (τ)", "Spec-Bench (#Mean accepted tokens)"),
+        quantity=LENGTH,
+        average=POOLED,
+        formula="ΣE / ΣS",
+        latex=r"\frac{\sum E}{\sum S}",
+        counts="accepted + the target's own token, a step; steps without a draft count; prefill is no step",
+        end=WHOLE,
+        needs=("emitted", "steps"),
+        source=f"{SPEC_BENCH}: mean of accept_lengths; {EAGLE}, issue 195",
+        of=lambda t: _ratio(t.E, t.S),
+    ),
+    Definition(
+        name="tau, emitted tokens",
+        who=("SGLang (accept len of its log line)", "specviz (tau)"),
+        quantity=LENGTH,
+        average=POOLED,
+        formula="ΣE / ΣS",
+        latex=r"\frac{\sum E}{\sum S}",
+        counts="the same, but what stands behind the text's end is dropped before it is counted",
+        end=EMITTED,
+        needs=("emitted", "steps"),
+        source=f"{SGLANG_LOG}: spec_num_accept_tokens / spec_num_forward_ct",
+        of=lambda t: _ratio(t.E, t.S),
+    ),
+    Definition(
+        name="1 + accepted a draft",
+        who=(
+            "vLLM (mean acceptance length)",
+            "AIPerf (token-weighted acceptance length)",
+            "llama.cpp (mean acceptance length)",
+        ),
+        quantity=LENGTH,
+        average=POOLED,
+        formula="1 + ΣA / ΣN",
+        latex=r"1 + \frac{\sum A}{\sum N}",
+        counts="accepted + 1, a step with a draft; those without one are not counted, so a drafter that "
+        "seldom speaks looks good",
+        end=WHOLE,
+        needs=("accepted", "drafts"),
+        source=f"{VLLM} (observe_draft); {AIPERF}; {LLAMA_CPP}",
+        of=lambda t: 1 + _ratio(t.A, t.N),
+    ),
+    Definition(
+        name="1 + accepted a draft, by request",
+        who=("AIPerf (acceptance length)",),
+        quantity=LENGTH,
+        average=MEAN,
+        formula="mean(1 + A / N)",
+        latex=r"\overline{1 + A / N}",
+        counts="the same of each request; one without a draft in any step is left out",
+        end=WHOLE,
+        needs=("accepted", "drafts"),
+        source=AIPERF,
+        of=lambda t: 1 + _mean(t.A, t.N),
+    ),
+    Definition(
+        name="tokens a verify, by request",
+        who=("SGLang (spec_accept_length of a request)", "SpecForge (specforge benchmark)"),
+        quantity=LENGTH,
+        average=MEAN,
+        formula="mean(O / S)",
+        latex=r"\overline{O / S}",
+        counts="all tokens of the answer, also the one that an engine's prefill emits, over verify passes",
+        end=EMITTED,
+        needs=("output", "steps"),
+        source=f"{SGLANG}: completion_tokens / spec_verify_ct; {SPECFORGE}, specforge/benchmarks/sglang.py",
+        of=lambda t: _mean(t.O, t.S),
+    ),
+    Definition(
+        name="tokens a verify",
+        who=("SpecForge (benchmarks/)",),
+        quantity=LENGTH,
+        average=POOLED,
+        formula="ΣO / ΣS",
+        latex=r"\frac{\sum O}{\sum S}",
+        counts="the same tokens and passes, summed first",
+        end=EMITTED,
+        needs=("output", "steps"),
+        source=f"{SPECFORGE}, benchmarks/benchmarker/utils.py",
+        of=lambda t: _ratio(t.O, t.S),
+    ),
+    Definition(
+        name="accepted a step",
+        who=("gpt-fast (Mean Accepted)", "transformers-style (n_matches a round)"),
+        quantity=LENGTH,
+        average=POOLED,
+        formula="ΣA / ΣS",
+        latex=r"\frac{\sum A}{\sum S}",
+        counts="draft tokens alone: the target's own is left out; so it is one less than the others",
+        end=WHOLE,
+        needs=("accepted", "steps"),
+        source=f"{GPT_FAST} (accept_counts); {CANDIDATES}: num_matches",
+        of=lambda t: _ratio(t.A, t.S),
+    ),
+    Definition(
+        name="tokens an index",
+        who=("EAGLE (alpha_length.py)",),
+        quantity=LENGTH,
+        average=MEAN,
+        formula="mean(E / (S - 1))",
+        latex=r"\overline{E / (S - 1)}",
+        counts="divided by the index of the last step, which counts from 0: one step too few, so too high",
+        end=WHOLE,
+        needs=("emitted", "steps"),
+        source=f"{EAGLE}, eagle/evaluation/alpha_length.py (new_tokens / idxs)",
+        of=lambda t: _mean(t.E, t.S - 1),
+    ),
+    # ------------------------------------------------ acceptance rate
+    Definition(
+        name="accepted of drafted",
+        who=(
+            "vLLM (draft acceptance rate)",
+            "AIPerf (overall draft acceptance rate)",
+            "llama.cpp (draft acceptance)",
+        ),
+        quantity=RATE,
+        average=POOLED,
+        formula="ΣA / ΣD",
+        latex=r"\frac{\sum A}{\sum D}",
+        counts="over all that were drafted and sent, also behind a rejection; of a tree every node",
+        end=WHOLE,
+        needs=("accepted", "drafted"),
+        source=f"{VLLM}; {AIPERF}; {LLAMA_CPP}",
+        of=lambda t: _ratio(t.A, t.D),
+    ),
+    Definition(
+        name="accepted of drafted, by request",
+        who=("AIPerf (draft acceptance rate)",),
+        quantity=RATE,
+        average=MEAN,
+        formula="mean(A / D)",
+        latex=r"\overline{A / D}",
+        counts="the same of each request; AIPerf prints percent",
+        end=WHOLE,
+        needs=("accepted", "drafted"),
+        source=AIPERF,
+        of=lambda t: _mean(t.A, t.D),
+    ),
+    Definition(
+        name="accepted of the budget",
+        who=("SGLang (accept rate of its log line)",),
+        quantity=RATE,
+        average=POOLED,
+        formula="ΣA / (k ΣS)",
+        latex=r"\frac{\sum A}{k \sum S}",
+        counts="over the largest draft that a step could have, drafted or not",
+        end=EMITTED,
+        needs=("accepted", "steps", "most"),
+        source=f"{SGLANG_LOG}: num_correct_drafts / total_draft_tokens",
+        of=lambda t: _ratio(t.A, t.k * t.S),
+    ),
+    Definition(
+        name="accepted of the budget, by request",
+        who=("SGLang (spec_accept_rate of a request)",),
+        quantity=RATE,
+        average=MEAN,
+        formula="mean(A / (k S))",
+        latex=r"\overline{A / (k S)}",
+        counts="the same of each request",
+        end=EMITTED,
+        needs=("accepted", "steps", "most"),
+        source=f"{SGLANG}: accepted / (steps × lookahead)",
+        of=lambda t: _mean(t.A, t.k * t.S),
+    ),
+    Definition(
+        name="accepted per verified",
+        who=("AIPerf (accepted per verified)",),
+        quantity=RATE,
+        average=MEAN,
+        formula="mean((A + N) / (D + N))",
+        latex=r"\overline{(A + N) / (D + N)}",
+        counts="the target's own token stands above and below the line",
+        end=WHOLE,
+        needs=("accepted", "drafted", "drafts"),
+        source=AIPERF,
+        of=lambda t: _mean(t.A + t.N, t.D + t.N),
+    ),
+    Definition(
+        name="at the second position",
+        who=("vLLM (per-position acceptance rate)",),
+        quantity=RATE,
+        average=POOLED,
+        formula="steps with a ≥ 2 / ΣN",
+        latex=r"\frac{|a \ge 2|}{\sum N}",
+        counts="of all steps with a draft, whether or not they came so far; `by_position` has every place",
+        end=WHOLE,
+        needs=("accepted", "depth"),
+        source=VLLM,
+        of=lambda t: _share(t.a >= 2, t.d > 0, t.d),
+    ),
+    Definition(
+        name="1-α",
+        who=("EAGLE (n-α)",),
+        quantity=RATE,
+        average=POOLED,
+        formula="steps with a ≥ 2 / steps with a ≥ 1 and d ≥ 2",
+        latex=r"\frac{|a \ge 2|}{|a \ge 1, d \ge 2|}",
+        counts="given that the first was accepted; EAGLE measures it on chains, its τ on trees",
+        end=WHOLE,
+        needs=("accepted", "depth"),
+        source=f"{EAGLE}, eagle/model/utils_alpha.py, eagle/evaluation/alpha.py; issue 169",
+        of=lambda t: _share(t.a >= 2, (t.a >= 1) & (t.d >= 2), t.d),
+    ),
+    Definition(
+        name="accepted of judged",
+        who=("transformers-style (matches of its confidence threshold)",),
+        quantity=RATE,
+        average=POOLED,
+        formula="ΣA / (ΣA + steps with a < d)",
+        latex=r"\frac{\sum A}{\sum A + |a < d|}",
+        counts="a round's matches and its first mismatch; what stands behind it was never judged. For chains",
+        end=WHOLE,
+        needs=("accepted", "depth"),
+        source=f"{CANDIDATES}: update_candidate_strategy",
+        of=_judged,
+    ),
+    Definition(
+        name="all accepted",
+        who=("transformers-style (its heuristic schedule)",),
+        quantity=RATE,
+        average=POOLED,
+        formula="steps with a = d > 0 / ΣN",
+        latex=r"\frac{|a = d|}{\sum N}",
+        counts="share of drafts accepted to the last token; then the next is 2 longer, else 1 shorter",
+        end=WHOLE,
+        needs=("accepted", "depth"),
+        source=f"{CANDIDATES}: update_candidate_strategy",
+        of=lambda t: _share(t.a == t.d, t.d > 0, t.d),
+    ),
+    Definition(
+        name="nothing accepted",
+        who=("gpt-fast (the first of Acceptance probs)",),
+        quantity=RATE,
+        average=POOLED,
+        formula="steps with a = 0 / ΣS",
+        latex=r"\frac{|a = 0|}{\sum S}",
+        counts="share of steps that only gave the target's own token",
+        end=WHOLE,
+        needs=("accepted",),
+        source=GPT_FAST,
+        of=lambda t: float((t.a == 0).mean()) if len(t.a) and not np.isnan(t.a).any() else float("nan"),
+    ),
+    Definition(
+        name="accepted of output",
+        who=("LM Studio (acceptedDraftTokensCount / predictedTokensCount)",),
+        quantity=RATE,
+        average=POOLED,
+        formula="ΣA / ΣO",
+        latex=r"\frac{\sum A}{\sum O}",
+        counts="over the answer's tokens, not over drafts: 1 - 1/tau where nothing is cut",
+        end=EMITTED,
+        needs=("accepted", "output"),
+        source="lmstudio.ai/docs, TypeScript SDK: speculative decoding",
+        of=lambda t: _ratio(t.A, t.O),
+    ),
+    # ------------------------------------------------ speedup; a primed symbol is b's
+    Definition(
+        name="mean tokens/s",
+        who=("Spec-Bench", "EAGLE (speed.py)", "gpt-fast (Average tokens/sec of two runs)"),
+        quantity=SPEED,
+        average=MEAN,
+        formula="mean(O / T) / mean(O′ / T′)",
+        latex=r"\overline{O / T} \,/\, \overline{O' / T'}",
+        counts="prefill inside; a short answer weighs as much as a long one; tokens from ids on both sides",
+        end=EMITTED,
+        needs=("output", "seconds"),
+        source=f"{SPEC_BENCH}; {EAGLE}, eagle/evaluation/speed.py; {GPT_FAST}",
+        of=lambda t, b: _per_second(t) / _per_second(b),
+    ),
+    Definition(
+        name="mean tokens/s, baseline from text",
+        who=("Spec-Bench (as its script counts)", "EAGLE (as its script counts)"),
+        quantity=SPEED,
+        average=MEAN,
+        formula="mean(O / T) / mean((O′ - end) / T′)",
+        latex=r"\overline{O / T} \,/\, \overline{(O' - e') / T'}",
+        counts="the same, but the baseline's tokens are its text encoded again, without its end token",
+        end=EMITTED,
+        needs=("output", "seconds", "eos"),
+        source=f"{SPEC_BENCH}: len(tokenizer(answer).input_ids) - 1",
+        of=lambda t, b: _per_second(t) / _per_second(b, b.O - b.eos),
+    ),
+    Definition(
+        name="throughput",
+        who=("vLLM (bench serve)", "SGLang", "SpecForge (dashboard)"),
+        quantity=SPEED,
+        average=POOLED,
+        formula="(ΣO / W) / (ΣO′ / W′)",
+        latex=r"\frac{\sum O / W}{\sum O' / W'}",
+        counts="prefill inside; all tokens over the time of the whole run, in which requests may overlap",
+        end=EMITTED,
+        needs=("output", "wall"),
+        source=f"{VLLM_BENCH} (output_throughput); {SPECFORGE}, benchmarks/bench_model_speedup.py",
+        of=lambda t, b: (t.O.sum() / t.W) / (b.O.sum() / b.W),
+    ),
+    Definition(
+        name="time per token",
+        who=("transformers-style (average time per token)",),
+        quantity=SPEED,
+        average=POOLED,
+        formula="(ΣT′ / ΣO′) / (ΣT / ΣO)",
+        latex=r"\frac{\sum T' / \sum O'}{\sum T / \sum O}",
+        counts="prefill inside; one request at a time",
+        end=EMITTED,
+        needs=("output", "seconds"),
+        source=ASSISTED,
+        of=lambda t, b: _ratio(b.T, b.O) / _ratio(t.T, t.O),
+    ),
+    Definition(
+        name="time per input",
+        who=("transformers-style (average time per input)",),
+        quantity=SPEED,
+        average=POOLED,
+        formula="ΣT′ / ΣT",
+        latex=r"\frac{\sum T'}{\sum T}",
+        counts="latency alone: an answer that came out shorter counts as faster",
+        end=EMITTED,
+        needs=("seconds",),
+        source=ASSISTED,
+        of=lambda t, b: _ratio(b.T, t.T),
+    ),
+    Definition(
+        name="paired latency",
+        who=("shreyansh26/Speculative-Decoding",),
+        quantity=SPEED,
+        average=MEAN,
+        formula="mean(T′ / T)",
+        latex=r"\overline{T' / T}",
+        counts="each prompt against itself, prompts weighing alike",
+        end=EMITTED,
+        needs=("seconds",),
+        source="github.com/shreyansh26/Speculative-Decoding, common/metrics.py",
+        of=lambda t, b: _mean(b.T, t.T),
+    ),
+    Definition(
+        name="decode tokens/s",
+        who=("llama.cpp (eval time)", "specviz (compare)"),
+        quantity=SPEED,
+        average=POOLED,
+        formula="(ΣO / Σ(T - P)) / (ΣO′ / Σ(T′ - P′))",
+        latex=r"\frac{\sum O / \sum (T - P)}{\sum O' / \sum (T' - P')}",
+        counts="prefill apart: what decoding alone gained",
+        end=EMITTED,
+        needs=("output", "seconds", "prefill"),
+        source="github.com/ggml-org/llama.cpp, eval time beside prompt eval time",
+        of=lambda t, b: _ratio(t.O, t.T - t.P) / _ratio(b.O, b.T - b.P),
+    ),
+    Definition(
+        name="time per output token",
+        who=("vLLM (bench serve, TPOT)", "AIPerf (inter token latency)"),
+        quantity=SPEED,
+        average=MEAN,
+        formula="mean((T′ - F′) / (O′ - 1)) / mean((T - F) / (O - 1))",
+        latex=r"\overline{\tfrac{T' - F'}{O' - 1}} \,/\, \overline{\tfrac{T - F}{O - 1}}",
+        counts="behind the first tokens; if the first step emits several, it counts as one all the same",
+        end=EMITTED,
+        needs=("output", "seconds", "first"),
+        source=f"{VLLM_BENCH} (tpot); AIPerf, inter_token_latency_metric.py",
+        of=lambda t, b: _per_token(b) / _per_token(t),
+    ),
+)

@@ -1,0 +1,300 @@
+"""Every tool's number from one decode: a trace as `counts`, and all definitions on them (`rosetta`)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.metrics.cycles import _silent, _steps, seconds
+from specviz.metrics.definitions import DEFINITIONS, EMITTED, WHOLE, Definition, tally
+from specviz.trace.counts import Counts, request_table, step_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+
+def counts(trace: Trace) -> Counts:
+    """What of a trace other tools would have written down: how many tokens, of each request and step.
+
+    A request is a text of a run. A step is a cycle behind the prefill; drafted are the nodes that the target
+    read, accepted those that were emitted.
+
+    Raises
+    ------
+    TraceError
+        If the trace holds streams or canvases, in which a step is another thing.
+    """
+    import pandas as pd
+
+    runs = trace.split()
+    for part in runs:
+        if part.run["canvas"] is not None:
+            raise TraceError(
+                f"run {part.run['run']} writes canvases: acceptance is counted of texts that grow"
+            )
+        if len(part.updates):
+            raise TraceError(
+                f"run {part.run['run']} is a stream: its updates have metrics of their own (by_stream)"
+            )
+    cycles, keys = trace.cycles, ["run", "prompt", "cycle"]
+    steps = _steps(trace)[[*keys, "sent", "emitted"]].reset_index(drop=True)
+    outputs, silent = trace.outputs, _silent(trace)
+    accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("accepted")
+    steps = steps.merge(accepted.reset_index(), how="left", on=keys).fillna({"accepted": 0})
+    nodes = trace.nodes
+    read = nodes[~nodes["status"].isin(["pruned", "unsent", "unreviewed"])]
+    deepest = read.groupby(keys, observed=True)["depth"].max().rename("depth")
+    behind = nodes[nodes["status"] == "cut"].groupby(keys, observed=True)["depth"].max().rename("behind")
+    for found in (deepest, behind):
+        steps = steps.merge(found.reset_index(), how="left", on=keys)
+    steps["depth"] = steps["depth"].fillna(0)
+    steps["beyond"] = (steps["behind"] - steps["accepted"]).fillna(0)
+
+    texts = cycles.groupby(["run", "prompt"], observed=True, sort=False)
+    table = texts.agg(seconds=("duration", lambda x: x.sum(min_count=1)), end=("end", "last"))
+    begin = texts["start"].min()
+    created = {part.run["run"]: _since_1970(part.run["created"]) for part in runs}
+    table["begin"] = begin + [created[run] for run, _ in table.index]
+    spoken = cycles[cycles["emitted"] > 0].groupby(["run", "prompt"], observed=True, sort=False)
+    table["first"] = (spoken["start"].first() + spoken["duration"].first()).reindex(table.index) - begin
+    table["prefill"] = (
+        cycles[cycles["cycle"] == 0].set_index(["run", "prompt"])["duration"].reindex(table.index)
+    )
+    by = steps.groupby(["run", "prompt"], observed=True)
+    for name, column in (("drafted", "sent"), ("accepted", "accepted"), ("emitted", "emitted")):
+        table[name] = by[column].sum().reindex(table.index, fill_value=0)
+    table["steps"] = by.size().reindex(table.index, fill_value=0)
+    table["drafts"] = (steps["sent"] > 0).groupby([steps["run"], steps["prompt"]], observed=True).sum()
+    table["drafts"] = table["drafts"].reindex(table.index, fill_value=0)
+    kept = outputs[outputs["kept"]].groupby(["run", "prompt"], observed=True).size()
+    table["output"] = kept.reindex(table.index, fill_value=0)
+    prompts = trace.prompts.set_index(["run", "prompt"])[["kind", "tokens"]].reindex(table.index)
+    rows = table.reset_index()
+    rows["id"] = [f"{run}/{prompt}" for run, prompt in zip(rows["run"], rows["prompt"])]
+    rows["kind"], rows["prompt_tokens"] = prompts["kind"].to_numpy(), prompts["tokens"].to_numpy()
+    rows["eos"] = rows["end"].astype(object) == "eos"
+    if silent:
+        rows[["drafts", "drafted"]] = None
+    at = table.index.get_indexer(pd.MultiIndex.from_frame(steps[["run", "prompt"]]))
+    drafted = None if silent else steps["sent"]
+    more = {"depth": None, "beyond": None} if silent else {name: steps[name] for name in ("depth", "beyond")}
+    table_of_steps = step_table({"request": at, "drafted": drafted, "accepted": steps["accepted"],
+                                 "emitted": steps["emitted"], **more})  # fmt: skip
+    where = ", ".join(f"run {part.run['run']}" for part in runs[:2]) + " ..." * (len(runs) > 2)
+    return Counts(
+        origin="specviz",
+        where=where,
+        requests=request_table([{str(k): v for k, v in row.items()} for row in rows.to_dict("records")]),
+        steps=table_of_steps,
+        most=None if silent else int(steps["sent"].max() if len(steps) else 0),
+        wall=seconds(trace),
+        plain={part.run["method"] for part in runs} == {"autoregressive"},
+    )
+
+
+def _since_1970(created: str | None) -> float:
+    try:
+        return datetime.fromisoformat(created or "").timestamp()
+    except ValueError:
+        return float("nan")
+
+
+# ---------------------------------------------------------------- all of them at once
+
+COLUMNS = (
+    "who",
+    "quantity",
+    "value",
+    "high",
+    "badge",
+    "average",
+    "end",
+    "counts",
+    "formula",
+    "source",
+    "why",
+)
+
+
+def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd.DataFrame:
+    """Every definition of acceptance length, acceptance rate and speedup, computed from one trace.
+
+    Parameters
+    ----------
+    trace : Trace or Counts
+        A trace of several runs is pooled; each of their texts is a request.
+    baseline : Trace or Counts, optional
+        Autoregressive decoding of the same prompts by the same model. Without it there are no speedups.
+
+    Returns
+    -------
+    DataFrame
+        One row a definition, by its name: ``who`` uses it and what it is called there; ``quantity``;
+        ``value``; ``high``, to which it may reach if the ``badge`` says ``bounded``; ``exact`` is exact, and
+        ``as counted`` what another tool counted to the end of the last step, and this one would not;
+        ``average``, pooled or a mean over requests; ``end``, what is counted at a text's end; ``counts``,
+        what is counted, in words; ``formula`` (symbols: `specviz.metrics.definitions`); ``source``, where it
+        was read. ``value`` is NaN where something is missing; ``why`` says what.
+
+    Raises
+    ------
+    TraceError
+        If the trace holds streams or canvases, or the baseline is no autoregressive run of the same prompts.
+    """
+    import pandas as pd
+
+    found = trace if isinstance(trace, Counts) else counts(trace)
+    base = None
+    if baseline is not None:
+        base = baseline if isinstance(baseline, Counts) else counts(baseline)
+        _comparable(trace, found, baseline, base)
+    rows = []
+    for definition in DEFINITIONS:
+        if definition.compares and base is None:
+            continue
+        value, high = _values(definition, found, base)
+        bounded = high == high and abs(high - value) > 1e-12
+        row = {name: getattr(definition, name) for name in COLUMNS if hasattr(definition, name)}
+        row |= {"who": ", ".join(definition.who), "value": value, "high": high if bounded else float("nan")}
+        loose = (
+            found.origin != "specviz"
+            and definition.end == EMITTED
+            and {"accepted", "emitted"} & {*definition.needs}
+        )
+        row["badge"] = "" if value != value else "bounded" if bounded else "as counted" if loose else "exact"
+        row["why"] = "" if value == value else _why(definition, found, base)
+        rows.append(row)
+    index = pd.Index([d.name for d in DEFINITIONS if base is not None or not d.compares], name="definition")
+    return pd.DataFrame(rows, index=index, columns=list(COLUMNS))
+
+
+def by_position(trace: Trace | Counts) -> pd.DataFrame:
+    """Acceptance by place in the draft, as vLLM and as EAGLE divide.
+
+    Returns
+    -------
+    DataFrame
+        One row a place, from 1: ``accepted``, steps that accepted a token there; ``rate`` = accepted / steps
+        with a draft (vLLM's per-position acceptance rate); ``given`` = accepted / steps whose draft went so
+        far and that accepted all before it (EAGLE's n-α, n = position - 1). Tokens cut off at a text's end
+        do not count as accepted.
+
+    Raises
+    ------
+    TraceError
+        If it is not known how many tokens each step drafted.
+    """
+    import pandas as pd
+
+    found = trace if isinstance(trace, Counts) else counts(trace)
+    t = tally(found, True)
+    if not len(t.d) or np.isnan(t.d).any():
+        raise TraceError(f"{found.where}: {found.origin} does not tell {NAMES['depth']}")
+    places = np.arange(1, int(t.d.max()) + 1)
+    hit = (t.a[:, None] >= places) & (t.d[:, None] >= places)
+    came = (t.a[:, None] >= places - 1) & (t.d[:, None] >= places)
+    accepted, reached, drafts = hit.sum(0), came.sum(0), int((t.d > 0).sum())
+    table = pd.DataFrame({"position": places, "accepted": accepted, "rate": accepted / max(drafts, 1)})
+    return table.assign(given=accepted / np.maximum(reached, 1))
+
+
+def _values(definition: Definition, found: Counts, base: Counts | None) -> tuple[float, float]:
+    whole = definition.end == WHOLE
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if base is not None and definition.compares:
+            value = float(definition.of(tally(found, False), tally(base, False)))
+            return (value if np.isfinite(value) else float("nan")), float("nan")
+        values = [definition.of(tally(found, whole, most)) for most in (False, True)]
+    low, high = (float(value) if np.isfinite(value) else float("nan") for value in values)
+    return min(low, high), max(low, high)
+
+
+def _why(definition: Definition, found: Counts, base: Counts | None) -> str:
+    """What a definition lacks."""
+    sides = [("", found)] + ([("the baseline's ", base)] if base is not None and definition.compares else [])
+    for whose, side in sides:
+        for name in definition.needs:
+            if name == "wall":
+                lacks = np.isnan(side.wall)
+            elif name == "most":
+                lacks = side.most is None
+            elif name == "depth":
+                lacks = not len(side.steps) or bool(side.steps["depth"].isna().any())
+            else:
+                lacks = bool(np.isnan(side.column(name)).any())
+            if lacks:
+                return f"{side.origin} does not tell {whose}{NAMES[name]}"
+    return "nothing to divide by"
+
+
+NAMES = {
+    "accepted": "how many were accepted",
+    "depth": "how many were drafted in each step",
+    "drafted": "how many were drafted",
+    "drafts": "which steps had a draft",
+    "emitted": "how many tokens the steps emitted",
+    "eos": "whether an end token closed an answer",
+    "first": "when the first tokens came",
+    "most": "the largest draft of a step",
+    "output": "how long the answers are",
+    "prefill": "how long the prefill took",
+    "seconds": "how long a request took",
+    "steps": "how many verify steps there were",
+    "wall": "how long the whole run took",
+}
+
+
+def _comparable(trace: Any, found: Counts, baseline: Any, base: Counts) -> None:
+    """Whether a baseline is one: autoregressive, of the same prompts, by the same model."""
+    if not base.plain:
+        raise TraceError(
+            f"the baseline ({base.where}) is not autoregressive: a speedup is over decoding without drafts"
+        )
+    if found.origin != base.origin:
+        raise TraceError(
+            f"{found.where} is from {found.origin}, the baseline from {base.origin}: compare like with like"
+        )
+    if isinstance(trace, Counts) or isinstance(baseline, Counts):
+        mine, theirs = (
+            sorted(zip(c.requests["id"], c.requests["prompt_tokens"].fillna(-1))) for c in (found, base)
+        )
+    else:
+        one, other = ({_model(part) for part in t.split()} for t in (trace, baseline))
+        if one != other:
+            raise TraceError(
+                f"the baseline ran {_words(other)}, not {_words(one)}: compare one model with itself"
+            )
+        mine, theirs = (_prompts(t) for t in (trace, baseline))
+    if mine != theirs:
+        raise TraceError(
+            f"the baseline ({base.where}) decoded other prompts: {len(theirs)} against {len(mine)}, "
+            f"{len(set(mine) & set(theirs))} in common"
+        )
+
+
+def _model(part: Trace) -> tuple[str, str]:
+    """Name and number format of a run's target."""
+    return str((part.run["model"] or {}).get("name")), str(part.run["dtype"])
+
+
+def _words(models: set[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} ({dtype})" for name, dtype in sorted(models))
+
+
+def _prompts(trace: Trace) -> list[Any]:
+    found: list[Any] = []
+    for part in trace.split():
+        chosen = set(part.cycles["prompt"].unique().tolist())
+        for i, prompt in enumerate(part.run["prompts"] or []):
+            if i in chosen:
+                if not prompt.get("tokens"):
+                    raise TraceError(
+                        f"run {part.run['run']} holds no prompts (it was redacted), so no one can compare"
+                    )
+                found.append(tuple(prompt["tokens"]))
+    return sorted(found)

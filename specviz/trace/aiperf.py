@@ -1,0 +1,82 @@
+"""`Counts` as the records that AIPerf writes, so that what reads those can read a run of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from specviz.errors import TraceError
+from specviz.trace.counts import Counts
+from specviz.trace.files import reason
+
+
+def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
+    """Write the lines that AIPerf's ``profile_export.jsonl`` has of requests, one a request.
+
+    A request that drafted nothing has no acceptance record, as there. Steps are those with a draft; tokens
+    that a step accepted behind the text's end are not counted. Times of day are left out where they are not
+    known; AIPerf's own loader asks for them.
+
+    Raises
+    ------
+    TraceError
+        If the file exists (unless `force`) or cannot be written, or it is not known how much was drafted.
+    """
+    import pandas as pd
+
+    if path.exists() and not force:
+        raise TraceError(f"{path} exists: choose another name, or replace it with force=True")
+    table = counts.requests
+    if table[["drafted", "accepted"]].isna().any(axis=None):
+        raise TraceError(f"{counts.origin} does not tell how many were drafted, which AIPerf's records hold")
+    by = dict(iter(counts.steps.groupby("request")))
+    lines = []
+    for i, given in enumerate(table.to_dict("records")):
+        row = {str(name): None if pd.isna(value) else value for name, value in given.items()}
+        lines.append(json.dumps(_record(i, row, by.get(i), counts.most), ensure_ascii=False))
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text("\n".join(lines) + "\n", "utf8")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise TraceError(f"cannot write {path}: {reason(error)}") from error
+    return path
+
+
+def _record(number: int, row: dict[str, Any], steps: Any, most: int | None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "session_num": number, "conversation_id": row["id"], "turn_index": 0, "worker_id": "specviz",
+        "record_processor_id": "specviz", "benchmark_phase": "profiling", "was_cancelled": False,
+    }  # fmt: skip
+    if row["begin"] is not None and row["seconds"] is not None:
+        metadata["request_start_ns"] = round(row["begin"] * 1e9)
+        metadata["request_end_ns"] = round((row["begin"] + row["seconds"]) * 1e9)
+    metrics = {}
+    for tag, column, unit, scale in (
+        ("input_sequence_length", "prompt_tokens", "tokens", 1),
+        ("output_sequence_length", "output", "tokens", 1),
+        ("time_to_first_token", "first", "ms", 1e3),
+        ("request_latency", "seconds", "ms", 1e3),
+    ):
+        if row[column] is not None:
+            metrics[tag] = {"value": row[column] * scale, "unit": unit}
+    accepted, drafted, n = int(row["accepted"]), int(row["drafted"]), int(row["drafts"] or 0)
+    record = None
+    if n and steps is not None:
+        some = steps[steps["drafted"].isna() | (steps["drafted"] > 0)]
+        histogram = some["accepted"].value_counts().sort_index()
+        record = {
+            "engine": "specviz", "mean_acceptance_length": 1 + accepted / n,
+            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+            "acceptance_histogram": {str(j): int(count) for j, count in histogram.items()},
+            "num_accepted_draft_tokens": accepted, "num_draft_tokens": drafted, "num_spec_steps": n,
+            "num_spec_tokens": most, "completion_tokens": row["output"],
+        }  # fmt: skip
+        if not some["drafted"].isna().any():
+            record["per_step_accepted"] = [int(a) for a in some["accepted"]]
+            record["per_step_drafted"] = [int(d) for d in some["drafted"]]
+    return {"metadata": metadata, "metrics": metrics, "spec_decode_acceptance": record, "error": None}

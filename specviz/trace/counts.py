@@ -1,0 +1,156 @@
+"""What is left of a run when only numbers were written down: how many tokens, of each request and step.
+
+Other tools report less than a trace: not which tokens were drafted, only how many and how many were accepted.
+`Counts` holds that much and claims no more. `specviz.trace.foreign` reads it from their files,
+`specviz.metrics.counts` reduces a trace to it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import TraceError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What is known of a request. Integers are null where the source does not say them.
+REQUEST: dict[str, str] = {
+    "id": "The request's name in its source; of a run, run and prompt.",
+    "kind": "Its kind of work, or null.",
+    "prompt_tokens": "Tokens of its prompt.",
+    "steps": "Verify steps: cycles behind the prefill. vLLM and AIPerf count those with a draft.",
+    "drafts": "Steps in which something was drafted.",
+    "drafted": "Draft tokens that the target read, those behind the text's end included.",
+    "accepted": "Of them, those that were accepted.",
+    "emitted": "Tokens that the steps emitted: accepted ones and the target's own.",
+    "output": "Tokens of the answer. May hold one more, the prefill's, and lack what was cut off at its end.",
+    "eos": "Whether an end token closed it.",
+    "seconds": "Its time, prefill included.",
+    "prefill": "The prefill's time, in seconds.",
+    "first": "Seconds until its first tokens were there.",
+    "begin": "When it began, in seconds since 1970.",
+}
+# What is known of a step. Of a histogram the order of the steps is not known.
+STEP: dict[str, str] = {
+    "request": "Row of its request.",
+    "drafted": "Draft tokens that the target read.",
+    "depth": "The draft's longest path; of a chain as many as were drafted.",
+    "accepted": "Draft tokens that were accepted and emitted.",
+    "emitted": "Tokens that it emitted.",
+    "beyond": "At most so many more were accepted, but stand behind the text's end.",
+}
+WHOLE = ("prompt_tokens", "steps", "drafts", "drafted", "accepted", "emitted", "output")
+REAL = ("seconds", "prefill", "first", "begin")
+LACK = "tells how many tokens were accepted, not which"
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """How many tokens were drafted, accepted and emitted, of each request and, where it is known, each step.
+
+    Metrics that need only such numbers take it in place of a trace: `specviz.metrics.tau`,
+    `acceptance_rate`, `accepted_share`, `mean_accepted`, `mean_sent`, `steps`, `sent`, `accepted`, `emitted`,
+    `output`, `rosetta` and `by_position`. All others refuse in one line.
+
+    Parameters
+    ----------
+    origin : str
+        Who counted: ``specviz``, ``vllm``, ``aiperf`` or ``spec-bench``.
+    where : str
+        The file, or the run.
+    requests : DataFrame
+        One row a request; columns `REQUEST`.
+    steps : DataFrame
+        One row a step; columns `STEP`. Empty where the source has no steps.
+    most : int, optional
+        The largest draft that a step could have.
+    wall : float
+        Seconds in which all requests were served; NaN if not known. Requests may overlap.
+    left_out : DataFrame, optional
+        Lines of the file that hold nothing to count, with the reason: ``line``, ``why``.
+    plain : bool
+        Whether it is a run without speculation, to compare with.
+    """
+
+    origin: str
+    where: str
+    requests: pd.DataFrame
+    steps: pd.DataFrame
+    most: int | None = None
+    wall: float = math.nan
+    left_out: pd.DataFrame = field(default_factory=lambda: left_out_table([]))
+    plain: bool = False
+
+    def __post_init__(self) -> None:
+        for names, table, what in (
+            (REQUEST, self.requests, "requests"),
+            (STEP, self.steps, "steps"),
+        ):
+            if list(table.columns) != list(names):
+                raise TraceError(
+                    f"{self.where}: the table of {what} has other columns than {', '.join(names)}"
+                )
+
+    def total(self, name: str) -> float:
+        """A column of `requests` summed up; NaN where a request does not say it."""
+        return float(self.column(name).sum())
+
+    def column(self, name: str) -> np.ndarray:
+        """A column of `requests` as float64 [requests]; NaN where it is not known."""
+        return self.requests[name].to_numpy(np.float64, na_value=np.nan)
+
+    def each(self, name: str) -> np.ndarray:
+        """A column of `steps` as float64 [steps]; NaN where it is not known."""
+        return self.steps[name].to_numpy(np.float64, na_value=np.nan)
+
+    def to_aiperf(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the records that AIPerf keeps of requests; see `specviz.trace.aiperf.write_aiperf`."""
+        from specviz.trace.aiperf import write_aiperf
+
+        return write_aiperf(self, Path(path), force)
+
+    def __getattr__(self, name: str) -> Any:
+        from specviz.trace.trace import Trace
+
+        if not name.startswith("_") and hasattr(Trace, name):
+            raise TraceError(f"{self.where} ({self.origin}) {LACK}: this needs a trace's {name}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        n, sums = len(self.requests), {name: self.total(name) for name in WHOLE[1:]}
+        words = ", ".join(f"{value:,.0f} {name}" for name, value in sums.items() if value == value)
+        out = len(self.left_out)
+        return (
+            f"<Counts of {n} request{'s' * (n != 1)} from {self.origin}, {self.where}: {words}"
+            + f"; {out} line{'s' * (out != 1)} left out" * bool(out)
+            + ">"
+        )
+
+
+def request_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows of requests as the table that `Counts` holds; what a row does not say is null."""
+    import pandas as pd
+
+    table = pd.DataFrame(rows, columns=list(REQUEST))
+    kinds = dict.fromkeys(WHOLE, "Int64") | dict.fromkeys(REAL, "float64") | {"eos": "boolean"}
+    return table.astype(kinds)
+
+
+def left_out_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Lines that hold nothing to count, and why."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=["line", "why"])
+
+
+def step_table(columns: dict[str, Any]) -> pd.DataFrame:
+    """Columns of steps as the table that `Counts` holds; what is missing is null."""
+    import pandas as pd
+
+    return pd.DataFrame(columns, columns=list(STEP)).astype(dict.fromkeys(STEP, "Int64"))

@@ -1,0 +1,184 @@
+"""What tools mean by acceptance length, rate and speedup: by hand, and where they disagree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import traces
+
+from specviz import metrics
+from specviz.errors import TraceError
+from specviz.trace import Recorder, Trace
+
+A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "pruned"
+
+
+def decode(*texts: list[list[str]], method: str = "m", ends: tuple[int, ...] = (), **run) -> Trace:
+    """A run of one text a list of chain drafts; a step takes a second, a prefill half of one.
+
+    Every step emits what it accepted and a token of its own; the last step of a text in `ends` does not: it
+    ended with an accepted end token.
+    """
+    prompts = [{"tokens": [7, i]} for i in range(len(texts))]
+    about = {"run": method, "method": method, "prompts": prompts, "model": {"name": "m"}, "dtype": "float32"}
+    recorder = Recorder({**about, **run})
+    clock = 0.0
+    for prompt, steps in enumerate(texts):
+        times = {"prompt": prompt, "start": clock, "duration": 0.5}
+        recorder.add({"cycle": 0, **times})
+        clock, emitted = clock + 0.5, 0
+        for i, status in enumerate(steps):
+            n, last = status.count(A), i + 1 == len(steps)
+            out = n + (not (last and prompt in ends))
+            recorder.add({
+                "cycle": i + 1, "prompt": prompt, "keep": emitted, "start": clock, "duration": 1.0,
+                "node_token": np.arange(len(status)) + 5, "node_parent": np.arange(-1, len(status) - 1),
+                "node_status": status, "out_token": np.arange(out) + 5,
+                "out_position": np.arange(emitted, emitted + out),
+                "out_origin": ["draft"] * n + ["bonus"] * (out - n),
+                "end": "eos" if last else None,
+            })  # fmt: skip
+            clock, emitted = clock + 1, emitted + out
+    return recorder.close()
+
+
+def values(*args) -> dict[str, float]:
+    return metrics.rosetta(*args)["value"].to_dict()
+
+
+# Two runs write the same texts, of 5 and 18 tokens: one is good at the short, the other at the long one.
+SPRINT = decode([[A] * 4], [[A, R]] * 9, method="sprint")
+STEADY = decode([[A, R], [A, R], [R]], [[A, A]] * 6, method="steady")
+PLAIN = decode([[]] * 5, [[]] * 18, method="autoregressive")
+
+
+def test_pooled_and_per_request_averages_name_different_winners():
+    sprint, steady = values(SPRINT), values(STEADY)
+    # Pooled: 1 + (4 + 9) / 10 against 1 + (2 + 12) / 9.
+    assert sprint["1 + accepted a draft"] == pytest.approx(2.3)
+    assert steady["1 + accepted a draft"] == pytest.approx(23 / 9)
+    # A mean over requests: (5 + 2) / 2 against (5/3 + 3) / 2.
+    assert sprint["1 + accepted a draft, by request"] == pytest.approx(3.5)
+    assert steady["1 + accepted a draft, by request"] == pytest.approx(7 / 3)
+    for pooled, each in (("1 + accepted a draft", "1 + accepted a draft, by request"),
+                         ("tokens a verify", "tokens a verify, by request")):  # fmt: skip
+        assert sprint[pooled] < steady[pooled]
+        assert sprint[each] > steady[each]
+
+
+def test_speedups_of_the_same_texts_flip_likewise():
+    sprint, steady = values(SPRINT, PLAIN), values(STEADY, PLAIN)
+    # Seconds with prefill: 1.5 and 9.5 against 3.5 and 6.5; the baseline's are 5.5 and 18.5.
+    base = (5 / 5.5 + 18 / 18.5) / 2
+    assert sprint["mean tokens/s"] == pytest.approx((5 / 1.5 + 18 / 9.5) / 2 / base)
+    assert steady["mean tokens/s"] == pytest.approx((5 / 3.5 + 18 / 6.5) / 2 / base)
+    assert sprint["throughput"] == pytest.approx(24 / 11)
+    assert steady["throughput"] == pytest.approx(24 / 10)
+    assert sprint["paired latency"] == pytest.approx((5.5 / 1.5 + 18.5 / 9.5) / 2)
+    assert steady["paired latency"] == pytest.approx((5.5 / 3.5 + 18.5 / 6.5) / 2)
+    assert sprint["decode tokens/s"] == pytest.approx(2.3)
+    assert steady["decode tokens/s"] == pytest.approx(23 / 9)
+    for each in ("mean tokens/s", "paired latency"):
+        assert sprint[each] > steady[each]
+    for pooled in ("throughput", "decode tokens/s", "time per token", "time per input"):
+        assert sprint[pooled] < steady[pooled]
+
+
+def test_every_acceptance_definition_by_hand():
+    # One text, no token cut: a step without a draft, 3 of 4, 1 of 4 and 2 of 2 (one pruned behind each).
+    trace = decode([[], [A, A, A, R], [A, R, U, U, P], [A, A, P]])
+    table = metrics.rosetta(trace)
+    assert table["badge"].eq("exact").all()
+    assert list(table.index) == [d.name for d in metrics.DEFINITIONS if not d.compares]
+    found = table["value"].to_dict()
+    # S = 4, N = 3, D = 4 + 4 + 2 = 10, A = 3 + 1 + 2 = 6, E = O = 10, k = 4
+    assert found == pytest.approx({
+        "tau, whole steps": 10 / 4,
+        "tau, emitted tokens": 10 / 4,
+        "1 + accepted a draft": 1 + 6 / 3,
+        "1 + accepted a draft, by request": 1 + 6 / 3,
+        "tokens a verify, by request": 10 / 4,
+        "tokens a verify": 10 / 4,
+        "accepted a step": 6 / 4,
+        "tokens an index": 10 / 3,
+        "accepted of drafted": 6 / 10,
+        "accepted of drafted, by request": 6 / 10,
+        "accepted of the budget": 6 / 16,
+        "accepted of the budget, by request": 6 / 16,
+        "accepted per verified": (6 + 3) / (10 + 3),
+        "at the second position": 2 / 3,
+        "1-α": 2 / 3,
+        "accepted of judged": 6 / (6 + 2),
+        "all accepted": 1 / 3,
+        "nothing accepted": 1 / 4,
+        "accepted of output": 6 / 10,
+    })  # fmt: skip
+
+
+def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
+    # The second draft's first token is accepted and ends the text; the other two were not looked at.
+    trace = decode([[A, A, R], [A, C, C]], ends=(0,))
+    table = metrics.rosetta(trace)
+    bounded = table[table["badge"] == "bounded"]
+    assert set(bounded["end"]) == {"whole steps"}
+    value, high = table["value"], table["high"]
+    # Whole steps: 3 + (1 to 3, and the target's own) tokens; emitted: 3 + 1.
+    assert (value["tau, whole steps"], high["tau, whole steps"]) == (5 / 2, 7 / 2)
+    assert value["tau, emitted tokens"] == 2.0
+    assert (value["accepted of drafted"], high["accepted of drafted"]) == (3 / 6, 5 / 6)
+    assert (value["accepted of judged"], high["accepted of judged"]) == (3 / 5, 5 / 6)
+    assert value["accepted of output"] == 3 / 4
+    assert metrics.tau(trace) == value["tau, emitted tokens"]
+
+
+def test_steps_without_a_draft_are_what_vllm_does_not_see():
+    # vLLM's pull request 24344: 993 drafts, 3562 accepted, 821 tokens without a draft; 4.59 and 2.96.
+    accepted = np.diff(np.linspace(0, 3562, 994).astype(int))
+    trace = decode([[A] * n for n in accepted] + [[]] * 821)
+    found = values(trace)
+    assert round(found["1 + accepted a draft"], 2) == 4.59
+    assert round(found["tau, whole steps"], 2) == 2.96
+
+
+def test_the_baseline_loses_its_end_token_where_text_is_encoded_again():
+    found = values(SPRINT, PLAIN)
+    base = (4 / 5.5 + 17 / 18.5) / 2
+    assert found["mean tokens/s, baseline from text"] == pytest.approx((5 / 1.5 + 18 / 9.5) / 2 / base)
+
+
+def test_positions_as_vllm_and_as_eagle_divide():
+    table = metrics.by_position(decode([[A, A, A, R], [A, R, U, U], [R], [A, A], []]))
+    assert table["accepted"].tolist() == [3, 2, 1, 0]
+    assert table["rate"].tolist() == [3 / 4, 2 / 4, 1 / 4, 0]
+    assert table["given"].tolist() == [3 / 4, 2 / 3, 1 / 1, 0]
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "speculative", "bild", "tree", "unispec"])
+def test_the_common_ones_agree_with_the_metrics_of_the_house(method):
+    trace = traces.build(method, prompts=3, tokens=50)
+    found, counts = values(trace), metrics.counts(trace)
+    assert found["tau, emitted tokens"] == metrics.tau(trace)
+    assert found["accepted of output"] == metrics.accepted_share(trace)
+    for name in ("steps", "emitted", "accepted", "output", "drafted"):
+        of = metrics.sent if name == "drafted" else getattr(metrics, name)
+        assert counts.total(name) == of(trace)
+    assert counts.wall == metrics.seconds(trace)
+    for name in ("drafted", "accepted", "emitted"):
+        per = counts.steps.groupby("request")[name].sum()
+        assert per.reindex(range(3), fill_value=0).tolist() == counts.requests[name].tolist()
+
+
+def test_what_is_no_baseline_is_refused_in_one_line():
+    def refused(baseline) -> str:
+        with pytest.raises(TraceError) as error:
+            metrics.rosetta(SPRINT, baseline)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "run steady) is not autoregressive" in refused(STEADY)
+    other = decode([[]] * 5, [[]] * 18, method="autoregressive", model={"name": "n"})
+    assert "the baseline ran n (float32), not m (float32)" in refused(other)
+    assert "decoded other prompts: 1 against 2, 1 in common" in refused(
+        decode([[]] * 5, method="autoregressive")
+    )
+    assert "holds no prompts" in refused(PLAIN.redact())

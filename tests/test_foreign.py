@@ -1,0 +1,496 @@
+"""Counts from other tools' files: what is read, what is refused and where; AIPerf's records and back."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import traces
+from test_definitions import A, R, decode
+
+import specviz
+from specviz import cli, metrics
+from specviz.errors import ParameterError, TraceError
+from specviz.trace import Counts, Trace, read_counts
+
+REAL = Path(__file__).parents[2] / "shared" / "real" / "spec-bench" / "question.jsonl"
+
+VLLM = {
+    "id": "chatcmpl-1",
+    "choices": [{"index": 0, "finish_reason": "stop", "stop_reason": None}],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 11, "total_tokens": 18},
+    "metrics": {
+        "time_to_first_token_ms": 50.0,
+        "generation_time_ms": 450.0,
+        "speculative_decoding": {
+            "mean_acceptance_length": 2.5,
+            "draft_acceptance_rate": 0.6,
+            "acceptance_histogram": [1, 1, 1, 1],
+            "num_spec_steps": 4,
+            "num_accepted_draft_tokens": 6,
+            "num_draft_tokens": 10,
+            "num_spec_tokens": 3,
+            "per_step_accepted": [3, 0, 1, 2],
+            "per_step_drafted": [3, 3, 2, 2],
+        },
+    },
+}
+AIPERF = {
+    "metadata": {
+        "session_num": 0,
+        "conversation_id": "talk",
+        "turn_index": 0,
+        "request_start_ns": 1_000_000_000,
+        "request_end_ns": 3_000_000_000,
+        "benchmark_phase": "profiling",
+    },
+    "metrics": {
+        "input_sequence_length": {"value": 7, "unit": "tokens"},
+        "output_sequence_length": {"value": 11, "unit": "tokens"},
+        "time_to_first_token": {"value": 50.0, "unit": "ms"},
+        "request_latency": {"value": 2000.0, "unit": "ms"},
+    },
+    "spec_decode_acceptance": {
+        "engine": "vllm",
+        "mean_acceptance_length": 2.5,
+        "draft_acceptance_rate": 0.6,
+        "acceptance_histogram": {"0": 1, "1": 1, "2": 1, "3": 1},
+        "num_accepted_draft_tokens": 6,
+        "num_draft_tokens": 10,
+        "num_spec_steps": 4,
+        "num_spec_tokens": 3,
+        "completion_tokens": 11,
+    },
+    "error": None,
+}
+BENCH = {
+    "question_id": 81,
+    "category": "writing",
+    "answer_id": "x",
+    "model_id": "m",
+    "choices": [
+        {
+            "index": 0,
+            "turns": ["one", "two"],
+            "decoding_steps": [3, 2],
+            "new_tokens": [6, 4],
+            "wall_time": [0.5, 0.25],
+            "accept_lengths": [3, 1, 2, 3, 1],
+        }
+    ],
+    "tstamp": 0.0,
+}
+GOOD = {"vllm": VLLM, "aiperf": AIPERF, "spec-bench": BENCH}
+SPEC = {
+    "vllm": ("metrics", "speculative_decoding"),
+    "aiperf": ("spec_decode_acceptance",),
+    "spec-bench": ("choices", 0),
+}
+
+
+def write(path: Path, *entries) -> Path:
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), "utf8")
+    return path
+
+
+def changed(origin: str, where: tuple, value) -> dict:
+    """A good entry with one value replaced, or removed if it is ``...``."""
+    entry = copy.deepcopy(GOOD[origin])
+    inner = entry
+    for key in where[:-1]:
+        inner = inner[key]
+    if value is ...:
+        del inner[where[-1]]
+    else:
+        inner[where[-1]] = value
+    return entry
+
+
+def refused(path: Path, origin: str, **options) -> str:
+    with pytest.raises(TraceError) as error:
+        read_counts(path, origin, **options)
+    assert "\n" not in str(error.value) and str(path) in str(error.value)
+    return str(error.value)
+
+
+def test_vllm_detailed_metrics_by_hand(tmp_path):
+    second = changed("vllm", ("usage", "completion_tokens"), 9)  # cut by two in its last step
+    found = specviz.read_counts(write(tmp_path / "r.jsonl", VLLM, second), "vllm")
+    row = found.requests.iloc[0]
+    assert row[["steps", "drafts", "drafted", "accepted", "emitted", "output"]].tolist() == [
+        4,
+        4,
+        10,
+        6,
+        10,
+        11,
+    ]
+    assert (row["seconds"], row["prefill"], row["first"], row["eos"]) == (0.5, 0.05, 0.05, True)
+    assert found.steps["accepted"].tolist() == [3, 0, 1, 2] * 2
+    assert found.steps["depth"].tolist() == [3, 3, 2, 2] * 2
+    assert found.most == 3
+    assert metrics.tau(found) == 20 / 8
+    assert metrics.acceptance_rate(found) == 12 / 20
+    assert metrics.mean_accepted(found) == 12 / 8
+    assert metrics.mean_sent(found) == 20 / 8
+    table = metrics.rosetta(found)
+    assert table["value"]["1 + accepted a draft"] == 1 + 12 / 8
+    assert table["value"]["tokens a verify"] == 20 / 8  # 11 with the prefill's, 9 without the last two
+    assert table["value"]["at the second position"] == 4 / 8
+    assert table["value"]["1-α"] == 4 / 6
+    assert table["value"]["accepted of judged"] == 12 / (12 + 4)
+    assert table["badge"]["1 + accepted a draft"] == "exact"
+    assert table["badge"]["tau, emitted tokens"] == "as counted"
+
+
+def test_vllm_summary_knows_no_order_and_no_draft_of_a_step(tmp_path):
+    entry = copy.deepcopy(VLLM)
+    spec = entry["metrics"]["speculative_decoding"]
+    del spec["per_step_accepted"], spec["per_step_drafted"]
+    found = read_counts(write(tmp_path / "r.jsonl", entry), "vllm")
+    assert sorted(found.steps["accepted"]) == [0, 1, 2, 3]
+    table = metrics.rosetta(found)
+    assert table["value"]["accepted of drafted"] == 0.6
+    assert np.isnan(table["value"]["accepted of judged"])
+    assert table["why"]["accepted of judged"] == "vllm does not tell how many were drafted in each step"
+    with pytest.raises(TraceError, match="vllm does not tell how many were drafted in each step"):
+        metrics.by_position(found)
+    # Where every step drafted all it could, each step's draft is known.
+    spec |= {"num_draft_tokens": 12, "draft_acceptance_rate": 0.5}
+    full = read_counts(write(tmp_path / "full.jsonl", entry), "vllm")
+    assert metrics.rosetta(full)["value"]["accepted of judged"] == 6 / (6 + 3)
+
+
+def test_an_answer_longer_than_its_steps_had_steps_without_a_draft(tmp_path):
+    path = write(tmp_path / "r.jsonl", changed("vllm", ("usage", "completion_tokens"), 30))
+    found = read_counts(path, "vllm")
+    assert found.requests["steps"].isna().all()
+    table = metrics.rosetta(found)
+    assert table["why"]["tokens a verify"] == "vllm does not tell how many verify steps there were"
+    assert table["value"]["1 + accepted a draft"] == 2.5
+    assert np.isnan(metrics.tau(found))
+
+
+def test_one_response_or_a_list_of_them(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(VLLM, indent=2), "utf8")
+    assert len(read_counts(path, "vllm").requests) == 1
+    path.write_text(json.dumps([VLLM, VLLM], indent=2), "utf8")
+    assert len(read_counts(path, "vllm").requests) == 2
+    bare = VLLM["metrics"]["speculative_decoding"]
+    assert metrics.tau(read_counts(write(path, bare), "vllm")) == 2.5
+
+
+def test_aiperf_records_and_what_they_leave_out(tmp_path):
+    failed = {**AIPERF, "error": {"code": 499, "type": "Cancelled", "message": "m"}}
+    warm = changed("aiperf", ("metadata", "benchmark_phase"), "warmup")
+    none = changed("aiperf", ("spec_decode_acceptance",), None)
+    later = changed("aiperf", ("metadata", "request_end_ns"), 6_000_000_000)
+    found = read_counts(write(tmp_path / "p.jsonl", failed, AIPERF, warm, none, later), "aiperf")
+    assert found.left_out["line"].tolist() == [1, 3, 4]
+    assert [why.split(":")[0] for why in found.left_out["why"]] == [
+        "the request failed", "it belongs to the phase warmup", "no spec_decode_acceptance",
+    ]  # fmt: skip
+    assert found.requests["id"].tolist() == ["talk", "talk"]
+    assert found.requests["seconds"].tolist() == [2.0, 2.0]
+    assert found.wall == 5.0
+    assert "3 lines left out" in repr(found)
+    # (A + N) / (D + N)
+    assert metrics.rosetta(found)["value"]["accepted per verified"] == 10 / 14
+
+
+def test_aiperf_speedup_over_a_run_without_speculation(tmp_path):
+    plain = changed("aiperf", ("spec_decode_acceptance",), None)
+    plain["metrics"]["request_latency"]["value"] = 5000.0
+    plain["metrics"]["output_sequence_length"]["value"] = 21.0
+    plain["metadata"]["request_end_ns"] = 6_000_000_000
+    base = read_counts(write(tmp_path / "b.jsonl", plain), "aiperf", plain=True)
+    found = read_counts(write(tmp_path / "p.jsonl", AIPERF), "aiperf")
+    values = metrics.rosetta(found, base)["value"]
+    assert values["time per input"] == values["paired latency"] == 2.5  # by half for it wrote less
+    assert values["throughput"] == values["mean tokens/s"] == pytest.approx((11 / 2) / (21 / 5))
+    assert values["time per token"] == pytest.approx((5 / 21) / (2 / 11))
+    assert values["time per output token"] == pytest.approx((4.95 / 20) / (1.95 / 10))
+    assert "was speculated" in refused(tmp_path / "p.jsonl", "aiperf", plain=True)
+
+
+def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
+    second = changed("spec-bench", ("question_id",), 82)
+    second["choices"][0] |= {"turns": ["x"], "new_tokens": [8], "wall_time": [1.0], "accept_lengths": [4, 4]}
+    base = []
+    for entry, new, times in ((BENCH, [6, 4], [1.0, 0.5]), (second, [8], [4.0])):
+        plain = copy.deepcopy(entry)
+        plain["choices"][0] |= {"new_tokens": new, "wall_time": times, "accept_lengths": [1] * sum(new)}
+        base.append(plain)
+    found = read_counts(write(tmp_path / "a.jsonl", BENCH, second), "spec-bench")
+    plain = read_counts(write(tmp_path / "b.jsonl", *base), "spec-bench", plain=True)
+    table = metrics.rosetta(found, plain)
+    value = table["value"]
+    assert value["tau, whole steps"] == np.mean([3, 1, 2, 3, 1, 4, 4])
+    assert value["accepted a step"] == pytest.approx(value["tau, whole steps"] - 1)
+    # speeds 10/0.75 and 8/1, the baseline's 10/1.5 and 8/4
+    assert value["mean tokens/s"] == pytest.approx((10 / 0.75 + 8) / (10 / 1.5 + 2))
+    assert value["throughput"] == pytest.approx(5.5 / 1.75)
+    assert table["why"]["accepted of drafted"] == "spec-bench does not tell how many were drafted"
+    assert table["why"]["decode tokens/s"] == "spec-bench does not tell how long the prefill took"
+    assert found.requests["kind"].tolist() == ["writing", "writing"]
+
+
+def test_a_failed_turn_of_spec_bench_is_left_out_whole(tmp_path):
+    failed = changed("spec-bench", ("choices", 0, "turns"), ["one", "ERROR"])
+    other = changed("spec-bench", ("question_id",), 82)
+    found = read_counts(write(tmp_path / "a.jsonl", failed, other), "spec-bench")
+    assert found.requests["id"].tolist() == ["82"]
+    assert found.left_out["line"].tolist() == [1]
+    assert "holds no request that was counted: a turn failed" in refused(
+        write(tmp_path / "b.jsonl", failed), "spec-bench"
+    )
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="needs the real question file")
+def test_answers_to_the_real_questions_and_the_questions_themselves(tmp_path):
+    assert "has no choices: this is a file of questions" in refused(REAL, "spec-bench")
+    rng, entries = np.random.default_rng(0), []
+    for line in REAL.read_text("utf8").splitlines():
+        question = json.loads(line)
+        lengths = [rng.integers(1, 6, 20).tolist() for _ in question["turns"]]
+        choice = {
+            "turns": question["turns"],
+            "new_tokens": [sum(turn) for turn in lengths],
+            "wall_time": [0.5] * len(lengths),
+            "accept_lengths": [n for turn in lengths for n in turn],
+        }
+        entries.append(
+            {"question_id": question["question_id"], "category": question["category"], "choices": [choice]}
+        )
+    found = read_counts(write(tmp_path / "a.jsonl", *entries), "spec-bench")
+    assert len(found.requests) == 480 and found.total("steps") == 20 * (400 + 2 * 80)
+    assert metrics.tau(found) == np.mean(np.concatenate([e["choices"][0]["accept_lengths"] for e in entries]))
+
+
+SHARED = [  # of vLLM's object and AIPerf's record
+    ("num_spec_steps", ..., "has no num_spec_steps"),
+    ("num_spec_steps", 5, "counts 4 steps in its acceptance_histogram, but num_spec_steps is 5"),
+    (
+        "num_accepted_draft_tokens",
+        7,
+        "counts 6 tokens in its acceptance_histogram, but num_accepted_draft_",
+    ),
+    ("num_draft_tokens", 5, "accepted 6 of 5 drafted tokens"),
+    ("num_spec_tokens", 2, "accepted 3 tokens in a step, but num_spec_tokens is 2"),
+    ("num_draft_tokens", -1, "has num_draft_tokens -1, which is no count"),
+    ("num_draft_tokens", 2.5, "has num_draft_tokens 2.5, which is no count"),
+    ("num_draft_tokens", True, "has num_draft_tokens true or false, which is no count"),
+    ("num_draft_tokens", 10**400, "has num_draft_tokens a number, which is no count"),
+    ("num_draft_tokens", "10", "has num_draft_tokens a text, which is no count"),
+    ("acceptance_histogram", "1111", "has acceptance_histogram that is a text, not a list"),
+    (
+        "acceptance_histogram",
+        {"0": 1, "-1": 3},
+        "has acceptance_histogram with the key '-1', which is no count",
+    ),
+    ("acceptance_histogram", [1, 1, None, 1], "has acceptance_histogram[2] null, which is no count"),
+    ("per_step_accepted", [3, 0, 1], "has "),
+]
+DETAILED = [
+    ("per_step_drafted", ..., "has per_step_accepted, but not per_step_drafted"),
+    ("per_step_accepted", ..., "has per_step_drafted, but not per_step_accepted"),
+    ("per_step_accepted", [3, 0, 1], "has 3 entries of per_step_accepted, but num_spec_steps is 4"),
+    ("per_step_accepted", [3, 0, 1, 1], "has per_step_accepted that adds up to 5, but num_accepted_draft_"),
+    ("per_step_drafted", [3, 3, 2, 3], "has per_step_drafted that adds up to 11, but num_draft_tokens is 10"),
+    ("per_step_accepted", [3, 0, 0, 3], "accepted 3 of 2 drafted tokens in step 4"),
+    ("per_step_accepted", [3, 1, 1, 1], "has per_step_accepted that its acceptance_histogram does not count"),
+    ("num_draft_tokens", 13, "drafted 13 tokens in 4 steps, but num_spec_tokens is 3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("origin", ["vllm", "aiperf"])
+@pytest.mark.parametrize(("name", "value", "line"), SHARED)
+def test_a_broken_identity_of_acceptance_names_its_line(tmp_path, origin, name, value, line):
+    bad = changed(origin, (*SPEC[origin], name), value)
+    said = refused(write(tmp_path / "f.jsonl", GOOD[origin], bad), origin)
+    assert f"{tmp_path / 'f.jsonl'}, line 2 {line}" in said
+
+
+@pytest.mark.parametrize(("name", "value", "line"), DETAILED)
+def test_a_broken_identity_of_steps_names_its_line(tmp_path, name, value, line):
+    bad = changed("vllm", (*SPEC["vllm"], name), value)
+    assert f", line 2 {line}" in refused(write(tmp_path / "f.jsonl", VLLM, bad), "vllm")
+
+
+@pytest.mark.parametrize(("where", "value", "line"), [
+    (("usage", "completion_tokens"), 7, "has 7 completion tokens, but its steps emitted 8 before"),
+    (("usage", "completion_tokens"), "11", "has usage.completion_tokens a text, which is no count"),
+    (("metrics", "time_to_first_token_ms"), -1, "has metrics.time_to_first_token_ms -1, which is no time"),
+    (("metrics", "generation_time_ms"), float("nan"), "has metrics.generation_time_ms nan, which is no time"),
+    (("metrics", "speculative_decoding"), [1], "has a metrics.speculative_decoding that is a list"),
+    (("metrics",), 3, "has a metrics that is a number, not an object"),
+])  # fmt: skip
+def test_what_else_a_response_can_get_wrong(tmp_path, where, value, line):
+    assert f", line 2 {line}" in refused(
+        write(tmp_path / "f.jsonl", VLLM, changed("vllm", where, value)), "vllm"
+    )
+
+
+@pytest.mark.parametrize(("where", "value", "line"), [
+    (("metadata",), ..., "is no record of AIPerf: it has neither metadata nor num_spec_steps"),
+    (("metadata", "conversation_id"), [], "has metadata.conversation_id that is no name"),
+    (("metadata", "turn_index"), 1.5, "has metadata.turn_index 1.5, which is no count"),
+    (("metadata", "request_end_ns"), 999, "ends (request_end_ns) before it starts"),
+    (("metadata", "request_start_ns"), "1", "has metadata.request_start_ns that is no time in nanoseconds"),
+    (("metrics", "request_latency"), 3, "has a metrics.request_latency that is a number, not an object"),
+    (("metrics", "request_latency", "unit"), "h", "has metrics.request_latency in h; known units are"),
+    (("metrics", "output_sequence_length", "value"), 1.5, "has metrics.output_sequence_length 1.5, which"),
+    (("metrics", "output_sequence_length", "value"), 7, "has 7 completion tokens, but its steps emitted 7"),
+    (("error",), "e", "has a error that is a text, not an object"),
+])  # fmt: skip
+def test_what_else_a_record_can_get_wrong(tmp_path, where, value, line):
+    bad = changed("aiperf", where, value)
+    if "emitted 7" in line:  # without an order the longest step may have been the last
+        assert read_counts(write(tmp_path / "f.jsonl", bad), "aiperf").total("output") == 7
+        bad["metrics"]["output_sequence_length"]["value"] = 6
+        line = line.replace("has 7", "has 6")
+    assert f", line 2 {line}" in refused(write(tmp_path / "f.jsonl", AIPERF, bad), "aiperf")
+
+
+@pytest.mark.parametrize(("where", "value", "line"), [
+    (("question_id",), ..., "is no answer of Spec-Bench: it has no question_id"),
+    (("question_id",), 81, "answers question 81, as line 1 does: keep one of them"),
+    (("question_id",), None, "has question_id that is no name"),
+    (("choices",), ..., "has no choices: this is a file of questions, and answers are wanted"),
+    (("choices",), [], "has no choice"),
+    (("choices", 0), 1, "has a choice that is a number, not an object"),
+    (("choices", 0, "turns"), [1], "has turns that are no list of texts"),
+    (("choices", 0, "accept_lengths"), ..., "has no accept_lengths (EAGLE's own scripts write none)"),
+    (("choices", 0, "new_tokens"), ..., "has no new_tokens"),
+    (("choices", 0, "wall_time"), 1.0, "has wall_time that is no list"),
+    (("choices", 0, "wall_time"), [0.5, 0], "has wall_time[1] 0, which is no time"),
+    (("choices", 0, "wall_time"), [0.5], "has 2 turns, 2 new_tokens and 1 wall_time"),
+    (("choices", 0, "accept_lengths"), [3, 0, 2, 3, 1], "has accept_lengths[1] 0, which is no count from 1"),
+    (("choices", 0, "new_tokens"), [6, 7], "has 13 new_tokens, but its 5 accept_lengths add up to 10"),
+    (("choices", 0, "new_tokens"), [3, 2], "has 5 new_tokens, but its 5 accept_lengths add up to 10"),
+])  # fmt: skip
+def test_what_an_answer_can_get_wrong(tmp_path, where, value, line):
+    bad = changed("spec-bench", where, value)
+    if where != ("question_id",):
+        bad["question_id"] = 82
+    assert f", line 2 {line}" in refused(write(tmp_path / "f.jsonl", BENCH, bad), "spec-bench")
+
+
+def test_what_a_file_can_get_wrong(tmp_path):
+    path = tmp_path / "f.jsonl"
+    assert "No such file" in refused(path, "vllm")
+    path.write_text("\n \n")
+    assert "is empty" in refused(path, "vllm")
+    path.write_bytes(b"\xff\xfe{}")
+    assert "is not UTF-8" in refused(path, "vllm")
+    path.write_text(json.dumps(VLLM) + '\n{"metrics": \n')
+    assert ", line 2 is not JSON (Expecting value, column" in refused(path, "vllm")
+    path.write_text(json.dumps(VLLM) + "\n[1]\n")
+    assert ", line 2 is a list, not an object" in refused(path, "vllm")
+    path.write_text("[" * 100_000)
+    assert ", line 1 is not JSON" in refused(path, "vllm")
+    path.write_text('{"a": 1}\n')
+    assert ", line 1 is no response of vLLM" in refused(path, "vllm")
+    assert "was speculated" in refused(write(path, VLLM), "vllm", plain=True)
+    assert "has steps of more than one token" in refused(write(path, BENCH), "spec-bench", plain=True)
+    with pytest.raises(ParameterError, match="no origin 'tgi': choose one of vllm, aiperf, spec-bench"):
+        read_counts(path, "tgi")
+
+
+def test_a_histogram_of_more_steps_than_memory_holds_is_refused(tmp_path):
+    bad = changed("aiperf", ("spec_decode_acceptance", "acceptance_histogram"), {"0": 2 * 10**9})
+    bad["spec_decode_acceptance"] |= {"num_spec_steps": 2 * 10**9, "num_accepted_draft_tokens": 0}
+    assert "has more than 20,000,000 steps" in refused(write(tmp_path / "f.jsonl", bad), "aiperf")
+    plain = changed("aiperf", ("metrics", "output_sequence_length", "value"), 2 * 10**9)
+    plain["spec_decode_acceptance"] = None
+    said = refused(write(tmp_path / "f.jsonl", plain), "aiperf", plain=True)
+    assert "has more than 20,000,000 steps" in said
+
+
+def test_what_counts_cannot_tell_is_refused_in_one_line(tmp_path):
+    found = read_counts(write(tmp_path / "a.jsonl", BENCH), "spec-bench")
+    for ask in (metrics.recheck, metrics.summary, metrics.by_depth, metrics.by_prompt, metrics.seconds):
+        with pytest.raises(
+            TraceError, match=r"a\.jsonl \(spec-bench\) tells how many .* this needs a trace's"
+        ):
+            ask(found)
+    assert not hasattr(found, "_repr_mimebundle_")
+    assert np.isnan(metrics.acceptance_rate(found))
+
+
+@pytest.mark.parametrize("method", ["speculative", "tree", "bild"])
+def test_aiperf_records_of_a_trace_and_back(tmp_path, method):
+    trace = traces.build(method, prompts=4, tokens=60, cut=False)
+    ours = metrics.counts(trace)
+    theirs = read_counts(ours.to_aiperf(tmp_path / "p.jsonl"), "aiperf")
+    names = ["id", "prompt_tokens", "drafts", "drafted", "accepted", "output"]
+    assert theirs.requests[names].equals(ours.requests[names])
+    for name in ("seconds", "first", "begin"):
+        assert theirs.requests[name].to_numpy() == pytest.approx(ours.requests[name].to_numpy(), nan_ok=True)
+    some = ours.steps[ours.steps["drafted"] > 0]
+    for name in ("request", "drafted", "accepted"):
+        assert theirs.steps[name].tolist() == some[name].tolist()
+    mine, other = metrics.rosetta(trace)["value"], metrics.rosetta(theirs)["value"]
+    for name in (
+        "1 + accepted a draft",
+        "accepted of drafted",
+        "accepted per verified",
+        "accepted of output",
+    ):
+        assert other[name] == pytest.approx(mine[name])
+
+
+def test_aiperf_records_hold_every_identity_that_aiperf_checks(tmp_path):
+    trace = decode([[A, A, R], [], [R]], [[]])
+    path = metrics.counts(trace).to_aiperf(tmp_path / "p.jsonl")
+    first, second = map(json.loads, path.read_text("utf8").splitlines())
+    assert first["spec_decode_acceptance"] == {
+        "engine": "specviz", "mean_acceptance_length": 2.0, "draft_acceptance_rate": 0.5,
+        "acceptance_histogram": {"0": 1, "2": 1}, "num_accepted_draft_tokens": 2, "num_draft_tokens": 4,
+        "num_spec_steps": 2, "num_spec_tokens": 3, "completion_tokens": 5, "per_step_accepted": [2, 0],
+        "per_step_drafted": [3, 1],
+    }  # fmt: skip
+    assert second["spec_decode_acceptance"] is None
+    assert "request_start_ns" not in first["metadata"]  # nobody said when this run began
+    with pytest.raises(TraceError, match="exists: choose another name"):
+        metrics.counts(trace).to_aiperf(path)
+    bench = read_counts(write(tmp_path / "a.jsonl", BENCH), "spec-bench")
+    with pytest.raises(TraceError, match="spec-bench does not tell how many were drafted"):
+        bench.to_aiperf(tmp_path / "b.jsonl")
+    assert not (tmp_path / "b.jsonl").exists()
+
+
+def test_compare_like_with_like(tmp_path):
+    found = read_counts(write(tmp_path / "p.jsonl", AIPERF), "aiperf")
+    plain = decode([[]], method="autoregressive")
+    with pytest.raises(TraceError, match="is from aiperf, the baseline from specviz: compare like with like"):
+        metrics.rosetta(found, plain)
+    other = changed("aiperf", ("metrics", "input_sequence_length", "value"), 8)
+    other["spec_decode_acceptance"] = None
+    base = read_counts(write(tmp_path / "b.jsonl", other), "aiperf", plain=True)
+    with pytest.raises(TraceError, match="decoded other prompts: 1 against 1, 0 in common"):
+        metrics.rosetta(found, base)
+
+
+def test_the_command_line_reads_checks_and_writes(tmp_path, capsys):
+    path = write(tmp_path / "r.jsonl", VLLM, {**VLLM, "metrics": {}})
+    assert cli.run(["import", str(path), "--from", "vllm", "--aiperf", str(tmp_path / "p.jsonl")]) == 0
+    out, _ = capsys.readouterr()
+    assert "Counts of 1 request from vllm" in out and "1 + ΣA / ΣN" in out and "2.500" in out
+    assert f"left out: {path}, line 2: no metrics.speculative_decoding" in out
+    assert isinstance(read_counts(tmp_path / "p.jsonl", "aiperf"), Counts)
+    assert cli.run(["import", str(path), "--from", "vllm", "--aiperf", str(tmp_path / "p.jsonl")]) == 2
+    assert cli.run(["import", str(path), "--from", "tgi"]) == 2
+    _, said = capsys.readouterr()
+    assert said.splitlines()[-1].startswith("specviz: no origin 'tgi'")
+    trace = traces.build("speculative", path=tmp_path / "t.parquet")
+    assert isinstance(trace, Trace)
+    assert cli.run(["metrics", str(tmp_path / "t.parquet"), "--aiperf", str(tmp_path / "t.jsonl")]) == 0
+    out, _ = capsys.readouterr()
+    assert "EAGLE (τ)" in out and "speedups: name the same prompts" in out and "speedup\n" not in out
+    assert cli.run(["metrics", str(tmp_path / "t.parquet"), "--baseline", str(tmp_path / "t.parquet")]) == 2
+    assert "is not autoregressive" in capsys.readouterr()[1]
