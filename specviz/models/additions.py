@@ -168,9 +168,9 @@ class EagleHead(Addition):
 
     @property
     def trained_on(self) -> str:
-        verifier = (self.config.get("speculators_config") or {}).get("verifier") or {}
-        named = self.config.get("target") or verifier.get("name_or_path")
-        return str(named or f"a model of width {self.net.target_size}")
+        verifier = (self.config.get("speculators_config") or {}).get("verifier")
+        named = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+        return str(self.config.get("target") or named or f"a model of width {self.net.target_size}")
 
     def on(self, target: Any) -> EagleModel:
         self._check(target)

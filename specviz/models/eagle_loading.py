@@ -36,6 +36,7 @@ KEYS = (
 NEEDED = "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"
 FOLLOWS = "t2d", "rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq"  # from d2t, from the config
 ROPES = "default", "linear", "llama3", "yarn"  # others change with the length of the text
+FUSED = "norm.weight", "d2t", "layers.0.hidden_norm.weight"  # only generation 3 has them
 FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
 # A config's own word for what its layer computes otherwise: the value that changes nothing, what it means.
 OTHERWISE: dict[str, tuple[Any, str]] = {
@@ -95,7 +96,7 @@ def load_eagle(path: Path) -> tuple[Eagle, dict[str, Any]]:
     for name, (file, key) in _own(path).items():
         with safe_open(file, "pt") as tensors:
             stored[name] = tensors.get_tensor(key)
-    fused = any(name.startswith("midlayer.") or "hidden_norm" in name for name in stored)
+    fused = any(name.startswith("midlayer.") or name in FUSED for name in stored)
     if fused:  # published under the name of a plain layer, too
         stored = {name.replace("layers.0.", "midlayer."): value for name, value in stored.items()}
     config = _config(path.name, said, stored)
@@ -156,6 +157,9 @@ def _named(config: dict[str, Any]) -> tuple[list[int], list[int]]:
 
 def _config(name: str, said: dict[str, Any], stored: dict[str, Tensor]) -> LlamaConfig:
     """The layer's config, if it asks for nothing that is not computed here."""
+    for key in ("transformer_layer_config", "speculators_config", "eagle_config"):
+        if not isinstance(said.get(key) or {}, dict):
+            raise ModelError(f"{key} in the config.json of {name} is no table of values")
     layer = said.get("transformer_layer_config", said)
     if missing := [key for key in NEEDED if not layer.get(key)]:
         raise ModelError(f"the config.json of {name} lacks {', '.join(missing)}")

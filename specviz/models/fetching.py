@@ -123,7 +123,8 @@ def _fetch(
     """Weights and tokenizer: from the disk or the hub's cache, else from the network."""
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
     known = (
-        OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError, StrictDataclassError,
+        OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError, SafetensorError,
+        StrictDataclassError,
     )  # fmt: skip
     error: Exception | None = None
     bar = logging.is_progress_bar_enabled()

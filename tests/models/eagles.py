@@ -22,9 +22,10 @@ from specviz.models.model import Model
 WIDTH, DEPTH, ROWS = 16, 8, 20  # of the target; of the head where it is reduced
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH,
-    "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 1, "vocab_size": VOCABULARY,
-    "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 500.0, "max_position_embeddings": 64,
-    "tie_word_embeddings": False, "torch_dtype": "float16", "pad_token_id": 0, "bos_token_id": 1,
+    "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 1,
+    "vocab_size": VOCABULARY, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 500.0,
+    "max_position_embeddings": 64, "tie_word_embeddings": False, "torch_dtype": "float16", "pad_token_id": 0,
+    "bos_token_id": 1,
 }  # fmt: skip
 
 
@@ -72,7 +73,7 @@ class Published:
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(self.config))
-        save_file(self.tensors(), folder / "model.safetensors")
+        save_file({key: x.contiguous() for key, x in self.tensors().items()}, folder / "model.safetensors")
         return folder
 
 
