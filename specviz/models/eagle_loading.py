@@ -157,10 +157,8 @@ def _named(config: dict[str, Any]) -> tuple[list[int], list[int]]:
 
 def _config(name: str, said: dict[str, Any], stored: dict[str, Tensor]) -> LlamaConfig:
     """The layer's config, if it asks for nothing that is not computed here."""
-    for key in ("transformer_layer_config", "speculators_config", "eagle_config"):
-        if not isinstance(said.get(key) or {}, dict):
-            raise ModelError(f"{key} in the config.json of {name} is no table of values")
-    layer = said.get("transformer_layer_config", said)
+    layer = _table(name, said, "transformer_layer_config") or said
+    _table(name, said, "speculators_config")
     if missing := [key for key in NEEDED if not layer.get(key)]:
         raise ModelError(f"the config.json of {name} lacks {', '.join(missing)}")
     if said.get("quantization_config") or layer.get("quantization_config"):
@@ -169,7 +167,7 @@ def _config(name: str, said: dict[str, Any], stored: dict[str, Tensor]) -> Llama
     number = max([number, *(int(n.split(".")[1]) + 1 for n in stored if n.startswith("layers."))])
     if number > 1:
         raise ModelError(f"{name} has {number} layers; EAGLE drafters of one layer are computed here")
-    rope = layer.get("rope_parameters") or layer.get("rope_scaling") or {}
+    rope = _table(name, layer, "rope_parameters") or _table(name, layer, "rope_scaling")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ROPES:
         raise ModelError(f"{name} uses {kind} rotary positions; here are {', '.join(ROPES)}")
@@ -179,18 +177,25 @@ def _config(name: str, said: dict[str, Any], stored: dict[str, Tensor]) -> Llama
     for key, (plain, meaning) in OTHERWISE.items():
         if every.get(key) not in (None, plain):
             raise ModelError(f"{name} uses {meaning} ({key} in its config), which is not computed here")
-    if (said.get("eagle_config") or {}).get("use_aux_hidden_state") is False:
+    if _table(name, said, "eagle_config").get("use_aux_hidden_state") is False:
         raise ModelError(f"{name} reads one state as if it were fused (use_aux_hidden_state in its config)")
     bias = any("mlp." in each and each.endswith(".bias") for each in stored) or bool(layer.get("mlp_bias"))
     found = {key: layer[key] for key in KEYS if layer.get(key) is not None}
     return LlamaConfig(**found, num_hidden_layers=1, mlp_bias=bias)
 
 
+def _table(name: str, config: dict[str, Any], key: str) -> dict[str, Any]:
+    found = config.get(key) or {}
+    if not isinstance(found, dict):
+        raise ModelError(f"{key} in the config.json of {name} is no table of values")
+    return found
+
+
 def _form(
     name: str, said: dict[str, Any], config: LlamaConfig, stored: dict[str, Tensor], fused: bool
 ) -> tuple[int, int | None, int, Variant, int]:
     """What `Eagle` takes behind the config."""
-    every = {**(said.get("eagle_config") or {}), **said.get("transformer_layer_config", said), **said}
+    every = {**(said.get("eagle_config") or {}), **(said.get("transformer_layer_config") or {}), **said}
     attention = "midlayer.self_attn." if fused else "layers.0.self_attn."
     qkv_bias = any(f"{attention}{part}_proj.bias" in stored for part in "qkv")
     qkv_bias |= bool(every.get("attention_bias") or every.get("qkv_bias"))
