@@ -90,7 +90,6 @@ def test_what_is_read_takes_the_place_of_the_tree(name: str, tmp_path: Path) -> 
     found = context.read(tokens[5:], given[5:])
     for one, other in zip(found, whole):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
-    assert context.sees is None
     # And a second tree stands where the text now ends.
     first, second = opened(model), context
     first.read(tokens, given)
@@ -100,8 +99,10 @@ def test_what_is_read_takes_the_place_of_the_tree(name: str, tmp_path: Path) -> 
 
 def test_numbers_of_positions_are_as_exact_in_any_format(tmp_path: Path) -> None:
     head = load(published("authors, EAGLE-3").write(tmp_path / "head"))
-    half = head.on(target(dtype=torch.bfloat16)).arithmetic.rotary(4096)[0]
-    whole = head.on(target(dtype=torch.float32)).arithmetic.rotary(4096)[0]
+    half, whole = (
+        opened(head.on(target(dtype=dtype))).model.arithmetic.rotary(4096)[0]
+        for dtype in (torch.bfloat16, torch.float32)
+    )
     assert half.dtype == torch.bfloat16
     assert torch.equal(half, whole.bfloat16())
 
@@ -124,6 +125,7 @@ def test_embeddings_and_a_head_that_are_the_targets_are_not_kept_twice(tmp_path:
     found = head.on(model)
     assert found.net.embed_tokens is None and found.net.lm_head is None
     assert found.parameters == head.parameters - 2 * 37 * 16
+    opened(found)
     assert found.arithmetic.embedding.data_ptr() == model.net.model.embed_tokens.weight.data_ptr()
     assert head.net.embed_tokens is not None  # what was loaded is left as it was
     other = head.on(target(rms_norm_eps=1e-3))
