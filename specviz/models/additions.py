@@ -82,8 +82,8 @@ class Addition:
         """
         what = "an EAGLE drafter" if self.kind == "eagle" else self.kind
         raise ModelError(
-            f"{self.name} is no model by itself but {what} on {self.trained_on}: decode with {self.trained_on} "
-            "and pass it as the draft"
+            f"{self.name} is no model by itself but {what} on {self.trained_on}: decode with "
+            f"{self.trained_on} and pass it as the draft"
         )
 
     open = encode = check_vocabulary = alone
@@ -168,7 +168,9 @@ class EagleHead(Addition):
 
     @property
     def trained_on(self) -> str:
-        return str(self.config.get("target") or f"a model of width {self.net.config.hidden_size}")
+        verifier = (self.config.get("speculators_config") or {}).get("verifier")
+        named = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+        return str(self.config.get("target") or named or f"a model of width {self.net.target_size}")
 
     def on(self, target: Any) -> EagleModel:
         self._check(target)
@@ -181,23 +183,30 @@ class EagleHead(Addition):
         return eagle_loading.read_layers(self.config, self.net.states, target.layers)
 
     def _check(self, target: Any) -> None:
-        shape, own = self.net.config, self.config.get("target")
+        own, size, vocabulary = self.config.get("target"), self.net.target_size, self.net.config.vocab_size
         if target.kind not in self.targets:
             raise self._unfit(self.trained_on, f"{target.name} is {target.kind}")
         if not hasattr(target, "net"):
             raise self._unfit(
                 self.trained_on, f"{target.name} runs in llama.cpp, which gives no hidden states"
             )
-        width, words = target.net.get_input_embeddings().weight.shape[::-1]
-        if width != shape.hidden_size:
-            raise self._unfit(f"a model of width {shape.hidden_size}", f"{target.name}'s is {width}")
-        if words != shape.vocab_size:
-            raise self._unfit(f"a vocabulary of {shape.vocab_size:,}", f"{target.name}'s has {words:,}")
+        words, width = target.net.get_input_embeddings().weight.shape
+        if width != size:
+            raise self._unfit(f"a model of width {size}", f"{target.name}'s is {width}")
+        if words != vocabulary:
+            raise self._unfit(f"a vocabulary of {vocabulary:,}", f"{target.name}'s has {words:,}")
         if own and target.name != own:
             raise self._unfit(own, f"{target.name} is another model")
-        if not all(0 <= layer <= target.layers for layer in self.layers(target)):
-            read = ", ".join(map(str, self.layers(target)))
-            raise self._unfit(f"a model whose layers {read} it reads", f"{target.name} has {target.layers}")
+        if self.net.generation == 1:
+            return
+        layers, last = self.layers(target), target.layers
+        if not all(0 <= layer <= last for layer in layers):
+            read = ", ".join(map(str, layers))
+            raise self._unfit(f"a model whose layers {read} it reads", f"{target.name} has {last}")
+        if last in layers and not own:  # elsewhere it is the state before the final norm
+            raise self._unfit(
+                f"the state behind the last layer, {last}", f"{target.name}'s is known behind its norm only"
+            )
 
 
 class Slots(Addition):
@@ -303,6 +312,14 @@ KINDS: dict[str, tuple[type[Addition], Any]] = {
 }
 
 
+ADDITION_FILES = "config.json", "*.safetensors", "*.safetensors.index.json"
+
+
+def may_be_addition(config: dict[str, Any]) -> bool:
+    """Whether a folder of this config may hold an addition."""
+    return config.get("model_type") in KINDS or eagle_loading.claims(config)
+
+
 def load_addition(path: Path, name: str) -> Addition | None:
     """What a folder holds, if it is an addition; None where it is a model.
 
@@ -312,11 +329,18 @@ def load_addition(path: Path, name: str) -> Addition | None:
         If the folder does not hold what its config says.
     """
     try:
-        kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
-        if kind not in KINDS and eagle_loading.is_eagle(path):
-            kind = "eagle"  # published as a model of one layer: its tensors tell
-    except (OSError, ValueError, AttributeError, SafetensorError):
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        kind = config.get("model_type")
+    except (OSError, ValueError, AttributeError):
         return None  # whatever it is, transformers says what is wrong with it
+    try:
+        if kind not in KINDS and eagle_loading.is_eagle(path, config):
+            kind = "eagle"  # published as a model of one layer: its tensors tell
+    except (OSError, SafetensorError) as error:
+        if not eagle_loading.claims(config):
+            return None
+        said = " ".join(str(error).split())[:200]
+        raise ModelError(f"{path} has no safetensors that can be read: {said}") from None
     if kind not in KINDS:
         return None
     made, read = KINDS[kind]

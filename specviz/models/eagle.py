@@ -1,8 +1,9 @@
 """EAGLE's drafters: one transformer layer that reads the target's hidden states beside its tokens.
 
 Generation 1 (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty"), whose
-weights EAGLE-2 (Li et al. 2024, "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees") drafts
-with too: with f_i the target's state at token i behind its final norm and e_i the embedding of that token,
+weights EAGLE-2 (Li et al. 2024, "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees")
+drafts with too: with f_i the target's state at token i behind its final norm and e_i the embedding of that
+token,
 
     x = fc [e_(i+1); f_i]          f^_(i+1) = layer(x)          q(t_(i+2)) = target's head of f^_(i+1)
 
@@ -17,12 +18,16 @@ Training-Time Test") does not imitate states. It reads those of a low, a middle 
 
 with a head of its own, whose rows may be the commonest tokens only: row j is token j + d2t[j].
 
+Those published since then differ in their norms, and may bring embeddings and a head of their own
+(`Variant`).
+
 A folder is as published: ``config.json`` of a Llama of one layer, ``model.safetensors`` with the names below
-(``layers.0.`` in generation 1, ``midlayer.`` in generation 3).
+(``layers.0.`` in generation 1, ``midlayer.`` in generation 3); `eagle_loading` knows the other ways.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,25 +38,62 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, Lla
 LAYERS = "eagle_aux_hidden_state_layer_ids"  # where a config says which layers generation 3 reads
 
 
+@dataclass(frozen=True)
+class Variant:
+    """In what published drafters of one generation differ; the default is the authors' of generation 3.
+
+    Attributes
+    ----------
+    fc_bias, qkv_bias, o_bias : bool
+        Whether ``fc``, the projections to queries, keys and values, and the one behind the attention have a
+        bias.
+    norm_before_fc : bool
+        The target's states pass a norm, side by side, before they are fused (``input_norm``).
+    fc_norm : bool
+        Each of them passes a norm of its own before.
+    norm_before_residual : bool
+        What the attention's output is added to is g behind its norm, not before.
+    norm_output : bool
+        What goes on in the place of g is a behind the last norm, not before.
+    embeddings : bool
+        It has embeddings of its own; else it reads the target's.
+    head : bool
+        It has a head of its own; else it speaks by the target's.
+    """
+
+    fc_bias: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_before_residual: bool = False
+    norm_output: bool = False
+    embeddings: bool = False
+    head: bool = True
+
+
+FIRST = Variant(head=False)  # the authors' of generation 1, but for the bias of some
+
+
 class Attention(nn.Module):
     """The projections of an attention that reads `width` numbers a token."""
 
-    def __init__(self, config: LlamaConfig, width: int, bias: bool) -> None:
+    def __init__(self, config: LlamaConfig, width: int, variant: Variant) -> None:
         super().__init__()
-        dim = config.head_dim
+        dim, bias = config.head_dim, variant.qkv_bias
         self.q_proj = nn.Linear(width, config.num_attention_heads * dim, bias=bias)
         self.k_proj = nn.Linear(width, config.num_key_value_heads * dim, bias=bias)
         self.v_proj = nn.Linear(width, config.num_key_value_heads * dim, bias=bias)
-        self.o_proj = nn.Linear(config.num_attention_heads * dim, config.hidden_size, bias=False)
+        self.o_proj = nn.Linear(config.num_attention_heads * dim, config.hidden_size, bias=variant.o_bias)
 
 
 class Layer(nn.Module):
     """The one layer: generation 3 has norms of what it reads."""
 
-    def __init__(self, config: LlamaConfig, generation: int, bias: bool) -> None:
+    def __init__(self, config: LlamaConfig, generation: int, variant: Variant) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
-        self.self_attn = Attention(config, size * (1 + (generation == 3)), bias)
+        self.self_attn = Attention(config, size * (1 + (generation == 3)), variant)
         self.mlp = LlamaMLP(config)
         self.post_attention_layernorm = LlamaRMSNorm(size, eps)
         if generation == 3:
@@ -60,7 +102,7 @@ class Layer(nn.Module):
 
 
 class Eagle(nn.Module):
-    """A drafter's weights, and their arithmetic but for the attention itself, which training and drafting differ in.
+    """A drafter's weights, and their arithmetic but for the attention: there training and drafting differ.
 
     Parameters
     ----------
@@ -72,52 +114,80 @@ class Eagle(nn.Module):
         Rows of generation 3's head. Default: the whole vocabulary.
     states : int
         Target's layers that generation 3 reads.
-    bias, qkv_bias : bool
-        Whether ``fc``, and the projections to queries, keys and values, have one.
+    variant : Variant, optional
+        Default: as the authors'.
+    target_size : int, optional
+        Width of the target's states. Default: the layer's own.
     """
 
     d2t: Tensor | None
 
     def __init__(
         self, config: LlamaConfig, generation: int, draft_vocabulary: int | None = None, states: int = 3,
-        bias: bool = False, qkv_bias: bool = False,
+        variant: Variant | None = None, target_size: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.config, self.generation = config, generation
-        size = config.hidden_size
+        variant = variant or (Variant() if generation == 3 else FIRST)
+        self.config, self.generation, self.variant = config, generation, variant
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.target_size = target_size or size
         self.states = states if generation == 3 else 1
-        self.fc = nn.Linear(size * (self.states if generation == 3 else 2), size, bias=bias)
-        layer = Layer(config, generation, qkv_bias)
+        wide = self.target_size * self.states
+        self.fc = nn.Linear(wide + size * (generation == 1), size, bias=variant.fc_bias)
+        layer = Layer(config, generation, variant)
+        offsets = None
         if generation == 3:
-            rows = draft_vocabulary or config.vocab_size
             self.midlayer = layer
-            self.norm = LlamaRMSNorm(size, config.rms_norm_eps)
-            self.lm_head = nn.Linear(size, rows, bias=False)
-            offsets = None if draft_vocabulary is None else torch.zeros(rows, dtype=torch.long)
-            self.register_buffer("d2t", offsets)
+            self.norm = LlamaRMSNorm(size, eps)
+            if variant.norm_before_fc:
+                self.input_norm = LlamaRMSNorm(wide, eps)
+            if variant.fc_norm:
+                self.fc_norm = nn.ModuleList(LlamaRMSNorm(self.target_size, eps) for _ in range(states))
+            if draft_vocabulary is not None:
+                offsets = torch.zeros(draft_vocabulary, dtype=torch.long)
         else:
             self.layers = nn.ModuleList([layer])
+        self.register_buffer("d2t", offsets)
+        rows = draft_vocabulary or config.vocab_size
+        own = nn.Embedding(config.vocab_size, size) if variant.embeddings else None
+        self.register_module("embed_tokens", own)
+        self.register_module("lm_head", nn.Linear(size, rows, bias=False) if variant.head else None)
         self.rotary = LlamaRotaryEmbedding(config)
 
     def get_output_embeddings(self) -> Any:
-        """Generation 3's own head, by transformers' name."""
-        return getattr(self, "lm_head", None)
+        """Its own head, by transformers' name; None where it speaks by the target's."""
+        return self.lm_head
 
     @property
     def layer(self) -> Any:
         """The one layer."""
         return self.midlayer if self.generation == 3 else self.layers[0]
 
+    @property
+    def tokens(self) -> Tensor | None:
+        """The token of each row of the head, where it has not all."""
+        if self.d2t is None:
+            return None
+        return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+
     def fuse(self, states: Tensor) -> Tensor:
-        """What the target's states [..., width * layers] count as: the first input of the layer, [..., width]."""
-        return self.fc(states) if self.generation == 3 else states
+        """What the target's states [..., width * layers] count as: the layer's first input, [..., width]."""
+        if self.generation == 1:
+            return states
+        if self.variant.norm_before_fc:
+            states = self.input_norm(states)
+        if self.variant.fc_norm:
+            parts = states.chunk(self.states, -1)
+            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts)], -1)
+        return self.fc(states)
 
     def enter(self, embedded: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """What the attention reads, and what its output is added to; `states` are fused, or the layer's own."""
+        """What the attention reads, and what its output is added to; `states` are fused, or its own."""
         if self.generation == 3:
             layer = self.layer
-            both = layer.input_layernorm(embedded), layer.hidden_norm(states)
-            return torch.cat(both, -1), states
+            normed = layer.hidden_norm(states)
+            both = layer.input_layernorm(embedded), normed
+            return torch.cat(both, -1), normed if self.variant.norm_before_residual else states
         x = self.fc(torch.cat((embedded, states), -1))
         return x, x
 

@@ -1,4 +1,17 @@
-"""EAGLE drafters from folders as they are published: the weight names of the three generations."""
+"""EAGLE drafters from folders as they are published, by the names and keys of those who publish them.
+
+- The authors' (SafeAILab/EAGLE): ``layers.0.*``, ``fc.*`` in generations 1 and 2; ``midlayer.*``,
+  ``fc.weight``, ``norm.weight``, ``lm_head.weight``, ``d2t``, ``t2d`` in generation 3. The config is a
+  Llama's of one layer.
+- SpecForge, SGLang, NVIDIA: the same, with or without ``model.`` in front; the layers that are read stand
+  under ``eagle_config``.
+- vLLM, speculators: ``layers.0.*`` for the layer of generation 3 too, its config under
+  ``transformer_layer_config``, and norms switched on by name; ``fusion_fc.*`` and ``transformer.*`` in
+  generation 1.
+
+What the tensors say goes before what the config says: a bias is there when its tensor is. What would change
+the arithmetic, and is not known here, is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,83 +23,234 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.errors import ModelError
-from specviz.models.eagle import LAYERS, Eagle
+from specviz.models.eagle import LAYERS, Eagle, Variant
 
-LEFT_OUT = ("embed_tokens.weight", "t2d", "rotary_emb.inv_freq")  # the target's, or what follows from d2t
+KEYS = (
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "vocab_size", "hidden_act", "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling",
+    "rope_parameters",
+)  # fmt: skip
+NEEDED = "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"
+FOLLOWS = "t2d", "rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq"  # from d2t, from the config
+ROPES = "default", "linear", "llama3", "yarn"  # others change with the length of the text
+FUSED = "norm.weight", "d2t", "layers.0.hidden_norm.weight"  # only generation 3 has them
+FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
+# A config's own word for what its layer computes otherwise: the value that changes nothing, what it means.
+OTHERWISE: dict[str, tuple[Any, str]] = {
+    "kv_lora_rank": (0, "latent attention"),
+    "attention_multiplier": (1.0, "scaled attention"),
+    "residual_multiplier": (1.0, "scaled residuals"),
+    "embedding_multiplier": (1.0, "scaled embeddings"),
+    "scale_emb": (1.0, "scaled embeddings"),
+    "scale_depth": (1.0, "scaled residuals"),
+    "logit_scale": (1.0, "scaled scores"),
+    "logits_scaling": (1.0, "scaled scores"),
+    "partial_rotary_factor": (1.0, "rotary positions in a part of each head"),
+    "layernorms": (False, "norms around its layer"),
+    "add_para_norm": (False, "norms around its layer"),
+}
 
 
-def is_eagle(path: Path) -> bool:
-    """Whether a folder's tensors are an EAGLE drafter's."""
-    names = set(_own(_files(path)))
-    return "fc.weight" in names and any(n.startswith(("midlayer.", "layers.0.")) for n in names)
+def is_eagle(path: Path, config: dict[str, Any]) -> bool:
+    """Whether a folder's tensors are an EAGLE drafter's.
+
+    Raises
+    ------
+    SafetensorError
+        If they cannot be read.
+    """
+    names = set(_own(path))
+    if any(name.startswith("midlayer.") for name in names) or "layers.0.hidden_norm.weight" in names:
+        return True
+    if not any(name.startswith("layers.0.") for name in names):
+        return False
+    # Without fc, too: a model has a norm before its first attention or at its end, a drafter has neither.
+    return "fc.weight" in names or (
+        claims(config) and not names & {"norm.weight", "layers.0.input_layernorm.weight"}
+    )
+
+
+def claims(config: dict[str, Any]) -> bool:
+    """Whether a config may be an EAGLE drafter's; its tensors tell."""
+    called = " ".join(map(str, config.get("architectures") or ())).lower()
+    known = "eagle" in called or {"eagle_config", "draft_vocab_size", "speculators_model_type"} & set(config)
+    return bool(known) or config.get("num_hidden_layers") == 1
 
 
 def load_eagle(path: Path) -> tuple[Eagle, dict[str, Any]]:
     """The drafter of a folder in float32, and its ``config.json``.
 
+    Embeddings of its own stay in the format that they are stored in.
+
     Raises
     ------
     ModelError
-        If a tensor is missing, of another shape, or unknown; the line names it.
+        If a tensor is missing, of another shape, or unknown (the line names it), or if the config lacks
+        what is needed or asks for what is not computed here.
     """
     said = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    where = _own(_files(path))
     stored: dict[str, Tensor] = {}
-    for name, (file, key) in where.items():
+    for name, (file, key) in _own(path).items():
         with safe_open(file, "pt") as tensors:
             stored[name] = tensors.get_tensor(key)
-    fused = any("hidden_norm" in name for name in stored)
-    config = LlamaConfig.from_dict(
-        {name: value for name, value in said.items() if name != "head_dim" or value}
-    )
+    fused = any(name.startswith("midlayer.") or name in FUSED for name in stored)
     if fused:  # published under the name of a plain layer, too
         stored = {name.replace("layers.0.", "midlayer."): value for name, value in stored.items()}
-    fc, head = stored["fc.weight"], stored.get("lm_head.weight")
-    rows = None if "d2t" not in stored else len(stored["d2t"])
-    states = fc.shape[1] // fc.shape[0] if fused else 1
-    net = Eagle(
-        config, 3 if fused else 1, rows, states, "fc.bias" in stored,
-        any(name.endswith("q_proj.bias") for name in stored),
-    )  # fmt: skip
-    del head
+    config = _config(path.name, said, stored)
+    with torch.device("meta"):  # shapes only
+        net = Eagle(config, *_form(path.name, said, config, stored, fused))
     wanted = net.state_dict()
     for name, value in wanted.items():
         if name not in stored:
-            raise ModelError(f"{path.name} has no tensor {name}: an EAGLE-{net.generation} drafter needs it")
+            raise ModelError(
+                f"{path.name} has no tensor {name}: an EAGLE-{net.generation} drafter of its config needs it"
+            )
         if stored[name].shape != value.shape:
             raise ModelError(
                 f"{path.name}: tensor {name} is {_shape(stored[name])}, and its config wants {_shape(value)}"
             )
-    if unknown := sorted(set(stored) - set(wanted) - set(LEFT_OUT)):
-        raise ModelError(f"{path.name} has tensors that no EAGLE drafter has: {', '.join(unknown[:3])}")
-    net.load_state_dict({name: stored[name] for name in wanted})
-    return net.float().eval(), said
+    if unknown := sorted(set(stored) - set(wanted) - set(FOLLOWS)):
+        raise ModelError(
+            f"{path.name} has tensors that no EAGLE-{net.generation} drafter known here has: "
+            f"{', '.join(unknown[:3])}"
+        )
+    for name in wanted:
+        kind = stored[name].dtype
+        if kind not in FLOATS if name != "d2t" else kind.is_floating_point:
+            what = str(kind).removeprefix("torch.")
+            raise ModelError(f"{path.name}: tensor {name} holds {what}, and only plain weights are read")
+    taken = {name: stored[name].float() for name in wanted if name not in ("embed_tokens.weight", "d2t")}
+    if net.embed_tokens is not None:
+        taken["embed_tokens.weight"] = stored["embed_tokens.weight"]
+    if net.d2t is not None:
+        taken["d2t"] = stored["d2t"].long()
+    net.load_state_dict(taken, assign=True)
+    net.rotary = LlamaRotaryEmbedding(config)
+    if net.tokens is not None:
+        _check_tokens(path.name, net.tokens, config.vocab_size)
+    return net.eval(), said
 
 
 def read_layers(config: dict[str, Any], states: int, depth: int) -> tuple[int, ...]:
     """The layers whose states generation 3 reads, of a target of `depth`; 0 is the embedding.
 
-    A config may name them, at its top or under ``eagle_config``. Else they are those of the authors' code: 2, the
-    middle, and the third from above.
+    Where a config names them at its top, as vLLM and speculators do, number j is what layer j reads, counted
+    from 0: as it is here. Under ``eagle_config``, as SpecForge, SGLang and NVIDIA have it, number j is what
+    layer j gives, one more here. Where a config has both, the top goes first. Where none are named they are
+    those of the authors' code: 2, the middle, and the third from above.
     """
-    named = config.get(LAYERS) or (config.get("eagle_config") or {}).get(LAYERS)
-    if named:
-        return tuple(int(layer) for layer in named)
+    top, nested = _named(config)
+    if top:
+        return tuple(top)
+    if nested:
+        return tuple(layer + 1 for layer in nested)
     return (2, depth // 2, depth - 3)[:states]
 
 
-def _files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.safetensors"))
+def _named(config: dict[str, Any]) -> tuple[list[int], list[int]]:
+    under = config.get("eagle_config") or {}
+    return [int(j) for j in config.get(LAYERS) or ()], [int(j) for j in under.get(LAYERS) or ()]
 
 
-def _own(files: list[Path]) -> dict[str, tuple[Path, str]]:
-    """Where each tensor lies: its name without a leading ``model.``, the file and the name there."""
+def _config(name: str, said: dict[str, Any], stored: dict[str, Tensor]) -> LlamaConfig:
+    """The layer's config, if it asks for nothing that is not computed here."""
+    layer = _table(name, said, "transformer_layer_config") or said
+    _table(name, said, "speculators_config")
+    if missing := [key for key in NEEDED if not layer.get(key)]:
+        raise ModelError(f"the config.json of {name} lacks {', '.join(missing)}")
+    if said.get("quantization_config") or layer.get("quantization_config"):
+        raise ModelError(f"{name} is quantised, and quantised drafters are not read: take the original")
+    number = layer.get("num_hidden_layers", 1)
+    number = max([number, *(int(n.split(".")[1]) + 1 for n in stored if n.startswith("layers."))])
+    if number > 1:
+        raise ModelError(f"{name} has {number} layers; EAGLE drafters of one layer are computed here")
+    rope = _table(name, layer, "rope_parameters") or _table(name, layer, "rope_scaling")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ROPES:
+        raise ModelError(f"{name} uses {kind} rotary positions; here are {', '.join(ROPES)}")
+    if "sliding_attention" in (layer.get("layer_types") or ()):
+        raise ModelError(f"{name} uses a sliding window, which is not computed here for a drafter")
+    every = {**rope, **layer, **said}
+    for key, (plain, meaning) in OTHERWISE.items():
+        if every.get(key) not in (None, plain):
+            raise ModelError(f"{name} uses {meaning} ({key} in its config), which is not computed here")
+    if _table(name, said, "eagle_config").get("use_aux_hidden_state") is False:
+        raise ModelError(f"{name} reads one state as if it were fused (use_aux_hidden_state in its config)")
+    bias = any("mlp." in each and each.endswith(".bias") for each in stored) or bool(layer.get("mlp_bias"))
+    found = {key: layer[key] for key in KEYS if layer.get(key) is not None}
+    return LlamaConfig(**found, num_hidden_layers=1, mlp_bias=bias)
+
+
+def _table(name: str, config: dict[str, Any], key: str) -> dict[str, Any]:
+    found = config.get(key) or {}
+    if not isinstance(found, dict):
+        raise ModelError(f"{key} in the config.json of {name} is no table of values")
+    return found
+
+
+def _form(
+    name: str, said: dict[str, Any], config: LlamaConfig, stored: dict[str, Tensor], fused: bool
+) -> tuple[int, int | None, int, Variant, int]:
+    """What `Eagle` takes behind the config."""
+    every = {**(said.get("eagle_config") or {}), **(said.get("transformer_layer_config") or {}), **said}
+    attention = "midlayer.self_attn." if fused else "layers.0.self_attn."
+    qkv_bias = any(f"{attention}{part}_proj.bias" in stored for part in "qkv")
+    qkv_bias |= bool(every.get("attention_bias") or every.get("qkv_bias"))
+    wide = every.get("target_hidden_size") or config.hidden_size
+    other = wide != config.hidden_size
+    own = {
+        "embeddings": "embed_tokens.weight" in stored or other,
+        "head": "lm_head.weight" in stored or other,
+    }
+    if not fused:
+        if other:
+            raise ModelError(f"{name}: a drafter of generation 1 is as wide as its target, which is {wide}")
+        bias = "fc.bias" in stored or bool(every.get("bias"))
+        return 1, None, 1, Variant(bias, qkv_bias, f"{attention}o_proj.bias" in stored, **own), wide
+    reduced = "d2t" in stored
+    rows = every.get("draft_vocab_size") or every.get("truncated_vocab_size")
+    rows = rows or (len(stored["d2t"]) if reduced else config.vocab_size)
+    reduced |= rows != config.vocab_size
+    own["head"] |= reduced or bool(every.get("tie_word_embeddings"))
+    variant = Variant(
+        fc_bias="fc.bias" in stored,
+        qkv_bias=qkv_bias,
+        o_bias=f"{attention}o_proj.bias" in stored,
+        norm_before_fc="input_norm.weight" in stored or bool(every.get("norm_before_fc")),
+        fc_norm=any(each.startswith("fc_norm.") for each in stored) or bool(every.get("fc_norm")),
+        norm_before_residual=bool(every.get("norm_before_residual")),
+        norm_output=bool(every.get("norm_output")),
+        **own,
+    )
+    top, nested = _named(said)
+    return 3, rows if reduced else None, len(top or nested) or 3, variant, wide
+
+
+def _check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= vocabulary:
+        raise ModelError(
+            f"{name}: d2t leads to tokens {low} to {high}, and the vocabulary has {vocabulary:,} (0 to "
+            f"{vocabulary - 1})"
+        )
+    if len(tokens.unique()) < len(tokens):
+        raise ModelError(f"{name}: d2t leads to one token twice")
+
+
+def _own(path: Path) -> dict[str, tuple[Path, str]]:
+    """Where each tensor lies: its name as the authors have it, the file and the name there."""
     found = {}
-    for file in files:
+    for file in sorted(path.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
-            found |= {key.removeprefix("model."): (file, key) for key in tensors.keys()}
+            found |= {key.removeprefix("model."): (file, key) for key in list(tensors.keys())}
+    if "fusion_fc.weight" in found:  # speculators' names of generation 1
+        found = {
+            name.replace("fusion_fc.", "fc.", 1).replace("transformer.", "layers.0.", 1): place
+            for name, place in found.items()
+        }
     return found
 
 

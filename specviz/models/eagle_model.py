@@ -9,13 +9,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specviz.devices import send
 from specviz.errors import ModelError
 from specviz.models.attention import attend
 from specviz.models.context import Store, lower, no_memory
 from specviz.models.eagle import Eagle
-from specviz.models.layers import Lines, RMSNorm, packs, stamp
+from specviz.models.layers import Lines, RMSNorm, activation, packs, stamp
 
 
 class EagleModel:
@@ -25,7 +25,7 @@ class EagleModel:
     ----------
     addition : EagleHead
     target : Model
-        Whose embeddings it reads and, in generation 1, whose head it speaks by.
+        Whose embeddings it reads and by whose head it speaks, where it has none of its own.
 
     Attributes
     ----------
@@ -43,11 +43,11 @@ class EagleModel:
 
     def __init__(self, addition: Any, target: Any) -> None:
         self.addition, self.target, self.name = addition, target, addition.name
-        self.parameters = addition.parameters
-        self.net: Eagle = copy.deepcopy(addition.net).to(target.device, target.dtype).requires_grad_(False)
+        self.net = bound(addition.net, target)
+        self.parameters = sum(p.numel() for p in self.net.parameters())
         self.generation = self.net.generation
         self.layers = addition.layers(target)
-        self.width = self.net.config.hidden_size * len(self.layers)
+        self.width = self.net.target_size * len(self.layers)
         for name in ("text", "tokenizer", "vocabulary", "max_length", "device", "dtype", "eos"):
             setattr(self, name, getattr(target, name))
         self.arithmetic: Arithmetic | None = None
@@ -73,8 +73,34 @@ class EagleModel:
         """
         (prompt,) = prompts
         if self.arithmetic is None or stamp(self.target.net) != self.arithmetic.read:
-            self.arithmetic = Arithmetic(self.net, self.target)  # the target was trained or moved
+            if self.arithmetic is not None:  # the target was trained or moved
+                self.net = bound(self.addition.net, self.target)
+            self.arithmetic = Arithmetic(self.net, self.target)
         return EagleContext(self, len(prompt) + room)
+
+
+def bound(net: Eagle, target: Any) -> Eagle:
+    """A drafter's weights in a target's format, on its device.
+
+    Embeddings and a head that equal the target's, as many folders have them, are left out: they are not
+    copied, and the target's are read.
+    """
+    whole = target.net
+    theirs = {"embed_tokens": whole.get_input_embeddings(), "lm_head": whole.get_output_embeddings()}
+    net = copy.copy(net)
+    net._modules = dict(net._modules)
+    for name, their in theirs.items():
+        own = net._modules[name]
+        if own is None or own.weight.shape != their.weight.shape:
+            continue
+        if name == "lm_head" and (net.d2t is not None or their.bias is not None):
+            continue
+        if torch.equal(own.weight.to(their.weight), their.weight):
+            net._modules[name] = None
+    net = copy.deepcopy(net).to(target.device, target.dtype).requires_grad_(False)
+    # Made anew: its frequencies are float32 in any format, and what was converted would be rounded.
+    net.rotary = LlamaRotaryEmbedding(net.config).to(target.device)
+    return net
 
 
 class Arithmetic:
@@ -92,24 +118,22 @@ class Arithmetic:
         self.read = stamp(own)
         pack = packs(own)  # it is smaller than its target
         self.net, self.config, self.generation = net, net.config, net.generation
-        self.embedding = own.get_input_embeddings().weight.detach()
+        self.embedding = (net.embed_tokens or own.get_input_embeddings()).weight.detach()
         self.fc = Lines(net.fc, pack=pack)
         self.qkv = Lines(attention.q_proj, attention.k_proj, attention.v_proj, pack=pack)
         self.o = Lines(attention.o_proj, pack=pack)
         self.gate_up = Lines(mlp.gate_proj, mlp.up_proj, pack=pack)
         self.down = Lines(mlp.down_proj, pack=pack)
+        self.head = Lines(net.lm_head or own.get_output_embeddings(), pack=pack)
+        self.act = activation(net.config.hidden_act)
         self.after = layer.post_attention_layernorm.weight.detach()
         self.norm = RMSNorm(net.config.rms_norm_eps, self.embedding)
         self.vocabulary = target.vocabulary
-        self.ids: Tensor | None = None  # of the head's rows, where it has not all tokens
+        self.ids = net.tokens  # of the head's rows, where it has not all tokens
+        self.variant = net.variant
         if net.generation == 3:
             self.before = layer.input_layernorm.weight.detach(), layer.hidden_norm.weight.detach()
             self.last = net.norm.weight.detach()
-            self.head = Lines(net.lm_head, pack=pack)
-            if net.d2t is not None:
-                self.ids = torch.arange(len(net.d2t), device=net.d2t.device) + net.d2t
-        else:
-            self.head = Lines(own.get_output_embeddings(), pack=pack)
         self.table: tuple[Tensor, Tensor] | None = None
 
     def rotary(self, length: int) -> tuple[Tensor, Tensor]:
@@ -123,10 +147,21 @@ class Arithmetic:
             self.table = cos[0, :, None], (sin[0] * sign)[:, None]
         return self.table
 
+    def fuse(self, states: Tensor) -> Tensor:
+        """As `Eagle.fuse`: what the target's states [n, width * layers] count as, [n, width]."""
+        if self.generation == 1:
+            return states
+        if self.variant.norm_before_fc:
+            states = self.norm(states, self.net.input_norm.weight)
+        if self.variant.fc_norm:
+            parts = zip(self.net.fc_norm, states.chunk(self.net.states, -1))
+            states = torch.cat([self.norm(part, norm.weight) for norm, part in parts], -1)
+        return self.fc(states)
+
     def __call__(
-        self, tokens: Tensor, states: Tensor, positions: Any, mask: Tensor | None, store: Store, keep: int
+        self, tokens: Tensor, states: Tensor, positions: slice, mask: Tensor | None, store: Store, keep: int
     ) -> tuple[Tensor, Tensor]:
-        """Read tokens [n] beside states [n, width], given or its own, over an aimed storage.
+        """Read tokens [n] beside states [n, width], fused or its own, over an aimed storage.
 
         Returns
         -------
@@ -137,11 +172,9 @@ class Arithmetic:
         heads, groups, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         embedded = F.embedding(tokens, self.embedding)
         if self.generation == 3:
-            if states.shape[1] != config.hidden_size:
-                states = self.fc(states)
-            x = states
-            both = self.norm(embedded, self.before[0]), self.norm(states, self.before[1])
-            y = self.qkv(torch.cat(both, -1))
+            normed = self.norm(states, self.before[1])
+            x = normed if self.variant.norm_before_residual else states
+            y = self.qkv(torch.cat((self.norm(embedded, self.before[0]), normed), -1))
         else:
             x = self.fc(torch.cat((embedded, states), -1))
             y = self.qkv(x)
@@ -157,8 +190,13 @@ class Arithmetic:
         x, out = x[n - keep :], out.transpose(1, 2).reshape(n, -1)[n - keep :]
         x = self.o.add(out, x)
         gate, up = self.gate_up(self.norm(x, self.after)).chunk(2, -1)
-        x = self.down.add(F.silu(gate).mul_(up), x)
-        logits = self.head(self.norm(x, self.last) if self.generation == 3 else x).float()
+        x = self.down.add(self.act(gate).mul_(up), x)
+        if self.generation == 3:
+            normed = self.norm(x, self.last)
+            logits = self.head(normed).float()
+            x = normed if self.variant.norm_output else x
+        else:
+            logits = self.head(x).float()
         if self.ids is not None:
             full = logits.new_full((keep, self.vocabulary), -torch.inf)
             logits = full.index_copy_(1, self.ids, logits)
@@ -203,7 +241,7 @@ class EagleContext:
 
     @torch.no_grad()
     def read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Read pairs of the text; what is known behind the last: its state [1, width], logits [1, vocabulary].
+        """Read pairs of the text, and tell what is known behind the last.
 
         Parameters
         ----------
@@ -211,6 +249,10 @@ class EagleContext:
             Each token that stands behind a state.
         states : tensor [n, width]
             The target's, its layers side by side.
+
+        Returns
+        -------
+        state, logits : tensors [1, width of the layer], [1, vocabulary]
         """
         start, n = self.length, len(tokens)
         end = start + n
@@ -222,8 +264,9 @@ class EagleContext:
         self.mask[: self.nodes, start:] = -torch.inf
         self.mask[:, start:end] = 0
         self.length, self.nodes, self.depth = end, 0, 0
-        assert self.model.arithmetic is not None
-        return self.model.arithmetic(tokens, states, slice(start, end), mask, self.store, 1)
+        arithmetic = self.model.arithmetic
+        assert arithmetic is not None
+        return arithmetic(tokens, arithmetic.fuse(states), slice(start, end), mask, self.store, 1)
 
     @torch.no_grad()
     def grow(self, tokens: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:

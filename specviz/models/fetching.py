@@ -23,9 +23,10 @@ from transformers.utils import logging
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
 from specviz.models import diffusion_checkpoints
-from specviz.models.additions import Addition, load_addition
+from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
+from specviz.models.loading import CONVERT
 from specviz.models.model import Model
 from specviz.models.torch_model import no_room
 from specviz.models.zoo import bundled
@@ -62,14 +63,14 @@ def fetch(
     """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
     target = _device(device)
     number = _dtype(dtype)
-    if path is not None and (addition := load_addition(path, path.resolve().name)):
-        return addition  # on the device and in the format of the target that it will draft for
     if path is None:
         source, name, local = text[3:], text[3:], False
     else:
         source, name, local = str(path), path.resolve().name, True
+    folder = path if path is not None else _hub_folder(source, revision)
+    if folder is not None and (addition := load_addition(folder, name)):
+        return addition  # on the device and in the format of the target that it will draft for
     given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
-    folder = path if path is not None else _diffusion_folder(source, revision)
     if folder is not None and diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
         return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given)
     net, words = _fetch(source, name, local, revision, number)
@@ -122,7 +123,8 @@ def _fetch(
     """Weights and tokenizer: from the disk or the hub's cache, else from the network."""
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
     known = (
-        OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError, StrictDataclassError,
+        OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError, SafetensorError,
+        StrictDataclassError,
     )  # fmt: skip
     error: Exception | None = None
     bar = logging.is_progress_bar_enabled()
@@ -156,22 +158,30 @@ def _fetch(
     raise ModelError(_why(source, name, local, revision, error)) from None
 
 
-def _diffusion_folder(source: str, revision: str | None) -> Path | None:
-    """A hub model's files if `diffusion_checkpoints` reads them: from the hub's cache, else the network."""
+def _hub_folder(source: str, revision: str | None) -> Path | None:
+    """A hub model's files, if they are not transformers' to read: from the hub's cache, else the network."""
     what: Any = {"repo_id": source, "revision": revision}
     try:
         config = try_to_load_from_cache(filename="config.json", **what)
         if not isinstance(config, str):
             _ask(source, revision)
             config = hf_hub_download(filename="config.json", **what)
-        if not diffusion_checkpoints.family(diffusion_checkpoints.read_config(Path(config).parent)):
+        said = diffusion_checkpoints.read_config(Path(config).parent)
+        if diffusion_checkpoints.family(said):
+            what["allow_patterns"] = list(diffusion_checkpoints.FILES)
+        elif may_be_addition(said):
+            what["allow_patterns"] = list(ADDITION_FILES)
+        else:
             return None
-        what["allow_patterns"] = list(diffusion_checkpoints.FILES)
         folder = Path(snapshot_download(local_files_only=True, **what))
         if not diffusion_checkpoints.complete(folder):  # a download that was cut off
             _ask(source, revision)
             folder = Path(snapshot_download(**what))
+            if not any(folder.glob("*.safetensors")):
+                raise ModelError(f"hf:{source} has no safetensors weights, and no others are read: {CONVERT}")
         return folder
+    except ModelError:
+        raise
     except Exception as error:  # as in `_ask`
         known = error if isinstance(error, ValueError) else OSError(str(error))
         raise ModelError(_why(source, source, False, revision, known)) from None

@@ -14,6 +14,12 @@ from specviz.errors import ModelError
 from specviz.models.zoo import bundled, ggufs
 
 GGUF = "gguf:"
+# Nothing is unpickled here; torch reads tensors alone out of a pickle, and that is left to the user.
+CONVERT = (
+    "convert pytorch_model.bin once, in its folder: import torch, safetensors.torch as s; "
+    "s.save_file({k: v.contiguous() for k, v in torch.load('pytorch_model.bin', weights_only=True).items()}, "
+    "'model.safetensors')"
+)
 
 
 def find(text: str) -> Path | None:
@@ -66,7 +72,8 @@ def load(
 
     Returns
     -------
-    Model, EncoderDecoder, Diffusion, LlamaCpp, or Heads and Slots, which are passed as a draft alone
+    Model, EncoderDecoder, Diffusion, LlamaCpp, or Heads, Slots and EagleHead, which are passed as a draft
+    alone
 
     Raises
     ------
@@ -114,4 +121,7 @@ def _check_folder(text: str, path: Path) -> None:
     if not (path / "config.json").is_file():
         raise ModelError(f"{text} is not a model folder: it has no config.json")
     if not any(path.glob("*.safetensors")):
-        raise ModelError(f"{text} has no safetensors weights (other formats can run code and are not read)")
+        how = f": {CONVERT}" if (path / "pytorch_model.bin").is_file() else ""
+        raise ModelError(
+            f"{text} has no safetensors weights (other formats can run code and are not read){how}"
+        )

@@ -1,8 +1,8 @@
 """What EAGLE's drafters learn: the target's states (generation 1), or its words alone, step by step (3).
 
-A batch is read by the frozen target; its states and predictions are what is learnt from. Only tokens of answers
-count. Places are named as in `specviz.models.eagle`: from state i and token i + 1 the drafter says what token
-i + 2 is, against the target's own distribution p_(i+1) there.
+A batch is read by the frozen target; its states and predictions are what is learnt from. Only tokens of
+answers count. Places are named as in `specviz.models.eagle`: from state i and token i + 1 the drafter says
+what token i + 2 is, against the target's own distribution p_(i+1) there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def begin(model: Eagle, target: Any, sizes: Sequence[float]) -> None:
     Parameters
     ----------
     sizes : sequence of float
-        Root mean square of the states of each layer that is read: deep layers' are many times the first ones'.
+        Root mean square of the states of each layer that is read: deep layers' are many times the first
+        ones'.
     """
     if model.generation == 3:
         rows = torch.arange(len(model.lm_head.weight))
@@ -100,7 +101,8 @@ class EagleLoss:
         with torch.no_grad():
             net = self.target.get_decoder()
             found = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-            embedded = found[0]
+            # Not the first of the states: some families scale it, or add positions.
+            embedded = F.embedding(ids, self.target.get_input_embeddings().weight)
         if model.generation == 3:
             return self._fused(model, ids, said, embedded, found)
         return self._features(model, ids, said, embedded, found[-1])
@@ -176,7 +178,7 @@ class Chains:
         self.values: list[Tensor] = []
 
     def attend(self, x: Tensor) -> Tensor:
-        """Of the next step's inputs [rows, width, size], what the attention gives, [rows, width, heads * dim]."""
+        """Of the next step's inputs [rows, width, size], what the attention gives, [.., heads * dim]."""
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
         config, attention = self.model.config, self.model.layer.self_attn
