@@ -98,7 +98,7 @@ def demo(
     elif out.suffix[1:2].isalpha() and not out.is_dir():  # run-0.6 is a folder's name
         raise TraceError(f"--out takes a folder, and {out} looks like a file")
     _writable(out / "demo.html", force)
-    from specviz.bench.prompts import suite
+    from specviz.suites import suite
 
     entries = suite(prompts or "town")
     with _loading():
@@ -369,7 +369,7 @@ def audit(
 
         entries: list[Any] = tasks.prompts(number, seed)
     else:
-        from specviz.bench.prompts import suite
+        from specviz.suites import suite
 
         entries = suite(prompts)
     with _loading():
@@ -488,7 +488,7 @@ def bench(
 ) -> None:
     """Measure: print a table and one summary line; exit status 1 when a bar is missed."""
     from specviz.bench import BENCHES, find
-    from specviz.bench.prompts import suite
+    from specviz.suites import suite
 
     if name is None:
         for known, meaning in BENCHES.items():
@@ -633,7 +633,7 @@ def calibrate(
         wanted = [int(part) for part in parts]
     entries: Any = int(prompts) if prompts.lstrip("-").isdecimal() else None
     if entries is None:
-        from specviz.bench.prompts import suite
+        from specviz.suites import suite
 
         entries = suite(prompts)
     with _loading():
@@ -936,7 +936,7 @@ def _parameters(kind: Any, pairs: list[str]) -> dict[str, Any]:
 
 def _entries(prompt: str | None, file: str | None) -> list[dict[str, Any]]:
     """What is to be decoded."""
-    from specviz.bench.prompts import suite
+    from specviz.suites import suite
 
     if file is not None:
         return suite(file)

@@ -197,8 +197,8 @@ def main() -> None:
 
     from rich.console import Console
 
-    from specviz.bench.prompts import suite
     from specviz.models import load
+    from specviz.suites import suite
 
     rounds, prompts, threads = ([*map(int, sys.argv[1:]), 0, 0, 0])[:3]
     entries = suite("town")
