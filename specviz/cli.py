@@ -100,7 +100,7 @@ def demo(
     _writable(out / "demo.html", force)
     from specviz.suites import suite
 
-    entries = suite(prompts or "town")
+    entries = list(suite(prompts or "town"))
     with _loading():
         from specviz.bench import demo as demonstration
 
@@ -371,7 +371,7 @@ def audit(
     else:
         from specviz.suites import suite
 
-        entries = suite(prompts)
+        entries = list(suite(prompts))
     with _loading():
         from specviz import audit as auditing
 
@@ -546,7 +546,7 @@ def bench(
         with using(threads), _progress() as tick:
             report = measure(target, drafts, tick=tick, **beside, **given)
     else:
-        entries = suite(prompts or "town") if name not in ("passes", "roofline") else []
+        entries = list(suite(prompts or "town")) if name not in ("passes", "roofline") else []
         with _loading():
             from specviz.bench.runner import threads as using
 
@@ -939,7 +939,7 @@ def _entries(prompt: str | None, file: str | None) -> list[dict[str, Any]]:
     from specviz.suites import suite
 
     if file is not None:
-        return suite(file)
+        return list(suite(file))
     if prompt is None or not prompt.strip():
         raise PromptError("the prompt is empty; give at least one word")
     return [{"prompt": prompt}]
