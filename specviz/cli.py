@@ -51,7 +51,9 @@ OneThread = Annotated[int, typer.Option(min=1, help="Threads on the CPU.")]
 Prompts = Annotated[
     str | None,
     typer.Option(
-        "--prompts", help="A bundled suite, or a file: JSON lines with prompt or turns, or plain lines."
+        "--prompts",
+        help="A suite (specviz suites lists them), NAME=FILE for a local copy of one, or a file: JSON lines "
+        "with prompt or turns, or plain lines.",
     ),
 ]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens for each prompt.")]
@@ -332,7 +334,7 @@ def audit(
     model: Model = "town",
     draft: Drafts = None,
     prompts: Annotated[
-        str, typer.Option("--prompts", help="How many generated prompts; or a bundled suite, or a file.")
+        str, typer.Option("--prompts", help="How many generated prompts; or a suite, or a file.")
     ] = "100",
     method: Annotated[
         list[str] | None,
@@ -813,6 +815,49 @@ def simulate(
     print(f"partials: {out} ({len(found)} utterance{'s' * (len(found) != 1)}, {updates} updates)")
     model = ("--model", "town-translator") if language == "en" else ()  # it reads English alone
     print(_command("generate", "retranslate", *model, "--stream", out))
+
+
+@app.command()
+def suites(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Which one, as flores:en-de; without it they are listed."),
+    ] = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="A local copy in its makers' form; default: it is fetched once."),
+    ] = None,
+) -> None:
+    """List the suites of prompts, or say what is in one; every --prompts takes their names."""
+    from specviz.bench.report import Column, print_table
+    from specviz.suites import list_suites, suite
+    from specviz.view.picture import visible
+
+    if name is None:
+        rows = []
+        for row in list_suites().to_dict("records"):
+            parts = row["parts"].split(", ")
+            told = f"{parts[0]}, {parts[1]} and {len(parts) - 2} more" if len(parts) > 7 else row["parts"]
+            rows.append([row["name"], told, row["about"], row["licence"]])
+        columns = [
+            Column("suite"), Column(":part", folds=14), Column("what", folds=30), Column("licence", folds=12),
+        ]  # fmt: skip
+        print_table(_console(), columns, rows)
+        return
+    found = suite(name, path)
+    counts = found.counts
+    print(f"{visible(found.name)}: {len(found):,} prompts, licence: {found.licence or 'not said'}")
+    headings = [Column("kind"), *(Column(visible(str(code)), True) for code in counts.columns)]
+    cells = [[visible(str(kind)), *map(str, values)] for kind, values in zip(counts.index, counts.values)]
+    print_table(_console(), headings, cells)
+    for kind in counts.index:
+        first = next(p for p in found if (p.get("kind") or "–") == kind)
+        asked = first["turns"][0] if "turns" in first else first["prompt"]
+        said = asked if isinstance(asked, str) else asked[-1]["content"]
+        line = " ".join(said.split())
+        print(
+            f"\n{visible(str(kind))} {visible(first['id'])}: {visible(line[:200])}{'…' * (len(line) > 200)}"
+        )
 
 
 @app.command()

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +35,9 @@ class File:
     url : str, optional
         Where there is no repository.
     columns : tuple of str
-        Of Parquet files with more than text: only these are fetched, of the first file that matches.
+        Of Parquet files with more than text: only these are fetched.
     rows : int, optional
-        With `columns`: at most so many rows.
+        With `columns`: the first so many rows are enough, and so is one of several parts.
     whole : bool
         Whether a given path is taken as it is (an archive, or the folder that it unpacks to).
     """
@@ -57,7 +57,7 @@ class File:
     def among(self, names: Iterable[str]) -> list[str]:
         """Those names that are of this file, in order; none if one of several parts is not there."""
         found = sorted(name for name in names if re.search(self.pattern, name))
-        if self.columns:
+        if self.rows is not None:
             return found[:1]
         parts = [match for name in found if (match := PART.search(name))]
         return [] if any(len(found) < int(match[2]) for match in parts) else found
@@ -144,7 +144,7 @@ def _from_hub(file: File, suite: str) -> list[Path]:
 
 
 def _listed(file: File, suite: str) -> tuple[str, list[str]]:
-    """The revision that has the file, and its names there; a download would retry for long, this asks once."""
+    """The revision that has the file, and its names there; asked once, where a download retries for long."""
     from huggingface_hub import dataset_info
 
     assert file.repo is not None
@@ -167,21 +167,25 @@ def _columns(file: File, suite: str) -> Path:
     path = folder() / f"{name}.parquet"
     if path.exists():
         return path
-    revision, (there, *_) = _listed(file, suite)
+    revision, names = _listed(file, suite)
     try:
+        import pyarrow as pa
         import pyarrow.parquet as pq
         from huggingface_hub import HfFileSystem
 
-        with HfFileSystem().open(f"datasets/{file.repo}@{revision}/{there}", "rb") as remote:
-            source = pq.ParquetFile(remote)
-            columns = [column for column in file.columns if column in source.schema_arrow.names]
-            batches, count = [], 0
-            for batch in source.iter_batches(min(file.rows or 65_536, 65_536), columns=columns):
-                batches.append(batch)
-                count += len(batch)
-                if file.rows is not None and count >= file.rows:
-                    break
-            table = pq.pa.Table.from_batches(batches).slice(0, file.rows)
+        def batches() -> Iterator[pa.RecordBatch]:
+            count = 0
+            for there in names:
+                with HfFileSystem().open(f"datasets/{file.repo}@{revision}/{there}", "rb") as remote:
+                    source = pq.ParquetFile(remote)
+                    wanted = [column for column in file.columns if column in source.schema_arrow.names]
+                    for batch in source.iter_batches(1024, columns=wanted):
+                        yield batch
+                        count += len(batch)
+                        if file.rows is not None and count >= file.rows:
+                            return
+
+        table = pa.Table.from_batches(batches()).slice(0, file.rows)
         _written(path, lambda part: pq.write_table(table, part))
     except Exception as error:
         raise _unreachable(file, suite, error) from None

@@ -143,7 +143,7 @@ def _exercises(found: Iterator[Row], language: str) -> Prompts:
 def webfaq(get: Get, part: str) -> Prompts:
     """Questions of web sites' FAQ pages with their answers: of the first thousand, each once."""
     name = THREE[part]
-    file = File(rf"(^|/){name}[/._-].*\.(parquet|jsonl(\.gz)?)$", repo="PaDaS-Lab/webfaq",
+    file = File(rf"(^|/){name}\b.*\.(parquet|jsonl(\.gz)?)$", repo="PaDaS-Lab/webfaq",
                 columns=("question", "answer"), rows=1000)  # fmt: skip
     seen: set[str] = set()
     for row in islice(rows(get(file), ("question", "answer")), 1000):
@@ -174,7 +174,8 @@ def _passages(get: Get, part: str) -> Iterator[tuple[str, Row, list[str]]]:
     if part == "ja":
         url = f"{GITHUB}yahoojapan/JGLUE/v1.1.0/datasets/jsquad-v1.1/valid-v1.1.json"
         for row in rows(get(File(r"valid-v1\.\d\.json$", url=url))):
-            yield from squad(row)
+            for context, asked, answers in squad(row):
+                yield context.replace(" [SEP] ", "\n"), asked, answers  # behind the article's title
         return
     for row in rows(get(File(rf"xquad\.{part}(/validation-.*\.parquet|\.json)$", repo="google/xquad"))):
         if "data" in row.values:

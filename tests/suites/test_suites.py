@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import specviz as sv
+from specviz import cli
 from specviz.corpus import tasks
 from specviz.corpus.meaning import CODES
 from specviz.errors import ParameterError, PromptError
@@ -154,6 +155,33 @@ def test_a_broken_line_is_named(tmp_path):
     assert path.exists()  # what was given is never dropped
     with pytest.raises(PromptError, match="holds no prompt"):
         sv.suite("spec-bench", write(tmp_path / "empty.jsonl"))
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def test_the_command_lists_and_shows(tmp_path, capsys):
+    assert cli.run(["suites"]) == 0
+    out, _ = capsys.readouterr()
+    assert all(f"\n{name} " in out for name in ("town", "spec-bench", "flores", "xsum"))
+    hostile = {"question_id": 1, "category": "qa", "turns": ["\x1b[2JWho?" + " very" * 99]}
+    path = write(tmp_path / "question.jsonl", hostile)
+    assert cli.run(["suites", "spec-bench", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert "spec-bench: 1 prompts, licence: Apache-2.0" in out and "\x1b" not in out
+    assert out.rstrip().endswith("…")
+    assert cli.run(["suites", "spec-bnch"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "did you mean spec-bench" in err
+
+
+def test_prompts_are_a_suite_everywhere(tmp_path, capsys):
+    path = write(tmp_path / "question.jsonl", {"question_id": 9, "category": "math", "turns": ["Hi", "You?"]})
+    out = tmp_path / "o"
+    asked = ["generate", "autoregressive", "--prompts", f"spec-bench={path}", "-n", "2", "-o", str(out)]
+    assert cli.run(asked) == 0, capsys.readouterr()
+    said = [(p["id"], p["kind"], p["turn"]) for p in sv.open(out / "autoregressive.parquet").run["prompts"]]
+    assert said == [("9", "conversation", 0), ("9", "conversation", 1)]
 
 
 # ---------------------------------------------------------------- the real Spec-Bench
