@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 _told: set[str] = set()  # suites whose licence has been printed
 SEVEN = ("en", "de", "fr", "es", "zh", "ja", "vi")
-# What Multi-SpecBench is made of (Do et al., Appendix C), kind by kind.
-SOURCES = {
-    "conversation": "mt-bench", "translation": "wikitext", "summarization": "wikipedia", "qa": "webfaq",
-    "arithmetic": "mgsm", "rag": "xquad", "code": "humaneval-xl",
-}  # fmt: skip
+# What Multi-SpecBench is made of (Do et al., section 5.1, Appendix C): in English, in any other language.
+ENGLISH = ("spec-bench", "humaneval")
+SOURCES = ("mt-bench", "wikitext", "wikipedia", "webfaq", "mgsm", "xquad", "humaneval-xl")
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ CATALOGUE = {
         "Apache-2.0", tasks.spec_bench,
     ),
     "multi-specbench": Entry(
-        "Spec-Bench's kinds of work and code in a language, from the sources that UniSpec's Appendix C names",
-        "that of each source", None, SEVEN[1:], "de",
+        "Spec-Bench's kinds of work, and code, in a language: from the sources that UniSpec names",
+        "that of each source", None, SEVEN, "en",
         "UniSpec's own selection is not published: these are the first 80 prompts of each source",
     ),
     "mt-bench": Entry(
@@ -230,22 +228,23 @@ def _known(base: str, part: str, path: Path | None) -> Suite:
 
 
 def _composed(name: str, part: str, path: Path | None) -> Suite:
-    """Multi-SpecBench in a language: the first prompts of every source; or a file in Spec-Bench's form."""
+    """Multi-SpecBench in a language: 80 prompts a kind of work; or a file in Spec-Bench's form."""
     licence = CATALOGUE["multi-specbench"].licence
     if path is not None and not path.is_dir():
-        return Suite(({"language": part, **p} for p in files.read(path)), name, licence)
+        return Suite(({"language": part, **prompt} for prompt in files.read(path)), name, licence)
     found = []
-    for kind, base in SOURCES.items():
+    for base in ENGLISH if part == "en" else SOURCES:
         local = None
         if path is not None:
             matches = sorted(p for p in path.iterdir() if p.name == base or p.name.startswith(f"{base}."))
             if not matches:
                 raise PromptError(
-                    f"{path} has no {base}: it needs a file or folder of each source, called after it"
+                    f"{path} has no {base}: it needs a file or folder of that name from each source"
                 )
             local = matches[0]
-        source = _known(base, part, local)
-        found += [{**prompt, "id": f"{base}/{prompt['id']}", "kind": kind} for prompt in source[: tasks.EACH]]
+        source = _known(base, part if part in CATALOGUE[base].parts else "", local)
+        chosen = source.select(each=tasks.EACH)
+        found += [{**prompt, "id": f"{base}/{prompt['id']}"} for prompt in chosen]
     return Suite(found, name, licence)
 
 

@@ -129,8 +129,11 @@ def _from_hub(file: File, suite: str) -> list[Path]:
     for revision in REVISIONS:
         with suppress(Exception):  # not cached; what is raised differs between the client's versions
             here = Path(
-                snapshot_download(file.repo, repo_type="dataset", revision=revision, local_files_only=True)
-            )
+                snapshot_download(
+                    file.repo, repo_type="dataset", revision=revision, local_files_only=True,
+                    allow_patterns=[],  # all that is there: we look ourselves whether it is enough
+                )
+            )  # fmt: skip
             names = file.among(p.relative_to(here).as_posix() for p in here.rglob("*") if p.is_file())
             if names:
                 return [here / name for name in names]

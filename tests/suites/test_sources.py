@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,10 +14,13 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import snapshot_download
 
 import specviz as sv
 from specviz.errors import ParameterError, PromptError
 from specviz.suites import catalogue, fetching
+
+SNAPSHOT = snapshot_download
 
 
 @pytest.fixture(autouse=True)
@@ -368,7 +372,7 @@ class Hub:
         to.write_bytes((self.branches[revision] / name).read_bytes())
         return str(to)
 
-    def snapshot(self, repo, repo_type, revision, local_files_only):
+    def snapshot(self, repo, repo_type, revision, local_files_only, allow_patterns):
         assert repo_type == "dataset" and local_files_only
         if not (self.root / repo / revision).is_dir():
             raise LookupError("not cached")
@@ -496,6 +500,25 @@ def test_without_a_network_one_line_says_what_to_do(name, own_cache):
     assert not own_cache.exists() or list(own_cache.iterdir()) == []
 
 
+def test_the_hubs_own_cache_is_read(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", SNAPSHOT)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    commit = "740312add88f781978c0658806c59bc2815b9866"
+    repository = tmp_path / "datasets--openai--gsm8k"
+    text(repository / "refs" / "main", commit)
+    row = {"question": "1 + 1?", "answer": "2"}
+    parquet(repository / "snapshots" / commit / "main" / "test-00000-of-00001.parquet", row)
+    assert sv.suite("gsm8k")[0]["prompt"] == "1 + 1?"
+
+
+def test_without_the_hubs_client(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(PromptError, match="pip install huggingface_hub, or give a local copy: gsm8k=PATH"):
+        sv.suite("gsm8k")
+
+
 def test_terms_to_accept_are_said(tmp_path, monkeypatch):
     import huggingface_hub
 
@@ -514,7 +537,7 @@ def test_terms_to_accept_are_said(tmp_path, monkeypatch):
 
 
 def test_multi_specbench_is_put_together(tmp_path):
-    for base in catalogue.SOURCES.values():
+    for base in catalogue.SOURCES:
         folder = tmp_path / "all" / base
         folder.mkdir(parents=True)
         name = base if base in GIVEN else f"{base}:de"
@@ -527,13 +550,22 @@ def test_multi_specbench_is_put_together(tmp_path):
         tmp_path / "all" / "xquad.parquet"
     )
     (tmp_path / "all" / "xquad").rmdir()
-    found = sv.suite("multi-specbench", tmp_path / "all")
-    assert found.name == "multi-specbench:de" and found.languages == ["de"]
-    assert set(found.kinds) == set(catalogue.SOURCES)
+    found = sv.suite("multi-specbench:de", tmp_path / "all")
+    assert found.languages == ["de"]
+    assert set(found.kinds) == set(sv.suite("multi-town").kinds)
     assert len(found.select("translation")) == 80 and len(found) == 86
     (tmp_path / "all" / "xquad.parquet").unlink()
     with pytest.raises(PromptError, match="has no xquad"):
-        sv.suite("multi-specbench", tmp_path / "all")
+        sv.suite("multi-specbench:de", tmp_path / "all")
+
+
+def test_english_is_spec_bench_and_code(tmp_path):
+    (tmp_path / "spec-bench").mkdir()
+    GIVEN["spec-bench"][0](tmp_path / "spec-bench")
+    lines(tmp_path / "humaneval.jsonl", *[PROGRAM | {"task_id": f"HumanEval/{i}"} for i in range(164)])
+    found = sv.suite("multi-specbench", tmp_path)
+    assert found.kinds == ["conversation", "code"] and len(found) == 81
+    assert found[0]["id"] == "spec-bench/7" and found[-1]["id"] == "humaneval/HumanEval/79"
 
 
 def test_multi_specbench_as_a_file(tmp_path):
