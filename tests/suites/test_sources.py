@@ -173,8 +173,8 @@ GIVEN = {
         {"id": "test/algebra/1.json", "prompt": "p", "reference": ["s"]},
     ),
     "mgsm:de": (
-        lambda f: text(f / "mgsm_de.tsv", 'Er sagt "eins.\t18\n'),
-        {"id": "1", "kind": "arithmetic", "language": "de", "prompt": 'Er sagt "eins.', "reference": ["18"]},
+        lambda f: text(f / "mgsm_de.tsv", '"Eins" sagt er.\t18\n'),
+        {"id": "1", "kind": "arithmetic", "language": "de", "prompt": '"Eins" sagt er.', "reference": ["18"]},
     ),
     "mgsm:vi": (
         lambda f: parquet(f / "train-00000-of-00001.parquet", {"index": 0, "question": "Q", "answer": "A"}),
@@ -210,7 +210,7 @@ GIVEN = {
     "wmt16:en-de": (lambda f: lines(f / "test.jsonl", BOTH), {"source": "Good day.", "reference": ["Guten Tag."]}),
     "iwslt17": (ted_xml, {"language": "en", "source": "Guten Tag.", "reference": ["Good day."]}),
     "wikitext:fr": (
-        lambda f: parquet(f / "test-00000-of-00001.parquet", {"text": " = Head = \n"}, {"text": ""}, {"text": f" {ARTICLE}\n"}),
+        lambda f: parquet(f / "test-00000-of-00001.parquet", {"text": f" = {ARTICLE} = \n"}, {"text": ""}, {"text": f" {ARTICLE}\n"}),
         {"kind": "translation", "language": "fr", "from": "en", "source": ARTICLE.strip()},
     ),
     "cnn-dailymail": (
@@ -373,7 +373,7 @@ class Hub:
         return str(to)
 
     def snapshot(self, repo, repo_type, revision, local_files_only, allow_patterns):
-        assert repo_type == "dataset" and local_files_only
+        assert repo_type == "dataset" and local_files_only and allow_patterns == []
         if not (self.root / repo / revision).is_dir():
             raise LookupError("not cached")
         return str(self.root / repo / revision)
