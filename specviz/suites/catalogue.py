@@ -175,14 +175,15 @@ def suite(
     base, _, part = str(name).partition(":")
     if base in CATALOGUE:
         found = _known(base, part, None if path is None else Path(path))
-    elif path is not None:
-        raise PromptError(f"no suite {str(name)!r}" + near(base, CATALOGUE))
-    elif Path(name).exists():
+    elif path is None and Path(name).exists():
         found = Suite(files.read(name), str(name))
     else:
         told = near(base, CATALOGUE).removeprefix("; it has ")
-        known = told if told.startswith("; did") else f" ({told})"
-        raise PromptError(f"no prompts {str(name)!r}: neither a suite nor a file{known}")
+        known = told if told.startswith("; did") else f" (suites: {told})"
+        what = (
+            "neither a suite nor a file" if path is None else "the path of a suite is given, and this is none"
+        )
+        raise PromptError(f"no prompts {str(name)!r}: {what}{known}")
     if template is not None:
         found = found.worded(template)
     if (kind, language, each, limit) != (None,) * 4:

@@ -130,7 +130,7 @@ def test_a_file_is_a_suite(tmp_path):
     [
         ("towns", "did you mean town"),
         ("spec-bnch", "did you mean spec-bench"),
-        ("zzz", "neither a suite nor a file (town, multi-town"),
+        ("zzz", "neither a suite nor a file (suites: town, multi-town"),
         ("town:de", "town has no parts"),
         ("town=x.jsonl", "comes with the package"),
         ("spec-bench=none.jsonl", "there is no none.jsonl"),
@@ -140,6 +140,12 @@ def test_an_unknown_name_is_said(name, says):
     with pytest.raises((ParameterError, PromptError)) as caught:
         sv.suite(name)
     assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_path_of_no_suite(tmp_path):
+    path = write(tmp_path / "p.jsonl", {"prompt": "a"})
+    with pytest.raises(PromptError, match="this is none; did you mean gsm8k"):
+        sv.suite("gsm8", path)
 
 
 def test_two_prompts_of_one_id(tmp_path):
