@@ -38,8 +38,8 @@ import pandas as pd
 import torch
 
 import specviz as sv
-from specviz.bench.prompts import spread, suite
 from specviz.draft import Draft
+from specviz.suites import spread, suite
 
 torch.set_num_threads(1)
 pd.options.display.max_colwidth = 80

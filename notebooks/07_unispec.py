@@ -40,7 +40,7 @@ import torch
 import specviz as sv
 from specviz import view
 from specviz.bench.passes import measure
-from specviz.bench.prompts import spread, suite
+from specviz.suites import spread, suite
 
 torch.set_num_threads(1)
 model = sv.load("town")

@@ -164,9 +164,9 @@ print({name: fit.g for name, fit in even.fits.items()})
 guess = -0.05
 
 # %%
-from specviz.bench.prompts import spread, suite
 from specviz.bench.runner import Texts, paired, quiet_clock
 from specviz.methods import find
+from specviz.suites import spread, suite
 
 entries = spread(suite("town"), 49)
 before = [e["turns"][0] for e in entries[5:25]]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .paths import example
     from .replay import whatif
     from .ribbon import flicker
+    from .suites import list_suites, suite
     from .trace import Trace, read_counts
     from .widgets.player import player
     from .widgets.race import race
@@ -55,6 +56,8 @@ _DOORS = {
     "view": ("view", ""),
     "published": ("papers", "published"),
     "list_published": ("papers", "list_published"),
+    "suite": ("suites", "suite"),
+    "list_suites": ("suites", "list_suites"),
     "example": ("paths", "example"),
     "Trace": ("trace", "Trace"),
     "SpecvizError": ("errors", "SpecvizError"),
@@ -67,8 +70,8 @@ _DOORS = {
 __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
     "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
-    "list_models", "list_published", "live", "load", "method", "metrics", "open", "player", "published",
-    "race", "read_counts", "stream", "streams", "view", "whatif",
+    "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
+    "published", "race", "read_counts", "stream", "streams", "suite", "view", "whatif",
 ]  # fmt: skip
 
 

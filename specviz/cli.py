@@ -51,7 +51,9 @@ OneThread = Annotated[int, typer.Option(min=1, help="Threads on the CPU.")]
 Prompts = Annotated[
     str | None,
     typer.Option(
-        "--prompts", help="A bundled suite, or a file: JSON lines with prompt or turns, or plain lines."
+        "--prompts",
+        help="A suite (specviz suites lists them), NAME=FILE for a local copy of one, or a file: JSON lines "
+        "with prompt or turns, or plain lines.",
     ),
 ]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens for each prompt.")]
@@ -104,9 +106,9 @@ def demo(
     elif out.suffix[1:2].isalpha() and not out.is_dir():  # run-0.6 is a folder's name
         raise TraceError(f"--out takes a folder, and {out} looks like a file")
     _writable(out / "demo.html", force)
-    from specviz.bench.prompts import suite
+    from specviz.suites import suite
 
-    entries = suite(prompts or "town")
+    entries = list(suite(prompts or "town"))
     with _loading():
         from specviz.bench import demo as demonstration
 
@@ -382,7 +384,7 @@ def audit(
     model: Model = "town",
     draft: Drafts = None,
     prompts: Annotated[
-        str, typer.Option("--prompts", help="How many generated prompts; or a bundled suite, or a file.")
+        str, typer.Option("--prompts", help="How many generated prompts; or a suite, or a file.")
     ] = "100",
     method: Annotated[
         list[str] | None,
@@ -419,9 +421,9 @@ def audit(
 
         entries: list[Any] = tasks.prompts(number, seed)
     else:
-        from specviz.bench.prompts import suite
+        from specviz.suites import suite
 
-        entries = suite(prompts)
+        entries = list(suite(prompts))
     with _loading():
         from specviz import audit as auditing
 
@@ -538,7 +540,7 @@ def bench(
 ) -> None:
     """Measure: print a table and one summary line; exit status 1 when a bar is missed."""
     from specviz.bench import BENCHES, find
-    from specviz.bench.prompts import suite
+    from specviz.suites import suite
 
     if name is None:
         for known, meaning in BENCHES.items():
@@ -596,7 +598,7 @@ def bench(
         with using(threads), _progress() as tick:
             report = measure(target, drafts, tick=tick, **beside, **given)
     else:
-        entries = suite(prompts or "town") if name not in ("passes", "roofline") else []
+        entries = list(suite(prompts or "town")) if name not in ("passes", "roofline") else []
         with _loading():
             from specviz.bench.runner import threads as using
 
@@ -683,7 +685,7 @@ def calibrate(
         wanted = [int(part) for part in parts]
     entries: Any = int(prompts) if prompts.lstrip("-").isdecimal() else None
     if entries is None:
-        from specviz.bench.prompts import suite
+        from specviz.suites import suite
 
         entries = suite(prompts)
     with _loading():
@@ -866,6 +868,49 @@ def simulate(
 
 
 @app.command()
+def suites(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Which one, as flores:en-de; without it they are listed."),
+    ] = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="A local copy in its makers' form; default: it is fetched once."),
+    ] = None,
+) -> None:
+    """List the suites of prompts, or say what is in one; every --prompts takes their names."""
+    from specviz.bench.report import Column, print_table
+    from specviz.suites import list_suites, suite
+    from specviz.view.picture import visible
+
+    if name is None:
+        rows = []
+        for row in list_suites().to_dict("records"):
+            parts = row["parts"].split(", ")
+            told = f"{parts[0]}, {parts[1]} and {len(parts) - 2} more" if len(parts) > 7 else row["parts"]
+            rows.append([row["name"], told, row["about"], row["licence"]])
+        columns = [
+            Column("suite"), Column(":part", folds=14), Column("what", folds=30), Column("licence", folds=12),
+        ]  # fmt: skip
+        print_table(_console(), columns, rows)
+        return
+    found = suite(name, path)
+    counts = found.counts
+    print(f"{visible(found.name)}: {len(found):,} prompts, licence: {found.licence or 'not said'}")
+    headings = [Column("kind"), *(Column(visible(str(code)), True) for code in counts.columns)]
+    cells = [[visible(str(kind)), *map(str, values)] for kind, values in zip(counts.index, counts.values)]
+    print_table(_console(), headings, cells)
+    for kind in counts.index:
+        first = next(p for p in found if (p.get("kind") or "–") == kind)
+        asked = first["turns"][0] if "turns" in first else first["prompt"]
+        said = asked if isinstance(asked, str) else asked[-1]["content"]
+        line = " ".join(said.split())
+        print(
+            f"\n{visible(str(kind))} {visible(first['id'])}: {visible(line[:200])}{'…' * (len(line) > 200)}"
+        )
+
+
+@app.command()
 def lab(
     folder: Annotated[Path, typer.Argument(help="Where the copy goes; your edits in it stay.")] = Path(
         "specviz-notebooks"
@@ -986,10 +1031,10 @@ def _parameters(kind: Any, pairs: list[str]) -> dict[str, Any]:
 
 def _entries(prompt: str | None, file: str | None) -> list[dict[str, Any]]:
     """What is to be decoded."""
-    from specviz.bench.prompts import suite
+    from specviz.suites import suite
 
     if file is not None:
-        return suite(file)
+        return list(suite(file))
     if prompt is None or not prompt.strip():
         raise PromptError("the prompt is empty; give at least one word")
     return [{"prompt": prompt}]

@@ -63,13 +63,14 @@ def test_help_and_version_need_nothing():
     code = (
         "import sys\nfrom specviz.cli import run\n"
         "assert run(['--help']) == run(['--version']) == run([]) == run(['bench']) == 0\n"
-        "assert all(run([c, '--help']) == 0 for c in 'demo generate show audit bench models lab'.split())\n"
+        "names = 'demo generate show audit bench models suites lab'.split()\n"
+        "assert all(run([name, '--help']) == 0 for name in names)\n"
         "heavy = {'torch', 'transformers', 'pandas', 'matplotlib', 'plotly'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    for command in ("demo", "generate", "show", "audit", "bench", "models", "lab"):
+    for command in ("demo", "generate", "show", "audit", "bench", "models", "suites", "lab"):
         assert f"\n  {command}" in done.stdout
 
 

@@ -21,6 +21,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "store": (GROUND, 1.5),
     "calibration": (GROUND, 1),
     "streams": (GROUND, 1),
+    "suites": (GROUND, 1.5),
     "trace": (GROUND, 2),
     "metrics": (LOOKING, 3),
     "replay": (LOOKING, 3.5),

@@ -96,6 +96,7 @@ def test_the_wheel_holds_its_data(wheel):
         "data/models/town/model.safetensors",
         "data/traces/bild.parquet",
         "data/suites/town.jsonl",
+        "data/suites/multi-town.jsonl.gz",
         "data/published/unispec/table1.csv",
         "data/published/unispec/tables.json",
         "data/templates/token_recycling.json",

@@ -1,4 +1,4 @@
-"""Measuring: prompt suites, paired runs, and benches that print a table and keep bars.
+"""Measuring: paired runs, and benches that print a table and keep bars.
 
 A bench is a function that returns a `Report`; `BENCHES` says where each one lives. Importing this loads
 no torch.

@@ -197,11 +197,11 @@ def main() -> None:
 
     from rich.console import Console
 
-    from specviz.bench.prompts import suite
     from specviz.models import load
+    from specviz.suites import suite
 
     rounds, prompts, threads = ([*map(int, sys.argv[1:]), 0, 0, 0])[:3]
-    entries = suite("town")
+    entries = list(suite("town"))
     step = max(1, len(entries) // (prompts or 16))
     report = bench(
         load("town"), [load("town-draft")], entries[::step][: prompts or 16], rounds=rounds or 5,

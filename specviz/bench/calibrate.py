@@ -30,7 +30,6 @@ import torch
 
 from specviz import calibration, methods
 from specviz.bench import fits
-from specviz.bench.prompts import spread, suite
 from specviz.bench.report import Bar, Report
 from specviz.bench.runner import quiet_clock, settled, synchroniser
 from specviz.bench.runner import setting as circumstances
@@ -40,6 +39,7 @@ from specviz.loop import decode
 from specviz.loop.run import partner, ready, refuse_processors, setting, whole
 from specviz.loop.run import prompts as entries_of
 from specviz.methods import Method
+from specviz.suites import spread, suite
 
 PROMPTS, WARM_UP = 5, 20
 ROUNDS = 5

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from specviz.bench.prompts import spread
 from specviz.bench.runner import BASELINE, Texts, Timed, closing, paired, quiet_clock
 from specviz.loop import Run
 from specviz.methods import find
 from specviz.methods.base import Method
 from specviz.metrics import Estimate, pooled
+from specviz.suites import spread
 
 KINDS = {  # headings of the bundled suite's kinds of work
     "conversation": "conv.",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from specviz import metrics
-from specviz.bench.prompts import pick
 from specviz.bench.report import Estimate, Report
 from specviz.bench.runner import (
     BASELINE,
@@ -23,6 +22,7 @@ from specviz.bench.runner import (
 )
 from specviz.errors import PromptError, TraceError
 from specviz.loop import Run
+from specviz.suites import pick
 from specviz.trace.files import partial_of
 
 PAGE, TRACES = "demo.html", "traces"
@@ -82,7 +82,7 @@ def run(
     model : Model
     drafts : list of Model
     entries : list of dict
-        Prompts as `specviz.bench.prompts.read` gives them.
+        Prompts as `specviz.suites.read` gives them.
     out : Path
         Folder for ``demo.html`` and ``traces/``, one Parquet file a run.
     each : int

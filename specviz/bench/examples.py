@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from specviz.bench.prompts import suite
 from specviz.bench.runner import threads
 from specviz.loop import densify, generate
 from specviz.loop.dense import TAIL
 from specviz.models import load
 from specviz.paths import folder
+from specviz.suites import suite
 
 # One of each kind of work, in four languages.
 IDS = (

@@ -16,13 +16,13 @@ import torch
 from specviz import methods
 from specviz.bench import passes
 from specviz.bench.compare import Contender, against, compare, others, tabulate
-from specviz.bench.prompts import spread
 from specviz.bench.report import Report
 from specviz.bench.runner import BASELINE, calibrated, quiet_clock, setting
 from specviz.errors import ModelError, ParameterError
 from specviz.metrics.rouge import NAMES as ROUGE
 from specviz.metrics.rouge import Rouge
 from specviz.models.model import Model
+from specviz.suites import spread
 
 Tick = Callable[[int, int, str], None]
 

@@ -15,7 +15,6 @@ import torch
 
 from specviz import metrics
 from specviz.bench.peers import spent
-from specviz.bench.prompts import spread
 from specviz.bench.report import Bar, Report
 from specviz.bench.runner import BASELINE, Texts, Timed, closing, first_turns, paired, quiet_clock, setting
 from specviz.draft import Draft
@@ -26,6 +25,7 @@ from specviz.models import load
 from specviz.models.llamacpp import write_gguf
 from specviz.models.llamacpp.native import Native
 from specviz.signals import likeliest
+from specviz.suites import spread
 
 COLUMNS = [
     ("file", "file", ""),

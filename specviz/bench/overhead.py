@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from specviz.bench.prompts import spread
 from specviz.bench.report import Bar, Estimate, Report
 from specviz.bench.runner import Texts, closing, lineup, paired, quiet_clock, setting, settled
 from specviz.loop import Run
+from specviz.suites import spread
 
 LIMIT = 1.03
 SPARE = ("close",)

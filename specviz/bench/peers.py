@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from specviz import metrics
-from specviz.bench.prompts import spread
 from specviz.bench.report import Bar, Estimate, Report
 from specviz.bench.runner import BASELINE, Texts, Timed, closing, first_turns, paired, phases, setting
 from specviz.errors import ModelError
 from specviz.loop import Run
 from specviz.methods import find
+from specviz.suites import spread
 
 COLUMNS = [
     ("decoder", "decoder", ""),

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from specviz import methods
-from specviz.bench.prompts import spread
 from specviz.bench.report import Bar, Report
 from specviz.bench.runner import first_turns, practice, quiet_clock, setting, settled, synchroniser
 from specviz.loop import Run, generate
 from specviz.methods import Session
 from specviz.sampling import Sampling
+from specviz.suites import spread
 
 STORES = ("token_recycling", "unispec")
 LARGE = 150_000

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from specviz import methods, metrics
-from specviz.bench.prompts import spread
 from specviz.bench.report import Bar, Part, Report
 from specviz.bench.runner import (
     BASELINE,
@@ -29,6 +28,7 @@ from specviz.bench.runner import (
 )
 from specviz.errors import ParameterError
 from specviz.loop import Run
+from specviz.suites import spread
 
 FAMILY = ("prompt_lookup", "lookahead", "token_recycling", "spectra", "unispec")
 WARM = 70  # prompts of the corpus' dev split that a warm method has decoded before

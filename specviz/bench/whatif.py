@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from specviz import metrics
-from specviz.bench.prompts import spread
 from specviz.bench.report import Bar, Report
 from specviz.bench.runner import setting
 from specviz.errors import ParameterError
 from specviz.loop import densify, generate
 from specviz.loop.dense import TAIL
 from specviz.replay import Answer, Costs, Step, Walk, WhatIf
+from specviz.suites import spread
 
 # The run that is asked, and the settings it is asked about.
 LENGTHS = [{"draft_length": n, "stop": 0.0} for n in (1, 2, 3, 6, 12)]

@@ -1,4 +1,4 @@
-"""Prompts from files: JSON lines, plain lines, Spec-Bench's ``question.jsonl``, and the bundled suites.
+"""Prompts from files: JSON lines, plain lines, Spec-Bench's ``question.jsonl``.
 
 Everything comes out as the dicts that `specviz.generate` takes: ``prompt`` (a text or chat messages) or
 ``turns``, and where known ``id``, ``kind``, ``language`` and ``reference``.
@@ -6,41 +6,21 @@ Everything comes out as the dicts that `specviz.generate` takes: ``prompt`` (a t
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from specviz.errors import PromptError, SpecvizError
-from specviz.paths import folder
+from specviz.errors import PromptError
 
 LIMIT = 64 << 20  # bytes of a prompt file
-KEPT = ("id", "kind", "language", "reference")
-# Spec-Bench reports MT-Bench's eight categories as one group.
-MULTI_TURN = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
-
-
-def suites() -> dict[str, Path]:
-    """The bundled suites: name to file."""
-    try:
-        return {path.stem: path for path in sorted(folder("suites").glob("*.jsonl"))}
-    except SpecvizError:
-        return {}
-
-
-def suite(name: str | Path) -> list[dict[str, Any]]:
-    """Prompts of a bundled suite, or of a file.
-
-    Raises
-    ------
-    PromptError
-        If there is neither, or a line cannot be read.
-    """
-    found = suites().get(str(name))
-    if found is None and not Path(name).exists():
-        known = ", ".join(suites()) or "none"
-        raise PromptError(f"no prompts {str(name)!r}: neither a bundled suite ({known}) nor a file")
-    return read(found or Path(name))
+KEPT = ("id", "kind", "language", "reference", "source", "from")
+# Spec-Bench's words for kinds of work, in the bundled suite's. It reports MT-bench's categories as one.
+KINDS = dict.fromkeys(
+    ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"), "conversation"
+) | {"math_reasoning": "arithmetic"}
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
@@ -49,7 +29,8 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     In JSON lines each is an object with ``prompt`` (a text), ``turns`` (texts of one conversation) or
     ``messages`` (a chat that ends with the user's turn); of several, turns go before messages before prompt.
     A file is JSON lines if its name ends in ``.jsonl`` or ``.json``, if every line begins with ``{``, or if
-    one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt.
+    one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt. A ``.gz`` behind
+    the name is unpacked.
 
     Raises
     ------
@@ -57,12 +38,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
         If the file cannot be read, or holds no prompt; a bad line is named by its number.
     """
     path = Path(path)
-    try:
-        if path.stat().st_size > LIMIT:
-            raise PromptError(f"{path} is longer than {LIMIT >> 20} MiB: split it")
-        content = path.read_bytes()
-    except OSError as error:
-        raise PromptError(f"cannot read {path}: {error.strerror or error}") from error
+    content = load(path)
     lines = []
     for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         try:
@@ -90,16 +66,37 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 
 def _json(path: Path, lines: list[tuple[int, str]]) -> str | None:
     """Why a file is JSON lines, and how to have it read as plain ones; None if it is plain."""
-    if path.suffix in (".jsonl", ".json"):
-        return f"a {path.suffix} file holds one object a line; plain lines go into a .txt file"
+    ending = Path(path.name.removesuffix(".gz")).suffix
+    if ending in (".jsonl", ".json"):
+        return f"a {ending} file holds one object a line; plain lines go into a .txt file"
     if all(text.startswith("{") for _, text in lines):
         return "every line begins with {, so each must be one"
-    if path.suffix != ".txt":
+    if ending != ".txt":
         for number, text in lines:
             with suppress(ValueError, RecursionError):
                 if isinstance(json.loads(text), dict):
                     return f"line {number} is one, so each must be; plain lines go into a .txt file"
     return None
+
+
+def load(path: Path) -> bytes:
+    """A file's content, unpacked if its name ends in ``.gz``.
+
+    Raises
+    ------
+    PromptError
+        If it cannot be read, or is longer than `LIMIT`.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(LIMIT + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise PromptError(f"{path} is no whole gzip file ({error})") from None
+    except OSError as error:
+        raise PromptError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(content) > LIMIT:
+        raise PromptError(f"{path} is longer than {LIMIT >> 20} MiB: split it")
+    return content
 
 
 def entry(line: Any) -> dict[str, Any]:
@@ -132,26 +129,11 @@ def entry(line: Any) -> dict[str, Any]:
         found = {"prompt": body}
     other = {"id": "question_id", "kind": "category", "reference": "references"}
     line = {name: line.get(theirs) for name, theirs in other.items()} | line
-    if line["kind"] in MULTI_TURN and "category" in line:
-        line["kind"] = "multi-turn"
-    for name in ("id", "kind", "language"):
+    if "category" in line:  # Spec-Bench's form, in which every turn has its reference
+        line["kind"] = KINDS.get(line["kind"], line["kind"])
+        if len(found.get("turns", ())) > 1 and isinstance(line["reference"], list):
+            line["reference"] = [text for text in line["reference"][-1:] if text] or None
+    for name in ("id", "kind", "language", "source", "from"):
         if not isinstance(line.get(name), str | int | None):
             raise PromptError(f"'{name}' must be a word or a number")
     return found | {name: line[name] for name in KEPT if line.get(name) is not None}
-
-
-def pick(entries: list[dict[str, Any]], each: int) -> list[dict[str, Any]]:
-    """The first `each` prompts of every kind of work, kind by kind in order of appearance."""
-    kinds: dict[Any, list[dict[str, Any]]] = {}
-    for item in entries:
-        kinds.setdefault(item.get("kind"), []).append(item)
-    return [item for items in kinds.values() for item in items[:each]]
-
-
-def spread(entries: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
-    """`n` prompts, as evenly over the kinds of work as they come: one of each kind, then the next of each."""
-    kinds: dict[Any, list[dict[str, Any]]] = {}
-    for item in entries:
-        kinds.setdefault(item.get("kind"), []).append(item)
-    rounds = max(map(len, kinds.values()))
-    return [items[i] for i in range(rounds) for items in kinds.values() if i < len(items)][:n]

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from specviz.bench.prompts import pick, read, spread, suite, suites
 from specviz.errors import PromptError
+from specviz.suites import pick, read, spread
 
 
 def file(tmp_path, *lines, name="p.jsonl"):
@@ -59,7 +59,7 @@ def test_spec_bench_form(tmp_path):
         json.dumps({"question_id": 321, "category": "qa", "turns": ["a"], "reference": ["b"]}),
     )
     assert read(path) == [
-        {"turns": ["a", "b"], "id": 81, "kind": "multi-turn"},
+        {"turns": ["a", "b"], "id": 81, "kind": "conversation"},
         {"turns": ["a"], "id": 321, "kind": "qa", "reference": ["b"]},
     ]
 
@@ -97,8 +97,6 @@ def test_a_file_without_prompts(tmp_path):
         read(file(tmp_path, "", "  "))
     with pytest.raises(PromptError, match="cannot read"):
         read(tmp_path)
-    with pytest.raises(PromptError, match="neither a bundled suite"):
-        suite(tmp_path / "none.jsonl")
 
 
 def test_picking_is_even_over_kinds():
@@ -106,12 +104,3 @@ def test_picking_is_even_over_kinds():
     assert [e["prompt"] for e in pick(entries, 2)] == ["0", "1", "4", "5"]
     assert [e["prompt"] for e in spread(entries, 5)] == ["0", "4", "1", "5", "2"]
     assert len(spread(entries, 99)) == 7
-
-
-def test_the_bundled_suite():
-    entries = suite("town")
-    assert "town" in suites()
-    kinds = {e["kind"] for e in entries}
-    assert len(kinds) == 7
-    assert len(pick(entries, 3)) == 21
-    assert any(len(e["turns"]) == 2 for e in entries)

@@ -1,0 +1,271 @@
+"""Which suites there are, and how a name becomes one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specviz.errors import ParameterError, PromptError
+from specviz.paths import folder
+
+from . import files, tasks, texts
+from .fetching import File, fetch, forget, given
+from .prompts import Suite, near
+from .tasks import Get, Prompts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_told: set[str] = set()  # suites whose licence has been printed
+SEVEN = ("en", "de", "fr", "es", "zh", "ja", "vi")
+# What Multi-SpecBench is made of (Do et al., section 5.1, Appendix C): in English, in any other language.
+ENGLISH = ("spec-bench", "humaneval")
+SOURCES = ("mt-bench", "wikitext", "wikipedia", "webfaq", "mgsm", "xquad", "humaneval-xl")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A suite of the catalogue.
+
+    Parameters
+    ----------
+    about : str
+        What it holds, in a few words.
+    licence : str
+        Of its texts, as their makers say.
+    load : callable, optional
+        ``load(get, part)``: its prompts; ``get(file)`` gives the paths of a `File`. None: it is bundled.
+    parts : sequence of str
+        What may stand behind the name and a colon.
+    default : str
+        The part that is taken when nothing does.
+    note : str
+        What else has to be said of it when it is first used.
+    """
+
+    about: str
+    licence: str
+    load: Callable[[Get, str], Prompts] | None = None
+    parts: Sequence[str] = ()
+    default: str = ""
+    note: str = ""
+
+
+def _each_way(codes: Sequence[str]) -> tuple[str, ...]:
+    """Every pair with English, in both directions."""
+    return tuple(pair for code in codes for pair in (f"{code}-en", f"en-{code}"))
+
+
+CATALOGUE = {
+    "town": Entry("generated: seven kinds of work in mixed languages, ten prompts a kind", "Apache-2.0"),
+    "multi-town": Entry("generated: seven kinds of work in seven languages, 80 prompts each", "Apache-2.0"),
+    "spec-bench": Entry(
+        "Spec-Bench (Xia et al. 2024): MT-bench, translation, summarization, qa, arithmetic, rag",
+        "Apache-2.0", tasks.spec_bench,
+    ),
+    "multi-specbench": Entry(
+        "Spec-Bench's kinds of work, and code, in a language: from the sources that UniSpec names",
+        "that of each source", None, SEVEN, "en",
+        "UniSpec's own selection is not published: these are the first 80 prompts of each source",
+    ),
+    "mt-bench": Entry(
+        "MT-bench: 80 conversations of two turns, and their translations", "Apache-2.0", tasks.mt_bench,
+        SEVEN, "en",
+    ),
+    "humaneval": Entry(
+        "HumanEval: 164 functions to finish; :80 the first 80", "MIT", tasks.humaneval, ("80",),
+        note="Which 80 UniSpec took is not said: humaneval:80 is the first 80",
+    ),
+    "humaneval-xl": Entry(
+        "HumanEval-XL, Python: 80 functions to finish; ja: jhumaneval", "Apache-2.0 (ja: MIT)",
+        tasks.humaneval_xl, SEVEN, "en",
+    ),
+    "mbpp": Entry("MBPP: 500 small programs to write", "CC-BY-4.0", tasks.mbpp),
+    "gsm8k": Entry("GSM8K: 1,319 exercises", "MIT", tasks.gsm8k),
+    "mgsm": Entry(
+        "MGSM: 250 exercises in a language; vi: Vi-GSM8K", "CC-BY-SA-4.0 (vi: not stated)", tasks.mgsm,
+        SEVEN, "en",
+    ),
+    "math": Entry(
+        "MATH: 5,000 exercises; :500 those of MATH-500", "MIT", tasks.math, ("500",),
+    ),
+    "webfaq": Entry("WebFAQ: questions that web sites answer", "CC-BY-4.0", tasks.webfaq, SEVEN, "en"),
+    "xquad": Entry(
+        "XQuAD: questions about a passage; fr: squad_fr, ja: JSQuAD", "CC-BY-SA-4.0 (fr: CC-BY-4.0)",
+        tasks.xquad, SEVEN, "en",
+    ),
+    "flores": Entry(
+        "FLORES-200 devtest: 1,012 sentences to translate", "CC-BY-SA-4.0", texts.flores,
+        tuple(f"{a}-{b}" for a in SEVEN for b in SEVEN if a != b), "en-de",
+    ),
+    "acl6060": Entry(
+        "ACL 60/60: 416 sentences of talks to translate", "CC-BY-4.0", texts.acl6060,
+        tuple(f"en-{code}" for code in ("de", "zh", "ja", "ar", "fa", "fr", "nl", "pt", "ru", "tr")), "en-de",
+        "What a recogniser heard of the talks is not published: Suite.partials simulates it",
+    ),
+    "wmt14": Entry(
+        "WMT14: 3,003 sentences to translate", "not stated (research)", texts.wmt("14"),
+        _each_way(("de", "fr", "cs", "ru", "hi")), "de-en",
+    ),
+    "wmt16": Entry(
+        "WMT16: 1,999 to 3,000 sentences to translate", "not stated (research)", texts.wmt("16"),
+        _each_way(("ro", "de", "cs", "fi", "ru", "tr")), "en-ro",
+    ),
+    "iwslt17": Entry(
+        "IWSLT 2017: sentences of talks to translate", "CC-BY-NC-ND-4.0", texts.iwslt17,
+        _each_way(("de", "fr", "ja", "zh", "ar", "it", "ko", "nl", "ro")), "de-en",
+    ),
+    "wikitext": Entry(
+        "WikiText-103: English paragraphs to translate", "CC-BY-SA-3.0", texts.wikitext, SEVEN[1:], "de",
+    ),
+    "cnn-dailymail": Entry(
+        "CNN/DailyMail 3.0.0: 11,490 articles to sum up", "Apache-2.0 (the articles: their publishers')",
+        texts.cnn_dailymail,
+    ),
+    "xsum": Entry("XSum: 11,334 articles to sum up", "not stated (the articles: the BBC's)", texts.xsum),
+    "wikipedia": Entry(
+        "Wikipedia of November 2023: passages to sum up", "CC-BY-SA-4.0", texts.wikipedia, SEVEN, "en",
+    ),
+}  # fmt: skip
+
+
+def suite(
+    name: str | Path,
+    path: str | Path | None = None,
+    *,
+    kind: str | Iterable[str] | None = None,
+    language: str | Iterable[str] | None = None,
+    each: int | None = None,
+    limit: int | None = None,
+    template: str | None = None,
+) -> Suite:
+    """A suite of prompts.
+
+    Parameters
+    ----------
+    name : str or Path
+        One of `list_suites`, with a part behind a colon where it has parts (``flores:en-de``); or a file of
+        prompts. ``NAME=PATH`` is `name` and `path` in one.
+    path : str or Path, optional
+        A local file or folder to read the suite from, in the form that its makers publish. Default: it is
+        fetched once and kept.
+    kind, language, each, limit
+        As `Suite.select` takes them.
+    template : str, optional
+        Other words around the bare text, as `Suite.worded` takes them.
+
+    Returns
+    -------
+    Suite
+
+    Raises
+    ------
+    ParameterError
+        For a part, kind or language that it has not.
+    PromptError
+        If there is no such suite or file, a line of it cannot be read (its number is named), or it is
+        neither on this disk nor reachable.
+    """
+    if path is None and isinstance(name, str) and name.partition("=")[0].partition(":")[0] in CATALOGUE:
+        name, _, behind = name.partition("=")
+        path = behind or None
+    base, _, part = str(name).partition(":")
+    if base in CATALOGUE:
+        found = _known(base, part, None if path is None else Path(path))
+    elif path is None and Path(name).exists():
+        found = Suite(files.read(name), str(name))
+    else:
+        told = near(base, CATALOGUE).removeprefix("; it has ")
+        known = told if told.startswith("; did") else f" (suites: {told})"
+        what = (
+            "neither a suite nor a file" if path is None else "the path of a suite is given, and this is none"
+        )
+        raise PromptError(f"no prompts {str(name)!r}: {what}{known}")
+    if template is not None:
+        found = found.worded(template)
+    if (kind, language, each, limit) != (None,) * 4:
+        found = found.select(kind, language, each=each, limit=limit)
+    return found
+
+
+def _known(base: str, part: str, path: Path | None) -> Suite:
+    """A suite of the catalogue, from `path` or from where it is kept."""
+    entry = CATALOGUE[base]
+    if part and part not in entry.parts:
+        if not entry.parts:
+            raise ParameterError(f"{base} has no parts: leave :{part} out")
+        raise ParameterError(f"{base} has no part {part!r}" + near(part, entry.parts))
+    part = part or entry.default
+    name = f"{base}:{part}" if part else base
+    if base == "multi-specbench":
+        found = _composed(name, part, path)
+    elif entry.load is None:
+        if path is not None:
+            raise ParameterError(f"{base} comes with the package: leave the path out, or give the path alone")
+        return Suite(files.read(next(folder("suites").glob(f"{base}.jsonl*"))), name, entry.licence)
+    else:
+        fetched: list[Path] = []
+
+        def get(file: File) -> list[Path]:
+            if path is not None:
+                return given(file, path, name)
+            fetched.extend(paths := fetch(file, name))
+            return paths
+
+        try:
+            found = Suite(entry.load(get, part), name, entry.licence)
+        except PromptError:
+            for each in fetched:
+                forget(each)
+            raise
+    if base not in _told:
+        _told.add(base)
+        note = f". {entry.note}" if entry.note else ""
+        print(f"specviz: {base} is its makers' work, licence: {entry.licence}{note}", file=sys.stderr)
+    return found
+
+
+def _composed(name: str, part: str, path: Path | None) -> Suite:
+    """Multi-SpecBench in a language: 80 prompts a kind of work; or a file in Spec-Bench's form."""
+    licence = CATALOGUE["multi-specbench"].licence
+    if path is not None and not path.is_dir():
+        return Suite(({"language": part, **prompt} for prompt in files.read(path)), name, licence)
+    found = []
+    for base in ENGLISH if part == "en" else SOURCES:
+        local = None
+        if path is not None:
+            matches = sorted(p for p in path.iterdir() if p.name == base or p.name.startswith(f"{base}."))
+            if not matches:
+                raise PromptError(
+                    f"{path} has no {base}: it needs a file or folder of that name from each source"
+                )
+            local = matches[0]
+        source = _known(base, part if part in CATALOGUE[base].parts else "", local)
+        chosen = source.select(each=tasks.EACH)
+        found += [{**prompt, "id": f"{base}/{prompt['id']}"} for prompt in chosen]
+    return Suite(found, name, licence)
+
+
+def list_suites() -> pd.DataFrame:
+    """The suites there are.
+
+    Returns
+    -------
+    DataFrame
+        ``name``, ``parts``, ``licence``, ``bundled``, ``about``.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "name": name,
+            "parts": ", ".join(entry.parts),
+            "licence": entry.licence,
+            "bundled": name in ("town", "multi-town"),
+            "about": entry.about,
+        }
+        for name, entry in CATALOGUE.items()
+    )

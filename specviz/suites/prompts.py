@@ -1,0 +1,248 @@
+"""What a suite is: prompts with a name and a licence, to be chosen from."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from specviz.errors import ParameterError, PromptError
+from specviz.streams import Stream, fixed_lag, simulate_partials
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SOURCE = "{source}"
+
+
+class Suite(Sequence[dict[str, Any]]):
+    """Prompts as `specviz.generate` takes them.
+
+    Parameters
+    ----------
+    prompts : iterable of mapping
+        Each with ``prompt`` or ``turns``, and where known ``kind``, ``language`` (of the answer),
+        ``reference`` (right answers to the last turn) and ``source`` (the bare text to translate or to sum
+        up). One without an ``id`` is given its number, from 1.
+    name : str
+    licence : str
+        Of the texts; empty for a file of one's own.
+
+    Raises
+    ------
+    PromptError
+        If there is no prompt, or two have the same id.
+    """
+
+    def __init__(self, prompts: Iterable[Mapping[str, Any]], name: str, licence: str = "") -> None:
+        self.name, self.licence = name, licence
+        self.prompts = [{"id": i, **prompt} for i, prompt in enumerate(prompts, 1)]
+        if not self.prompts:
+            raise PromptError(f"{name} holds no prompt")
+        seen: set[str] = set()
+        for prompt in self.prompts:
+            prompt["id"] = said = str(prompt["id"])
+            if said in seen:
+                raise PromptError(f"{name}: two prompts have the id {said!r:.60}; each needs its own")
+            seen.add(said)
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @overload
+    def __getitem__(self, at: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Suite: ...
+
+    def __getitem__(self, at: int | slice) -> dict[str, Any] | Suite:
+        return self._of(self.prompts[at]) if isinstance(at, slice) else self.prompts[at]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.prompts)
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self):,} prompt{'s' * (len(self) != 1)}"]
+        for word, values in (("kind", self.kinds), ("language", self.languages)):
+            if values:
+                parts.append(f"{len(values)} {word}s" if len(values) > 1 else f"{word} {values[0]}")
+        return f"<Suite {self.name}: {', '.join(parts)}; licence: {self.licence or 'not said'}>"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of work, in order of appearance."""
+        return self._values("kind")
+
+    @property
+    def languages(self) -> list[str]:
+        """The languages of the answers, in order of appearance."""
+        return self._values("language")
+
+    def _values(self, key: str) -> list[str]:
+        return list(dict.fromkeys(p[key] for p in self.prompts if p.get(key) is not None))
+
+    def _of(self, prompts: Iterable[Mapping[str, Any]]) -> Suite:
+        return Suite(prompts, self.name, self.licence)
+
+    @property
+    def counts(self) -> pd.DataFrame:
+        """How many prompts there are of each kind (rows) in each language (columns)."""
+        import pandas as pd
+
+        frame = pd.DataFrame([{key: p.get(key) or "–" for key in ("kind", "language")} for p in self.prompts])
+        table = pd.crosstab(frame["kind"], frame["language"])
+        return table.reindex(index=frame["kind"].unique(), columns=frame["language"].unique())
+
+    @property
+    def digest(self) -> str:
+        """The first 16 hexadecimal digits of the SHA-256 of the prompts: equal suites have equal ones."""
+        said = json.dumps(self.prompts, sort_keys=True, ensure_ascii=False, default=str)
+        return hashlib.sha256(said.encode("utf8", "surrogatepass")).hexdigest()[:16]
+
+    def select(
+        self,
+        kind: str | Iterable[str] | None = None,
+        language: str | Iterable[str] | None = None,
+        *,
+        each: int | None = None,
+        limit: int | None = None,
+    ) -> Suite:
+        """The prompts of some kinds and languages.
+
+        Parameters
+        ----------
+        kind, language : str or iterable of str, optional
+            Those wanted; default: all.
+        each : int, optional
+            At most the first so many of every kind in every language.
+        limit : int, optional
+            At most the first so many in all.
+
+        Returns
+        -------
+        Suite
+            In the same order.
+
+        Raises
+        ------
+        ParameterError
+            If the suite has no such prompts, or a number is below 1.
+        """
+        found = self.prompts
+        for key, wanted in (("kind", kind), ("language", language)):
+            if wanted is None:
+                continue
+            words = [wanted] if isinstance(wanted, str) else list(wanted)
+            known = self._values(key)
+            for word in words:
+                if word not in known:
+                    raise ParameterError(f"{self.name} has no {key} {word!r}" + near(word, known))
+            found = [p for p in found if p.get(key) in words]
+        for name, number in (("each", each), ("limit", limit)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise ParameterError(f"{name} must be a whole number of at least 1, got {number!r}")
+        if each is not None:
+            counts: dict[Any, int] = {}
+            kept = []
+            for p in found:
+                cell = p.get("kind"), p.get("language")
+                counts[cell] = counts.get(cell, 0) + 1
+                if counts[cell] <= each:
+                    kept.append(p)
+            found = kept
+        if not found:
+            raise ParameterError(f"{self.name} has no prompt of kind {kind!r} in language {language!r}")
+        return self._of(found[:limit])
+
+    def worded(self, template: str) -> Suite:
+        """The prompts in other words: `template`, with ``{source}`` where the bare text goes.
+
+        Raises
+        ------
+        ParameterError
+            If the template has no ``{source}``, or a prompt no ``source`` (those of translations and
+            summaries have one).
+        """
+        if not isinstance(template, str) or SOURCE not in template:
+            raise ParameterError(f"a template has {SOURCE} where the text goes, got {template!r:.60}")
+        return self._of(
+            {k: v for k, v in p.items() if k != "turns"}
+            | {"prompt": template.replace(SOURCE, self._source(p))}
+            for p in self.prompts
+        )
+
+    def streams(self, lag: int = 3) -> list[Stream]:
+        """The sources as texts of which each update reveals the next `lag` words.
+
+        Raises
+        ------
+        ParameterError
+            If a prompt has no ``source``.
+
+        See Also
+        --------
+        specviz.streams.fixed_lag
+        """
+        return [fixed_lag(self._source(p), lag, _spoken(p), **_named(p)) for p in self.prompts]
+
+    def partials(self, seed: int = 0) -> list[Stream]:
+        """The sources as a recogniser might have given them while it listened: simulated, not recognised.
+
+        Raises
+        ------
+        ParameterError
+            If a prompt has no ``source``.
+
+        See Also
+        --------
+        specviz.streams.simulate_partials
+        """
+        return [
+            simulate_partials(self._source(p), seed + i, language=_spoken(p), **_named(p))
+            for i, p in enumerate(self.prompts)
+        ]
+
+    def _source(self, prompt: Mapping[str, Any]) -> str:
+        if not isinstance(prompt.get("source"), str):
+            raise ParameterError(f"{self.name}: prompt {prompt['id']} has no source text to be put elsewhere")
+        return prompt["source"]
+
+
+def _spoken(prompt: Mapping[str, Any]) -> str | None:
+    """The language of the source."""
+    return prompt.get("from") or prompt.get("language")
+
+
+def _named(prompt: Mapping[str, Any]) -> dict[str, Any]:
+    right = prompt.get("reference")
+    return {"id": prompt["id"], "reference": right[0] if isinstance(right, list) and right else right}
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: what was probably meant, or what there is."""
+    known = list(known)
+    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(close) + "?"
+    return "; it has " + ", ".join(map(str, known)) if known else "; it says none"
+
+
+def pick(entries: Iterable[dict[str, Any]], each: int) -> list[dict[str, Any]]:
+    """The first `each` prompts of every kind of work, kind by kind in order of appearance."""
+    return [item for items in _by_kind(entries).values() for item in items[:each]]
+
+
+def spread(entries: Iterable[dict[str, Any]], n: int) -> list[dict[str, Any]]:
+    """`n` prompts, as evenly over the kinds of work as they come: one of each kind, then the next of each."""
+    kinds = _by_kind(entries)
+    rounds = max(map(len, kinds.values()))
+    return [items[i] for i in range(rounds) for items in kinds.values() if i < len(items)][:n]
+
+
+def _by_kind(entries: Iterable[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
+    kinds: dict[Any, list[dict[str, Any]]] = {}
+    for item in entries:
+        kinds.setdefault(item.get("kind"), []).append(item)
+    return kinds

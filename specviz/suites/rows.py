@@ -1,0 +1,235 @@
+"""Rows of data files, and texts in folders and archives: what cannot be read is named by its place."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specviz.errors import PromptError
+
+from . import files
+
+SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.DOTALL)  # of WMT's SGML and IWSLT's XML
+
+
+class Row:
+    """A row of a data file.
+
+    Parameters
+    ----------
+    where : str
+        File and line, for errors.
+    values : mapping
+    """
+
+    def __init__(self, where: str, values: Any) -> None:
+        if not isinstance(values, Mapping):
+            raise PromptError(
+                f"{where}: an object with named fields is wanted, not a {type(values).__name__}"
+            )
+        self.where, self.values = where, values
+
+    def text(self, *names: str) -> str:
+        """The first of these fields that the row has.
+
+        Raises
+        ------
+        PromptError
+            If it has none, or it is no text, or empty.
+        """
+        name = next((n for n in names if self.values.get(n) is not None), None)
+        if name is None:
+            has = ", ".join(repr(str(n)[:20]) for n in list(self.values)[:8]) or "nothing"
+            raise PromptError(f"{self.where}: {' or '.join(map(repr, names))} is wanted; it has {has}")
+        value = self.values[name]
+        if not isinstance(value, str) or not value.strip():
+            raise PromptError(f"{self.where}: {name!r} must be a text that is not empty")
+        return value
+
+    def part(self, name: str) -> Row:
+        """A field that has fields of its own."""
+        return Row(f"{self.where}, {name!r}", self.values.get(name))
+
+    def each(self, name: str) -> Iterator[Row]:
+        """The items of a field that is a list; there may be none."""
+        for number, values in enumerate(self.values.get(name) or [], 1):
+            yield Row(f"{self.where}, {name} {number}", values)
+
+
+def rows(paths: Path | Iterable[Path], columns: Sequence[str] | None = None) -> Iterator[Row]:
+    """The rows of files in one of the usual forms: Parquet, JSON lines, JSON, CSV, TSV; ``.gz`` is unpacked.
+
+    Parameters
+    ----------
+    paths : path or paths
+    columns : sequence of str, optional
+        Of Parquet: only these, as far as they are there. Of TSV and CSV: their names, where the file has no
+        line of names.
+
+    Raises
+    ------
+    PromptError
+        If a file cannot be read; a bad line is named by its number.
+    """
+    for path in [paths] if isinstance(paths, Path) else paths:
+        ending = Path(path.name.removesuffix(".gz")).suffix.lower()
+        if ending == ".parquet":
+            yield from _parquet(path, columns)
+        elif ending in (".tsv", ".csv"):
+            yield from _table(path, "\t" if ending == ".tsv" else ",", columns)
+        elif ending == ".json":
+            yield from _json(path)
+        else:
+            for number, line in enumerate(_text(path, files.load(path)).split("\n"), 1):
+                if line.strip():
+                    where = f"{path}, line {number}"
+                    yield Row(where, parsed(where, line))
+
+
+def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        source = pq.ParquetFile(path)
+        known = source.schema_arrow.names
+        wanted = None if columns is None else [c for c in columns if c in known]
+        number = 0
+        for batch in source.iter_batches(1024, columns=wanted):
+            for values in batch.to_pylist():
+                number += 1
+                yield Row(f"{path}, row {number}", values)
+    except (pa.ArrowException, OSError) as error:
+        raise PromptError(f"{path} is no whole Parquet file ({' '.join(str(error).split())[:120]})") from None
+
+
+def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[Row]:
+    text = _text(path, files.load(path))
+    lines = csv.reader(
+        text.splitlines(), delimiter=between, quoting=csv.QUOTE_NONE if between == "\t" else csv.QUOTE_MINIMAL
+    )
+    names = list(columns) if columns is not None else next(lines, [])
+    for values in lines:
+        if not any(values):
+            continue
+        where = f"{path}, line {lines.line_num}"
+        if len(values) < len(names):
+            raise PromptError(
+                f"{where}: {len(names)} fields are wanted ({', '.join(names)}), not {len(values)}"
+            )
+        yield Row(where, dict(zip(names, values)))
+
+
+def _json(path: Path) -> Iterator[Row]:
+    text = _text(path, files.load(path))
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        lines = [line for line in text.split("\n") if line.strip()]
+        if len(lines) > 1 and lines[0].strip().endswith("}"):  # JSON lines under another name
+            for number, line in enumerate(text.split("\n"), 1):
+                if line.strip():
+                    yield Row(f"{path}, line {number}", parsed(f"{path}, line {number}", line))
+            return
+        raise PromptError(f"{path}, line {error.lineno}: no JSON ({error.msg})") from None
+    except RecursionError:
+        raise PromptError(f"{path} is nested too deep") from None
+    if isinstance(found, list):
+        for number, values in enumerate(found, 1):
+            yield Row(f"{path}, item {number}", values)
+    else:
+        yield Row(str(path), found)
+
+
+def parsed(where: str, line: str) -> Any:
+    """What a text of JSON says.
+
+    Raises
+    ------
+    PromptError
+        If it is none.
+    """
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise PromptError(f"{where}: no JSON ({error.msg})") from None
+    except RecursionError:
+        raise PromptError(f"{where}: nested too deep") from None
+
+
+def _text(where: Path | str, content: bytes) -> str:
+    try:
+        return content.removeprefix(b"\xef\xbb\xbf").decode("utf8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise PromptError(f"{where}, line {line}: not UTF-8 text") from None
+
+
+def member(path: Path, pattern: str) -> tuple[str, str]:
+    """The text of the file whose path matches: in a folder, a zip or tar archive, or the file itself.
+
+    Returns
+    -------
+    (str, str)
+        What it is called, and its text.
+
+    Raises
+    ------
+    PromptError
+        If there is none, or it cannot be read.
+    """
+    matches = re.compile(pattern).search
+    try:
+        if path.is_dir():
+            found = sorted(
+                p for p in path.rglob("*") if p.is_file() and matches(p.relative_to(path).as_posix())
+            )
+            if found:
+                return str(found[0]), _text(found[0], files.load(found[0]))
+        elif zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                names = sorted(name for name in archive.namelist() if matches(name))
+                if names:
+                    with archive.open(names[0]) as file:
+                        return f"{path}, {names[0]}", _text(names[0], _limited(path, names[0], file))
+        elif tarfile.is_tarfile(path):
+            with tarfile.open(path) as archive:
+                for info in archive:
+                    if info.isfile() and matches(info.name):
+                        content = _limited(path, info.name, archive.extractfile(info))
+                        return f"{path}, {info.name}", _text(info.name, content)
+        elif matches(path.as_posix()):
+            return str(path), _text(path, files.load(path))
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+        raise PromptError(f"cannot read {path}: {' '.join(str(error).split())[:120]}") from None
+    raise PromptError(f"{path} has no file like {pattern}")
+
+
+def _limited(path: Path, name: str, file: Any) -> bytes:
+    content = file.read(files.LIMIT + 1)
+    if len(content) > files.LIMIT:
+        raise PromptError(f"{path}, {name} is longer than {files.LIMIT >> 20} MiB")
+    return content
+
+
+def segments(text: str) -> list[str]:
+    """The sentences of a file of a translation task: one a line, or between ``<seg>`` marks."""
+    if "<seg" in text:
+        return [html.unescape(" ".join(part.split())) for part in SEGMENT.findall(text)]
+    return [line.strip() for line in text.removesuffix("\n").split("\n")]
+
+
+def squad(row: Row) -> Iterator[tuple[str, Row, list[str]]]:
+    """Passage, question and answers, of SQuAD's own form: articles of paragraphs of questions."""
+    for article in row.each("data"):
+        for paragraph in article.each("paragraphs"):
+            context = paragraph.text("context")
+            for asked in paragraph.each("qas"):
+                yield context, asked, [answer.text("text") for answer in asked.each("answers")]

@@ -1,0 +1,185 @@
+"""Conversations, programs, exercises and questions: from MT-bench and HumanEval to MGSM and XQuAD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from . import files, wording
+from .fetching import File
+from .rows import Row, member, parsed, rows, squad
+
+Get = Callable[[File], list[Path]]
+Prompts = Iterator[dict[str, Any]]
+GITHUB = "https://raw.githubusercontent.com/"
+EACH = 80  # prompts of a task in a language, in Spec-Bench and in what extends it
+SUBJECTS = (
+    "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
+    "precalculus",
+)  # fmt: skip
+THREE = {"en": "eng", "de": "deu", "fr": "fra", "es": "spa", "zh": "zho", "ja": "jpn", "vi": "vie"}
+
+
+# ---------------------------------------------------------------- conversation
+
+
+def mt_bench(get: Get, part: str) -> Prompts:
+    """Conversations of two turns, in the form of Spec-Bench."""
+    data = "fastchat/llm_judge/data/"
+    if part == "en":
+        url = f"{GITHUB}lm-sys/FastChat/main/{data}mt_bench/question.jsonl"
+    elif part == "es":  # Lightblue's has no Spanish
+        url = f"{GITHUB}ServiceNow/FastChat/main/{data}mt_bench_es/question.jsonl"
+    else:
+        url = f"{GITHUB}lightblue-tech/multilingual-mt-bench/main/{data}{part}_mt_bench/question.jsonl"
+    (path,) = get(File(r"question\.jsonl$", url=url))
+    for prompt in files.read(path):
+        yield {"language": part, **prompt, "kind": "conversation"}
+
+
+def spec_bench(get: Get, part: str) -> Prompts:
+    """All in English; translations are from German."""
+    url = f"{GITHUB}hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
+    (path,) = get(File(r"question\.jsonl$", url=url))
+    for prompt in files.read(path):
+        yield {"language": "en", **prompt}
+
+
+# ---------------------------------------------------------------- code
+
+
+def humaneval(get: Get, part: str) -> Prompts:
+    """Beginnings of functions, to be gone on with."""
+    file = File(
+        r"(openai_humaneval/test-.*\.parquet|HumanEval\.jsonl(\.gz)?)$", repo="openai/openai_humaneval"
+    )
+    found = _programs(rows(get(file)), "en")
+    return islice(found, EACH) if part else found
+
+
+def humaneval_xl(get: Get, part: str) -> Prompts:
+    """The same in other natural languages, for Python; Japanese from jhumaneval."""
+    if part == "ja":
+        file = File(r"test-.*\.parquet$|test.*\.jsonl$", repo="kogi-jwu/jhumaneval")
+    else:
+        name = f"{wording.LANGUAGES[part]}.jsonl"
+        file = File(rf"(^|python/){name}$", url=f"{GITHUB}FloatAI/humaneval-xl/main/data/python/{name}")
+    return _programs(rows(get(file)), part)
+
+
+def _programs(found: Iterator[Row], language: str) -> Prompts:
+    for row in found:
+        # A body's indentation and a prompt's line feeds belong to it.
+        yield {"id": row.text("task_id"), "kind": "code", "language": language, "prompt": row.text("prompt"),
+               "reference": [row.text("canonical_solution")]}  # fmt: skip
+
+
+def mbpp(get: Get, part: str) -> Prompts:
+    """The 500 test tasks (ids 11 to 510), each with its tests."""
+    file = File(
+        r"(full/test-.*\.parquet|(^|/)(sanitized-)?mbpp\.jsonl?)$", repo="google-research-datasets/mbpp"
+    )
+    for row in rows(get(file)):
+        number = row.values.get("task_id")
+        tests = row.values.get("test_list")
+        if not isinstance(number, int) or not isinstance(tests, list):
+            row.text("task_id and test_list")  # says what is there instead
+        elif 11 <= number <= 510:
+            asked = row.text("text", "prompt")
+            wanted = "\n".join(map(str, tests))
+            yield {"id": f"mbpp/{number}", "kind": "code", "language": "en",
+                   "prompt": f"{asked}\nThe code must pass these tests:\n{wanted}",
+                   "reference": [row.text("code")]}  # fmt: skip
+
+
+# ---------------------------------------------------------------- mathematics
+
+
+def gsm8k(get: Get, part: str) -> Prompts:
+    """The test split."""
+    file = File(r"((^|/)main/test-.*\.parquet|(^|/)test\.jsonl)$", repo="openai/gsm8k")
+    return _exercises(rows(get(file)), "en")
+
+
+def math(get: Get, part: str) -> Prompts:
+    """The test split: subject by subject, or the 500 that are often used."""
+    if part == "500":
+        found = rows(get(File(r"(^|/)test\.jsonl$", repo="HuggingFaceH4/MATH-500")))
+    else:
+        named = "|".join(SUBJECTS)
+        file = File(
+            rf"(({named})/test-.*\.parquet|test/({named})/\d+\.json)$", repo="EleutherAI/hendrycks_math"
+        )
+        found = rows(sorted(get(file), key=_numbered))
+    for number, row in enumerate(found, 1):
+        yield {"id": row.values.get("unique_id") or f"math/{number}", "kind": "arithmetic", "language": "en",
+               "prompt": row.text("problem"), "reference": [row.text("solution")]}  # fmt: skip
+
+
+def _numbered(path: Path) -> tuple[str, int]:
+    return path.parent.name, int(path.stem) if path.stem.isdecimal() else 0
+
+
+def mgsm(get: Get, part: str) -> Prompts:
+    """GSM8K's exercises, translated by people; Vietnamese ones from Vi-GSM8K."""
+    if part == "vi":
+        file = File(r"(train.*\.(parquet|jsonl?)|vi_test\.jsonl?)$", repo="longhoang06/Vi-GSM8K")
+        return _exercises(islice(rows(get(file)), 250), part)  # as many as the others have
+    file = File(rf"mgsm_{part}\.tsv$", repo="juletxara/mgsm")
+    return _exercises(rows(get(file), ("question", "answer")), part)
+
+
+def _exercises(found: Iterator[Row], language: str) -> Prompts:
+    for number, row in enumerate(found, 1):
+        yield {"id": f"{number}", "kind": "arithmetic", "language": language, "prompt": row.text("question"),
+               "reference": [row.text("answer")]}  # fmt: skip
+
+
+# ---------------------------------------------------------------- questions
+
+
+def webfaq(get: Get, part: str) -> Prompts:
+    """Questions of web sites' FAQ pages with their answers: of the first thousand, each once."""
+    name = THREE[part]
+    file = File(rf"(^|/){name}\b.*\.(parquet|jsonl(\.gz)?)$", repo="PaDaS-Lab/webfaq",
+                columns=("question", "answer"), rows=1000)  # fmt: skip
+    seen: set[str] = set()
+    for row in islice(rows(get(file), ("question", "answer")), 1000):
+        asked = row.text("question")
+        if asked not in seen:
+            seen.add(asked)
+            yield {"id": f"{len(seen)}", "kind": "qa", "language": part, "prompt": asked,
+                   "reference": [row.text("answer")]}  # fmt: skip
+
+
+def xquad(get: Get, part: str) -> Prompts:
+    """A passage and a question about it; French from squad_fr, Japanese from JSQuAD."""
+    for number, (context, row, answers) in enumerate(_passages(get, part), 1):
+        yield {"id": f"{row.values.get('id') or number}", "kind": "rag", "language": part,
+               "prompt": wording.ask(context, row.text("question"), part),
+               **({"reference": list(dict.fromkeys(answers))} if answers else {})}  # fmt: skip
+
+
+def _passages(get: Get, part: str) -> Iterator[tuple[str, Row, list[str]]]:
+    if part == "fr":
+        (path,) = get(File(r"dummy_data\.zip$", repo="qwant/squad_fr"))
+        if path.suffix != ".zip":
+            yield from (each for row in rows(path) for each in squad(row))
+            return
+        where, text = member(path, r"dev-v1\.1\.json$")
+        yield from squad(Row(where, parsed(where, text)))
+        return
+    if part == "ja":
+        url = f"{GITHUB}yahoojapan/JGLUE/v1.1.0/datasets/jsquad-v1.1/valid-v1.1.json"
+        for row in rows(get(File(r"valid-v1\.\d\.json$", url=url))):
+            for context, asked, answers in squad(row):
+                yield context.replace(" [SEP] ", "\n"), asked, answers  # behind the article's title
+        return
+    for row in rows(get(File(rf"xquad\.{part}(/validation-.*\.parquet|\.json)$", repo="google/xquad"))):
+        if "data" in row.values:
+            yield from squad(row)
+        else:
+            known = row.part("answers").values.get("text")
+            yield row.text("context"), row, [str(text) for text in known or []]
