@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import check, metrics, streams, view
+    from . import bench, check, metrics, streams, view
     from .bench.calibrate import calibrate
     from .calibration import Calibration
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
@@ -50,6 +50,7 @@ _DOORS = {
     "live": ("explorer", "live"),
     "open": ("trace", "Trace.open"),
     "read_counts": ("trace", "read_counts"),
+    "bench": ("bench", ""),
     "check": ("check", ""),
     "streams": ("streams", ""),
     "metrics": ("metrics", ""),
@@ -69,7 +70,7 @@ _DOORS = {
 
 __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
-    "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
+    "bench", "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
     "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
     "published", "race", "read_counts", "stream", "streams", "suite", "view", "whatif",
 ]  # fmt: skip

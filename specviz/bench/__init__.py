@@ -1,19 +1,35 @@
 """Measuring: paired runs, and benches that print a table and keep bars.
 
-A bench is a function that returns a `Report`; `BENCHES` says where each one lives. Importing this loads
-no torch.
+`run` decodes a plan (models x methods x parameters x suites x seeds) and keeps every row in a folder, which
+`results` opens. A bench is a function that returns a `Report`; `BENCHES` says where each one lives. Importing
+this loads no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ParameterError
 
 if TYPE_CHECKING:
     from specviz.bench.report import Report
+    from specviz.bench.rows import Results, results
+    from specviz.bench.running import run
+
+__all__ = ["BENCHES", "Results", "find", "results", "run"]
+
+_DOORS = {"run": "running", "results": "rows", "Results": "rows"}  # where each lives
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DOORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_DOORS[name]}"), name)
+    globals()[name] = value
+    return value
+
 
 # Name: what it measures, in one line.
 BENCHES: dict[str, str] = {

@@ -155,7 +155,7 @@ def calibrate(
         now = datetime.now(UTC).isoformat(timespec="seconds")
         found = Calibration(where, kind.size, how, [], created=now)
     turns = Turns(model, kind, built.values, drafter, max_new_tokens)
-    with _bar() if tick is None else nullcontext(tick) as told:
+    with bar() if tick is None else nullcontext(tick) as told:
         _measure(found, turns, texts, warm, told, lambda: found.save(partial))
     if len(found.points) < fits.LEAST:
         raise ModelError(f"only {len(found.points)} sizes could be measured ({found.ended}): nothing to fit")
@@ -167,7 +167,7 @@ def calibrate(
 
 
 @contextmanager
-def _bar() -> Iterator[Tick]:
+def bar() -> Iterator[Tick]:
     """A progress bar in a notebook or a terminal; nothing where output goes to a file."""
     from tqdm.auto import tqdm
     from tqdm.notebook import tqdm as page

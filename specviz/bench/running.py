@@ -1,0 +1,288 @@
+"""`run`: a plan from its first prompt to its last, in this process or handed to an executor, resumable.
+
+What is finished is on disk at once. All contenders decode a prompt one right after the other, so what else
+the machine does falls on all alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from specviz.bench import work
+from specviz.bench.calibrate import bar
+from specviz.bench.plan import Plan, plain
+from specviz.bench.rows import Results, begin, key_of, locked, write_bytes, write_json
+from specviz.errors import ParameterError, SpecvizError
+
+AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
+LOOK = 5.0  # seconds between two looks at whether workers are left
+ALONE = 60.0  # seconds without any worker until the run is given up
+Tick = Callable[[int, int, str], None]
+
+
+def run(
+    plan: Any = None,
+    *,
+    out: str | Path | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    retry: bool = False,
+    tick: Tick | None = None,
+    **keys: Any,
+) -> Results:
+    """Decode every prompt of a plan by every method and its reference, and keep every row.
+
+    Parameters
+    ----------
+    plan : path or dict, optional
+        A TOML file, or its keys: see `specviz.bench.plan`.
+    out : path, optional
+        The folder; default ``specviz-runs/`` and a digest of the plan. One of the same plan is gone on with.
+    executor : concurrent.futures.Executor, optional
+        Who works: a process pool (context ``spawn``), a Dask cluster's ``client.get_executor()``. Default:
+        this process. Each worker loads a model once, and decodes one text at a time.
+    workers : int, optional
+        How many it works with at once on one machine; default: what it says of itself.
+    retry : bool
+        Decode again what failed.
+    tick : callable
+        Told (done, of, what) as it goes on; default: a progress bar with the time left, where it is seen.
+    **keys
+        Keys of the plan; they win over the file's.
+
+    Returns
+    -------
+    Results
+        Ctrl-C and what kills the process leave a folder that the same call goes on with.
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError, SpecvizError
+        Before any work, with one line that says what to do; or when no worker is left.
+
+    Examples
+    --------
+    >>> found = specviz.bench.run(methods=["prompt_lookup"], prompts=3, out="RUN")  # doctest: +SKIP
+    >>> found.table()[["method", "tau", "pooled_speedup", "paired_speedup"]]  # doctest: +SKIP
+    """
+    settled = Plan.of(plan, **keys)
+    if executor is not None and settled.objects:
+        names = ", ".join(settled.objects)
+        raise ParameterError(f"{names} is loaded in this process: give its name or folder to run elsewhere")
+    at_once = workers or width(executor)
+    refuse_sharing(settled, executor, at_once)
+    path = Path(out) if out is not None else Path("specviz-runs") / settled.digest
+    prompts = {name: list(map(plain, suite.entries)) for name, suite in settled.suites.items()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    results = begin(path, settled.settled, prompts, now)
+    with locked(path):
+        keep = Keeper(results)
+        jobs = list(jobs_of(settled, keep.lacking(retry)))
+        done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
+        try:
+            with bar() if tick is None else nullcontext(tick) as told:
+                told(done, total, "loading")
+                for row in (
+                    here(jobs, settled.objects) if executor is None else spread_out(jobs, executor, at_once)
+                ):
+                    keep(row)
+                    done += 1
+                    told(done, total, f"{row['method']} on {row['model']}, {row['suite']}")
+        except KeyboardInterrupt:
+            print(
+                f"specviz: {path} keeps {len(results.done)} of {total} rows; the same command goes on",
+                file=sys.stderr,
+            )
+            raise
+        except SpecvizError as error:
+            kept = f" ({path} keeps {len(results.done)} of {total} rows)" if results.done else ""
+            raise type(error)(f"{error}{kept}") from error.__cause__
+    return results
+
+
+class Keeper:
+    """Writes rows down, and knows which are there."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+        self.known = results.environments
+
+    def lacking(self, retry: bool) -> set[tuple[int, int, int]]:
+        """(cell, round, prompt) to decode: what is missing, and with `retry` what failed."""
+        found = set(self.results.missing)
+        if retry:
+            found |= {
+                (row["cell"], row["round"], row["prompt"])
+                for row in self.results.records()
+                if row["error"] is not None
+            }
+        return found
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """Write a row, with its trace and what is new of its environment."""
+        path = self.results.path
+        said = row.pop("environment")
+        if said is not None:
+            self._same_weights(said)
+            digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+            if digest not in self.known:
+                write_json(path / "environments" / f"{digest}.json", said)
+                self.known[digest] = said
+            row["environment"] = digest
+        else:
+            row["environment"] = None
+        key = key_of(row["cell"], row["round"], row["prompt"])
+        trace = row.pop("trace", None)
+        if trace is not None:
+            write_bytes(path / "traces" / f"{key}.parquet", trace)
+        write_json(path / "rows" / f"{key}.json", row)
+
+    def _same_weights(self, said: dict[str, Any]) -> None:
+        """Refuse a model that is no longer the one that the run began with."""
+        for other in self.known.values():
+            for theirs, ours in (
+                (other["model"], said["model"]),
+                *paired_up(other["drafts"], said["drafts"]),
+            ):
+                if theirs["name"] == ours["name"] and theirs != ours and other["dtype"] == said["dtype"]:
+                    raise SpecvizError(
+                        f"{ours['name']} has other weights than when {self.results.path} was begun: choose "
+                        "another folder"
+                    )
+
+
+def paired_up(theirs: dict[str, Any], ours: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """The values of keys that both have."""
+    return [(theirs[name], ours[name]) for name in theirs if name in ours]
+
+
+def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]]) -> Iterator[work.Job]:
+    """One for each model, suite, round and prompt that lacks a row; a model's follow one another."""
+    for model in plan.models:
+        for name, suite in plan.suites.items():
+            cells = [c for c in plan.cells if c.model == model["model"] and c.suite == name]
+            for number, seed in enumerate(plan.seeds):
+                for prompt, entry in enumerate(suite.entries):
+                    todo = [c.cell for c in cells if (c.cell, number, prompt) in lacking]
+                    if todo:
+                        yield work.Job(
+                            plan.digest, model, name, suite.warm, cells, todo, prompt, number, seed, entry,
+                            plan.options, plan.threads, plan.timed, plan.traces,
+                        )  # fmt: skip
+
+
+def here(jobs: list[work.Job], objects: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of all jobs, decoded in this process."""
+    try:
+        for job in jobs:
+            yield from work.rows(job, objects)
+    finally:
+        work.forget()
+
+
+def spread_out(jobs: list[work.Job], executor: Executor, workers: int) -> Iterator[dict[str, Any]]:
+    """The rows of all jobs as an executor finishes them.
+
+    A job whose worker died again and again is a row of failures for each of its cells, where the executor
+    knows which one it was; where it does not, or no worker is left, the run stops.
+    """
+    waiting, running = iter(jobs), dict[Future, work.Job]()
+    since: float | None = None
+
+    def more() -> None:
+        while len(running) < AHEAD * workers and (job := next(waiting, None)) is not None:
+            running[executor.submit(work.work, job)] = job
+
+    try:
+        more()
+        while running:
+            finished = wait(running, LOOK, FIRST_COMPLETED).done
+            if not finished:
+                since = None if width(executor) else since or time.monotonic()
+                if since is not None and time.monotonic() - since > ALONE:
+                    raise SpecvizError("no worker is left: start workers, then give the same command again")
+            for future in finished:
+                job = running.pop(future)
+                try:
+                    yield from future.result()
+                except Exception as error:
+                    if type(error).__name__ != "KilledWorker":  # Dask's, which need not be installed
+                        raise
+                    yield from lost(job, error)
+            more()
+    except (BrokenExecutor, CancelledError) as error:
+        for future in running:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                yield from future.result()
+        raise SpecvizError(
+            "a worker died (killed, or out of memory): give the same command again, with fewer workers if "
+            "memory ran out"
+        ) from error
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def lost(job: work.Job, error: Exception) -> Iterator[dict[str, Any]]:
+    """The rows of a job that kills whoever takes it up."""
+    for place, cell in enumerate(job.cells):
+        if cell.cell in job.todo:
+            why = {"timed": job.timed, "clock": None, "environment": None, "error": work.said(error)}
+            yield work.about(job, cell, place) | why
+
+
+def width(executor: Any) -> int:
+    """How many processes of one machine an executor works with, at most; of a cluster the busiest machine's.
+
+    Threads of one process count once: they decode one text at a time.
+    """
+    if executor is None:
+        return 1
+    client = getattr(executor, "_client", None)
+    if client is not None:  # Dask
+        hosts: dict[str, int] = {}
+        for each in client.scheduler_info(n_workers=-1)["workers"].values():
+            hosts[each["host"]] = hosts.get(each["host"], 0) + 1
+        return max(hosts.values(), default=0)
+    if hasattr(executor, "_threads"):
+        return 1
+    found = getattr(executor, "_max_workers", None)
+    if found is None:
+        raise ParameterError("how many workers has this executor on one machine? Say workers=")
+    return int(found)
+
+
+def refuse_sharing(plan: Plan, executor: Any, workers: int) -> None:
+    """Refuse to time what would share cores, or a GPU.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if not plan.timed:
+        return
+    client = getattr(executor, "_client", None)
+    counts = [work.cores()] if client is None else list(client.run(work.cores).values())
+    if not counts or not workers:
+        raise ParameterError("the cluster has no workers: start some first")
+    least = min(counts)
+    instead = "or give up times: timed = false (--untimed), which the rows then say"
+    if workers * plan.threads > least:
+        raise ParameterError(
+            f"{workers} worker(s) of {plan.threads} thread(s) on {least} core(s) would not be timed rightly: "
+            f"take fewer, {instead}"
+        )
+    devices = {str(model.get("device", "cpu")).partition(":")[0] for model in plan.models} - {"cpu"}
+    if workers > 1 and devices:
+        raise ParameterError(
+            f"{workers} workers on one {devices.pop()} device would not be timed rightly: take one, {instead}"
+        )
