@@ -487,9 +487,34 @@ def audit(
     raise typer.Exit(0 if result.holds else 1)
 
 
-@app.command()
+class Benches(typer.core.TyperGroup):
+    """``specviz bench NAME`` is short for ``specviz bench measure NAME``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["measure", *args]
+        return super().parse_args(ctx, args)
+
+
+bench_app = typer.Typer(cls=Benches, invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(bench_app, name="bench")
+
+
+@bench_app.callback()
+def benches(context: typer.Context) -> None:
+    """Measure: specviz bench NAME (without a name they are listed), or a run of your own: bench run."""
+    if context.invoked_subcommand is not None:
+        return
+    from specviz.bench import BENCHES
+
+    for known, meaning in BENCHES.items():
+        print(f"{known:12} {meaning}")
+    print(f"{'run':12} a run of your own: models x methods x parameters x suites (see bench run --help)")
+
+
+@bench_app.command("measure")
 def bench(
-    name: Annotated[str | None, typer.Argument(help="Which one; without a name they are listed.")] = None,
+    name: Annotated[str, typer.Argument(help="Which one; specviz bench lists them.")],
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -538,14 +563,10 @@ def bench(
     json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
     force: Force = False,
 ) -> None:
-    """Measure: print a table and one summary line; exit status 1 when a bar is missed."""
+    """Print a table and one summary line; exit status 1 when a bar is missed."""
     from specviz.bench import BENCHES, find
     from specviz.suites import suite
 
-    if name is None:
-        for known, meaning in BENCHES.items():
-            print(f"{known:12} {meaning}")
-        return
     if name not in BENCHES:
         find(name)
     if json is not None:
@@ -609,6 +630,137 @@ def bench(
     if json is not None:
         report.write(json, force)
     raise typer.Exit(0 if report.held else 1)
+
+
+@bench_app.command("run")
+def bench_run(
+    plan: Annotated[
+        Path | None, typer.Argument(help="A TOML file with the plan; the options below win over it.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder; one of the same plan is gone on with. Default: specviz-runs/."
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE or hf:<id>; may be repeated."),
+    ] = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option("--draft", "-d", help="Draft model; may be repeated. Default: the model's bundled one."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A method with its parameters, as 'unispec draft_size=16 draft_size=32 keep=prompt'; may be "
+            "repeated. Autoregressive decoding is added."
+        ),
+    ] = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Option("--prompts", help="A bundled suite or a file; may be repeated. Default: town."),
+    ] = None,
+    number: Annotated[
+        int | None, typer.Option("--number", min=1, help="Prompts of each suite; default: all.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="As 0,1,2: each is a round. Default: 0.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: 128.")
+    ] = None,
+    temperature: Annotated[str | None, typer.Option(help="As 0,1. Default: 0, greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Default: off.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Default: off.")] = None,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Other prompts of the suite that fill methods' memories before. Default: 5."
+        ),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU. Default: 1.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps. Default: cpu.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16, bfloat16, float64 or auto. Default: float32.")
+    ] = None,
+    untimed: Annotated[
+        bool, typer.Option("--untimed", help="Take no times, so that workers may share cores.")
+    ] = False,
+    traces: Annotated[bool, typer.Option("--traces", help="Keep a trace of every row.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes of this machine. Default: this one alone.")
+    ] = None,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Decode again what failed.")] = False,
+) -> None:
+    """Decode suites by methods beside autoregressive decoding, keep every row, print the table.
+
+    What is finished is on disk at once: after Ctrl-C, or worse, the same command goes on. Exit status 1 if a
+    row failed.
+    """
+    with _loading():
+        from specviz.bench.running import run
+
+        contenders = [_method(each) for each in method] if method else None
+        given = {
+            "models": model, "draft": draft, "methods": contenders,
+            "suites": prompts, "prompts": number, "seeds": _listed("--seeds", seeds, int),
+            "max_new_tokens": max_new_tokens, "temperature": _listed("--temperature", temperature, float),
+            "top_k": top_k, "top_p": top_p, "warm_up": warm_up, "threads": threads, "device": device,
+            "dtype": dtype, "timed": False if untimed else None, "traces": traces or None,
+        }  # fmt: skip
+        with _workers(workers, dask) as executor, _progress() as tick:
+            found = run(plan, out=out, executor=executor, retry=retry, tick=tick, **given)
+    found.show(_console())
+    raise typer.Exit(1 if len(found.failures()) else 0)
+
+
+def _method(text: str) -> dict[str, Any]:
+    """``NAME parameter=value ...`` as a plan has it; a parameter that stands there twice has two values."""
+    from specviz import methods
+
+    name, *pairs = shlex.split(text) or [""]
+    kind = methods.find(name)
+    found: dict[str, Any] = {"method": name}
+    for pair in pairs:
+        if pair.startswith("draft="):
+            found.setdefault("draft", []).append(pair.removeprefix("draft="))
+            continue
+        for key, value in _parameters(kind, [pair]).items():
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@contextmanager
+def _workers(count: int | None, address: str | None) -> Iterator[Any]:
+    """Who works: None (this process), so many processes, or a Dask cluster."""
+    if count is not None and address is not None:
+        raise ParameterError("--workers are processes of this machine, --dask is a cluster: drop one of them")
+    if address is not None:
+        try:
+            from distributed import Client
+        except ModuleNotFoundError:
+            raise SpecvizError('Dask is not installed: pip install "specviz-lm[cluster]"') from None
+        try:
+            client = Client(address, timeout=10)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise SpecvizError(f"no Dask scheduler answers at {address}: {error}") from None
+        with client:
+            yield client.get_executor()
+    elif count is not None:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        from specviz.bench.work import deaf
+
+        with ProcessPoolExecutor(count, get_context("spawn"), initializer=deaf) as pool:
+            try:
+                yield pool
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    else:
+        yield None
 
 
 def _listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[Any] | None:

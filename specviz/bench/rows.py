@@ -295,6 +295,61 @@ class Results:
                 out[heading] = cells
         return pd.DataFrame(out)
 
+    def show(self, console: Any) -> None:
+        """Print the table, where it was measured, and what failed, on a rich console."""
+        from rich.text import Text
+
+        from specviz.bench.report import Column, print_table
+
+        def line(text: str) -> None:
+            console.print(Text(text), soft_wrap=not console.is_terminal)
+
+        table = self.shown()
+        first = [name for name in table if name in (*SAID, *KEPT)]
+        spare = ("MiB", "of means", "a request", "tokens", "prompts")
+        columns = [
+            Column(
+                str(name), right=name not in first, folds=20 if name == "parameters" else None,
+                spare=next((i for i, end in enumerate(spare) if str(name).endswith(end)), None),
+            )
+            for name in table
+        ]  # fmt: skip
+        print_table(console, columns, table.to_numpy().tolist())
+        for said in self.environments.values():
+            where = f"{said['device']} ({said['processor']})"
+            threads = f"{said['threads']} thread" + "s" * (said["threads"] != 1)
+            line(f"{where}, {threads}, {said['dtype']}; times by {said['clock']}")
+        for note in self.notes():
+            line(note)
+        line(f"{self.path}: {len(self.done)} of {len(self._wanted)} rows")
+
+    def notes(self) -> list[str]:
+        """Sentences that a reader of the table must know."""
+        table, found = self.table(), []
+        if not self.plan["timed"]:
+            found.append("untimed: workers may have shared cores, so there are no speeds")
+        if len(self.environments) > 1 and self.plan["timed"]:
+            found.append("rows come from several environments: pooled figures mix them, paired ones do not")
+        if self.missing:
+            found.append(f"{len(self.missing)} rows are still missing")
+        apart = table[
+            (table["pairs"] < table["prompts"]) & (table["cell"] != table["cell"].map(self._against))
+        ]
+        if self.plan["timed"] and len(apart):
+            lost = int((apart["prompts"] - apart["pairs"]).max())
+            found.append(
+                f"up to {lost} prompts of a cell have no pair (the reference failed, or the run was "
+                "interrupted between the two): speedups leave them out"
+            )
+        for _, row in self.failures().iterrows():
+            where = f"{row['method']} on {row['model']}, {row['suite']} prompt {row['prompt']}"
+            found.append(f"failed: {where}: {row['error']}")
+        return found[:40]
+
+    @property
+    def _against(self) -> dict[int, int]:
+        return {cell["cell"]: cell["against"] for cell in self.cells}
+
 
 # What a printed table has of the figures: column: (heading, format).
 SHOWN = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -307,6 +308,11 @@ def parquet(trace: Any) -> bytes:
 
 
 # ---------------------------------------------------------------- the machine
+
+
+def deaf() -> None:
+    """Of a pool's process: Ctrl-C is the parent's to hear."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def cores() -> int:
