@@ -702,7 +702,7 @@ def bench_run(
         from specviz.bench.running import run
 
         contenders = [_method(each) for each in method] if method else None
-        given = {
+        given: dict[str, Any] = {
             "models": model, "draft": draft, "methods": contenders,
             "suites": prompts, "prompts": number, "seeds": _listed("--seeds", seeds, int),
             "max_new_tokens": max_new_tokens, "temperature": _listed("--temperature", temperature, float),

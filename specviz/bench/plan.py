@@ -309,7 +309,7 @@ def read_methods(given: Any, objects: dict[str, Any]) -> list[dict[str, Any]]:
             kind(**parameters)  # refuses what it does not know
             one = {"method": str(name), "parameters": parameters, "draft": drafts}
             if one in found:
-                raise ParameterError(f"methods holds {name} {words(parameters)} twice".rstrip())
+                raise ParameterError(f"methods holds {f'{name} {words(parameters)}'.rstrip()} twice")
             found.append(one)
     return found
 
@@ -371,9 +371,13 @@ def reference_of(method: str, parameters: Mapping[str, Any]) -> tuple[str, dict[
     if not kind.canvas and not kind.streams:
         return BASELINE, {}
     name = CANVAS if kind.canvas else STREAM
-    shared = LANGUAGES if kind.streams else [p.name for p in methods.find(CANVAS).parameters]
     values = kind(**parameters).values
-    return name, ({"mode": "rt"} if kind.streams else {}) | {p: values[p] for p in shared if p in values}
+    shared = {
+        p.name: values[p.name]
+        for p in methods.find(name).parameters
+        if (kind.canvas or p.name in LANGUAGES) and values.get(p.name, p.default) != p.default
+    }
+    return name, ({"mode": "rt"} if kind.streams else {}) | shared
 
 
 def check_kind(method: str, streams: bool, suite: Suite) -> None:

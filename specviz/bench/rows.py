@@ -113,6 +113,7 @@ class Results:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._read: dict[str, tuple[int, dict[str, Any]]] = {}  # rows by name, with the time of their file
         file = self.path / "run.json"
         if not file.is_file():
             raise TraceError(
@@ -184,15 +185,17 @@ class Results:
             If one is damaged; its file is named.
         """
         found = []
-        done = self.done
+        files = {file.stem: file for file in (self.path / "rows").glob("*.json")}
         for key, place in self._wanted.items():
-            if key not in done:
+            if key not in files:
                 continue
-            row = read_json(self.path / "rows" / f"{key}.json")
+            when = files[key].stat().st_mtime_ns
+            if key not in self._read or self._read[key][0] != when:
+                self._read[key] = when, read_json(files[key])
+            row = self._read[key][1]
             if (row.get("cell"), row.get("round"), row.get("prompt")) != place or "error" not in row:
                 raise TraceError(
-                    f"{self.path / 'rows' / key}.json is not what its name says: delete it, and run the same "
-                    "plan again"
+                    f"{files[key]} is not what its name says: delete it, and run the same plan again"
                 )
             found.append(row)
         return found
@@ -513,7 +516,7 @@ def named(name: str, estimate: Estimate) -> dict[str, float]:
 def begin(
     path: Path, plan: Mapping[str, Any], prompts: Mapping[str, list[dict[str, Any]]], created: str
 ) -> Results:
-    """Make the folder of a run, or open the one of the same plan.
+    """Make the folder of a run, or open the one of the same plan; one without a row takes any plan.
 
     Raises
     ------
@@ -523,15 +526,16 @@ def begin(
     if (path / "run.json").exists():
         found = Results(path)
         wrong = differences(found.plan, json.loads(json.dumps(plan)))
-        if wrong:
+        if wrong and any(path.glob("rows/*.json")):
             raise SpecvizError(
                 f"{path} holds another run: {'; '.join(wrong)}. Give the same plan, or another folder"
             )
         for part in path.glob("*/*.part"):  # of a killed run
             with suppress(OSError):
                 part.unlink()
-        return found
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not wrong:
+            return found
+    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SpecvizError(f"{path} exists and is no folder of a run: choose another one")
     for name, entries in prompts.items():
         lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
