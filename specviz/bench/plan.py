@@ -23,7 +23,7 @@ from specviz.bench.runner import BASELINE
 from specviz.errors import ParameterError, PromptError
 from specviz.loop.run import bundled_draft, whole
 from specviz.loop.run import prompts as entries_of
-from specviz.methods.base import near
+from specviz.methods.base import ADDITIONS, near
 from specviz.models.loading import find as find_model
 from specviz.sampling import Sampling
 from specviz.streams import Stream
@@ -186,7 +186,8 @@ class Plan:
             base = number(reference, None, shared, None)
             if own:
                 continue
-            for draft in drafts_of(kind, model, each["draft"] or ([] if kind.heads else drafts)):
+            fitting = drafts if kind.drafts_with == "model" else []  # heads and the like are a method's own
+            for draft in drafts_of(kind, model, each["draft"] or fitting):
                 number(method, draft, parameters, base)
 
     @property
@@ -396,6 +397,6 @@ def drafts_of(kind: type[methods.Method], model: str, drafts: list[str]) -> Sequ
         return drafts
     bundled = bundled_draft(kind, model)
     if bundled is None:
-        what = "heads on the target" if kind.heads else "a draft model"
+        what = ADDITIONS.get(kind.drafts_with, "a draft model")
         raise ParameterError(f"{kind.name} needs {what} for {model}: say draft = 'NAME' in the plan")
     return [bundled]
