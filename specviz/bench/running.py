@@ -281,7 +281,7 @@ def refuse_sharing(plan: Plan, executor: Any, workers: int) -> None:
             f"{workers} worker(s) of {plan.threads} thread(s) on {least} core(s) would not be timed rightly: "
             f"take fewer, {instead}"
         )
-    devices = {str(model.get("device", "cpu")).partition(":")[0] for model in plan.models} - {"cpu"}
+    devices = {str(model.get("device") or "cpu").partition(":")[0] for model in plan.models} - {"cpu"}
     if workers > 1 and devices:
         raise ParameterError(
             f"{workers} workers on one {devices.pop()} device would not be timed rightly: take one, {instead}"

@@ -124,7 +124,7 @@ class Bench:
     def __init__(self, job: Job, models: dict[str, Any]) -> None:
         self.models = models
         spec = job.model
-        self.model = self._loaded(spec["model"], spec.get("device"), spec.get("dtype"), spec.get("revision"))
+        self.model = self._loaded(**spec)
         self.clock, self.clock_name = quiet_clock(self.model.device)
         self.wait = synchroniser(self.model.device)
         self.drafts = {cell.draft: self._draft(cell.draft) for cell in job.cells if cell.draft}
@@ -134,12 +134,12 @@ class Bench:
         for cell in sorted(job.cells, key=lambda cell: cell.cell == cell.against):  # what was asked for first
             self._warm_up(job, cell)
 
-    def _loaded(self, name: str, device: Any = None, dtype: Any = None, revision: Any = None) -> Any:
-        if name not in self.models:
+    def _loaded(self, model: str, **how: Any) -> Any:
+        if model not in self.models:
             from specviz.models import load
 
-            self.models[name] = load(name, device, dtype, revision=revision)
-        return self.models[name]
+            self.models[model] = load(model, **how)
+        return self.models[model]
 
     def _draft(self, name: str) -> Any:
         if name not in self.models:
@@ -156,6 +156,7 @@ class Bench:
             "dtype": str(model.dtype).removeprefix("torch."),
             "clock": self.clock_name,
             "model": identity(model),
+            "places": [[str(device), layers] for device, layers in getattr(model, "places", None) or ()],
             "drafts": {name: identity(draft) for name, draft in self.drafts.items()},
             "versions": versions() | getattr(model, "versions", {}),
         }

@@ -114,6 +114,7 @@ class Store:
         # Zeros, not garbage: a masked slot still meets a weight of 0, and 0 times NaN is NaN.
         self.data = torch.zeros(layers, 2, rows, heads, slots, dim, dtype=dtype, device=device)
         self.flat = self.data.view(layers * 2, rows, heads, slots, dim)
+        self.parts = (self,)  # of a model on several devices there are more
         self.reach = slots  # positions that a pass may use, counted from 0
         self.cache: Any = None  # the storage as transformers sees it, made when first needed
         self.rows: slice | None = None  # of the next pass; None: all
@@ -167,6 +168,51 @@ class Store:
         self.span[layer:].copy_(new)
 
 
+class Spread:
+    """The storage of a model whose layers lie on several devices: for each run of layers a `Store` on theirs.
+
+    Parameters
+    ----------
+    places : list of (torch.device, int)
+        Devices in order, and how many layers each holds.
+    rows, heads, slots, dim, dtype
+        As `Store` takes them.
+    """
+
+    def __init__(self, places: list[tuple[torch.device, int]], *shape: Any) -> None:
+        self.parts = tuple(Store(layers, *shape, device) for device, layers in places)
+        self._layers = [(part, i) for part in self.parts for i in range(len(part.data))]
+        self.reach = self.parts[0].reach
+        self.cache: Any = None
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The first part's, whose shape but for the layers is every part's."""
+        return self.parts[0].data
+
+    @property
+    def read(self) -> Sequence[torch.Tensor]:
+        """As `data`."""
+        return self.parts[0].read
+
+    def aim(self, *where: Any, index: torch.Tensor | None = None, **rows: Any) -> None:
+        """As `Store.aim`."""
+        for part in self.parts:
+            part.aim(*where, index=None if index is None else index.to(part.data.device), **rows)
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `Store.write`, on the layer's device."""
+        part, number = self._layers[layer]
+        return part.write(number, key, value)
+
+
+def storage(model: Any, rows: int, slots: int) -> Any:
+    """The storage of `rows` x `slots` tokens, where the model's layers lie."""
+    layers, *shape, device = model.shape(rows, slots)
+    places = getattr(model, "places", None)
+    return Spread(places, *shape) if places else Store(layers, *shape, device)
+
+
 class Context:
     """Rows of committed text over one model; made by `Model.open`.
 
@@ -203,7 +249,7 @@ class Context:
         self._triangles: dict[int, torch.Tensor] = {}
         spare = int(self.rows > 1)  # where the padding of ragged rows is written
         try:
-            self.store = Store(*model.shape(self.rows, self.slots + spare))
+            self.store = storage(model, self.rows, self.slots + spare)
             self.ids = torch.zeros(self.rows, self.slots + spare, dtype=torch.long, device=model.device)
         except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, RuntimeError on a CPU
             if not no_memory(error):
@@ -306,10 +352,10 @@ class Context:
         start, count = self.filled[row], len(path)
         if path != list(range(count)):
             source = send([start + node for node in path], self.ids.device)
-            kept = self.store.data[:, :, row].index_select(
-                3, source
-            )  # a copy, so source and target may overlap
-            self.store.data[:, :, row, :, start : start + count] = kept
+            for part in self.store.parts:
+                data = part.data[:, :, row]
+                kept = data.index_select(3, source.to(data.device))  # a copy, so the two may overlap
+                data[..., start : start + count, :] = kept
             self.ids[row, start : start + count] = self.ids[row].index_select(0, source)
         self.filled[row] = start + count
         # A node read at a position other than its depth is kept as text and computed anew.
@@ -363,7 +409,7 @@ class Context:
     def _grow(self, slots: int) -> None:
         spare = int(self.rows > 1)
         try:
-            store = Store(*self.model.shape(self.rows, slots + spare))
+            store = storage(self.model, self.rows, slots + spare)
             ids = torch.zeros(self.rows, slots + spare, dtype=torch.long, device=self.model.device)
         except RuntimeError as error:
             if not no_memory(error):
@@ -372,7 +418,8 @@ class Context:
                 lower(f"a cache of {self.rows} x {slots} tokens for {self.model.name}", self.model)
             ) from None
         end = max(self.filled)
-        store.data[..., :end, :] = self.store.data[:, :, : self.rows, :, :end]
+        for new, old in zip(store.parts, self.store.parts):
+            new.data[..., :end, :] = old.data[:, :, : self.rows, :, :end]
         ids[:, :end] = self.ids[: self.rows, :end]
         self.store, self.ids, self.slots = store, ids, slots
         self.store.reach = min(slots, self.model.max_length)
@@ -402,7 +449,8 @@ class Context:
             )
         rows = self._beginning(lengths, room)
         end = max(rows.filled)
-        rows.store.data[..., :end, :] = self.store.data[..., :end, :]
+        for new, old in zip(rows.store.parts, self.store.parts):
+            new.data[..., :end, :] = old.data[..., :end, :]
         rows.cached = [min(self.cached[0], filled) for filled in rows.filled]
         return rows
 
@@ -444,7 +492,8 @@ class Context:
         self._drafts.clear()
         if row != last:
             end = self.filled[last]
-            self.store.data[:, :, row, :, :end] = self.store.data[:, :, last, :, :end]
+            for part in self.store.parts:
+                part.data[:, :, row, :, :end] = part.data[:, :, last, :, :end]
             self.ids[row, :end] = self.ids[last, :end]
             for each in (self.filled, self.cached, self.least):
                 each[row] = each[last]
@@ -721,7 +770,7 @@ class Context:
         sent = send(np.concatenate([positions.ravel(), slots.ravel(), index]), device)
         where, slot, index = sent.split([size * width, size * width, len(index)])
         where, slot = where.view(size, width), slot.view(size, width)
-        self.store.aim(0, width, end, slice(first, first + size), slot, index)
+        self.store.aim(0, width, end, slice(first, first + size), slot, index=index)
         ids = self.ids[first : first + size].gather(1, slot)
         group, kind = self.model.group, self.model.dtype
         # Slots rise with the text, so a chain sees what stands before it; padding sees slot 0, for a query

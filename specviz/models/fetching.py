@@ -58,9 +58,17 @@ def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model | Encoder
 
 
 def fetch(
-    text: str, path: Path | None, device: Any, dtype: Any, tokenizer: Any, revision: str | None
+    text: str,
+    path: Path | None,
+    device: Any,
+    dtype: Any,
+    tokenizer: Any,
+    revision: str | None,
+    device_map: Any = None,
 ) -> Model | EncoderDecoder | Diffusion | Addition:
     """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
+    if device_map is not None and find_spec("accelerate") is None:
+        raise ModelError('device_map needs accelerate: pip install "specviz-lm[large]"')
     target = _device(device)
     number = _dtype(dtype)
     if path is None:
@@ -73,10 +81,10 @@ def fetch(
     given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
     if folder is not None and diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
         return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given)
-    net, words = _fetch(source, name, local, revision, number)
+    net, words = _fetch(source, name, local, revision, number, device_map)
     words = words if given is None else given
     try:
-        net = net.to(target)
+        net = net if device_map is not None else net.to(target)
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
@@ -118,10 +126,11 @@ def _probed(model: Model) -> Model:
 
 
 def _fetch(
-    source: str, name: str, local: bool, revision: str | None, dtype: Any
+    source: str, name: str, local: bool, revision: str | None, dtype: Any, device_map: Any = None
 ) -> tuple[PreTrainedModel, Any]:
     """Weights and tokenizer: from the disk or the hub's cache, else from the network."""
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
+    spread = {} if device_map is None else {"device_map": device_map}
     known = (
         OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError, SafetensorError,
         StrictDataclassError,
@@ -141,7 +150,7 @@ def _fetch(
                 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
                 net, found = kind.from_pretrained(
                     source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only,
-                    output_loading_info=True, **options,
+                    output_loading_info=True, **spread, **options,
                 )  # fmt: skip
                 if missing := sorted(found["missing_keys"]):  # they would be random
                     raise ModelError(

@@ -47,6 +47,7 @@ def load(
     threads: int | None = None,
     gpu_layers: int | None = None,
     context: int | None = None,
+    device_map: Any = None,
 ) -> Any:
     """Load a language model, or what was trained on top of one and drafts for it.
 
@@ -70,6 +71,11 @@ def load(
         Of a GGUF file: threads that it is computed on (default: torch's), layers on the GPU (-1: all; default
         none), most tokens of a text (default: what the model knows, at most 4096).
 
+    device_map : str or dict, optional
+        In place of `device`: how a causal model too large for one device is spread over several, as
+        transformers takes it (``auto``, ``balanced``, or modules by device); it needs accelerate. Its layers
+        run through transformers' modules, and each keeps its keys and values on its device.
+
     Returns
     -------
     Model, EncoderDecoder, Diffusion, LlamaCpp, or Heads, Slots and EagleHead, which are passed as a draft
@@ -84,6 +90,8 @@ def load(
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         return spec
     if isinstance(spec, str) and spec.startswith(GGUF):
+        if device_map is not None:
+            raise ModelError("a GGUF file is spread by gpu_layers: drop device_map")
         for name, value in (("tokenizer", tokenizer), ("revision", revision), ("dtype", dtype)):
             if value not in (None, "auto", "float32"):  # which is the default
                 raise ModelError(f"a GGUF file brings its own {name}: drop {name}={value!r}")
@@ -93,6 +101,10 @@ def load(
             gpu_layers = 0 if device is None or str(device) == "cpu" else -1
         name = spec.removeprefix(GGUF)
         return LlamaCpp(ggufs().get(name, Path(name)), threads, gpu_layers, context)
+    if device_map is not None and (device is not None or not isinstance(spec, (str, Path))):
+        raise ModelError(
+            "device_map says where the weights of a folder or hub model go: drop device=, give a name"
+        )
     for name, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
         if value is not None:
             raise ModelError(f"{name} is a GGUF file's (gguf:PATH): drop {name}={value!r}")
@@ -100,7 +112,7 @@ def load(
         path = find(str(spec))  # before the libraries are loaded, which takes seconds
         from specviz.models.fetching import fetch
 
-        return fetch(str(spec), path, device or "cpu", dtype or "float32", tokenizer, revision)
+        return fetch(str(spec), path, device or "cpu", dtype or "float32", tokenizer, revision, device_map)
     from specviz.models.fetching import adopt
 
     return adopt(spec, device, dtype, tokenizer)

@@ -46,6 +46,9 @@ class Model(TorchModel):
         Layers; query heads that share one key-value head.
     geometry : dict or None
         Counts and widths, as `specviz.models.geometry.causal` gives them.
+    places : list of (torch.device, int) or None
+        Of a model on several devices: each of them, in order of layers, and how many it holds. Ids go to the
+        first one, scores come back to it.
 
     Raises
     ------
@@ -68,6 +71,11 @@ class Model(TorchModel):
         config = self._served(net)
         self.config = config
         self.tokenizer = tokenizer
+        self.places = _places(net, self.name)
+        if self.places and layers:
+            raise ModelError(
+                f"the first layers of {self.name} cannot be run alone: it lies on several devices"
+            )
         self.layers = layers or config.num_hidden_layers
         heads = config.num_attention_heads
         self.heads = getattr(config, "num_key_value_heads", None) or heads
@@ -191,8 +199,8 @@ class Model(TorchModel):
                 logits_to_keep=max(keep, 1),
                 output_hidden_states=bool(hidden),
             )
-        states = {layer: out.hidden_states[layer][:, -keep:] for layer in hidden}
-        return out.logits, states
+        states = {layer: out.hidden_states[layer][:, -keep:].to(ids.device) for layer in hidden}
+        return out.logits.to(ids.device), states
 
     def _served(self, net: PreTrainedModel) -> Any:
         """The text config of a model that can be served; otherwise the reason why not."""
@@ -242,8 +250,10 @@ class Model(TorchModel):
             raise refuse("it has cross-attention, so it is not a causal language model by itself")
         if not getattr(net, "_supports_attention_backend", False):
             raise refuse("its attention is its own and cannot be pointed at our storage")
-        if len({p.device for p in net.parameters()}) > 1:
-            raise refuse("its layers lie on several devices; load it on one")
+        if any(p.is_meta for p in net.parameters()):
+            raise refuse(
+                "a part of it waits on the disk or in another memory (it was offloaded): load less of it"
+            )
         return config
 
 
@@ -292,6 +302,33 @@ def _window(config: Any) -> int | None:
     kinds = getattr(config, "layer_types", None)
     used = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
     return window if window and used else None
+
+
+def _places(net: PreTrainedModel, name: str) -> list[tuple[torch.device, int]] | None:
+    """The devices of a model that was loaded with a `device_map`, layer by layer; None: one device.
+
+    Raises
+    ------
+    ModelError
+        If it lies on several and nothing carries states from one to the next.
+    """
+    if len({p.device for p in net.parameters()}) == 1:
+        return None
+    if not getattr(net, "hf_device_map", None):
+        raise ModelError(
+            f"{name} lies on several devices: load it with device_map, which carries states over"
+        )
+    stack = next((getattr(net.base_model, n) for n in ("layers", "h") if hasattr(net.base_model, n)), ())
+    found: list[tuple[torch.device, int]] = []
+    for layer in stack:
+        device = next(layer.parameters()).device
+        if found and found[-1][0] == device:
+            found[-1] = device, found[-1][1] + 1
+        else:
+            found.append((device, 1))
+    if sum(count for _, count in found) != net.config.num_hidden_layers:
+        raise ModelError(f"{name} keeps its layers under a name unknown here: load it on one device")
+    return found
 
 
 def _first(net: PreTrainedModel, layers: int) -> PreTrainedModel:
