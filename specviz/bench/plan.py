@@ -18,7 +18,6 @@ from typing import Any
 
 from specviz import methods
 from specviz.bench.compare import others
-from specviz.bench.prompts import spread, suite
 from specviz.bench.runner import BASELINE
 from specviz.errors import ParameterError, PromptError
 from specviz.loop.run import bundled_draft, whole
@@ -27,6 +26,8 @@ from specviz.methods.base import ADDITIONS, near
 from specviz.models.loading import find as find_model
 from specviz.sampling import Sampling
 from specviz.streams import Stream
+from specviz.suites import Suite as Prompts
+from specviz.suites import spread, suite
 
 # Key: its default.
 KEYS: dict[str, Any] = {
@@ -281,7 +282,7 @@ def read_models(
                 raise ParameterError(f"models[{i}] has no key {key!r}" + near(key, MODEL, ""))
         if "model" not in entry:
             raise ParameterError(f"models[{i}] lacks its model, as {{model = 'town'}}")
-        found = {"model": name_of(entry["model"], f"models[{i}]", objects)}
+        found: dict[str, Any] = {"model": name_of(entry["model"], f"models[{i}]", objects)}
         if found["model"] not in objects:
             found |= {key: entry.get(key, said[key]) for key in ("device", "dtype")}
             found |= {key: entry[key] for key in ("revision", "device_map") if entry.get(key)}
@@ -324,14 +325,16 @@ def read_suites(given: Any, prompts: int | None, warm_up: int) -> dict[str, Suit
         named = [(str(name), entries) for name, entries in given.items()]
     else:
         for each in several("suites", given):
-            if not isinstance(each, str | Path):
+            if not isinstance(each, str | Path | Prompts):
                 raise ParameterError(f"a suite is a name or a file, got {each!r:.80}")
-            named.append((Path(each).stem if Path(each).suffix else str(each), each))
+            read_in = each if isinstance(each, Prompts) else suite(each)
+            file = isinstance(each, Path) or (isinstance(each, str) and Path(each).exists())
+            named.append((Path(read_in.name).stem if file else read_in.name, read_in))
     once("suites", (name for name, _ in named))
     found = {}
     for name, source in named:
-        if isinstance(source, str | Path):
-            entries = suite(source)
+        if isinstance(source, str | Path | Prompts):
+            entries = list(suite(source) if isinstance(source, str | Path) else source)
         elif all(isinstance(each, Stream) for each in source):
             entries = [streamed(stream) for stream in source]
         else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +45,11 @@ KEPT = ("kind", "language", "seed", "round", "id")  # what a table may be broken
 def key_of(cell: int, number: int, prompt: int) -> str:
     """The name of a row's file: its cell, its round, its prompt."""
     return f"c{cell:03d}-r{number}-p{prompt:04d}"
+
+
+def file_of(suite: str) -> str:
+    """A suite's name as that of a file."""
+    return re.sub(r"[^\w.-]+", "_", suite)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -218,7 +224,7 @@ class Results:
         """The measured prompts of a suite with their references; a stream is a list of [text, time]."""
         if suite not in self.plan["suites"]:
             raise ParameterError(f"the run has no suite {suite!r}; it has {', '.join(self.plan['suites'])}")
-        file = self.path / "suites" / f"{suite}.jsonl"
+        file = self.path / "suites" / f"{file_of(suite)}.jsonl"
         try:
             return [json.loads(line) for line in file.read_text(encoding="utf8").splitlines() if line]
         except OSError as error:
@@ -539,7 +545,7 @@ def begin(
         raise SpecvizError(f"{path} exists and is no folder of a run: choose another one")
     for name, entries in prompts.items():
         lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-        write_bytes(path / "suites" / f"{name}.jsonl", lines.encode("utf8", "surrogatepass"))
+        write_bytes(path / "suites" / f"{file_of(name)}.jsonl", lines.encode("utf8", "surrogatepass"))
     said = {"specviz": "bench run", "schema": SCHEMA, "created": created, "plan": plan}
     write_json(path / "run.json", said)  # last: a folder without it was never begun
     return Results(path)

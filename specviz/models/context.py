@@ -179,8 +179,16 @@ class Spread:
         As `Store` takes them.
     """
 
-    def __init__(self, places: list[tuple[torch.device, int]], *shape: Any) -> None:
-        self.parts = tuple(Store(layers, *shape, device) for device, layers in places)
+    def __init__(
+        self,
+        places: list[tuple[torch.device, int]],
+        rows: int,
+        heads: int,
+        slots: int,
+        dim: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.parts = tuple(Store(n, rows, heads, slots, dim, dtype, device) for device, n in places)
         self._layers = [(part, i) for part in self.parts for i in range(len(part.data))]
         self.reach = self.parts[0].reach
         self.cache: Any = None
@@ -195,10 +203,19 @@ class Spread:
         """As `data`."""
         return self.parts[0].read
 
-    def aim(self, *where: Any, index: torch.Tensor | None = None, **rows: Any) -> None:
+    def aim(
+        self,
+        start: int,
+        count: int,
+        end: int,
+        rows: slice | None = None,
+        slots: torch.Tensor | None = None,
+        index: torch.Tensor | None = None,
+    ) -> None:
         """As `Store.aim`."""
         for part in self.parts:
-            part.aim(*where, index=None if index is None else index.to(part.data.device), **rows)
+            there = None if index is None else index.to(part.data.device)
+            part.aim(start, count, end, rows, slots, there)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As `Store.write`, on the layer's device."""
@@ -208,9 +225,11 @@ class Spread:
 
 def storage(model: Any, rows: int, slots: int) -> Any:
     """The storage of `rows` x `slots` tokens, where the model's layers lie."""
-    layers, *shape, device = model.shape(rows, slots)
+    layers, rows, heads, slots, dim, dtype, device = model.shape(rows, slots)
     places = getattr(model, "places", None)
-    return Spread(places, *shape) if places else Store(layers, *shape, device)
+    if places:
+        return Spread(places, rows, heads, slots, dim, dtype)
+    return Store(layers, rows, heads, slots, dim, dtype, device)
 
 
 class Context:
@@ -770,7 +789,7 @@ class Context:
         sent = send(np.concatenate([positions.ravel(), slots.ravel(), index]), device)
         where, slot, index = sent.split([size * width, size * width, len(index)])
         where, slot = where.view(size, width), slot.view(size, width)
-        self.store.aim(0, width, end, slice(first, first + size), slot, index=index)
+        self.store.aim(0, width, end, slice(first, first + size), slot, index)
         ids = self.ids[first : first + size].gather(1, slot)
         group, kind = self.model.group, self.model.dtype
         # Slots rise with the text, so a chain sees what stands before it; padding sees slot 0, for a query

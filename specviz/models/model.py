@@ -318,7 +318,8 @@ def _places(net: PreTrainedModel, name: str) -> list[tuple[torch.device, int]] |
         raise ModelError(
             f"{name} lies on several devices: load it with device_map, which carries states over"
         )
-    stack = next((getattr(net.base_model, n) for n in ("layers", "h") if hasattr(net.base_model, n)), ())
+    base: Any = net.base_model
+    stack = next((getattr(base, n) for n in ("layers", "h") if hasattr(base, n)), ())
     found: list[tuple[torch.device, int]] = []
     for layer in stack:
         device = next(layer.parameters()).device
