@@ -10,7 +10,7 @@ import numpy as np
 from specviz.errors import ParameterError, TraceError
 from specviz.view.lattices import FRAME, INK, short
 from specviz.view.picture import FATES, visible
-from specviz.view.plots import _axes, fonts
+from specviz.view.plots import _axes, drawable, fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -179,14 +179,16 @@ def draft_tree(
         ax.plot([x0, x0 + 0.06, x0 + 0.06, x1], [y0, y0, y1, y1], color=hue, lw=2.2 if kept else 0.9,
                 ls=dashes, zorder=2 if kept else 1, solid_joinstyle="round")  # fmt: skip
         rating = "" if np.isnan(node.rating) else f" {node.rating:.2f}".replace(" 0.", " .")
-        ax.text(x0 + LABEL, y1, f"{sign} {short(node.text)}{rating}", color=hue, bbox=paper,
+        ax.text(x0 + LABEL, y1, f"{sign} {drawable(short(node.text))}{rating}", color=hue, bbox=paper,
                 weight="bold" if kept else "normal", **text)  # fmt: skip
-    ax.text(-0.06, y[-1], short(shown.root), color=INK, bbox=paper, ha="right", weight="bold", **text)
+    ax.text(
+        -0.06, y[-1], drawable(short(shown.root)), color=INK, bbox=paper, ha="right", weight="bold", **text
+    )
     if shown.own:
         end = shown.end
         ax.text(
             depth[end] + 0.12, y[end] - 0.95 if end in grown else y[end],
-            f"{shown.origin} {short(shown.own)}", color=OWN,
+            f"{shown.origin} {drawable(short(shown.own))}", color=OWN,
             bbox=paper | {"edgecolor": FRAME, "pad": 1.6, "lw": 0.8}, **text,
         )  # fmt: skip
     ax.set(xlim=(-0.75, deep + 0.9), ylim=(rows - 0.4, -1.6), yticks=[])
@@ -194,7 +196,7 @@ def draft_tree(
     ax.xaxis.tick_top()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    ax.set_title(shown.said, loc="left", size=9, parse_math=False)
+    ax.set_title(drawable(shown.said), loc="left", size=9, parse_math=False)
     there = [name for name in SIGNS if any(node.status == name for node in shown.nodes)]
     words = {name: FATES[name].split(":")[0] for name in there} | {"unjudged": "not judged"}
     keys = "   ".join(f"{SIGNS[name][0]} {words[name]}" for name in there)

@@ -272,6 +272,22 @@ def test_bad_input(target):
         specviz.generate(other, [3], "eagle", draft=head(target, 3))
 
 
+def test_a_what_if_says_why_it_cannot_be_told(target):
+    """A smaller tree is in the record, the trees that would grow behind its shorter paths are not."""
+    trace = specviz.generate(target, [3, 4, 5], "eagle", draft=head(target, 1), max_new_tokens=12)
+    asked = specviz.whatif(trace)
+    why = "eagle cannot be replayed from a trace, for another tree begins cycles"
+    with pytest.raises(ParameterError, match=why):
+        asked.ask(draft_size=4)
+    assert asked.can_answer("draft_size")[0] == "needs a rerun"
+    assert asked.can_answer("draft_size")[1].startswith(why)
+    assert f"Nothing: {why}" in repr(asked)
+    # What needs the text alone can be asked of any run whose text is the target's own.
+    told = asked.prompt_lookup(draft_length=4)
+    alone = specviz.generate(target, [3, 4, 5], "prompt_lookup", draft_length=4, max_new_tokens=12)
+    assert told.badge == "exact" and told.table["cycles"].item() == (alone.cycles["cycle"] > 0).sum()
+
+
 def test_nothing_is_drafted_where_nothing_can_be():
     draft = Draft.empty("room")
     assert len(draft) == 0
