@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tr
     if not len(drafted) or not len(nodes):
         raise TraceError(f"prompt {prompt} of run {run.run['run']} has no cycle with a recorded draft")
     if cycle is None:
-        cycle = int(drafted.loc[drafted["accepted"].idxmax(), "cycle"])
+        cycle = int(drafted["cycle"].iloc[drafted["accepted"].argmax()])
     if cycle not in set(drafted["cycle"]):
         raise ParameterError(f"cycle {cycle} has no draft: those from {drafted['cycle'].min()} "
                              f"to {drafted['cycle'].max()} may have one")  # fmt: skip
@@ -169,7 +169,7 @@ def draft_tree(
     deep, grown = max(depth.values()), {node.parent for node in shown.nodes}
     rows = max(y.values()) + 1
     ax = _axes(ax, (2.2 + 1.35 * (deep + 1), 1.0 + 0.24 * rows))
-    text = {"size": 7.5, "va": "center", "family": fonts(), "parse_math": False, "zorder": 3}
+    text: dict[str, Any] = {"size": 7.5, "va": "center", "family": fonts(), "parse_math": False, "zorder": 3}
     paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
     for node in shown.nodes:
         sign, hue, dashes = SIGNS[node.status]

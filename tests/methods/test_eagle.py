@@ -19,6 +19,7 @@ from specviz.methods.eagle import Eagle
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import Eagle as Weights
 from specviz.sampling import DRAFT, Sampling
+from specviz.view.picture import picture
 
 V = 12
 PROMPTS = [[3, 4, 5], [7], [1, 2, 3, 4, 5, 6, 7, 8, 9]]
@@ -286,6 +287,19 @@ def test_a_what_if_says_why_it_cannot_be_told(target):
     told = asked.prompt_lookup(draft_length=4)
     alone = specviz.generate(target, [3, 4, 5], "prompt_lookup", draft_length=4, max_new_tokens=12)
     assert told.badge == "exact" and told.table["cycles"].item() == (alone.cycles["cycle"] > 0).sum()
+
+
+def test_pictures_tell_siblings_apart(target):
+    trace = specviz.generate(target, [3, 4, 5], "eagle", draft=head(target, 1), max_new_tokens=12)
+    shown = picture(trace, 0)
+    assert shown.belief == "score"
+    assert [b.value for b in shown.beliefs] == pytest.approx(trace.nodes["score"].tolist())
+
+
+def test_explore_opens(target):
+    pytest.importorskip("ipywidgets", reason="needs the lab extra")
+    opened = specviz.explore("eagle", target, [3, 4, 5], draft=head(target, 1), max_new_tokens=8)
+    assert type(opened).__name__ == "Explorer"
 
 
 def test_nothing_is_drafted_where_nothing_can_be():
