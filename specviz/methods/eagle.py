@@ -59,18 +59,20 @@ class Eagle(Method):
     )  # fmt: skip
     pseudocode = (
         ("", "repeat until the text ends:"),
-        ("draft", "    read (f_i, x_i+1) of every new token: f the target's states"),
-        ("draft", "    level 1 = k children of x_t: the likeliest of q, or draws from it"),
+        ("draft", "    read (f_i, x_i+1) of the new tokens"),
+        ("draft", "    level 1 = k children of x_t, by q"),
         ("draft", "    for level = 2 .. d:"),
-        ("draft", "        read the k best nodes, with the drafter's own f^ of their parents"),
+        ("draft", "        read the k best nodes, the drafter's f^ for f"),
         ("draft", "        each gets k children"),
         ("draft:unsent", "    T = the g nodes of highest score"),
-        ("forward", "    p, f = target(text + T)   # one pass over the tree"),
+        ("forward", "    p, f = target(text + T)   # one pass"),
         ("verify", "    from the root down, as long as a child survives:"),
-        ("verify:accepted", "        greedy: the child that the target writes; else u < p(x) / q(x)"),
-        ("verify:rejected", "        else p = max(0, p − q), q without x, and the next sibling"),
-        ("commit:bonus", "    no child is left to judge: the next token comes from p, a bonus"),
-        ("commit", "    text = text + path + [the next token]"),
+        ("verify:accepted", "        x is the target's own, or u < p(x)/q(x)"),
+        ("verify:rejected", "        drawn: p = max(0, p − q), q without x"),
+        ("commit:bonus", "    nothing hangs below: one more from p, the bonus"),
+        ("commit:correction", "    all refused, greedy: what the target writes"),
+        ("commit:resampled", "    all refused, drawn: from what is left of p"),
+        ("commit", "    text = text + path + [this token]"),
     )
     needs_draft = True
     drafts_with = "eagle"

@@ -107,6 +107,9 @@ METHODS: dict[str, dict[str, Setting]] = {
         "tail": Setting("stepwise", choices=("stepwise", "shorter")),
     },
 }
+UNTOLD = "{} cannot be replayed from a trace"
+# Why not, of methods of which one might expect it.
+NO_TREE = {"eagle": ", for another tree begins cycles at places where this run grew none: rerun it"}
 GAPS = ("specdec", "cm_asd")  # methods whose drafts say what the other one would do with them
 WEIGHTS = ("w_entropy", "w_margin", "w_softmax", "w_variance")
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
@@ -137,6 +140,11 @@ UNTIMED = "how long a pass over several canvases takes is not in prices a token:
 ROUNDING = 1e-5  # of weights that are given in a few digits
 WARM = "the store was warm when the run began, and what it held is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
+
+
+def untold(method: str) -> str:
+    """That a method cannot be replayed, and where it needs to be said why."""
+    return UNTOLD.format(method) + NO_TREE.get(method, "")
 
 
 class WhatIf:
@@ -216,6 +224,8 @@ class WhatIf:
         badge, why : str
         """
         method = method or self._run["method"]
+        if method in NO_TREE:
+            return RERUN, untold(method)
         if parameter not in METHODS.get(method, {}):
             return RERUN, f"nothing in a trace says what another {parameter} would do"
         problem = self._problem(method)
@@ -244,7 +254,7 @@ class WhatIf:
         """Why nothing can be said of a method; empty if something can."""
         own, lossy = self._run["method"], self._run["exactness"] == "lossy"
         if method not in METHODS:
-            return f"{method} cannot be replayed from a trace"
+            return untold(method)
         canvas = self._run["canvas"] is not None
         if method == "ssd" and canvas and lossy:
             return f"this run of {own} passed over states of stepwise decoding"
@@ -338,7 +348,7 @@ class WhatIf:
         method = self._run["method"]
         question = getattr(self, method, None) if method in METHODS else None
         if question is None:
-            raise ParameterError(f"{method} cannot be replayed from a trace; there is {', '.join(METHODS)}")
+            raise ParameterError(f"{untold(method)}; there is {', '.join(METHODS)}")
         return question(**parameters)
 
     def speculative(self, **parameters: Any) -> Answer:

@@ -12,6 +12,7 @@ from specviz.view import interactive
 from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.control import control_loop
+from specviz.view.drafts import draft_tree, draft_tree_words
 from specviz.view.examples import examples
 from specviz.view.flicker import drawn as ribbon
 from specviz.view.heat import heat_map
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = [
     "acceptance_by_score", "aligned", "aligned_words", "auroc", "bias", "by_device", "by_language",
     "by_prompts", "calibration_png", "canvases", "canvases_words", "confidence", "control_loop",
-    "costs_figure", "costs_words", "curve", "deviation", "examples", "exit_layers", "heat_map", "html",
-    "interactive", "latency_throughput", "lattice", "lattice_words", "masks", "page", "pass_times",
-    "phases", "png", "reliability", "ribbon", "right_by", "roofline", "roofline_words", "store",
-    "store_growth", "sweep", "text", "threshold_readings", "timeline", "token_strip", "trade_offs",
-    "update_costs", "warm_up",
+    "costs_figure", "costs_words", "curve", "deviation", "draft_tree", "draft_tree_words", "examples",
+    "exit_layers", "heat_map", "html", "interactive", "latency_throughput", "lattice", "lattice_words",
+    "masks", "page", "pass_times", "phases", "png", "reliability", "ribbon", "right_by", "roofline",
+    "roofline_words", "store", "store_growth", "sweep", "text", "threshold_readings", "timeline",
+    "token_strip", "trade_offs", "update_costs", "warm_up",
 ]  # fmt: skip
 
 

@@ -419,7 +419,10 @@ def picture(trace: Trace, prompt: int) -> Picture:
     found = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) and not filled else {})
 
     beliefs: tuple[Belief, ...] = ()
-    belief = next((name for name in ("confidence", "score") if nodes[name].notna().any()), "confidence")
+    names = ["confidence", "score"]
+    if not filled and nodes.duplicated(["cycle", "parent"]).any():
+        names.reverse()  # siblings have one confidence, what their parent was told; the score is a node's own
+    belief = next((name for name in names if nodes[name].notna().any()), "confidence")
     column = belief
     # How a node is judged follows from its score, where both are known.
     if nodes["score"].notna().any() and nodes["threshold"].notna().any():

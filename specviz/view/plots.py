@@ -57,6 +57,19 @@ def fonts() -> list[str]:
     return ["DejaVu Sans", *[name for name in CJK if name in have][:2]]
 
 
+@cache
+def _glyphs() -> frozenset[int]:
+    """Characters that the fonts of `fonts` have."""
+    from matplotlib import font_manager as found
+
+    return frozenset().union(*(found.get_font(found.findfont(name)).get_charmap() for name in fonts()))
+
+
+def drawable(text: str) -> str:
+    """A text as the fonts can draw it: a box for each character that none has, instead of a warning."""
+    return "".join(c if ord(c) in _glyphs() else "□" for c in text)
+
+
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     if ax is not None:
         return ax

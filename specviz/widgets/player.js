@@ -172,7 +172,7 @@ function why(cycle, i, details) {
 	const q = cycle.value("q", i), p = cycle.value("p", i), rank = cycle.value("rank", i), u = details?.value("u", i);
 	const best = details?.target(cycle.parent[i])?.[0];
 	const own = best ? `${quote(cycle.record.text(best[0]))} (p = ${prob(best[1])})` : "another token";
-	const place = rank > 0 ? `its ${ordinal(rank + 1)} (p = ${prob(p)})` : rank === 0 ? `its first (p = ${prob(p)})` : `p = ${prob(p)}`;
+	const place = rank >= 0 ? `its ${rank ? ordinal(rank + 1) : "first"} (p = ${prob(p)})` : `p = ${prob(p)}`;
 	const rule = header.run.method === "bild" && known(params.rollback);
 	const status = cycle.status[i];
 	if (status === "accepted" || status === "rejected") {
@@ -193,7 +193,7 @@ function why(cycle, i, details) {
 		}
 		if (drawn && known(u) && known(p) && known(q) && q > 0) {
 			const [a, b] = apart(u, p / q);
-			return `u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}: ${status}${yes && p >= q ? " (as always where p ≥ q)" : ""}.`;
+			return `${cycle.children[cycle.parent[i] + 1][0] < i ? "Of what elder siblings left: " : ""}u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}: ${status}${p < q ? "" : " (as always where p ≥ q)"}.`;
 		}
 		if (yes && rank === 0) return `The target's own choice is this token too (p = ${prob(p)}): accepted.`;
 		if (yes) return `The method's rule lets it through: for the target this token is ${place}: accepted.`;
@@ -205,7 +205,7 @@ function why(cycle, i, details) {
 		const parent = cycle.parent[i];
 		const sibling = cycle.children[parent + 1].find((j) => j !== i && cycle.path.includes(j));
 		if (sibling !== undefined) return `Not judged: its sibling ${quote(cycle.record.text(cycle.token[sibling]))} was accepted first.`;
-		return "Not judged: it does not stand on the accepted path.";
+		return "Not judged: it is not on the accepted path.";
 	}
 	if (status === "unsent") {
 		const limit = params.fallback ?? params.stop, confidence = cycle.value("confidence", i);

@@ -19,6 +19,7 @@ from specviz.methods.eagle import Eagle
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import Eagle as Weights
 from specviz.sampling import DRAFT, Sampling
+from specviz.view.picture import picture
 
 V = 12
 PROMPTS = [[3, 4, 5], [7], [1, 2, 3, 4, 5, 6, 7, 8, 9]]
@@ -270,6 +271,35 @@ def test_bad_input(target):
     other = llama(seed=0, vocabulary=V + 1, name="target")
     with pytest.raises(ModelError, match="a vocabulary of 12, and target's has 13"):
         specviz.generate(other, [3], "eagle", draft=head(target, 3))
+
+
+def test_a_what_if_says_why_it_cannot_be_told(target):
+    """A smaller tree is in the record, the trees that would grow behind its shorter paths are not."""
+    trace = specviz.generate(target, [3, 4, 5], "eagle", draft=head(target, 1), max_new_tokens=12)
+    asked = specviz.whatif(trace)
+    why = "eagle cannot be replayed from a trace, for another tree begins cycles"
+    with pytest.raises(ParameterError, match=why):
+        asked.ask(draft_size=4)
+    assert asked.can_answer("draft_size")[0] == "needs a rerun"
+    assert asked.can_answer("draft_size")[1].startswith(why)
+    assert f"Nothing: {why}" in repr(asked)
+    # What needs the text alone can be asked of any run whose text is the target's own.
+    told = asked.prompt_lookup(draft_length=4)
+    alone = specviz.generate(target, [3, 4, 5], "prompt_lookup", draft_length=4, max_new_tokens=12)
+    assert told.badge == "exact" and told.table["cycles"].item() == (alone.cycles["cycle"] > 0).sum()
+
+
+def test_pictures_tell_siblings_apart(target):
+    trace = specviz.generate(target, [3, 4, 5], "eagle", draft=head(target, 1), max_new_tokens=12)
+    shown = picture(trace, 0)
+    assert shown.belief == "score"
+    assert [b.value for b in shown.beliefs] == pytest.approx(trace.nodes["score"].tolist())
+
+
+def test_explore_opens(target):
+    pytest.importorskip("ipywidgets", reason="needs the lab extra")
+    opened = specviz.explore("eagle", target, [3, 4, 5], draft=head(target, 1), max_new_tokens=8)
+    assert type(opened).__name__ == "Explorer"
 
 
 def test_nothing_is_drafted_where_nothing_can_be():

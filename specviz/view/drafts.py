@@ -1,0 +1,221 @@
+"""The drafted tree of one cycle: the root on the left, a level a column, and what became of each node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.view.lattices import FRAME, INK, short
+from specviz.view.picture import FATES, visible
+from specviz.view.plots import _axes, drawable, fonts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from specviz.trace import Trace
+
+# Of each status: its sign, its colour, and of the line that leads to it. FATES has the words.
+SIGNS = {
+    "accepted": ("✓", "#0072b2", "-"),
+    "rejected": ("✕", "#d55e00", "--"),
+    "unjudged": ("○", "#5f5f5f", ":"),
+    "cut": ("│", "#8a8a8a", ":"),
+    "unreviewed": ("?", "#2a7fae", "-"),
+    "unsent": ("–", "#a0a0a0", ":"),
+    "pruned": ("–", "#a0a0a0", ":"),
+}
+HELD = ("unsent", "pruned")  # never reached the target
+OWN = "#7a3b00"  # letters of the target's own token
+LABEL = 0.2  # of a level: from a node's parent to its letters
+
+
+@dataclass(frozen=True)
+class Node:
+    """A drafted token: where it hangs (-1: on the root), how it was ranked, what became of it."""
+
+    index: int
+    parent: int
+    depth: int
+    text: str
+    status: str
+    rating: float  # its score, else the drafter's probability of it; NaN: neither is known
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One cycle's draft, parents before children; and what the cycle emitted behind the accepted path."""
+
+    cycle: int
+    nodes: tuple[Node, ...]
+    sent: int
+    held: int  # drafted and not sent
+    accepted: int
+    own: str  # the target's token behind the path; empty if the text ended in it
+    origin: str
+    root: str  # the last token of the text
+    rated: str  # what the ratings are: score, or probability
+
+    @property
+    def end(self) -> int:
+        """The last accepted node, -1 if there is none."""
+        return max((n.index for n in self.nodes if n.status == "accepted"), default=-1)
+
+    @property
+    def said(self) -> str:
+        """The cycle in a sentence."""
+        held = f", {self.held} drafted and not sent" if self.held else ""
+        own = f"; then {self.own!r}, {self.origin}" if self.own else ""
+        return f"cycle {self.cycle}: {self.sent} nodes sent{held}, {self.accepted} accepted{own}"
+
+
+def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tree:
+    run = trace.split()[0]
+    if run.run["canvas"] is not None:
+        raise TraceError("this run wrote a canvas: view.canvases draws its trees")
+    prompt = int(run.cycles["prompt"].iloc[0]) if prompt is None else prompt
+    one = run.select(prompt=prompt)
+    cycles, nodes, outputs = one.cycles, one.nodes, one.outputs
+    drafted = cycles[cycles["sent"] > 0]
+    if not len(drafted) or not len(nodes):
+        raise TraceError(f"prompt {prompt} of run {run.run['run']} has no cycle with a recorded draft")
+    if cycle is None:
+        cycle = int(drafted["cycle"].iloc[drafted["accepted"].argmax()])
+    if cycle not in set(drafted["cycle"]):
+        raise ParameterError(f"cycle {cycle} has no draft: those from {drafted['cycle'].min()} "
+                             f"to {drafted['cycle'].max()} may have one")  # fmt: skip
+    row = drafted[drafted["cycle"] == cycle].iloc[0]
+    here = nodes[nodes["cycle"] == cycle].sort_values("node")
+    rated = "score" if here["score"].notna().any() else "q"
+    shown = here if held else here[~here["status"].isin(HELD)]
+    found = tuple(
+        Node(int(i), int(above), int(depth), visible(text), status, float(rating))
+        for i, above, depth, text, status, rating in zip(
+            shown["node"], shown["parent"], shown["depth"], shown["text"], shown["status"], shown[rated]
+        )
+    )
+    emitted = outputs[outputs["cycle"] == cycle]
+    own = emitted[emitted["origin"] != "draft"]
+    before = outputs[outputs["cycle"] < cycle]
+    return Tree(
+        cycle, found, int(row["sent"]), int(here["status"].isin(HELD).sum()), int(row["accepted"]),
+        visible(own["text"].iloc[-1]) or "■" if len(own) else "", own["origin"].iloc[-1] if len(own) else "",
+        visible(before["text"].iloc[-1]) if len(before) else "the prompt",
+        {"score": "score", "q": "probability"}[rated],
+    )  # fmt: skip
+
+
+def _places(nodes: tuple[Node, ...]) -> dict[int, float]:
+    """A height for each node: leaves one below another, best first; a parent beside its first child."""
+    below: dict[int, list[Node]] = {}
+    for node in nodes:
+        below.setdefault(node.parent, []).append(node)
+    y: dict[int, float] = {}
+    free = 0
+
+    def place(index: int) -> float:
+        nonlocal free
+        children = sorted(below.get(index, []), key=lambda n: (n.status != "accepted", n.index))
+        if not children:
+            free += 1
+            return free - 1.0
+        for child in children:
+            y[child.index] = place(child.index)
+        return y[children[0].index]
+
+    y[-1] = place(-1)
+    return y
+
+
+def draft_tree(
+    trace: Trace, cycle: int | None = None, prompt: int | None = None, ax: Axes | None = None,
+    held: bool = False,
+) -> Axes:  # fmt: skip
+    """The tree that one cycle drafted, and what the target's pass made of it.
+
+    On the left the text's last token, the root; a column a level. Each node stands with its sign, its token
+    and its score (without one: the drafter's probability of it). The accepted path is the thick line, and
+    in a frame behind it stands the token that the target adds.
+
+    Parameters
+    ----------
+    trace : Trace
+        Its first run, of any method that drafts a tree or a chain.
+    cycle : int, optional
+        From 1. Default: the first of those that accepted most.
+    prompt : int, optional
+        Default the first.
+    ax : Axes, optional
+    held : bool
+        Also nodes that were drafted and not sent to the target.
+
+    Returns
+    -------
+    Axes
+        `draft_tree_words` says the same in lines.
+
+    Raises
+    ------
+    TraceError
+        If the run wrote canvases, or holds no draft of this prompt.
+    ParameterError
+        If the cycle drafted nothing.
+    """
+    shown = _tree(trace, cycle, prompt, held)
+    y = _places(shown.nodes)
+    depth = {-1: 0} | {node.index: node.depth for node in shown.nodes}
+    deep, grown = max(depth.values()), {node.parent for node in shown.nodes}
+    rows = max(y.values()) + 1
+    ax = _axes(ax, (2.2 + 1.35 * (deep + 1), 1.0 + 0.24 * rows))
+    text: dict[str, Any] = {"size": 7.5, "va": "center", "family": fonts(), "parse_math": False, "zorder": 3}
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    for node in shown.nodes:
+        sign, hue, dashes = SIGNS[node.status]
+        kept = node.status == "accepted"
+        x0, y0, y1 = depth[node.parent], y[node.parent], y[node.index]
+        x1 = node.depth if node.index in grown else x0 + LABEL  # a leaf's line ends at its token
+        ax.plot([x0, x0 + 0.06, x0 + 0.06, x1], [y0, y0, y1, y1], color=hue, lw=2.2 if kept else 0.9,
+                ls=dashes, zorder=2 if kept else 1, solid_joinstyle="round")  # fmt: skip
+        rating = "" if np.isnan(node.rating) else f" {node.rating:.2f}".replace(" 0.", " .")
+        ax.text(x0 + LABEL, y1, f"{sign} {drawable(short(node.text))}{rating}", color=hue, bbox=paper,
+                weight="bold" if kept else "normal", **text)  # fmt: skip
+    ax.text(
+        -0.06, y[-1], drawable(short(shown.root)), color=INK, bbox=paper, ha="right", weight="bold", **text
+    )
+    if shown.own:
+        end = shown.end
+        ax.text(
+            depth[end] + 0.12, y[end] - 0.95 if end in grown else y[end],
+            f"{shown.origin} {drawable(short(shown.own))}", color=OWN,
+            bbox=paper | {"edgecolor": FRAME, "pad": 1.6, "lw": 0.8}, **text,
+        )  # fmt: skip
+    ax.set(xlim=(-0.75, deep + 0.9), ylim=(rows - 0.4, -1.6), yticks=[])
+    ax.set_xticks(np.arange(1, deep + 1) - 0.4, [f"level {i}" for i in range(1, deep + 1)], size=7)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_title(drawable(shown.said), loc="left", size=9, parse_math=False)
+    there = [name for name in SIGNS if any(node.status == name for node in shown.nodes)]
+    words = {name: FATES[name].split(":")[0] for name in there} | {"unjudged": "not judged"}
+    keys = "   ".join(f"{SIGNS[name][0]} {words[name]}" for name in there)
+    ax.set_xlabel(f"{keys}   number: {shown.rated}", loc="left", size=7.5)
+    return ax
+
+
+def draft_tree_words(
+    trace: Trace, cycle: int | None = None, prompt: int | None = None, held: bool = False
+) -> str:
+    """`draft_tree` in lines: a sentence, then a line a node, indented by its level."""
+    shown = _tree(trace, cycle, prompt, held)
+    below: dict[int, list[Node]] = {}
+    for node in shown.nodes:
+        below.setdefault(node.parent, []).append(node)
+    lines, stack = [shown.said + "."], list(reversed(below.get(-1, [])))
+    while stack:
+        node = stack.pop()
+        rating = "" if np.isnan(node.rating) else f" {node.rating:.2f}"
+        lines.append(f"{'  ' * node.depth}{SIGNS[node.status][0]} {short(node.text, 20)}{rating}")
+        stack += reversed(below.get(node.index, []))
+    return "\n".join(lines)

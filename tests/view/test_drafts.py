@@ -1,0 +1,77 @@
+"""The picture of one cycle's tree: every node once, in its place, with what became of it."""
+
+from __future__ import annotations
+
+import pytest
+import traces
+
+from specviz import view
+from specviz.errors import ParameterError, TraceError
+from specviz.view.drafts import HELD, SIGNS
+
+matplotlib = pytest.importorskip("matplotlib", reason="needs the plot extra")
+matplotlib.use("agg")
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open():
+    yield
+    matplotlib.pyplot.close("all")
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return traces.build("unispec", nodes=24, tokens=40, seed=1, hostile=False)
+
+
+def labels(ax):
+    """Of each text that begins with a sign: sign, and where it stands."""
+    found = [(t.get_text(), *t.get_position()) for t in ax.texts]
+    signs = {sign for sign, *_ in SIGNS.values()}
+    return [(text[0], x, y) for text, x, y in found if text[:1] in signs and text[1:2] == " "]
+
+
+def test_every_node_stands_once_with_its_sign_and_level(trace):
+    for cycle in (1, 2, 3):
+        nodes = trace.nodes[(trace.nodes["cycle"] == cycle) & (trace.nodes["prompt"] == 0)]
+        for held in (False, True):
+            here = nodes if held else nodes[~nodes["status"].isin(HELD)]
+            found = labels(view.draft_tree(trace, cycle=cycle, held=held))
+            assert sorted(sign for sign, *_ in found) == sorted(SIGNS[s][0] for s in here["status"])
+            assert sorted(int(x) + 1 for _, x, _ in found) == sorted(here["depth"])
+            assert len({(x, y) for _, x, y in found}) == len(here), "two nodes stand on one another"
+
+
+def test_the_accepted_path_is_the_first_row(trace):
+    body = trace.cycles[trace.cycles["accepted"] > 0]
+    ax = view.draft_tree(trace)
+    kept = [y for sign, _, y in labels(ax) if sign == "✓"]
+    assert len(kept) == body["accepted"].max() and set(kept) == {0}
+    assert f"{body['accepted'].max()} accepted" in ax.get_title(loc="left")
+
+
+def test_the_words_name_every_node(trace):
+    cycle = int(trace.cycles.loc[trace.cycles["accepted"].idxmax(), "cycle"])
+    nodes = trace.nodes[trace.nodes["cycle"] == cycle]
+    lines = view.draft_tree_words(trace, held=True).splitlines()
+    assert lines[0].startswith(f"cycle {cycle}: ")
+    indents = sorted((len(line) - len(line.lstrip())) // 2 for line in lines[1:])
+    assert indents == sorted(nodes["depth"])
+
+
+def test_letters_that_no_font_has_are_boxes(monkeypatch, recwarn):
+    from specviz.view import plots
+
+    monkeypatch.setattr(plots, "_glyphs", lambda: frozenset(map(ord, "abc □")))
+    assert plots.drawable("cab 猫x") == "cab □□"
+    monkeypatch.undo()
+    ax = view.draft_tree(traces.build("unispec", nodes=24, tokens=60, seed=2))  # Chinese, control characters
+    ax.figure.canvas.draw()
+    assert not [str(w.message) for w in recwarn if "missing from font" in str(w.message)]
+
+
+def test_what_has_no_tree_is_refused(trace):
+    with pytest.raises(ParameterError, match="cycle 999 has no draft"):
+        view.draft_tree(trace, cycle=999)
+    with pytest.raises(TraceError, match="no cycle with a recorded draft"):
+        view.draft_tree(traces.build("autoregressive", tokens=5))
