@@ -174,7 +174,8 @@ class Level:
     tokens, score : tensors [m, k]
         By the score, a logarithm, nodes are grown and sent: it never rises from a parent to its child.
     sure : tensor [m, k]
-        The drafter's confidence in the path that ends with the child, a logarithm.
+        The drafter's confidence in the path that ends with the child, a logarithm; −inf behind an end token,
+        which nothing follows.
     parents : tensor [m]
         Of all children so far, the ones that were read; -1 is the root.
     logits : tensor [m, vocabulary]
@@ -210,6 +211,7 @@ class Growth:
         self.state, self.logits = state, logits
         self.parents = torch.full((1,), -1, device=logits.device)
         self.sure = logits.new_zeros(1)
+        self.ends = torch.tensor(sorted(session.eos), device=logits.device)
         self.u = None if session.sampling.greedy else session.uniforms(DRAFT, most)
         self.levels: list[Level] = []
         self.size = 0  # children so far
@@ -219,7 +221,9 @@ class Growth:
         """EAGLE-2, section 4.1: each level the k best nodes are read, and each gets k children."""
         for number in range(levels):
             if number:
-                self._read(self.levels[-1].score.flatten().sort(descending=True, stable=True).indices[:k])
+                last = self.levels[-1]
+                worth = torch.where(last.sure > -torch.inf, last.score, -torch.inf).flatten()
+                self._read(worth.sort(descending=True, stable=True).indices[:k])
             self._children(k)
 
     def static(self, levels: list[Ranks]) -> None:
@@ -256,6 +260,8 @@ class Growth:
             u, self.u = self.u[: m * k].reshape(m, k), self.u[m * k :]
             tokens, left, p, q = without_replacement(logits, self.sampling, send(u, logits.device))
             level = Level(tokens, base + left.log(), base + p.log(), self.parents, logits, q)
+        if len(self.ends):
+            level.sure = level.sure.masked_fill(torch.isin(level.tokens, self.ends), -torch.inf)
         self.levels.append(level)
         self.size += level.tokens.numel()
 

@@ -307,3 +307,21 @@ def test_nothing_is_drafted_where_nothing_can_be():
     assert len(draft) == 0
     cycles = list(decode(law.Table(6, 4), [0], Eagle(), drafter=law.Reader(6, 3), max_new_tokens=1))
     assert cycles[-1].draft.stop == "room"
+
+
+def test_nothing_is_drafted_behind_an_end_token(target):
+    found = specviz.generate(
+        target,
+        PROMPTS * 3,
+        "eagle",
+        draft=head(target, 3),
+        branches=6,
+        draft_size=40,
+        max_new_tokens=16,
+        record="all",
+    )
+    nodes = found.nodes.set_index(["prompt", "cycle", "node"])
+    ends = nodes[(nodes["token"] == 1) & (nodes["status"] != "unsent")]
+    assert len(ends) > 3
+    inner = {(p, c, parent) for (p, c, _), parent in nodes["parent"].items()}
+    assert not inner & set(ends.index)
