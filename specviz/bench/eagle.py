@@ -396,9 +396,9 @@ def cause(asked: Asked) -> Found:
     tables.append(Part(f"What {STORE} learns: τ of each text begun with an empty memory, and kept", columns,
                        learning, ("n8", "n4", "n2", "n1")))  # fmt: skip
     notes = [
-        "first token: share of cycles whose likeliest first token is the one that the target wrote; sure: "
-        "what the drafter thought of it, the mean (of unispec its score). depth: share of cycles that got "
-        "there in which one of the tokens drafted there was right.",
+        "first token: share of drafts whose likeliest first token is the one that the target wrote; sure: "
+        "what the drafter thought of it, the mean (of unispec its score). depth: share of the drafts judged "
+        "there in which one of the tokens was right.",
         "cold: every text begins with an empty memory; kept: the same texts in one run. cycle: τ of cold "
         "texts by the cycle's number in its text; text: τ of kept ones by the text's number in its run.",
     ]
