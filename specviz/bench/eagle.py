@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -263,7 +263,7 @@ def table(asked: Asked) -> Found:
 
     for language in asked.languages:
         entries = prompts_of(language, each, asked.model)
-        found[language] = measure(asked, entries, lambda label, language=language: told(language, label))
+        found[language] = measure(asked, entries, partial(told, language))
     printed = paper()
     rows = []
     for language, those in found.items():
