@@ -37,6 +37,7 @@ TREES = ("static", "dynamic")
 SIZE = 24  # nodes of everybody's draft
 NUMBERS = ((1, 1), (2, 3), (4, 7), (8, None))  # prompts of a language, from and up to
 CYCLES = ((1, 4), (5, 12), (13, None))
+FIGURES = ("arithmetic", "code")  # answers that look alike in every language
 DEPTHS = (1, 2, 3, 4, 5)
 PHASES = ("draft", "forward", "verify", "commit")
 
@@ -368,15 +369,19 @@ def bars_of(found: Mapping[str, Mapping[str, Decoded]]) -> list[Bar]:
 
 def cause(asked: Asked) -> Found:
     """Why: whose first token the target would have written, and how soon a store has learnt a language."""
-    deep, learning = [], []
+    deep, work, learning = [], [], []
+    compared = [point for point in asked.points[1:] if point.values.get("tree", "dynamic") == "dynamic"]
     for language, traces in asked.recorded.items():
-        compared = [point for point in asked.points if point.values.get("tree", "dynamic") == "dynamic"]
-        for point in compared[1:]:
+        for point in compared:
             share, sure = first(traces[point.label])
             given = metrics.by_depth(traces[point.label]).set_index("depth")["given"]
-            deep.append({"group": language if point is compared[1] else "", "language": language,
+            deep.append({"group": language if point is compared[0] else "", "language": language,
                          "label": point.label, "first": share, "sure": sure,
                          **{f"d{depth}": given.get(depth) for depth in DEPTHS}})  # fmt: skip
+        for figures in (False, True):
+            taus = {point.label: tau_of(traces[point.label], figures) for point in compared}
+            work.append({"group": "" if figures else language, "language": language,
+                         "answers": "figures, code" if figures else "words", **taus})  # fmt: skip
         learning.append({"language": language, **learnt(traces[f"{STORE}, cold"], traces[STORE])})
     each = asked.number("cause")
     title = f"How often the drafts are right, {each} recorded texts a language"
@@ -388,6 +393,12 @@ def cause(asked: Asked) -> Found:
     ]
     columns += [(f"d{depth}", f"depth {depth}" if depth == 1 else str(depth), "{:.2f}") for depth in DEPTHS]
     tables = [Part(title, columns, deep)]
+    columns = [
+        ("group", "", ""),
+        ("answers", "answers", ""),
+        *((p.label, p.label, "{:.2f}") for p in compared),
+    ]
+    tables.append(Part("τ of answers in words, and in figures and code (arithmetic, code)", columns, work))
     spans = [(f"{key}{low}", words + spelt(low, high), "{:.2f}")
              for key, words, some in (("c", "cycle ", CYCLES), ("n", "text ", NUMBERS))
              for low, high in some]  # fmt: skip
@@ -414,6 +425,13 @@ def first(trace: Any) -> tuple[Estimate, float]:
     best = nodes.loc[nodes.groupby(["prompt", "cycle"])["score"].idxmax()]
     right = (best["status"] == "accepted").groupby(best["prompt"])
     return pooled(right.sum().to_numpy(), right.size().to_numpy()), float(best["score"].mean())
+
+
+def tau_of(trace: Any, figures: bool) -> float:
+    """τ of answers that are figures and code, or of the others."""
+    table = metrics.by_prompt(trace)
+    some = table[table["kind"].isin(FIGURES) == figures]
+    return float(ratio(some["emitted"].sum(), some["steps"].sum()))
 
 
 def learnt(cold: Any, kept: Any) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def test_every_part_measures_and_tells_its_bars(target, drafts):
     assert data["setting"]["prompts"] == dict.fromkeys(parts, 3)
     assert all(bar["held"] for bar in data["bars"][:2])
     titles = [found.title, *(part.title for part in found.parts)]
-    names = ("Texts equal", "Table 3", "How often", "What unispec", "Milliseconds")
+    names = ("Texts equal", "Table 3", "How often", "τ of answers", "What unispec", "Milliseconds")
     where = {name: next(i for i, title in enumerate(titles) if title.startswith(name)) for name in names}
     shown = [{"rows": data["rows"]}, *data["parts"]]
     exact = shown[where["Texts equal"]]["rows"]
@@ -91,6 +91,10 @@ def test_every_part_measures_and_tells_its_bars(target, drafts):
             assert row["tau"]["median"] == pytest.approx(metrics.tau(trace))
     deep = shown[where["How often"]]["rows"]
     assert [row["label"] for row in deep[:5]] == ["unispec", *labels[4:]]
+    work = shown[where["τ of answers"]]["rows"]
+    assert [row["answers"] for row in work] == ["words", "figures, code"] * 3
+    assert all(row["EAGLE-2, en"] >= 1 for row in work[::2])
+    assert all(row["EAGLE-2, en"] is None for row in work[1::2])  # three texts: none of these kinds
     learning = shown[where["What unispec"]]["rows"]
     assert [row["language"] for row in learning] == FEW["languages"]
     cost = shown[where["Milliseconds"]]["rows"]
@@ -104,16 +108,14 @@ def test_every_part_measures_and_tells_its_bars(target, drafts):
 
 def test_the_laws_are_judged(target, drafts, monkeypatch):
     monkeypatch.setattr(eagle.audit, "run", partial(eagle.audit.run, draws=30))
-    monkeypatch.setattr(law, "check", partial(law.check, settings=law.SETTINGS[:1]))
+    monkeypatch.setattr(law, "check", partial(law.check, settings=law.SETTINGS[:1], length=1))
     found = eagle.bench(target, drafts[3:], parts=["law"], prompts=1, max_new_tokens=3)
     data = check(found, bars=3)
     assert data["held"]
     assert [row["method"] for row in data["rows"]] == ["eagle", "eagle"]
     assert data["bars"][0]["value"] == max(row["error"] for row in data["rows"])
     tests = data["parts"][0]["rows"]
-    assert [(row["method"], row["draft"]) for row in tests] == [
-        ("eagle", "three"), ("eagle (tree=static)", "three")
-    ]  # fmt: skip
+    assert {row["method"] for row in tests} == {"eagle", "eagle (tree=static)"}
     assert data["bars"][1]["value"] == min(row["p"] for row in tests)
     monkeypatch.setattr(law, "check", lambda make: [law.LawResult("eagle", "toy", 0.5, law.TOLERANCE, 1)])
     monkeypatch.setattr(law, "chi_square", lambda *given: law.ChiSquare(99.0, 1, 1e-9, 30, 2))
@@ -202,6 +204,14 @@ def test_what_a_store_learns(target):
     assert np.isnan(found["n8"])
     emitted = cold.cycles[cold.cycles["cycle"] > 0].set_index("cycle")["emitted"]
     assert found["c5"] == pytest.approx(emitted.loc[5:12].mean())
+
+
+def test_answers_in_figures_are_told_apart(target):
+    kinds = ["code", "qa", "arithmetic", "rag"]
+    entries = [{"prompt": [3 + i, 4, 5], "kind": kind} for i, kind in enumerate(kinds)]
+    trace = specviz.generate(target, entries, "unispec", max_new_tokens=20)
+    assert eagle.tau_of(trace, True) == pytest.approx(metrics.tau(trace.select(prompt=[0, 2])))
+    assert eagle.tau_of(trace, False) == pytest.approx(metrics.tau(trace.select(prompt=[1, 3])))
 
 
 def test_prompts_are_answered_in_their_language(target):
