@@ -196,10 +196,8 @@ def test_what_a_store_learns(target):
     assert found["cold"].median == pytest.approx(metrics.tau(cold))
     assert found["kept"].median == pytest.approx(metrics.tau(kept))
     assert found["more"].median == pytest.approx(metrics.tau(kept) - metrics.tau(cold))
-    assert found["more"].median > 0
     assert found["n1"] == pytest.approx(metrics.tau(cold.select(prompt=0)))
     assert found["n2"] == pytest.approx(metrics.tau(kept.select(prompt=[1, 2])))
-    assert found["n2"] > found["n1"]
     assert found["n4"] == pytest.approx(metrics.tau(kept.select(prompt=3)))
     assert np.isnan(found["n8"])
     emitted = cold.cycles[cold.cycles["cycle"] > 0].set_index("cycle")["emitted"]
