@@ -541,7 +541,8 @@ def bench(
         ),
     ] = None,
     languages: Annotated[
-        str | None, typer.Option(help="Of bench retranslation, as de,ja; default: de,zh,ja,xx.")
+        str | None,
+        typer.Option(help="Of bench retranslation, as de,ja; default: de,zh,ja,xx; of bench eagle: seven."),
     ] = None,
     betas: Annotated[str | None, typer.Option(help="Of bench retranslation, as 0,0.2,0.5.")] = None,
     masks: Annotated[str | None, typer.Option("--k", help="Of bench retranslation, as 3,5.")] = None,
@@ -553,7 +554,7 @@ def bench(
     ] = None,
     part: Annotated[
         str | None,
-        typer.Option(help="Of bench diffusion, as exact:8,time; default: all of them."),
+        typer.Option(help="Of bench diffusion, as exact:8,time, and eagle, as table; default: all."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads on the CPU; default: 1, of bench diffusion 2.")
@@ -605,7 +606,7 @@ def bench(
             target = load(model[0] if model else import_module(measure.__module__).TARGET, device, dtype)
         with using(threads), _progress() as tick:
             report = measure(target, tick=tick, **given)
-    elif name in ("bild", "confidence"):
+    elif name in ("bild", "confidence", "eagle"):
         with _loading():
             from specviz.bench.runner import threads as using
             from specviz.models import load
@@ -614,7 +615,7 @@ def bench(
             target, drafts = _models(
                 model[0] if model else bundled.TARGET, draft or list(bundled.DRAFTS), device, dtype, None
             )
-            more = {} if model else bundled.BESIDE
+            more = {} if model else getattr(bundled, "BESIDE", {})
             beside = {role: load(each, device, dtype) for role, each in more.items()}
         with using(threads), _progress() as tick:
             report = measure(target, drafts, tick=tick, **beside, **given)

@@ -45,6 +45,7 @@ BENCHES: dict[str, str] = {
     "bild": "BiLD on the encoder-decoders: sweep, ablations, exits, CALM (bars: 1.3 and 1.5 times greedy)",
     "confidence": "CM-ASD and its neighbours: speed, quality, signals, batches (bars: lossless, batch 8)",
     "diffusion": "SSD on the diffusion model (bars: exact, 50 % fewer passes, 1.4 times stepwise, ...)",
+    "eagle": "EAGLE-1, 2, 3 beside UniSpec by language (bars: exact, laws, order of τ in Table 3)",
     "batches": "throughput and latency by batch size (bar: autoregressive at 8 is 3 times 1)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
     "roofline": "what passes cost in FLOPs and bytes, and their time beside the machine's measured ceilings",
