@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .ribbon import flicker
     from .suites import list_suites, suite
     from .trace import Trace, read_counts
+    from .training.own_eagle import train_eagle
     from .widgets.player import player
     from .widgets.race import race
 
@@ -40,6 +41,7 @@ _DOORS = {
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
     "densify": ("loop", "densify"),
+    "train_eagle": ("training.own_eagle", "train_eagle"),
     "calibrate": ("bench.calibrate", "calibrate"),
     "Calibration": ("calibration", "Calibration"),
     "whatif": ("replay", "whatif"),
@@ -72,7 +74,8 @@ __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
     "bench", "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
     "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
-    "published", "race", "read_counts", "stream", "streams", "suite", "view", "whatif",
+    "published", "race", "read_counts", "stream", "streams", "suite", "train_eagle", "view",
+    "whatif",
 ]  # fmt: skip
 
 

@@ -975,6 +975,48 @@ def align(
     print(_command("generate", "speculative", "--model", target, "--draft", out, "--prompts", prompts))
 
 
+@models_app.command()
+def eagle(
+    target: Annotated[str, typer.Argument(help="The model whose states it learns to go on from.")],
+    prompts: Annotated[str, typer.Option(help="A file: plain lines, or JSON lines with prompt or turns.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    generation: Annotated[int, typer.Option(help="3, or 1, whose weights EAGLE-2 drafts with too.")] = 3,
+    layers: Annotated[
+        str | None, typer.Option(help="Whose states generation 3 reads, such as 2,16,29; 0 is the embedding.")
+    ] = None,
+    draft_vocabulary: Annotated[
+        int | None, typer.Option(help="Rows of generation 3's head: so many of the commonest tokens.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Of generation 3's training-time test.")] = 4,
+    epochs: Annotated[float, typer.Option(help="How often each answer is read.")] = 3,
+    rate: Annotated[float, typer.Option(help="Peak learning rate of the matrices.")] = 0.01,
+    batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
+    max_new_tokens: NewTokens = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and of the order.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU.")] = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Train an EAGLE drafter on a model's own answers to your prompts; the model stays as it is."""
+    from specviz.models.loading import find
+
+    try:
+        read = None if layers is None else [int(layer) for layer in layers.split(",")]
+    except ValueError:
+        raise ParameterError(f"--layers takes numbers such as 2,16,29, got {layers!r}") from None
+    asked = [entry.get("prompt") or entry["turns"][0] for entry in _entries(None, prompts)]
+    find(target)
+    with _loading():
+        from specviz.training.own_eagle import train_eagle
+
+    with _threads(threads):
+        made = train_eagle(target, asked, out, generation, layers=read, draft_vocabulary=draft_vocabulary,
+                           steps=steps, epochs=epochs, rate=rate, batch=batch, device=device,
+                           max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+    print(f"eagle: {made}")
+    print(_command("generate", "eagle", "--model", target, "--draft", out, "--prompts", prompts))
+
+
 @app.command()
 def datastore(
     text: Annotated[Path, typer.Argument(help="A text file in UTF-8.")],
@@ -1329,6 +1371,9 @@ def _card(path: Path) -> str:
         words.append(f"{found['tokens']:,} tokens seen")
         if "guesses" in found:  # of heads and slots, which are no models by themselves
             words.append(f"guesses right {found['guesses']['mean'][0]:.2f} tokens in a row")
+        if "ahead" in found:  # of EAGLE drafters
+            each = (f"{code} {row['right'][0]:.2f}" for code, row in found["ahead"].items())
+            words.append(f"likeliest token right {', '.join(each)}")
         for pair, t in found["translation"].items():
             words.append(f"BLEU {pair} {t['bleu']:.1f} ({t['share']:.2f} of a paraphrase's)")
         words.append(f"A/D as a draft {found['acceptance']['all']:.2f}")

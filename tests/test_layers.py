@@ -100,7 +100,7 @@ def allowed(source: str, target: str, late: bool) -> bool:
     if wing == APART:
         return other != DOOR and (source == "training" or other in (APART, GROUND))
     if other == APART:
-        # The command that aligns a user's own draft opens the training room when it is called.
+        # The commands that train a user's own drafter open the training room when they are called.
         return (floor >= 7 and target == "corpus") or (wing == DOOR and late)
     if below >= floor:
         return False

@@ -54,7 +54,7 @@ def save_model(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
 
 
 def save_part(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
-    """Write blockwise heads, a parallel drafter or an EAGLE drafter in 16 bit, and what they are made for; no tokenizer."""
+    """Write blockwise heads, a parallel or an EAGLE drafter in 16 bit, and what it is made for."""
     from safetensors.torch import save_file
 
     from specviz.models import heads, slots
@@ -116,7 +116,8 @@ def make(
     if recipe.part == "slots":
         encoder_decoders.begin(model, target)
     if on_states:
-        eagle.begin(model, target, eagle.sizes(target, dev, recipe.states) if recipe.states else ())
+        read = [dev.chat(i)[0] for i in range(len(dev))] if recipe.states else []
+        eagle.begin(model, target, eagle.sizes(target, read, recipe.states) if read else ())
     loss: train.Loss = diffusion.masked_loss if recipe.part == "diffusion" else train.loss_sums
     if pairs:
         loss = {"whole": lambda: encoder_decoders.WholeLoss(recipe.exits),

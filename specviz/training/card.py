@@ -32,6 +32,12 @@ def shape(made: Recipe) -> str:
         return (
             f"T5 decoder, {layers}, {made.heads} heads, feed-forward {made.feed_forward}, {made.ahead} slots"
         )
+    if made.part == "eagle":
+        states = f"states of layers {', '.join(map(str, made.states))}" if made.states else "the last states"
+        return (
+            f"EAGLE-{made.generation}, {layers}, {made.heads} heads ({made.kv_heads} for keys and values), "
+            f"feed-forward {made.feed_forward}, reads {states}"
+        )
     if made.encoder:
         return (
             f"T5, {made.encoder} encoder and {made.layers} decoder layer{'s' * (made.layers > 1)} "
@@ -55,9 +61,12 @@ def head(
     shown = curve[:: max(1, len(curve) // 6)]
     if shown[-1] is not curve[-1]:
         shown.append(curve[-1])
+    languages = "en, de" if made.encoder else "en, de, fr, es, zh, ja, vi"
+    if made.texts == "english":
+        languages = "en"
     unit = "a cell, padding included" if made.part == "diffusion" else "an answer token"
     return [
-        "---", "license: apache-2.0", f"language: [en, de{'' if made.encoder else ', fr, es, zh, ja, vi'}]",
+        "---", "license: apache-2.0", f"language: [{languages}]",
         "library_name: transformers",
         "---", "", f"# {name}", "", what, "",
         f"{knows} It is meant for teaching and tests, not for real text.", "",

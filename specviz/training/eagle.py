@@ -7,7 +7,7 @@ what token i + 2 is, against the target's own distribution p_(i+1) there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from transformers import LlamaConfig
 
 from specviz.models.eagle import LAYERS, Eagle
 from specviz.training.recipes import Recipe
-from specviz.training.shards import Shard
 from specviz.training.tokenizer import BEGIN, END, PAD, SIZE, STOP
 
 
@@ -43,11 +42,17 @@ def config(model: Eagle, target: str, states: Sequence[int]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def sizes(target: Any, texts: Shard, layers: Sequence[int], rows: int = 32) -> list[float]:
-    """Root mean square of the target's states behind each of `layers`, over the first texts."""
+def sizes(target: Any, texts: Sequence[Sequence[int]], layers: Sequence[int], rows: int = 32) -> list[float]:
+    """Root mean square of the target's states behind each of `layers`, over the first texts.
+
+    Parameters
+    ----------
+    texts : sequence of sequences of int
+        Token ids, two or more each: a text's first state is left out, often far larger than the others.
+    """
     found = []
-    for i in range(min(rows, len(texts))):
-        ids = torch.from_numpy(texts.chat(i)[0].astype(np.int64))[None].to(target.device)
+    for text in texts[:rows]:
+        ids = torch.tensor([[int(token) for token in text]], device=target.device)
         states = target.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
         found.append(torch.stack([states[layer][0, 1:].float().pow(2).mean() for layer in layers]))
     return torch.stack(found).mean(0).sqrt().tolist()
@@ -60,13 +65,11 @@ def begin(model: Eagle, target: Any, sizes: Sequence[float]) -> None:
     Parameters
     ----------
     sizes : sequence of float
-        Root mean square of the states of each layer that is read: deep layers' are many times the first
-        ones'.
+        Root mean square of the states of each layer that is read: deep layers' are many times the first's.
     """
     if model.generation == 3:
-        rows = torch.arange(len(model.lm_head.weight))
-        head = target.get_output_embeddings().weight
-        model.lm_head.weight.copy_(head[rows if model.d2t is None else rows + model.d2t])
+        head, kept = target.get_output_embeddings().weight, words(model)
+        model.lm_head.weight.copy_(head if kept is None else head[kept])
         for part, size in zip(model.fc.weight.chunk(len(sizes), 1), sizes):
             part.div_(size)
 
@@ -96,67 +99,109 @@ class EagleLoss:
         self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
     ) -> tuple[Tensor, Tensor]:
         """The loss for the gradient, and the first step's cross-entropy of words, to be shown."""
-        device = self.target.device
-        ids, said = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
-        with torch.no_grad():
-            net = self.target.get_decoder()
-            found = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-            # Not the first of the states: some families scale it, or add positions.
-            embedded = F.embedding(ids, self.target.get_input_embeddings().weight)
-        if model.generation == 3:
-            return self._fused(model, ids, said, embedded, found)
-        return self._features(model, ids, said, embedded, found[-1])
-
-    def _features(
-        self, model: Eagle, ids: Tensor, said: Tensor, embedded: Tensor, states: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        noisy = states[:, :-2]
-        if model.training:
-            noisy = noisy + (torch.rand_like(noisy) - 0.5) * 2 * NOISE
-        x, base = model.enter(embedded[:, 1:-1], noisy)
-        out = model.leave(base, Chains(model, x.shape[1]).attend(x))
-        at = said[:, 2:]  # f^_(i+1) says token i + 2
-        out, wanted = out[at], states[:, 1:-1][at]
-        p, words = self._target(wanted), F.linear(out, self._head()).log_softmax(-1)
-        cross = -(p * words).sum()
-        imitated = F.smooth_l1_loss(out, wanted, reduction="sum") / out.shape[-1]
-        return imitated + WORDS * cross, cross.detach()
-
-    def _fused(
-        self, model: Eagle, ids: Tensor, said: Tensor, embedded: Tensor, found: Any
-    ) -> tuple[Tensor, Tensor]:
-        states = model.fuse(torch.cat([found[layer] for layer in self.layers], -1))[:, :-2]
-        width = states.shape[1]
-        chains = Chains(model, width)
-        total, shown = ids.new_zeros((), dtype=torch.float32), None
-        for step in range(self.steps):
-            # Entry i is the chain that begins at state i: at this step it reads token i + 1 + step.
-            last = ids.shape[1] - 2 - step
-            if last < 1:
-                break
-            read = F.pad(embedded[:, 1 + step : 1 + step + last], (0, 0, 0, width - last))
-            x, base = model.enter(read, states)
-            states = model.leave(base, chains.attend(x))
+        fused = model.generation == 3
+        said, embedded, states, last = self._read(model, tokens, answer)
+        if model.training and not fused:
+            states = states + (torch.rand_like(states) - 0.5) * 2 * NOISE
+        total = shown = last.new_zeros(())
+        for step, out in enumerate(unroll(model, embedded, states, self.steps if fused else 1)):
             at = said[:, 2 + step :]
-            p = self._target(found[-1][:, 1 + step : 1 + step + last][at])
-            words = model.lm_head(model.norm(states[:, :last][at])).log_softmax(-1)
-            if model.d2t is not None:
-                kept = torch.arange(len(model.d2t), device=ids.device) + model.d2t
-                p = p[:, kept]
-                p = p / p.sum(-1, keepdim=True).clamp(min=1e-6)
-            cross = -(p * words).sum()
-            total = total + DECAY**step * cross
-            shown = cross.detach() if shown is None else shown
-        assert shown is not None
+            out, wanted = out[at], last[:, 1 + step : -1][at]
+            cross = -(self._target(model, wanted) * self._words(model, out).log_softmax(-1)).sum()
+            if fused:
+                total = total + DECAY**step * cross
+            else:
+                imitated = F.smooth_l1_loss(out, wanted, reduction="sum") / out.shape[-1]
+                total = imitated + WORDS * cross
+            if not step:
+                shown = cross.detach()
         return total, shown
 
-    def _head(self) -> Tensor:
-        return self.target.get_output_embeddings().weight
+    @torch.no_grad()
+    def right(
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int
+    ) -> tuple[list[int], list[int]]:
+        """How often the drafter's likeliest token is the target's, 1, 2 ... `steps` steps on; of how many.
+
+        The text's own tokens are read in every step; behind the first, the drafter's own states with them.
+        """
+        hits, counted = [0] * steps, [0] * steps
+        said, embedded, states, last = self._read(model, tokens, answer)
+        for step, out in enumerate(unroll(model, embedded, states, steps)):
+            at = said[:, 2 + step :]
+            best = self._words(model, out[at]).argmax(-1)
+            if (kept := words(model)) is not None:
+                best = kept[best]
+            wanted = self._scores(last[:, 1 + step : -1][at]).argmax(-1)
+            hits[step], counted[step] = int((best == wanted).sum()), len(wanted)
+        return hits, counted
 
     @torch.no_grad()
-    def _target(self, states: Tensor) -> Tensor:
-        """The target's distributions behind states [n, width]."""
-        return F.linear(states, self._head()).float().softmax(-1)
+    def _read(
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Marks of the answers [rows, n], embeddings, states that the drafter reads, final states."""
+        device = self.target.device
+        ids, said = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
+        net = self.target.get_decoder()
+        found = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+        # Not found[0]: some families add positions to it, and a draft knows the table alone.
+        embedded = F.embedding(ids, self.target.get_input_embeddings().weight).float()
+        last = found[-1].float()
+        states = last
+        if model.generation == 3:
+            states = torch.cat([found[layer] for layer in self.layers], -1).float()
+        return said, embedded, states, last
+
+    def _scores(self, states: Tensor) -> Tensor:
+        """The target's head, of its states or of those that imitate them, in float32."""
+        head = self.target.get_output_embeddings()
+        return head(states.to(head.weight.dtype)).float()
+
+    def _words(self, model: Eagle, out: Tensor) -> Tensor:
+        return model.lm_head(model.norm(out)) if model.generation == 3 else self._scores(out)
+
+    @torch.no_grad()
+    def _target(self, model: Eagle, states: Tensor) -> Tensor:
+        """The target's distributions behind its states [n, width], over the words that the drafter has."""
+        scores = self._scores(states)
+        kept = words(model)
+        return (scores if kept is None else scores[:, kept]).softmax(-1)
+
+
+def words(model: Eagle) -> Tensor | None:
+    """Ids of the tokens that the drafter's head has; None: all."""
+    if model.generation == 1 or model.d2t is None:
+        return None
+    return torch.arange(len(model.d2t), device=model.d2t.device) + model.d2t
+
+
+def unroll(model: Eagle, embedded: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
+    """What drafting chains from every place of a text make up, step by step (EAGLE-3, figure 6).
+
+    Parameters
+    ----------
+    model : Eagle
+    embedded : tensor [rows, n, width]
+        Of the text's tokens.
+    states : tensor [rows, n, width * layers]
+        The target's.
+    steps : int
+
+    Yields
+    ------
+    tensor [rows, n - 2 - step, width]
+        Entry i is the chain that begins at state i: it has read tokens i + 1 to i + 1 + step, and says token
+        i + 2 + step. In its first step it read the target's state, in the others its own.
+    """
+    width = embedded.shape[1] - 2
+    states, chains = model.fuse(states[:, :-2]), Chains(model, width)
+    for step in range(min(steps, width)):
+        left = width - step
+        read = F.pad(embedded[:, 1 + step : 1 + width], (0, 0, 0, step))
+        x, base = model.enter(read, states)
+        states = model.leave(base, chains.attend(x))
+        yield states[:, :left]
 
 
 class Chains:
@@ -178,7 +223,7 @@ class Chains:
         self.values: list[Tensor] = []
 
     def attend(self, x: Tensor) -> Tensor:
-        """Of the next step's inputs [rows, width, size], what the attention gives, [.., heads * dim]."""
+        """What the attention gives, [rows, width, heads * dim], for a step's inputs [rows, width, size]."""
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
         config, attention = self.model.config, self.model.layer.self_attn

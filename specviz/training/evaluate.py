@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.corpus import tasks, translation
-from specviz.training import canvases, pairs, translators
+from specviz.training import canvases, eagle_cards, pairs, translators
 from specviz.training.answers import greedy, load, prompt_ids
 from specviz.training.bleu import bleu
 from specviz.training.card import card
@@ -169,13 +169,18 @@ def shapes(file: Path) -> list[list[int]]:
 def write_card(name: str, out: Path, models: Path = ROOT, device: str = "cpu") -> dict[str, Any]:
     """Score the model in `out` and write ``scores.json`` and ``README.md`` beside it; returns the scores."""
     made = RECIPES[name]
-    found = pairs.scores(made, out, models) if made.texts == "pairs" else scores(name, out, models, device)
+    if made.part == "eagle":
+        found = eagle_cards.scores(made, out, models, device)
+    elif made.texts == "pairs":
+        found = pairs.scores(made, out, models)
+    else:
+        found = scores(name, out, models, device)
     training = json.loads((out / "training.json").read_text(encoding="utf-8"))
     parameters = sum(math.prod(shape) for shape in shapes(out / "model.safetensors"))
     (out / "scores.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     write = {"chats": card, "pairs": pairs.card}.get(made.texts, translators.card)
-    if made.part == "diffusion":
-        write = canvases.card
+    if made.part in ("diffusion", "eagle"):
+        write = canvases.card if made.part == "diffusion" else eagle_cards.card
     (out / "README.md").write_text(write(name, parameters, training, found), encoding="utf-8")
     return found
 

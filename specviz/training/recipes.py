@@ -33,8 +33,8 @@ class Recipe:
     answers : int
         Shards of such answers; a run reads them again and again, since they are dear to make.
     texts : str
-        What is read: ``chats`` of all kinds, ``english`` ones, ``translations`` or ``prefixes`` (`specviz.corpus.prefixes`), or
-        ``pairs`` (`specviz.corpus.pairs`).
+        What is read: ``chats`` of all kinds, ``english`` ones, ``translations`` or ``prefixes``
+        (`specviz.corpus.prefixes`), or ``pairs`` (`specviz.corpus.pairs`).
     encoder : int
         Layers of the encoder, 0 for a causal model. With them the shape is T5's, `layers` the decoder's.
     exits : str

@@ -14,6 +14,7 @@ import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.training import align as module
+from specviz.training import users
 from specviz.training.align import align
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -68,7 +69,7 @@ def _quiet(line: str) -> None: ...
 def test_the_answers_are_the_targets_own(pair) -> None:
     model = specviz.load(pair[0])
     asked = [model.encode(prompt) for prompt in PROMPTS[:6]] + [model.encode("w3")]
-    for prompt, answer in zip(asked, module.greedy(model, asked, 6)):
+    for prompt, answer in zip(asked, users.greedy(model, asked, 6)):
         own = specviz.generate(model, [prompt], "autoregressive", max_new_tokens=6).outputs["token"].tolist()
         assert answer == own
 
@@ -119,7 +120,7 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     target, draft = pair
     given = {**FAST, "epochs": 4, "every": 0.0, "say": _quiet}
     align(target, draft, PROMPTS, tmp_path / "whole", **given)
-    real, count = module.write_checkpoint, [0]
+    real, count = users.write_checkpoint, [0]
 
     def killed(*arguments: Any) -> None:
         real(*arguments)
@@ -127,14 +128,14 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
         if count[0] == 6:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "write_checkpoint", killed)
+    monkeypatch.setattr(users, "write_checkpoint", killed)
     with pytest.raises(KeyboardInterrupt):
         align(target, draft, PROMPTS, tmp_path / "broken", **given)
     assert not (tmp_path / "broken").exists()
-    with pytest.raises(ModelError, match="left of another alignment"):
+    with pytest.raises(ModelError, match="left of another run"):
         align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "seed": 5})
     said: list[str] = []
-    monkeypatch.setattr(module, "greedy", None)  # the answers are there already
+    monkeypatch.setattr(users, "greedy", None)  # the answers are there already
     found = align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "say": said.append})
     assert said[0].startswith("going on after 6 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
@@ -144,7 +145,7 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
 
 def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatch) -> None:
     target, draft = pair
-    monkeypatch.setattr(module, "greedy", None)
+    monkeypatch.setattr(users, "greedy", None)
     foreign = _save(tmp_path / "foreign", "causal", 2, words=["x", *WORDS[1:]])
     kind = "causal" if json.loads((target / "config.json").read_text())["model_type"] == "t5" else "t5"
     other = _save(tmp_path / "other", kind, 2)
