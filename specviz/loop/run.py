@@ -37,7 +37,7 @@ from .updates import decode_stream
 RECORDS = ("judged", "all", "dense", None)
 # Bundled targets that bring drafters, by what a method drafts with.
 DEFAULT_DRAFT = {
-    "town": {"model": "town-draft", "eagle": "town-eagle3"},
+    "town": {"model": "town-draft", "eagle": "town-eagle"},
     "town-t5": {"model": "town-t5-small", "heads": "town-t5-heads"},
 }
 ADDED = ("heads", "slots", "eagle")  # kinds of drafters that are no models by themselves
