@@ -345,7 +345,10 @@ def load_addition(path: Path, name: str) -> Addition | None:
         return None
     made, read = KINDS[kind]
     try:
-        return made(*read(path), name)
+        net, config = read(path)
+        if made is not EagleHead:  # a published drafter does not say whose it is
+            config |= {"target": str(config["target"])}
+        return made(net, config, name)
     except ModelError:
         raise
     except READ_ERRORS as error:

@@ -114,13 +114,17 @@ class Store:
         # Zeros, not garbage: a masked slot still meets a weight of 0, and 0 times NaN is NaN.
         self.data = torch.zeros(layers, 2, rows, heads, slots, dim, dtype=dtype, device=device)
         self.flat = self.data.view(layers * 2, rows, heads, slots, dim)
-        self.parts = (self,)  # of a model on several devices there are more
         self.reach = slots  # positions that a pass may use, counted from 0
         self.cache: Any = None  # the storage as transformers sees it, made when first needed
         self.rows: slice | None = None  # of the next pass; None: all
         self.index: torch.Tensor | None = None
         self.slots: torch.Tensor | None = None
         self.source: Any = None  # an encoder's keys and values, which a decoder reads beside these
+
+    @property
+    def parts(self) -> tuple[Store, ...]:
+        """Itself: of a model on several devices there are more."""
+        return (self,)  # not kept: a storage that holds itself is freed late
 
     def aim(
         self,

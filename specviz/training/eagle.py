@@ -143,20 +143,20 @@ class EagleLoss:
         """Marks of the answers [rows, n], embeddings, states that the drafter reads, final states."""
         device = self.target.device
         ids, said = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
-        net = self.target.get_decoder()
+        net, kind = self.target.get_decoder(), model.fc.weight.dtype
         found = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
         # Not found[0]: some families add positions to it, and a draft knows the table alone.
-        embedded = F.embedding(ids, self.target.get_input_embeddings().weight).float()
-        last = found[-1].float()
+        embedded = F.embedding(ids, self.target.get_input_embeddings().weight).to(kind)
+        last = found[-1].to(kind)
         states = last
         if model.generation == 3:
-            states = torch.cat([found[layer] for layer in self.layers], -1).float()
+            states = torch.cat([found[layer] for layer in self.layers], -1).to(kind)
         return said, embedded, states, last
 
     def _scores(self, states: Tensor) -> Tensor:
-        """The target's head, of its states or of those that imitate them, in float32."""
+        """The target's head, of its states or of those that imitate them, in the drafter's number format."""
         head = self.target.get_output_embeddings()
-        return head(states.to(head.weight.dtype)).float()
+        return head(states.to(head.weight.dtype)).to(states.dtype)
 
     def _words(self, model: Eagle, out: Tensor) -> Tensor:
         return model.lm_head(model.norm(out)) if model.generation == 3 else self._scores(out)
