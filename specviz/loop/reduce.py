@@ -261,6 +261,8 @@ class Batch:
         if verdict.token_p is not None and own:
             self.drawn.append((self.emitted + len(cycle.tokens) - 1, verdict.token_p))
         path = verdict.path[: len(cycle.tokens)]
+        if verdict.own_p is not None:
+            self.drawn += [(self.emitted + i, verdict.own_p[node]) for i, node in enumerate(path)]
         self.followed += range(self.emitted, self.emitted + len(path))
         self.followed_node += [first + node for node in path]
         self.nodes += n
@@ -461,7 +463,7 @@ def overlay(full: np.ndarray, given: list[tuple]) -> None:
 
 
 def beliefs(cycle: Cycle) -> int:
-    """How many of them there are; nothing is fetched."""
+    """How many rows `believed` would give; nothing is fetched."""
     if cycle.draft is None:
         return 0
     unsent = cycle.verdict.unsent if cycle.verdict else None

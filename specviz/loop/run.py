@@ -128,7 +128,7 @@ class Run:
             if record == "dense" and self.drafter.kind in ADDED:
                 raise ParameterError(
                     f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
-                    f"({self.drafter.kind}) says blocks: record 'judged' or 'all'"
+                    f"({self.drafter.kind}) cannot be asked there: record 'judged' or 'all'"
                 )
         if self.method.hidden_layers(self.drafter) and not getattr(self.model, "gives_hidden", True):
             raise ParameterError(

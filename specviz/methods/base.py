@@ -149,6 +149,8 @@ class Verdict:
         Uniform that drew `token`.
     p, q : tensors [n], optional
         Probabilities of the nodes' tokens as they were tested. None: the plain softmax was (or nothing).
+    own_p : array [n], optional
+        The target's own probability of the nodes' tokens, where `p` is what rejected siblings left of it.
     token_p : tensor [], optional
         The target's probability of `token` as it was drawn. None: the plain softmax.
     unsent : Unsent, optional
@@ -166,6 +168,7 @@ class Verdict:
     token_u: float | None = None
     p: Any = None
     q: Any = None
+    own_p: np.ndarray | None = None
     token_p: Any = None
     unsent: Unsent | None = None
     signals: dict[str, Any] = field(default_factory=dict)
@@ -239,6 +242,7 @@ class Method:
         ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
     )
     hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return, see `hidden_layers`
+    draws_siblings: ClassVar[bool] = False  # whether several children of a node are drawn from one q
     reads_prompt: ClassVar[bool] = False  # whether the prefill must return them too: `Session.states`
     leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
     taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many

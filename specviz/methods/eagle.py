@@ -54,7 +54,7 @@ class Eagle(Method):
         ),
         Parameter(
             "template", "",
-            meaning="A static tree's JSON file of rank paths, as [[0], [1], [0, 0]]; empty: EAGLE-1's.",
+            meaning="A static tree's JSON file of rank paths, as [[0], [1], [0, 0]]; empty: EAGLE-1's 25.",
         ),
     )  # fmt: skip
     pseudocode = (
@@ -76,7 +76,7 @@ class Eagle(Method):
     )
     needs_draft = True
     drafts_with = "eagle"
-    reads_prompt = True
+    reads_prompt = draws_siblings = True
     toy: ClassVar[dict[str, Any]] = {"draft_size": 2, "depth": 1, "branches": 3}
     size = "draft_size"
     draft_size: int
@@ -109,15 +109,17 @@ class Eagle(Method):
         self.context = session.open(session.drafter, session.prompt, session.limit + self.reads, "draft")
         tree = Template([path for path in self.paths if max(path) < session.target.vocabulary])
         self.ranks = ranked(tree, len(tree.levels))
+        self.ends = send(np.array(sorted(session.eos), np.int64), session.target.device)
         self.new: tuple[Tensor, Tensor] | None = None
         if len(session.prompt) == 1:
             return
         # The target reads a prompt up to its last token: of that one there is no state yet.
         states = self._side_by_side(session.states)
-        tokens = torch.tensor(session.prompt[1:], device=states.device)
+        tokens = send(np.array(session.prompt[1:]), states.device)
         if len(tokens) > 1:
             self.context.read(tokens[:-1], states[:-1])
-        self.new = tokens[-1:], states[-1:]
+        self.new = tokens[-1:], states[-1:].clone()  # or all of them would stay
+        session.states = {}
 
     def _side_by_side(self, states: dict[int, Tensor]) -> Tensor:
         parts = [states[layer] for layer in self.session.drafter.layers]
@@ -125,18 +127,21 @@ class Eagle(Method):
 
     def draft(self, left: int) -> Draft:
         self.growth: Growth | None = None
+        self.session.control.pop("candidates", None)
         if left < 2:
             return Draft.empty("room")
         if self.new is None:  # a prompt of one token: the target has said nothing yet
             return Draft.empty("none")
-        said = self.context.read(*self.new)
+        if self.paths and not self.ranks:  # ranks that so small a vocabulary has not
+            return Draft.empty("none")
+        given, said = (self.session, self.context, self.ends), self.context.read(*self.new)
         if self.tree == "static":
             levels = self.ranks[: left - 1]
-            self.growth = Growth(self.session, self.context, *said, sum(each.kept.size for each in levels))
+            self.growth = Growth(*given, *said, sum(each.kept.size for each in levels))
             self.growth.static(levels)
         else:
             levels, k = min(self.depth, left - 1), min(self.branches, self.session.target.vocabulary)
-            self.growth = Growth(self.session, self.context, *said, k + (levels - 1) * k * k)
+            self.growth = Growth(*given, *said, k + (levels - 1) * k * k)
             self.growth.dynamic(levels, k)
         draft, self.unsent = self.growth.cut(self.draft_size)
         self.session.control |= {"candidates": self.growth.size}
@@ -162,7 +167,10 @@ class Eagle(Method):
         rows = [0, *(node + 1 for node in verdict.path)]
         states = self._side_by_side({layer: found[0] for layer, found in result.hidden.items()})
         tokens = [*(verdict.tokens[node] for node in verdict.path), verdict.token]
-        self.new = send(np.array(tokens), states.device), states[rows]
+        self.new = (
+            send(np.array(tokens), states.device),
+            states.index_select(0, send(np.array(rows), states.device)),
+        )
 
 
 @dataclass
@@ -200,18 +208,22 @@ class Growth:
     session : Session
     context : EagleContext
         Which has just read the text.
+    ends : tensor of int
+        Tokens that end a text.
     state, logits : tensors [1, width], [1, vocabulary]
         What it said there.
     most : int
         Most children of a cycle: so many uniforms are drawn, in a sampled run.
     """
 
-    def __init__(self, session: Session, context: Any, state: Tensor, logits: Tensor, most: int) -> None:
+    def __init__(
+        self, session: Session, context: Any, ends: Tensor, state: Tensor, logits: Tensor, most: int
+    ) -> None:
         self.sampling, self.context = session.sampling, context
         self.state, self.logits = state, logits
         self.parents = torch.full((1,), -1, device=logits.device)
         self.sure = logits.new_zeros(1)
-        self.ends = torch.tensor(sorted(session.eos), device=logits.device)
+        self.ends = ends
         self.u = None if session.sampling.greedy else session.uniforms(DRAFT, most)
         self.levels: list[Level] = []
         self.size = 0  # children so far

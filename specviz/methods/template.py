@@ -100,8 +100,8 @@ def ordered(given: Any, name: str, candidates: int) -> list[Path_]:
             raise ParameterError(f"{name} holds {_short(path)}: {FORM}")
         if not 0 <= min(path) <= max(path) < candidates:
             raise ParameterError(
-                f"{name} holds {_short(path)}: with candidates={candidates} ranks go from 0 to "
-                f"{candidates - 1}"
+                f"{name} holds {_short(path)}: ranks go from 0 to {candidates - 1}, as many as there are "
+                "candidates"
             )
         if tuple(path) in paths:
             raise ParameterError(f"{name} holds {_short(path)} twice")

@@ -155,15 +155,13 @@ def drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last:
     steps, chosen = _walk(draft, accept, row)
     end = steps[-1:]
     token, _ = _drawn(rest.index_select(0, end)[0], last)
-    walk, first, t, p_t = bring(steps, chosen, token, p.index_select(0, end)[0].take(token))
+    walk, first, t, p_t, own = bring(
+        steps, chosen, token, p.index_select(0, end)[0].take(token), p[row, word]
+    )
     verdict = _sampled(draft, walk, first, np.ones(n, bool), int(t))
     verdict.u = _used(verdict, u)
     verdict.token_u, verdict.token_p = last, float(p_t)
-    # The record has the target's own p. So a younger sibling's q takes what p' is to p: p / q is still the
-    # chance that it is accepted with. One that p' has nothing of has next to none.
-    p_node = p[row, word]
-    chances = (left / q_node).clamp(min=torch.finfo(p.dtype).eps ** 2)
-    verdict.p, verdict.q = p_node, torch.where(p_node > 0, p_node / chances, q_node)
+    verdict.p, verdict.q, verdict.own_p = left, q_node, own
     return verdict
 
 

@@ -164,7 +164,6 @@ class EagleHead(Addition):
 
     kind = "eagle"
     targets = ("causal",)
-    most = 512  # a tree's nodes: it has no limit of its own
 
     @property
     def trained_on(self) -> str:
@@ -190,6 +189,8 @@ class EagleHead(Addition):
             raise self._unfit(
                 self.trained_on, f"{target.name} runs in llama.cpp, which gives no hidden states"
             )
+        if getattr(target, "places", None):
+            raise self._unfit(self.trained_on, f"{target.name}'s layers lie on several devices")
         words, width = target.net.get_input_embeddings().weight.shape
         if width != size:
             raise self._unfit(f"a model of width {size}", f"{target.name}'s is {width}")

@@ -48,12 +48,22 @@ class EagleModel:
         self.generation = self.net.generation
         self.layers = addition.layers(target)
         self.width = self.net.target_size * len(self.layers)
-        for name in ("text", "tokenizer", "vocabulary", "max_length", "device", "dtype", "eos"):
+        for name in ("text", "tokenizer", "vocabulary", "max_length", "eos"):
             setattr(self, name, getattr(target, name))
         self.arithmetic: Arithmetic | None = None
 
     def __repr__(self) -> str:
         return f"<EagleModel {self.name}: EAGLE-{self.generation} on {self.target.name}>"
+
+    @property
+    def device(self) -> torch.device:
+        """The target's."""
+        return self.target.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The target's."""
+        return self.target.dtype
 
     def left(self, prompt: int) -> int:
         """How many tokens can be written behind a prompt of so many."""
@@ -73,8 +83,7 @@ class EagleModel:
         """
         (prompt,) = prompts
         if self.arithmetic is None or stamp(self.target.net) != self.arithmetic.read:
-            if self.arithmetic is not None:  # the target was trained or moved
-                self.net = bound(self.addition.net, self.target)
+            self.net = bound(self.addition.net, self.target)  # the target may have been trained or moved
             self.arithmetic = Arithmetic(self.net, self.target)
         return EagleContext(self, len(prompt) + room)
 
@@ -186,9 +195,9 @@ class Arithmetic:
         turned.mul_(cos[positions]).addcmul_(swapped, sin[positions])
         new = y.narrow(2, heads, 2 * groups).view(1, n, 2, groups, dim).permute(2, 0, 3, 1, 4)
         keys, values = store.write_both(0, new)
-        out = attend(turned.narrow(2, 0, heads).transpose(1, 2), keys, values, mask, dim**-0.5)
-        x, out = x[n - keep :], out.transpose(1, 2).reshape(n, -1)[n - keep :]
-        x = self.o.add(out, x)
+        queries = turned.narrow(2, 0, heads)[:, n - keep :]  # nobody asks what the others saw
+        out = attend(queries.transpose(1, 2), keys, values, mask, dim**-0.5)
+        x = self.o.add(out.transpose(1, 2).reshape(keep, -1), x[n - keep :])
         gate, up = self.gate_up(self.norm(x, self.after)).chunk(2, -1)
         x = self.down.add(self.act(gate).mul_(up), x)
         if self.generation == 3:
@@ -257,16 +266,12 @@ class EagleContext:
         start, n = self.length, len(tokens)
         end = start + n
         self.store.aim(start, n, end)
-        mask = None
-        if n > 1 and start:
-            mask = torch.full((n, end), -torch.inf, dtype=self.model.dtype, device=tokens.device)
-            mask = mask.triu_(start + 1).repeat(self.group, 1)[None, None]
         self.mask[: self.nodes, start:] = -torch.inf
         self.mask[:, start:end] = 0
         self.length, self.nodes, self.depth = end, 0, 0
         arithmetic = self.model.arithmetic
         assert arithmetic is not None
-        return arithmetic(tokens, arithmetic.fuse(states), slice(start, end), mask, self.store, 1)
+        return arithmetic(tokens, arithmetic.fuse(states), slice(start, end), None, self.store, 1)
 
     @torch.no_grad()
     def grow(self, tokens: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -297,7 +302,6 @@ class EagleContext:
             rows.copy_(self.mask.index_select(0, above))
         rows[:, start:end].fill_diagonal_(0)
         self.store.aim(start, k, end)
-        self.store.reach = max(self.store.reach, end)
         place = self.length + self.depth
         self.nodes, self.depth = self.nodes + k, self.depth + 1
         mask = rows[:, :end].repeat(self.group, 1)[None, None]

@@ -11,7 +11,6 @@ from transformers import LlamaConfig
 import specviz
 from specviz import metrics
 from specviz.audit import law
-from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError
 from specviz.loop.cycle import decode
 from specviz.methods import eagle, tree
@@ -213,7 +212,7 @@ def test_a_head_of_few_tokens(target, sampling):
 def test_the_drafter_reads_what_the_target_thought(target):
     """After every cycle: all pairs of the text, with the states of a fresh pass over it."""
     drafter = head(target, 3).on(target)
-    context, seen = None, []
+    seen = []
     method = Eagle(depth=3, branches=3, draft_size=6)
     honest = Eagle.draft
 
@@ -228,7 +227,6 @@ def test_the_drafter_reads_what_the_target_thought(target):
             text += cycle.tokens
     finally:
         Eagle.draft = honest
-    del context
     with torch.no_grad():
         out = target.net(torch.tensor([text]), output_hidden_states=True).hidden_states
     states = torch.cat([out[layer][0] for layer in drafter.layers], -1)
@@ -303,8 +301,6 @@ def test_explore_opens(target):
 
 
 def test_nothing_is_drafted_where_nothing_can_be():
-    draft = Draft.empty("room")
-    assert len(draft) == 0
     cycles = list(decode(law.Table(6, 4), [0], Eagle(), drafter=law.Reader(6, 3), max_new_tokens=1))
     assert cycles[-1].draft.stop == "room"
 
@@ -325,3 +321,59 @@ def test_nothing_is_drafted_behind_an_end_token(target):
     assert len(ends) > 3
     inner = {(p, c, parent) for (p, c, _), parent in nodes["parent"].items()}
     assert not inner & set(ends.index)
+
+
+def test_what_is_recorded_of_siblings(target):
+    """q is the drafter's own; p what the elder siblings left; an emitted token's p is the target's."""
+    found = specviz.generate(
+        target, PROMPTS * 4, "eagle", draft=head(target, 3), depth=2, branches=4, draft_size=9,
+        max_new_tokens=12, temperature=1.0, record="all",
+    )  # fmt: skip
+    nodes = found.nodes[found.nodes["status"].isin(["accepted", "rejected"])]
+    assert nodes["q"].between(0, 1 + 1e-6).all()
+    younger = nodes.duplicated(["prompt", "cycle", "parent"])
+    assert (younger & (nodes["status"] == "accepted")).sum() > 3
+    text = {
+        prompt: [*found.run["prompts"][prompt]["tokens"], *tokens]
+        for prompt, tokens in written(found).items()
+    }
+    for prompt, rows in found.outputs.groupby("prompt"):
+        first = len(found.run["prompts"][prompt]["tokens"])
+        with torch.no_grad():
+            p = target.net(torch.tensor([text[prompt]])).logits[0].softmax(-1)
+        for position, token, own in rows[["position", "token", "p"]].itertuples(index=False):
+            assert own == pytest.approx(float(p[first + position - 1, token]), abs=1e-4)
+
+
+def test_a_target_that_was_converted(target):
+    other = llama(seed=0, vocabulary=V, eos=(1,), name="target")
+    drafter = head(other, 3).on(other)
+    wanted = specviz.generate(other, [3, 4, 5], "eagle", draft=drafter, max_new_tokens=6)
+    for _ in range(2):
+        other.net.to(torch.float64 if other.dtype == torch.float32 else torch.float32)
+        assert written(
+            specviz.generate(other, [3, 4, 5], "eagle", draft=drafter, max_new_tokens=6)
+        ) == written(wanted)
+
+
+def test_a_template_that_fits_no_vocabulary(target, tmp_path):
+    file = tmp_path / "tree.json"
+    file.write_text("[[20]]")
+    found = specviz.generate(
+        target, [3, 4, 5], "eagle", draft=head(target, 1), tree="static", template=str(file), max_new_tokens=5
+    )
+    assert metrics.tau(found) == 1
+
+
+def test_the_law_where_texts_end():
+    ended = law.Table(3, 8, eos=(2,)), law.Reader(3, 9, near=law.Table(3, 8))
+    sampling = Sampling(1.0)
+    found, _ = law.law_of(lambda: Eagle(**Eagle.toy), *ended, [0, 1], 2, sampling)
+    expected: dict[tuple, float] = {}
+    for first, p in enumerate(sampling.probabilities(ended[0].logits([0, 1])).tolist()):
+        if first == 2:
+            expected[(2,)] = p
+            continue
+        for second, q in enumerate(sampling.probabilities(ended[0].logits([0, 1, first])).tolist()):
+            expected[(first, second)] = p * q
+    assert max(abs(found.get(text, 0) - expected.get(text, 0)) for text in {*found, *expected}) < 1e-9
