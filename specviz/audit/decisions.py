@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..methods import find
+from ..methods import find, names
 from ..sampling import Sampling
 from .result import Difference
 
@@ -135,7 +135,9 @@ def _tables(trace: Any) -> dict[str, Any]:
     keep = trace.cycles[["prompt", "cycle", "keep"]]
     nodes = trace.nodes
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].merge(keep, on=["prompt", "cycle"])
-    if find(trace.run["method"]).draws_siblings:  # a younger one's p is what the elder ones left of it
+    name = trace.run["method"]
+    # A younger sibling's p is what the elder ones left of it.
+    if name in names() and find(name).draws_siblings:
         nodes = nodes[~nodes.duplicated(["prompt", "cycle", "parent"])]
     tops = trace.tops("pred").merge(keep, on=["prompt", "cycle"])
     depths = trace.nodes[["prompt", "cycle", "node", "depth"]]

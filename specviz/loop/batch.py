@@ -226,7 +226,7 @@ class Row(Text):
         self.opened = 0
         self.target: Any = None
 
-    def open(self, model: Any, tokens: list[int], room: int, name: str) -> Part:
+    def open(self, model: Any, tokens: list[int], room: int, name: str) -> Part | Watched:
         """A row of the context that all rows of the batch open as their first, second ... one."""
         if getattr(model, "apart", False):
             return self.own(model, tokens, room, name)

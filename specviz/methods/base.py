@@ -149,14 +149,14 @@ class Verdict:
         Uniform that drew `token`.
     p, q : tensors [n], optional
         Probabilities of the nodes' tokens as they were tested. None: the plain softmax was (or nothing).
-    own_p : array [n], optional
-        The target's own probability of the nodes' tokens, where `p` is what rejected siblings left of it.
     token_p : tensor [], optional
         The target's probability of `token` as it was drawn. None: the plain softmax.
     unsent : Unsent, optional
         What else the drafter had proposed.
     signals : dict of str to array or tensor [n]
         What was computed of each node to judge it (``gap``), recorded as is.
+    own_p : array [n], optional
+        The target's own probability of the nodes' tokens, where `p` is what rejected siblings left of it.
     """
 
     path: list[int]
@@ -168,10 +168,10 @@ class Verdict:
     token_u: float | None = None
     p: Any = None
     q: Any = None
-    own_p: np.ndarray | None = None
     token_p: Any = None
     unsent: Unsent | None = None
     signals: dict[str, Any] = field(default_factory=dict)
+    own_p: np.ndarray | None = None
 
 
 @dataclass

@@ -105,7 +105,7 @@ class Eagle(Method):
 
     def start(self, session: Session) -> None:
         self.session = session
-        self.growth = None
+        self.growth: Growth | None = None
         self.context = session.open(session.drafter, session.prompt, session.limit + self.reads, "draft")
         tree = Template([path for path in self.paths if max(path) < session.target.vocabulary])
         self.ranks = ranked(tree, len(tree.levels))
@@ -126,7 +126,7 @@ class Eagle(Method):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def draft(self, left: int) -> Draft:
-        self.growth: Growth | None = None
+        self.growth = None
         self.session.control.pop("candidates", None)
         if left < 2:
             return Draft.empty("room")
@@ -134,21 +134,23 @@ class Eagle(Method):
             return Draft.empty("none")
         if self.paths and not self.ranks:  # ranks that so small a vocabulary has not
             return Draft.empty("none")
-        given, said = (self.session, self.context, self.ends), self.context.read(*self.new)
+        state, logits = self.context.read(*self.new)
+        given = self.session, self.context, self.ends, state, logits
         if self.tree == "static":
-            levels = self.ranks[: left - 1]
-            self.growth = Growth(*given, *said, sum(each.kept.size for each in levels))
-            self.growth.static(levels)
+            ranks = self.ranks[: left - 1]
+            growth = Growth(*given, sum(each.kept.size for each in ranks))
+            growth.static(ranks)
         else:
             levels, k = min(self.depth, left - 1), min(self.branches, self.session.target.vocabulary)
-            self.growth = Growth(*given, *said, k + (levels - 1) * k * k)
-            self.growth.dynamic(levels, k)
-        draft, self.unsent = self.growth.cut(self.draft_size)
-        self.session.control |= {"candidates": self.growth.size}
+            growth = Growth(*given, k + (levels - 1) * k * k)
+            growth.dynamic(levels, k)
+        self.growth = growth
+        draft, self.unsent = growth.cut(self.draft_size)
+        self.session.control |= {"candidates": growth.size}
         return draft
 
     def drawn(self) -> tuple[int, ...]:
-        levels = self.growth.levels if self.growth else ()
+        levels = [] if self.growth is None else self.growth.levels
         return tuple(token for level in levels for token in level.tokens.flatten().tolist())
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:

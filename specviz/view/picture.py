@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -229,7 +229,7 @@ def headline(trace: Trace) -> Numbers:
     """The metrics of a trace of one run, pooled over its texts; what does not apply is left out."""
     from specviz import metrics
 
-    shown = [
+    shown: list[tuple[str, Any, str, str]] = [
         ("tokens", metrics.output, "{:,.0f}", "tokens in the final text"),
         ("τ", metrics.tau, "{:.2f}", "tokens emitted a cycle, the bonus counted; autoregressive has 1.00"),
         ("tokens/s", metrics.tokens_per_second, "{:,.0f}", "tokens a second, the prefill's time left out"),
