@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, Any
 from specviz.errors import ParameterError
 
 if TYPE_CHECKING:
+    from specviz.bench.replays import Replay, replay, replay_all
     from specviz.bench.report import Report
     from specviz.bench.rows import Results, results
     from specviz.bench.running import run
 
-__all__ = ["BENCHES", "Results", "find", "results", "run"]
+__all__ = ["BENCHES", "Replay", "Results", "find", "replay", "replay_all", "results", "run"]
 
-_DOORS = {"run": "running", "results": "rows", "Results": "rows"}  # where each lives
+_DOORS = {  # where each lives
+    "run": "running",
+    "results": "rows",
+    "Results": "rows",
+    "replay": "replays",
+    "replay_all": "replays",
+    "Replay": "replays",
+}
 
 
 def __getattr__(name: str) -> Any:

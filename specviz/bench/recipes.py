@@ -1,0 +1,307 @@
+"""Recipes: what to run here for a paper's table, so that what is measured can stand beside what was printed.
+
+A recipe is data: which rows of the table are which method with which parameters, which of its columns are
+which prompts, and which of our figures answers to its metric. `specviz.bench.sources` runs them,
+`specviz.bench.replays` compares. Tables that nothing here can answer are in `SETTINGS`, each with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Where = Mapping[str, Any]  # columns of a published table and a value, or several, of each
+
+
+@dataclass(frozen=True)
+class Row:
+    """A contender.
+
+    Parameters
+    ----------
+    where : mapping
+        Which rows of the published table it answers to.
+    method : str
+        Ours.
+    values : mapping
+        Its parameters. ``BEST`` stands for the draft size that calibration finds here, ``Best(f)`` for that
+        times `f`.
+    role : str, optional
+        Of its drafter, a key of `Recipe.drafts`.
+    plan : mapping
+        What else of the run differs: ``dtype``, ``temperature``, ``context``.
+    """
+
+    where: Where
+    method: str
+    values: Where = field(default_factory=dict)
+    role: str | None = None
+    plan: Where = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Best:
+    """A share of the calibrated draft size."""
+
+    times: float = 1.0
+
+
+BEST = Best()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to run for a table.
+
+    Parameters
+    ----------
+    source : str
+        Who measures: a key of `specviz.bench.sources.SOURCES`.
+    compare : tuple of str
+        The columns whose values are contenders: within all others every two of them are compared.
+    rows : tuple of Row
+    parts : mapping
+        Column: its values, and the prompts that each stands for (``kind``, ``language``).
+    metrics : mapping
+        The paper's metric: ours.
+    total : (column, value), optional
+        The value that is the mean of the column's others.
+    model : str
+        Of the bundled ones.
+    drafts : mapping
+        Role: bundled drafter.
+    suite : str
+        Of the bundled ones.
+    options : mapping
+        What else the source must know.
+    quick, whole : mapping
+        ``prompts`` and ``max_new_tokens``, in haste and otherwise.
+    absent : tuple of (Where, reason)
+        Rows that nothing here can produce.
+    differs : tuple of (what, paper's, ours)
+        What of the set-up is another one, besides model, device and precision.
+    precision : str
+        The paper's number format, where it says.
+    data : str
+        The paper's prompts.
+    """
+
+    source: str
+    compare: tuple[str, ...]
+    rows: tuple[Row, ...] = ()
+    parts: Mapping[str, Mapping[str, Where]] = field(default_factory=dict)
+    metrics: Where = field(default_factory=dict)
+    total: tuple[str, str] | None = None
+    model: str = "town"
+    drafts: Mapping[str, str] = field(default_factory=dict)
+    suite: str = "multi-town"
+    options: Where = field(default_factory=dict)
+    quick: Where = field(default_factory=lambda: {"prompts": 14, "max_new_tokens": 48})
+    whole: Where = field(default_factory=lambda: {"prompts": 70, "max_new_tokens": 128})
+    absent: tuple[tuple[Where, str], ...] = ()
+    differs: tuple[tuple[str, str, str], ...] = ()
+    precision: str = "not said"
+    data: str = ""
+
+
+# ---------------------------------------------------------------- UniSpec
+
+TASKS: dict[str, Where] = {
+    "MT": {"kind": "conversation"}, "Trans": {"kind": "translation"}, "Sum": {"kind": "summarization"},
+    "QA": {"kind": "qa"}, "Math": {"kind": "arithmetic"}, "RAG": {"kind": "rag"}, "Code": {"kind": "code"},
+}  # fmt: skip
+LANGUAGES: dict[str, Where] = {
+    name: {"language": name.lower()} for name in ("DE", "ES", "FR", "JA", "VI", "ZH")
+}
+THREE: dict[str, Where] = {name: {"language": name.lower()} for name in ("EN", "JA", "DE")}
+TWO: dict[str, Where] = {"MT Bench": {"kind": "conversation"}, "Code": {"kind": "code"}}
+SPEED: Where = {"speedup": "request_speedup", "tau": "tau", "throughput": "request_throughput"}
+FIXED = 80  # nodes of a tree that nobody calibrated: Token Recycling's
+WINDOW = 110  # the g* around which Table 13 moves
+
+UNISPEC = {"draft_size": BEST}
+FIVE = {
+    "PLD": Row({"method": "PLD"}, "prompt_lookup"),
+    "Lookahead": Row({"method": "Lookahead"}, "lookahead"),
+    "SPECTRA": Row({"method": "SPECTRA"}, "spectra"),
+    "TokenRec.": Row({"method": "TokenRec."}, "token_recycling"),
+    "UNISPEC (ours)": Row({"method": "UNISPEC (ours)"}, "unispec", UNISPEC),
+}
+EAGLES = {
+    "EAGLE-1": Row({"method": "EAGLE-1"}, "eagle", {"tree": "static"}, "eagle"),
+    "EAGLE-2": Row({"method": "EAGLE-2"}, "eagle", {"tree": "dynamic"}, "eagle"),
+    "EAGLE-3": Row({"method": "EAGLE-3"}, "eagle", {"tree": "dynamic"}, "eagle3"),
+}
+HEADS = {"eagle": "town-eagle-en", "eagle3": "town-eagle3-en"}
+
+SPEEDUP = (
+    "speedup", "not said; Spec-Bench's, which it uses, is the ratio of two mean throughputs",
+    "Spec-Bench's: mean over prompts of tokens/s over the same of autoregressive decoding, prefill inside",
+)  # fmt: skip
+TAU = ("tau", "Spec-Bench's: tokens a cycle", "tokens a cycle, the bonus token counted, all cycles pooled")
+BASELINES = (
+    "baselines", "SPECTRA with a datastore, Lookahead and Token Recycling as their makers set them",
+    "SPECTRA without a datastore of texts; parameters are our defaults",
+)  # fmt: skip
+SPEC_BENCH = "Spec-Bench and code of HumanEval, 1024 new tokens at most"
+
+
+def unispec(compare: str | tuple[str, ...], rows: tuple[Row, ...], **more: Any) -> Recipe:
+    """A recipe of UniSpec's paper."""
+    given: dict[str, Any] = {
+        "parts": {"task": TASKS}, "metrics": SPEED, "total": ("task", "AVG"), "precision": "float16",
+        "data": SPEC_BENCH, "differs": (SPEEDUP, TAU), "suite": "town",
+    }  # fmt: skip
+    names = (compare,) if isinstance(compare, str) else compare
+    return Recipe(more.pop("source", "run"), names, rows, **(given | more))
+
+
+def tempered(temperature: float) -> tuple[Row, ...]:
+    """Table 6's contenders at a temperature."""
+    named = {
+        "Lookahead": "Lookahead",
+        "SPECTRA": "SPECTRA",
+        "TokenRec.": "TokenRec.",
+        "Ours": "UNISPEC (ours)",
+    }
+    return tuple(
+        Row({"method": theirs, "temperature": temperature}, FIVE[ours].method, FIVE[ours].values,
+            plan={"temperature": temperature})
+        for theirs, ours in named.items()
+    )  # fmt: skip
+
+
+def precise(name: str, dtype: str) -> tuple[Row, ...]:
+    """Table 10's contenders in a number format."""
+    plan = {"dtype": dtype}
+    return (
+        Row({"precision": name, "method": "Autoregressive"}, "autoregressive", plan=plan),
+        Row({"precision": name, "method": "UNISPEC"}, "unispec", UNISPEC, plan=plan),
+    )
+
+
+ONE_TREE = Row({}, "unispec", UNISPEC)
+RECIPES: dict[str, Recipe] = {
+    "unispec/table1": unispec("method", tuple(FIVE.values()), differs=(SPEEDUP, TAU, BASELINES)),
+    "unispec/table2": unispec(
+        "method",
+        (
+            FIVE["SPECTRA"], FIVE["TokenRec."], FIVE["UNISPEC (ours)"],
+            Row({"method": "w/o device-aware calibration"}, "unispec", {"draft_size": FIXED}),
+            Row({"method": "w/o score estimation"}, "unispec", {"draft_size": BEST, "scores": False}),
+            Row({"method": "w/o tree expansion mechanism"}, "unispec",
+                {"draft_size": BEST, "neighbours": False, "threshold": 0.0}),
+        ),
+        parts={"task": TWO}, total=None,
+        differs=(SPEEDUP, TAU, BASELINES,
+                 ("without calibration", "a fixed size that is not named", f"{FIXED}, Token Recycling's")),
+    ),
+    "unispec/table3": unispec(
+        "method", (EAGLES["EAGLE-2"], EAGLES["EAGLE-3"], FIVE["UNISPEC (ours)"]),
+        parts={"language": THREE}, total=None, drafts=HEADS, suite="multi-town",
+        data="MT-bench in three languages",
+        differs=(SPEEDUP, TAU,
+                 ("EAGLE's heads", "the published ones, trained on ShareGPT, mostly English",
+                  "bundled ones, trained on this package's English texts alone; draft size 24")),
+    ),
+    "unispec/table5": unispec(
+        "method", tuple(FIVE.values()), parts={"language": LANGUAGES}, total=("language", "AVG"),
+        suite="multi-town", data="Multi-SpecBench", differs=(SPEEDUP, TAU, BASELINES),
+        quick={"prompts": 18, "max_new_tokens": 48},
+    ),
+    "unispec/table6": unispec(("method", "temperature"), tempered(0.0) + tempered(1.0)),
+    "unispec/table7": unispec(
+        "method",
+        (
+            Row({"gpus": 1, "method": "Autoregressive"}, "autoregressive"),
+            Row({"gpus": 1, "method": "TokenRec."}, "token_recycling"),
+            Row({"gpus": 1, "method": "Ours"}, "unispec", UNISPEC),
+        ),
+        absent=(({"gpus": 2}, "two GPUs with tensor parallelism: this replay runs on one device"),),
+    ),
+    "unispec/table8": unispec(
+        "batch_size", (), source="batches", parts={}, metrics={"speedup": "speedup"}, total=None,
+        data="MT-bench", options={"sizes": (1, 2, 3, 4, 5)},
+        quick={"prompts": 10, "max_new_tokens": 40, "rounds": 2},
+        whole={"prompts": 30, "max_new_tokens": 128, "rounds": 5},
+        differs=(("speedup", "not said",
+                  "tokens/s of decoding over autoregressive decoding's at the same batch size"),),
+    ),
+    "unispec/table9": unispec(
+        "method", (*EAGLES.values(), FIVE["UNISPEC (ours)"]),
+        parts={"language": THREE}, total=None, drafts=HEADS, suite="multi-town",
+        data="MT-bench in three languages",
+        differs=(SPEEDUP, TAU,
+                 ("EAGLE's heads", "the published ones, trained on ShareGPT, mostly English",
+                  "bundled ones, trained on this package's English texts alone; draft size 24")),
+    ),
+    "unispec/table10": unispec(
+        ("method", "precision"), precise("FLOAT32", "float32") + precise("FLOAT16", "float16"),
+        parts={"dataset": {"CNN": {"kind": "summarization"}, "GSM8K": {"kind": "arithmetic"}}}, total=None,
+        metrics=dict(SPEED) | {f"rouge_{n}": f"rouge{n.upper()}" for n in ("1", "2", "l")},
+        data="CNN/DailyMail and GSM8K", precision="as the rows say",
+        quick={"prompts": 8, "max_new_tokens": 64}, whole={"prompts": 20, "max_new_tokens": 128},
+        differs=(SPEEDUP, TAU,
+                 ("rouge", "against references, unnamed implementation", "rouge-score, F in percent, the "
+                  "best of several references")),
+    ),
+    "unispec/table11": unispec(
+        "context",
+        tuple(Row({"context": n}, "unispec", UNISPEC, plan={"context": n})
+              for n in (1024, 2048, 4096, 8192, 16384, 32768)),
+        total=("task", "Avg."), quick={"prompts": 7, "max_new_tokens": 32},
+        differs=(SPEEDUP, TAU,
+                 ("context", "longer prompts of the benchmark, how made is not said",
+                  "earlier questions of the suite with their answers stand in front")),
+    ),
+    "unispec/table12": unispec(
+        "threshold",
+        tuple(Row({"threshold": r}, "unispec", {"draft_size": BEST, "threshold": r})
+              for r in (0.0, 0.01, 0.025, 0.05, 0.1, 0.2)),
+        total=("task", "Avg."),
+    ),
+    "unispec/table13": unispec(
+        "draft_size",
+        tuple(Row({"draft_size": n}, "unispec", {"draft_size": Best(n / WINDOW)})
+              for n in (95, 100, 105, 110, 115, 120, 125)),
+        total=("task", "Avg."),
+        differs=(SPEEDUP, TAU,
+                 ("draft size", "95 to 125 around g* = 110", "the same shares of the g* that is found here")),
+    ),
+    "unispec/table15": unispec(
+        "draft_size", (Row({"draft_size": 75}, "unispec", {"draft_size": Best(75 / 111)}),
+                       Row({"draft_size": 111}, "unispec", UNISPEC)),
+        parts={}, total=None, metrics={"tau": "tau", "throughput": "decode_throughput"},
+        options={"passes": True}, data="not said",
+        differs=(("draft size", "75, and 111 as found best", "the same shares of the g* that is found here"),
+                 ("expected throughput", "equation 2", "equation 2: tokens a cycle over the time of a pass")),
+    ),
+    "unispec/table16": unispec(
+        ("found_by", "draft_size"),
+        (*(Row({"found_by": "grid search", "draft_size": n}, "unispec", {"draft_size": Best(n / 111)})
+           for n in (25, 50, 75, 100, 125)),
+         Row({"found_by": "calibration", "draft_size": 111}, "unispec", UNISPEC)),
+        parts={}, total=None, data="not said",
+        differs=(TAU, ("draft size", "25 to 125, and 111 as found best",
+                       "the same shares of the g* that is found here")),
+    ),
+    "unispec/table17": unispec(
+        "method",
+        tuple(Row({"method": theirs + more}, ours, {"draft_size": BEST} if more else {})
+              for theirs, ours in (("Lookahead", "lookahead"), ("SPECTRA", "spectra"),
+                                   ("Token Recycling", "token_recycling"))
+              for more in ("", " + Device-Aware")),
+        parts={"task": TWO}, total=None,
+        differs=(SPEEDUP, TAU, BASELINES,
+                 ("draft sizes", "120, 60 and 80; 60, 30 and 53 as calibrated",
+                  "our defaults; what calibration finds here for each method")),
+    ),
+}  # fmt: skip
+
+# Tables of settings: there is nothing to measure.
+SETTINGS: dict[str, str] = {
+    "unispec/table4": "the paper's machines: a setting, not a result",
+    "unispec/table14": "settings of its regressions and of its search: not a result",
+    "bild/table2": "sizes of its models: a setting, not a result",
+}

@@ -1,0 +1,751 @@
+"""`replay`: a paper's table asked again here, and what came out beside what was printed, cell by cell.
+
+A replay is a folder: ``replay.json`` holds the cells, and the runs that they were computed from lie beside
+it. Of every cell it says what was printed, what was measured and their ratio; of every two contenders in a
+column whether they stand in the same order here; and what of the set-up is another one. Reading needs no
+torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import combinations
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from specviz.bench.recipes import RECIPES, SETTINGS, Recipe
+from specviz.bench.report import Column, print_table
+from specviz.bench.rows import read_json, write_json
+from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.papers import LAST, list_published, published
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+FILE, ALL = "replay.json", "replays.json"
+LOWER = ("ne", "latency", "draft_latency", "forward_time")  # metrics of which less is better
+MANY = 90  # cells of a table that a terminal shows whole
+MOST = "\N{MULTIPLICATION SIGN}"
+
+Tick = Callable[[int, int, str], None]
+
+
+@dataclass
+class Replay:
+    """A published table and what was measured for it.
+
+    Parameters
+    ----------
+    table : str
+        As `specviz.published` takes it.
+    caption, place : str
+    compare : tuple of str
+        The columns whose values are contenders.
+    cells : list of dict
+        The published rows in their order, each with ``measured``, ``low`` and ``high`` (None where nothing
+        was measured) and ``why`` (the reason, else empty).
+    setup : list of dict
+        What differs: ``what``, ``paper``, ``here``.
+    environment : dict
+        Device, processor, threads, number format, clock, versions.
+    notes : list of str
+    runs : list of str
+        Folders below `path` that hold the rows and their traces.
+    asked : dict
+        What tells this replay from another one of the same table.
+    seconds : float
+    created : str
+    path : Path
+    """
+
+    table: str
+    caption: str
+    place: str
+    compare: tuple[str, ...]
+    cells: list[dict[str, Any]]
+    setup: list[dict[str, str]]
+    environment: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+    asked: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    created: str = ""
+    path: Path = Path()
+
+    def __repr__(self) -> str:
+        return f"<Replay {self.table}: {self.summary}>"
+
+    def _repr_html_(self) -> str:
+        return self.frame()._repr_html_()  # type: ignore[no-any-return, operator]
+
+    @property
+    def keys(self) -> list[str]:
+        """The table's key columns."""
+        return [name for name in self.cells[0] if name not in (*LAST, *OURS, "printed")]
+
+    @property
+    def device(self) -> str:
+        """Where it was measured, in words."""
+        said = self.environment
+        if not said:
+            return "nowhere"
+        return (
+            f"{said['device']} ({said['processor']})" if said.get("device") == "cpu" else f"{said['device']}"
+        )
+
+    def frame(self) -> pd.DataFrame:
+        """The published table with ``measured``, its interval, the ratio to what was printed, and ``why``."""
+        import pandas as pd
+
+        made = pd.DataFrame(self.cells)
+        for name in ("measured", "low", "high"):
+            made[name] = pd.to_numeric(made[name])
+        made.insert(
+            list(made).index("high") + 1, "ratio", made["measured"] / made["value"].where(lambda v: v != 0)
+        )
+        return made
+
+    def comparisons(self) -> pd.DataFrame:
+        """Every two contenders of a column that were both printed and both measured.
+
+        Returns
+        -------
+        DataFrame
+            The column's keys, ``metric``, ``device`` and ``model``; ``first`` and ``second``, the contenders;
+            ``printed`` and ``measured``, the first's figure less the second's; ``verdict``: ``agrees``,
+            ``against``, or ``tied`` where the paper printed the same number; ``clear``, whether the measured
+            intervals are apart.
+        """
+        import pandas as pd
+
+        held = [name for name in (*self.keys, "metric", "device", "model") if name not in self.compare]
+        groups: dict[tuple, list[dict[str, Any]]] = {}
+        for cell in self.cells:
+            if cell["measured"] is not None:
+                groups.setdefault(tuple(cell[name] for name in held), []).append(cell)
+        rows = []
+        for group, cells in groups.items():
+            for a, b in combinations(cells, 2):
+                printed, here = a["value"] - b["value"], a["measured"] - b["measured"]
+                verdict = "tied" if abs(printed) < 1e-12 else "agrees" if printed * here > 0 else "against"
+                first, second = (", ".join(str(c[name]) for name in self.compare) for c in (a, b))
+                rows.append(
+                    dict(zip(held, group))
+                    | {"first": first, "second": second, "printed": printed, "measured": here,
+                       "verdict": verdict, "clear": apart(a, b)}
+                )  # fmt: skip
+        columns = [*held, "first", "second", "printed", "measured", "verdict", "clear"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def counts(self) -> dict[str, int]:
+        """Cells, measured ones; comparisons that go the paper's way, or not; and how many of each clearly."""
+        found = self.comparisons()
+        judged = found[found["verdict"] != "tied"]
+        right, wrong = judged[judged["verdict"] == "agrees"], judged[judged["verdict"] == "against"]
+        return {
+            "cells": len(self.cells),
+            "measured": sum(cell["measured"] is not None for cell in self.cells),
+            "agrees": len(right), "against": len(wrong),
+            "clear_agrees": int(right["clear"].sum()), "clear_against": int(wrong["clear"].sum()),
+        }  # fmt: skip
+
+    @property
+    def summary(self) -> str:
+        """One line: how much was measured, and how much of it goes the paper's way."""
+        n = self.counts()
+        said = f"{n['measured']} of {n['cells']} printed numbers measured here"
+        judged = n["agrees"] + n["against"]
+        if judged:
+            said += (
+                f"; {n['agrees']} of {judged} comparisons go the paper's way ({n['clear_agrees']} clearly), "
+                f"{n['against']} do not ({n['clear_against']} clearly)"
+            )
+        return said
+
+    def missing(self) -> list[tuple[str, str, int]]:
+        """What was not measured: (which rows, why, how many numbers), one for each reason."""
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for cell in self.cells:
+            if cell["measured"] is None:
+                groups.setdefault(cell["why"], []).append(cell)
+        return [(self._told(cells), why, len(cells)) for why, cells in groups.items()]
+
+    def _told(self, cells: Sequence[Mapping[str, Any]]) -> str:
+        """What some cells have in common and others have not."""
+        found = []
+        for name in (*self.keys, "metric", "model"):
+            mine = list(dict.fromkeys(str(cell[name]) for cell in cells))
+            everyone = {str(cell[name]) for cell in self.cells}
+            if len(mine) < len(everyone) and len(mine) <= 4:
+                found.append(f"{name.replace('_', ' ')} {', '.join(mine)}")
+        return "; ".join(found) or "all of it"
+
+    # ------------------------------------------------------------ in and out
+
+    def save(self) -> Path:
+        """Write ``replay.json``, whole or not at all."""
+        said = {name: getattr(self, name) for name in KEPT}
+        write_json(self.path / FILE, {"specviz": "replay", "schema": SCHEMA} | said)
+        return self.path / FILE
+
+    def show(self, console: Any) -> None:
+        """Print the comparison on a rich console."""
+        from rich.text import Text
+
+        def line(text: str = "") -> None:
+            console.print(Text(text), soft_wrap=not console.is_terminal)
+
+        line(f"{self.table} ({self.place}): {self.caption}")
+        line()
+        if any(cell["measured"] is not None for cell in self.cells):
+            headings, rows, left = self.grid()
+            columns = [
+                Column(name, right=True, spare=len(headings) - i if i > left else None)
+                if i >= left
+                else Column(name, folds=16)
+                for i, name in enumerate(headings)
+            ]
+            print_table(console, columns, rows)
+            line(f"printed {ARROW} measured here")
+            hidden = len(self.cells) - len(self._shown())
+            if hidden:
+                line(f"{hidden} further numbers: specviz bench report {self.path} --html")
+        for which, why, number in self.missing():
+            line(f"not measured: {which}: {why} ({number} number{'s' * (number != 1)})")
+        line("Set-up:")
+        for each in self.setup:
+            line(f"  {each['what']}: the paper {each['paper']}; here {each['here']}")
+        for note in self.notes:
+            line(f"note: {note}")
+        line(f"{self.table}: {self.summary}")
+
+    def markdown(self) -> str:
+        """The same for an issue: a table, what was not measured, what differs."""
+        headings, rows, left = self.grid()
+        said = [f"### `{self.table}`: {self.caption}", "", f"{self.summary}.", ""]
+        if any(cell["measured"] is not None for cell in self.cells):
+            said += [
+                f"Printed {ARROW} measured on {self.device}.", "",
+                "| " + " | ".join(map(cellular, headings)) + " |",
+                "|" + "".join(" --- |" if i < left else " ---: |" for i in range(len(headings))),
+                *("| " + " | ".join(map(cellular, row)) + " |" for row in rows), "",
+            ]  # fmt: skip
+        said += [f"- Not measured: {which}: {why} ({n})" for which, why, n in self.missing()]
+        said += [f"- {s['what']}: the paper {s['paper']}; here {s['here']}" for s in self.setup]
+        return "\n".join([*said, *(f"- {note}" for note in self.notes), ""])
+
+    def grid(self) -> tuple[list[str], list[list[str]], int]:
+        """The table as it is shown: headings, rows of texts, and how many columns are names."""
+        cells = self._shown()
+        across = [
+            name for name in ("task", "language", "dataset") if name in self.keys and name not in self.compare
+        ]
+        down = [name for name in (*self.keys, "device", "model") if name not in across]
+        down = [name for name in down if len({cell[name] for cell in cells}) > 1 or name in self.compare]
+        columns: dict[tuple, None] = {}
+        lines: dict[tuple, dict[tuple, str]] = {}
+        for cell in cells:
+            at = (*(str(cell[name]) for name in across), cell["metric"])
+            columns[at] = None
+            row = lines.setdefault(tuple(str(cell[name]) for name in down), {})
+            here = "–" if cell["measured"] is None else said(cell["measured"], cell["printed"])
+            row[at] = f"{cell['printed']} {ARROW} {here}"
+        names = [" ".join(str(part).replace("_", " ") for part in at) for at in columns]
+        rows = [[*at, *(row.get(c, "") for c in columns)] for at, row in lines.items()]
+        return [*(name.replace("_", " ") for name in down), *names], rows, len(down)
+
+    def _shown(self) -> list[dict[str, Any]]:
+        """The cells that are shown: of a large table its means."""
+        recipe = RECIPES.get(self.table)
+        if len(self.cells) <= MANY or recipe is None or recipe.total is None:
+            return self.cells
+        column, total = recipe.total
+        return [cell for cell in self.cells if cell[column] == total]
+
+
+ARROW = "\N{RIGHTWARDS ARROW}"
+OURS = ("measured", "low", "high", "ratio", "why")
+KEPT = (
+    "table", "caption", "place", "compare", "cells", "setup", "environment", "notes", "runs", "asked",
+    "seconds", "created",
+)  # fmt: skip
+
+
+def said(value: float, printed: str) -> str:
+    """A number to as many digits as its neighbour was printed with."""
+    digits = len(printed.partition(".")[2])
+    sign = "+" if printed.startswith("+") else ""
+    return f"{value:{sign}.{digits}f}"
+
+
+def cellular(text: str) -> str:
+    """A text that ends no cell of a Markdown table."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two measured figures' intervals do not meet; without two intervals nobody knows."""
+    if any(cell[end] is None for cell in (a, b) for end in ("low", "high")):
+        return False
+    return bool(a["low"] > b["high"] or b["low"] > a["high"])
+
+
+# ---------------------------------------------------------------- running
+
+
+def find(table: str) -> Recipe:
+    """The recipe of a table.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such table, or none of it can be measured; near names are offered.
+    """
+    if table in RECIPES:
+        return RECIPES[table]
+    if table in SETTINGS:
+        raise ParameterError(f"{table} cannot be replayed: {SETTINGS[table]}")
+    published(table)  # refuses what no paper has
+    raise ParameterError(f"{table} has no recipe")
+
+
+def replay(
+    table: str,
+    *,
+    model: Any = None,
+    draft: Any = None,
+    suite: Any = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    quick: bool = False,
+    prompts: int | None = None,
+    max_new_tokens: int | None = None,
+    threads: int = 1,
+    out: str | Path | None = None,
+    tick: Tick | None = None,
+    memory: dict[Any, Any] | None = None,
+    shared: Path | None = None,
+) -> Replay:
+    """Measure here what a paper printed, and set the two beside each other.
+
+    Parameters
+    ----------
+    table : str
+        As `specviz.published` takes it: ``"unispec/table1"``.
+    model : str or Model, optional
+        In place of the bundled one that the recipe names: a folder, ``hf:<id>``, or a loaded model.
+    draft : str or mapping, optional
+        Its drafter; a mapping from roles where the recipe has several (``small``, ``aligned`` ...).
+    suite : str or Suite, optional
+        Prompts in place of the bundled ones, as `specviz.suite` takes them.
+    device, dtype : str
+    quick : bool
+        Few prompts and short answers: minutes rather than tens of them, with wide intervals.
+    prompts, max_new_tokens : int, optional
+        Default: the recipe's.
+    threads : int
+        On a CPU.
+    out : path, optional
+        The folder; default ``specviz-replays/PAPER-TABLE``. What is finished there is not measured again.
+    tick : callable
+        Told (done, of, what); default: a progress bar where it is seen.
+    memory, shared : dict, path, optional
+        What several replays share: loaded models and measurements, and the folder of calibrations.
+
+    Returns
+    -------
+    Replay
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError, SpecvizError
+        With one line that says what to do. The folder of a replay with other settings is refused and kept.
+
+    Examples
+    --------
+    >>> found = specviz.replay("unispec/table3", quick=True)  # doctest: +SKIP
+    >>> found.frame()[["method", "language", "metric", "value", "measured", "ratio"]]  # doctest: +SKIP
+    """
+    recipe = find(table)
+    path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
+    numbers = dict(recipe.quick if quick else recipe.whole)
+    numbers |= {k: v for k, v in (("prompts", prompts), ("max_new_tokens", max_new_tokens)) if v is not None}
+    from specviz.loop.run import whole
+
+    for name in ("prompts", "max_new_tokens"):
+        whole(name, numbers[name], 1)
+    whole("threads", threads, 1)
+    drafts = roles(recipe, model, draft)
+    chosen = read_suite(suite)
+    asked = {
+        "table": table, "model": name_of(model, recipe.model), "drafts": drafts,
+        "suite": chosen.digest if chosen is not None else recipe.suite, "device": device, "dtype": dtype,
+        "threads": threads, **numbers,
+    }  # fmt: skip
+    there = finished(path, asked)
+    if there is not None:
+        return there
+    memory, shared = {} if memory is None else memory, shared or path / "calibrations"
+    return measure(table, recipe, asked, numbers, model, drafts, chosen, path, shared, memory, tick)
+
+
+def show_recipes(console: Any) -> None:
+    """Print what can be replayed, and what not, on a rich console."""
+    from rich.text import Text
+
+    rows = []
+    for entry in list_published().itertuples():
+        recipe = RECIPES.get(entry.name)
+        rows.append([entry.name, "–" if recipe is None else recipe.model, str(entry.caption)])
+    print_table(console, [Column("table"), Column("bundled model"), Column("what it shows", folds=40)], rows)
+    for table, why in SETTINGS.items():
+        console.print(Text(f"{table} is not replayed: {why}"), soft_wrap=not console.is_terminal)
+
+
+def measure(
+    table: str, recipe: Recipe, asked: dict[str, Any], numbers: dict[str, Any], model: Any,
+    drafts: dict[str, str], suite: Any, path: Path, shared: Path, memory: dict[Any, Any], tick: Tick | None,
+) -> Replay:  # fmt: skip
+    """Run a recipe and compare."""
+    from specviz.bench.calibrate import bar
+    from specviz.bench.runner import threads
+    from specviz.bench.sources import SOURCES, How
+
+    begin = perf_counter()
+    with threads(asked["threads"]), bar() if tick is None else nullcontext(tick) as told:
+        how = How(
+            loaded(model, recipe, asked, memory), drafts, suite, asked["device"], asked["dtype"],
+            numbers["prompts"], numbers["max_new_tokens"], asked["threads"], numbers, path, shared, memory,
+            told,
+        )  # fmt: skip
+        found = SOURCES[recipe.source](recipe, how)
+    made = compared(table, recipe, found, asked)
+    made = replace(made, seconds=perf_counter() - begin, path=path)
+    made.save()
+    return made
+
+
+def loaded(model: Any, recipe: Recipe, asked: Mapping[str, Any], memory: dict[Any, Any]) -> Any:
+    """The model; one of this process' replays loads it once."""
+    if model is not None and not isinstance(model, str | Path):
+        return model
+    key = ("model", asked["model"], asked["device"], asked["dtype"])
+    if key not in memory:
+        from specviz.models import load
+
+        memory[key] = load(asked["model"], asked["device"], asked["dtype"])
+    return memory[key]
+
+
+def roles(recipe: Recipe, model: Any, draft: Any) -> dict[str, str]:
+    """Role of each drafter: its name.
+
+    Raises
+    ------
+    ParameterError
+        For a role that the recipe has not, or a model of one's own without the drafters that it needs.
+    """
+    needed = dict(recipe.drafts)
+    if draft is None:
+        given: dict[str, str] = {}
+    elif isinstance(draft, Mapping):
+        given = {str(role): str(name) for role, name in draft.items()}
+    elif len(needed) > 1:
+        words = ", ".join(f"{role}=..." for role in needed)
+        raise ParameterError(f"this table needs several drafters: say which is which, as --draft {words}")
+    else:
+        given = dict.fromkeys(needed, str(draft))
+    for role in given:
+        if role not in needed:
+            known = ", ".join(needed) or "none"
+            raise ParameterError(f"this table has no drafter {role!r}; it has {known}")
+    own = model is not None and name_of(model, recipe.model) != recipe.model
+    return {role: given.get(role, "" if own else name) for role, name in needed.items()}
+
+
+def name_of(model: Any, default: str) -> str:
+    """A model's name."""
+    if model is None:
+        return default
+    return str(model) if isinstance(model, str | Path) else str(model.name)
+
+
+def read_suite(given: Any) -> Any:
+    """A suite by its name, or as it is."""
+    if given is None:
+        return None
+    if isinstance(given, str | Path):
+        from specviz.suites import suite
+
+        return suite(str(given))
+    return given
+
+
+class OtherSettings(SpecvizError):
+    """A folder holds a replay that was made in another way."""
+
+
+def finished(path: Path, asked: Mapping[str, Any]) -> Replay | None:
+    """The replay that a folder holds, if it is of the same settings; None where it holds none.
+
+    Raises
+    ------
+    SpecvizError
+        If it is of other settings, or the folder holds something else.
+    """
+    if not (path / FILE).exists():
+        if (path / "run.json").exists() or (path / ALL).exists():
+            raise SpecvizError(f"{path} holds another kind of result: choose another folder")
+        return None
+    there = opened(path)
+    wrong = [
+        f"its {key} is {there.asked.get(key)}, here {asked.get(key)}"
+        for key in {**there.asked, **asked}
+        if there.asked.get(key) != json.loads(json.dumps(asked.get(key)))
+    ]
+    if wrong:
+        raise OtherSettings(
+            f"{path} holds a replay with other settings: {'; '.join(wrong)}. Give the same ones, or another "
+            "folder"
+        )
+    return there
+
+
+def opened(path: str | Path) -> Replay:
+    """The replay of a folder.
+
+    Raises
+    ------
+    TraceError
+        If it holds none, a damaged one, or one of a newer version.
+    """
+    file = Path(path) / FILE
+    if not file.is_file():
+        raise TraceError(f"{path} is no folder of a replay: it has no {FILE} (specviz replay makes one)")
+    told = read_json(file)
+    if told.get("specviz") != "replay" or told.get("schema") != SCHEMA:
+        raise TraceError(f"{file} was not written by this version of specviz replay")
+    try:
+        kept = {name: told[name] for name in KEPT}
+        for cell in kept["cells"]:
+            cell["measured"], cell["value"], cell["printed"]
+    except (KeyError, TypeError) as error:
+        raise TraceError(f"{file} is damaged (it lacks {error})") from None
+    return Replay(**kept | {"compare": tuple(kept["compare"]), "path": Path(path)})
+
+
+@dataclass
+class Replays:
+    """The replays of a folder: every published table, replayed, or listed with the reason.
+
+    Parameters
+    ----------
+    path : Path
+    found : list of Replay
+    left : dict
+        Table: why it was not replayed.
+    """
+
+    path: Path
+    found: list[Replay] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Replays {self.path}: {len(self.found)} tables replayed, {len(self.left)} not>"
+
+    @property
+    def complete(self) -> bool:
+        """Whether every published table is accounted for."""
+        return {each.table for each in self.found} | set(self.left) >= set(list_published()["name"])
+
+    def frame(self) -> pd.DataFrame:
+        """One row a table: how much of it was measured, and how much goes the paper's way."""
+        import pandas as pd
+
+        rows = [{"table": r.table, **r.counts(), "seconds": r.seconds, "why": ""} for r in self.found]
+        rows += [{"table": table, "why": why} for table, why in self.left.items()]
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        return self.frame()._repr_html_()  # type: ignore[no-any-return, operator]
+
+    def save(self) -> Path:
+        """Write ``replays.json``, whole or not at all."""
+        names = [r.table for r in self.found]
+        write_json(
+            self.path / ALL, {"specviz": "replays", "schema": SCHEMA, "tables": names, "left": self.left}
+        )
+        return self.path / ALL
+
+    def show(self, console: Any) -> None:
+        """Print the overview on a rich console."""
+        from rich.text import Text
+
+        columns = [Column("table"), *(Column(name, right=True) for name in OVERVIEW)]
+        print_table(console, columns, [[r.table, *counted(r)] for r in self.found])
+        lines = [f"not replayed: {table}: {why}" for table, why in self.left.items()]
+        lines.append(
+            f"{self.path}: {len(self.found)} tables replayed, {len(self.left)} listed with the reason"
+        )
+        for text in lines:
+            console.print(Text(text), soft_wrap=not console.is_terminal)
+
+    def markdown(self) -> str:
+        """The overview and every table, for an issue."""
+        rows = [[f"`{r.table}`", *counted(r)] for r in self.found]
+        said = ["| table | " + " | ".join(OVERVIEW) + " |", "| --- |" + " ---: |" * len(OVERVIEW)]
+        said += ["| " + " | ".join(row) + " |" for row in rows] + [""]
+        said += [f"- `{table}` was not replayed: {why}" for table, why in self.left.items()] + [""]
+        return "\n".join(said) + "\n" + "\n".join(r.markdown() for r in self.found)
+
+
+OVERVIEW = ("measured", "agree", "clearly", "against", "clearly so", "seconds")
+
+
+def counted(made: Replay) -> list[str]:
+    """A replay's line of the overview."""
+    n = made.counts()
+    judged = n["agrees"] + n["against"]
+    shares = [f"{n['agrees']} of {judged}", n["clear_agrees"], n["against"], n["clear_against"]]
+    middle = list(map(str, shares)) if judged else ["–"] * 4
+    return [f"{n['measured']} of {n['cells']}", *middle, f"{made.seconds:.0f}"]
+
+
+def replay_all(
+    out: str | Path,
+    *,
+    model: Any = None,
+    draft: Any = None,
+    suite: Any = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    quick: bool = False,
+    prompts: int | None = None,
+    max_new_tokens: int | None = None,
+    threads: int = 1,
+    tick: Callable[[str], Tick] | None = None,
+) -> Replays:
+    """Replay every published table into a folder; what cannot be replayed is listed with its reason.
+
+    Parameters
+    ----------
+    out : path
+        A folder for each table, and ``replays.json``. What is finished there is not measured again.
+    tick : callable
+        Given a table's name, what is told of its progress.
+
+    Other parameters, and errors, are those of `replay`; an error of one table is its reason, and the others
+    go on.
+    """
+    path = Path(out)
+    if (path / FILE).exists() or (path / "run.json").exists():
+        raise SpecvizError(f"{path} holds another kind of result: choose another folder")
+    made, memory = Replays(path), dict[Any, Any]()
+    chosen = read_suite(suite)
+    for table in list_published()["name"]:
+        if table in SETTINGS:
+            made.left[table] = SETTINGS[table]
+            continue
+        try:
+            made.found.append(
+                replay(
+                    table, model=model, draft=draft, suite=chosen, device=device, dtype=dtype, quick=quick,
+                    prompts=prompts, max_new_tokens=max_new_tokens, threads=threads,
+                    out=path / table.replace("/", "-"), tick=tick(table) if tick else None,
+                    memory=memory, shared=path / "calibrations",
+                )
+            )  # fmt: skip
+        except SpecvizError as error:
+            if isinstance(error, OtherSettings):
+                raise
+            made.left[table] = str(error)
+        made.save()
+    return made
+
+
+def opened_all(path: str | Path) -> Replays:
+    """The replays of a folder.
+
+    Raises
+    ------
+    TraceError
+        If it holds none, or damaged ones.
+    """
+    file = Path(path) / ALL
+    if not file.is_file():
+        raise TraceError(f"{path} is no folder of replays: it has no {ALL} (specviz replay --all makes one)")
+    told = read_json(file)
+    if told.get("specviz") != "replays" or told.get("schema") != SCHEMA:
+        raise TraceError(f"{file} was not written by this version of specviz replay")
+    found = [opened(Path(path) / table.replace("/", "-")) for table in told["tables"]]
+    return Replays(Path(path), found, dict(told["left"]))
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def compared(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> Replay:
+    """A published table and what a source found, cell by cell."""
+    frame = published(table)
+    rows = frame.drop(columns=["paper", "table"]).to_dict("records")
+    cells = []
+    for row in rows:
+        figure = next(
+            (f for f in found.rows if f["metric"] == row["metric"] and covers(f["where"], row)), None
+        )
+        why = "" if figure else reason(row, recipe, found)
+        taken = {name: figure[name] if figure else None for name in ("value", "low", "high")}
+        cells.append(
+            {**row, "measured": taken["value"], "low": taken["low"], "high": taken["high"], "why": why}
+        )
+    return Replay(
+        table, frame.attrs["caption"], frame.attrs["place"], recipe.compare, cells,
+        differences(frame, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
+
+
+def covers(where: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether columns and values are those of a row; several values of a column are a choice."""
+    for key, value in where.items():
+        choices = value if isinstance(value, list | tuple) else (value,)
+        if row.get(key) not in choices:
+            return False
+    return True
+
+
+def reason(row: Mapping[str, Any], recipe: Recipe, found: Any) -> str:
+    """Why nothing stands beside a row."""
+    for where, why in (*found.absent, *recipe.absent):
+        if covers(where, row):
+            return str(why)
+    return "the run gave no such figure (too few prompts of this part, or they failed)"
+
+
+def differences(frame: Any, recipe: Recipe, found: Any) -> list[dict[str, str]]:
+    """What of the set-up is another one."""
+
+    def words(column: str) -> str:
+        return ", ".join(dict.fromkeys(filter(None, frame[column]))) or "does not say"
+
+    here = found.environment
+    threads = here.get("threads")
+    cpu = str(here.get("device", "")).startswith("cpu")
+    device = f"{here.get('device')} ({here.get('processor')})" if cpu else str(here.get("device"))
+    device += f", {threads} thread{'s' * (threads != 1)}" if cpu else ""
+    model = here.get("model", {})
+    size = model.get("parameters")
+    ours = f"{model.get('name')}" + (f" ({size / 1e6:.1f} M parameters)" if size else "")
+    told = [
+        ("model", words("model"), ours), ("device", words("device"), device),
+        ("precision", recipe.precision, str(here.get("dtype"))),
+        ("data", recipe.data or "does not say", found.data),
+        *recipe.differs,
+    ]  # fmt: skip
+    return [{"what": what, "paper": paper, "here": ours} for what, paper, ours in told]
