@@ -167,7 +167,7 @@ def timed(
 MIX = "every other one a translation from English into German, those between of the other six kinds in turn"
 
 
-def suite(n: int, shots: int = 0) -> list[dict[str, Any]]:
+def suite(n: int, shots: int = 0, only: str | None = None) -> list[dict[str, Any]]:
     """Prompts of the corpus' test split: `MIX`.
 
     Parameters
@@ -175,6 +175,8 @@ def suite(n: int, shots: int = 0) -> list[dict[str, Any]]:
     n : int
     shots : int
         Examples of the same kind in front, of the dev split, with their answers: earlier turns of the chat.
+    only : str, optional
+        A kind of work that all are of.
     """
     others = [kind for kind in tasks.KINDS if kind != "translation"]
     found = []
@@ -182,6 +184,8 @@ def suite(n: int, shots: int = 0) -> list[dict[str, Any]]:
         rng = random.Random(f"diffusion:{i}")
         given: dict[str, Any] = {"language": "en", "target": "de"} if i % 2 == 0 else {}
         kind = others[i // 2 % len(others)] if i % 2 else "translation"
+        if only is not None:
+            given, kind = {}, only
         made = tasks.sample(rng, "test", kind, **given)
         given |= {"language": made.language}
         before = []

@@ -252,8 +252,9 @@ RECIPES: dict[str, Recipe] = {
               for n in (1024, 2048, 4096, 8192, 16384, 32768)),
         total=("task", "Avg."), quick={"prompts": 7, "max_new_tokens": 32},
         differs=(SPEEDUP, TAU,
-                 ("context", "longer prompts of the benchmark, how made is not said",
-                  "earlier questions of the suite with their answers stand in front")),
+                 ("context", "1K to 32K tokens, how made is not said",
+                  "earlier questions and their answers stand in front; a model that reads less than 32K gets "
+                  "the same shares of what it reads (see the notes)")),
     ),
     "unispec/table12": unispec(
         "threshold",
@@ -298,6 +299,283 @@ RECIPES: dict[str, Recipe] = {
                   "our defaults; what calibration finds here for each method")),
     ),
 }  # fmt: skip
+
+# ---------------------------------------------------------------- SSBD
+
+INTO: dict[str, Where] = {
+    "English→German": {"language": "de"}, "English→Chinese": {"language": "zh"},
+    "English→Japanese": {"language": "ja"},
+}  # fmt: skip
+CLOCK = (
+    "speedup", "tokens/s of what all updates emit over RT's, the prompt's pass outside",
+    "the same; tokens of all texts pooled",
+)  # fmt: skip
+ERASURE = (
+    "NE", "tokens of SacreBLEU's Flores-101 tokenizer",
+    "tokens of sacrebleu's tokenizer for the language, where it needs none of a download",
+)  # fmt: skip
+RT, SSBD = {"mode": "rt"}, {"beta": 0.2}
+
+
+def ssbd(compare: str | tuple[str, ...], rows: tuple[Row, ...], **more: Any) -> Recipe:
+    """A recipe of SSBD's paper."""
+    given: dict[str, Any] = {
+        "parts": {"language": INTO}, "model": "town-translator", "precision": "4 bits (Q4_K_M, llama.cpp)",
+        "data": "Flores, three words an update", "differs": (CLOCK, ERASURE),
+        "quick": {"prompts": 6, "max_new_tokens": 96}, "whole": {"prompts": 60, "max_new_tokens": 128},
+    }  # fmt: skip
+    names = (compare,) if isinstance(compare, str) else compare
+    return Recipe("streams", names, rows, **(given | more))
+
+
+TWO_WAYS = (Row({"method": "RT"}, "retranslate", RT), Row({"method": "SSBD"}, "retranslate", SSBD))
+CHINESE = {"language": {"English→Chinese": {"language": "zh"}}}
+RECIPES |= {
+    "ssbd/table2": ssbd("method", TWO_WAYS),
+    "ssbd/table3": ssbd(
+        "beta",
+        (
+            Row({"beta": "RT"}, "retranslate", RT),
+            *(Row({"beta": f"{b:.1f}"}, "retranslate", {"beta": b})
+              for b in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)),
+            Row({"beta": "CD"}, "retranslate", {"mode": "cd"}),
+        ),
+        parts=CHINESE,
+    ),
+    "ssbd/table4": ssbd(
+        ("mask", "k"),
+        (
+            Row({"mask": "-"}, "retranslate", SSBD),
+            *(Row({"mask": theirs, "k": str(k)}, "retranslate", {"beta": 0.2, "k": k, "mask": ours})
+              for theirs, ours in (("mask-k", "draft"), ("display-only mask-k", "display")) for k in (3, 5)),
+        ),
+        parts=CHINESE,
+    ),
+    "ssbd/table6": ssbd(
+        "method", TWO_WAYS, options={"partials": True}, data="ACL 60/60, an ASR system's partial results",
+        differs=(CLOCK, ERASURE, ("partials", "an ASR system's, not released", "simulated")),
+    ),
+}  # fmt: skip
+
+# ---------------------------------------------------------------- SSD
+
+BENCHMARKS: dict[str, Where] = {
+    "GSM8K": {"kind": "arithmetic"}, "MATH": {"kind": "arithmetic"}, "HumanEval": {"kind": "code"},
+    "MBPP": {"kind": "code"},
+}  # fmt: skip
+ONE_BENCHMARK = {"task": {"MATH": {"kind": "arithmetic"}}}
+VALID = (
+    "throughput", "valid tokens a second, on each benchmark",
+    "valid tokens (up to the first end token) of all texts over their seconds; every cell is written",
+)  # fmt: skip
+CELLS = ("length", "256 cells", "64 cells, blocks of 8, cache refreshed every 8 steps as in the paper")
+NAMES = ("tasks", "four benchmarks", "two kinds of work: arithmetic for GSM8K and MATH, code for the others")
+
+
+def canvas(source: str, compare: str | tuple[str, ...], rows: tuple[Row, ...], **more: Any) -> Recipe:
+    """A recipe of SSD's paper."""
+    given: dict[str, Any] = {
+        "parts": ONE_BENCHMARK, "model": "town-diffusion", "data": "GSM8K, MATH, HumanEval and MBPP",
+        "differs": (VALID, CELLS), "quick": {"prompts": 5, "max_new_tokens": 64, "rounds": 1},
+        "whole": {"prompts": 30, "max_new_tokens": 64, "rounds": 3},
+    }  # fmt: skip
+    names = (compare,) if isinstance(compare, str) else compare
+    return Recipe(source, names, rows, **(given | more))
+
+
+def drafts(method: str, tree: str, number: type) -> tuple[Row, ...]:
+    """SSD's three draft lengths."""
+    return tuple(
+        Row({"method": method, "draft_length": number(n)}, "ssd", {"tree": tree, "draft_length": n})
+        for n in (3, 4, 5)
+    )
+
+
+RECIPES |= {
+    "ssd/table1": canvas(
+        "canvases", ("method", "draft_length"),
+        (Row({"method": "Origin", "draft_length": "-"}, "stepwise"), *drafts("Origin+SSD", "chain", str)),
+        parts={"task": BENCHMARKS}, total=("task", "Mean"), differs=(VALID, CELLS, NAMES),
+    ),
+    "ssd/table2": canvas(
+        "limits", ("k", "draft_length"), (), data="MATH",
+        differs=(CELLS, ("reading", "not said in full", "rounds of N + 1 steps, any order counts")),
+    ),
+    "ssd/table3": canvas(
+        "canvases", ("method", "draft_length"),
+        drafts("Greedy", "chain", int) + drafts("Mix-order", "mix", int),
+        options={"bounds": True}, data="MATH", differs=(CELLS,),
+    ),
+    "ssd/figure3": canvas(
+        "lengths", ("method", "generation_length", "shots"), (),
+        parts={"task": {"GSM8K": {"kind": "arithmetic"}, "MBPP": {"kind": "code"}}},
+        options={"cells": {"128": 32, "512": 128}, "shots": (0, 3), "normal": 64}, data="GSM8K and MBPP",
+        quick={"prompts": 3, "max_new_tokens": 64, "rounds": 1},
+        differs=(VALID, ("length", "128 and 512 cells, else 256", "32 and 128 cells, else 64")),
+    ),
+}  # fmt: skip
+
+# ---------------------------------------------------------------- BiLD
+
+UNALIGNED, ALIGNED = "BiLD, unaligned", "BiLD, aligned"
+LATENCY = (
+    "speedup", "latency of the same texts, batch 1",
+    "seconds of greedy decoding of the same texts over seconds here, the encoder's pass inside",
+)  # fmt: skip
+POINTS = (
+    "thresholds",
+    "chosen on a sweep that is not printed",
+    "the best of a small grid, on the same texts",
+)
+DATASETS: dict[str, Where] = {
+    "IWSLT": {"task": "de-en"}, "WMT": {"task": "de-en"}, "XSUM": {"task": "sum-en"},
+    "CNN/DailyMail": {"task": "sum-en"},
+}  # fmt: skip
+PAIR: dict[str, Where] = {"IWSLT": {"task": "de-en"}, "XSUM": {"task": "sum-en"}}
+ONE_OF_EACH = (
+    "data sets", "two of translations, two of summaries",
+    "one of German to English, one of English summaries, which stand beside both",
+)  # fmt: skip
+NO_LOSS, ONE_POINT = 0.2, 1.0  # points that count as minimal, and as about one
+
+
+def fastest(where: Where, curve: str, lose: float) -> Row:
+    """The fastest setting of a curve that loses at most so many points."""
+    return Row(where, "bild", {"curve": curve, "pick": "fastest", "lose": lose})
+
+
+def big_little(rows: tuple[Row, ...], curves: tuple[str, ...], **more: Any) -> Recipe:
+    """A recipe of BiLD's paper."""
+    given: dict[str, Any] = {
+        "parts": {"dataset": PAIR}, "model": "town-t5",
+        "drafts": {"small": "town-t5-small", "aligned": "town-t5-small-aligned"},
+        "differs": (LATENCY, POINTS), "data": "IWSLT 2017, WMT 2014, XSUM, CNN/DailyMail",
+        "quick": {"prompts": 8, "max_new_tokens": 64, "fallbacks": (0.3, 0.6, 0.9), "rollbacks": (1.0, 4.0),
+                  "windows": (4, 8)},
+        "whole": {"prompts": 60, "max_new_tokens": 128, "fallbacks": (0.3, 0.5, 0.7, 0.9),
+                  "rollbacks": (1.0, 2.0, 4.0, 8.0), "windows": (3, 4, 5, 6, 7, 8, 9, 10)},
+    }  # fmt: skip
+    compare = more.pop("compare", ("method",))
+    options = {"curves": curves, **more.pop("options", {})}
+    return Recipe("thresholds", compare, rows, options=options, **(given | more))
+
+
+VANILLA = Row({"method": "Vanilla Inference"}, "autoregressive")
+REJECTION = "speculative, sampling"
+REJECTING = Row(
+    {"method": "Rejection Sampling Based"}, "speculative", {"curve": REJECTION, "pick": "fastest"}
+)
+RECIPES |= {
+    "bild/table1": big_little(
+        (
+            VANILLA,
+            *(fastest({"method": f"BiLD ({name})", "score_drop": drop}, curve, lose)
+              for name, curve in (("Unaligned", UNALIGNED), ("Aligned", ALIGNED))
+              for drop, lose in (("minimal", NO_LOSS), ("~1 point", ONE_POINT))),
+        ),
+        (UNALIGNED, ALIGNED), parts={"dataset": DATASETS}, compare=("method", "score_drop"),
+        differs=(LATENCY, POINTS, ONE_OF_EACH),
+    ),
+    "bild/table3": big_little(
+        (
+            VANILLA,
+            REJECTING,
+            Row({"method": "BiLD (Match Latency)"}, "bild",
+                {"curve": UNALIGNED, "pick": "as fast", "like": REJECTION}),
+            Row({"method": "BiLD (Match BLEU/ROUGE-L)"}, "bild",
+                {"curve": UNALIGNED, "pick": "as good", "like": REJECTION}),
+        ),
+        (UNALIGNED, REJECTION),
+        differs=(LATENCY, POINTS, ("rejection sampling", "its temperature and window are not said",
+                                   "temperature 1, the fastest window")),
+    ),
+    "bild/table4": big_little(
+        (
+            REJECTING,
+            fastest({"method": ["BiLD (Better BLEU)", "BiLD (Better ROUGE-L)"]}, UNALIGNED, NO_LOSS),
+        ),
+        (UNALIGNED, REJECTION),
+        differs=(LATENCY, POINTS, ("fallback, rollback", "shares of what is not said", "of tokens written")),
+    ),
+    "bild/table5": big_little(
+        (
+            VANILLA,
+            *(Row({"method": "BiLD", "row": str(i + 1)}, "bild",
+                  {"curve": "nucleus", "pick": "number", "at": i + 1}) for i in range(3)),
+        ),
+        ("nucleus",), options={"base": "nucleus: autoregressive"}, compare=("method", "row"),
+        differs=(LATENCY, ("thresholds", "three that are not named", "0.7 and 1, 0.7 and 2, 0.5 and 4")),
+    ),
+    "bild/figure6": big_little(
+        (fastest({"method": "BiLD"}, "early exit", ONE_POINT),), ("early exit",), model="town-t5-exit",
+        parts={"dataset": {"IWSLT": {"task": "de-en"}, "WMT": {"task": "de-en"}}}, drafts={},
+        compare=("method", "dataset"),
+        quick={"prompts": 8, "max_new_tokens": 64, "fallbacks": (0.2, 0.8), "rollbacks": (0.5, 1.5)},
+        whole={"prompts": 60, "max_new_tokens": 128, "fallbacks": (0.2, 0.5, 0.8),
+               "rollbacks": (0.5, 1.0, 1.5)},
+    ),
+    "bild/figure8": big_little(
+        (fastest({"method": "BiLD"}, ALIGNED, NO_LOSS),), (ALIGNED,),
+        parts={"dataset": {"CNN/DailyMail": {"task": "sum-en"}}},
+    ),
+}  # fmt: skip
+
+# ---------------------------------------------------------------- CM-ASD
+
+WMT: dict[str, Where] = {"EN-DE": {"task": "en-de"}, "DE-EN": {"task": "de-en"}}
+ROMANIAN = ({"task": ["EN-RO", "RO-EN"]}, "the bundled encoder-decoders read German and English alone")
+OTHERS = (
+    {"method": ["GLAT+CTC", "DAT", "CMLM", "RewriteNAT", "Deep-Shallow"]},
+    "a model of its own kind, trained to write with little or no autoregression: nothing here decodes it",
+)
+BEAMS = ("speedup", "over beam 5, batches of 16", "over beam 5 of transformers, one text at a time")
+VALUES = ("parameters", "α, γ, the weights, k_min, k_max and β are not printed", "defaults, k_max 10")
+
+
+def modulated(rows: Mapping[str, str], **more: Any) -> Recipe:
+    """A recipe of CM-ASD's paper; `rows` are its methods and the labels of our settings."""
+    given: dict[str, Any] = {
+        "parts": {"task": WMT}, "model": "town-t5", "differs": (BEAMS, VALUES),
+        "drafts": {"small": "town-t5-small", "heads": "town-t5-heads"}, "options": {"points": "lineup"},
+        "data": "WMT14 EN-DE, WMT16 EN-RO", "absent": (ROMANIAN, OTHERS),
+        "quick": {"prompts": 8, "max_new_tokens": 64}, "whole": {"prompts": 50, "max_new_tokens": 128},
+    }  # fmt: skip
+    made = tuple(Row({"method": theirs}, "", {"point": ours}) for theirs, ours in rows.items())
+    return Recipe("beams", ("method",), made, **(given | more))
+
+
+SEVEN = {
+    "Transformer-base (b=5)": "beam 5 (transformers)", "Transformer-base (b=1)": "autoregressive",
+    "Blockwise (k=10)": "blockwise, k 10", "Blockwise (k=25)": "blockwise, k 25",
+    "SpecDec(k=10)": "SpecDec, k 10", "SpecDec(k=25)": "SpecDec, k 25", "CM-ASD": "CM-ASD",
+}  # fmt: skip
+RECIPES |= {
+    "cm_asd/table1": modulated(SEVEN),
+    "cm_asd/table2": modulated(SEVEN),
+    "cm_asd/table3": modulated(
+        {
+            "Transformer-base (b=5)": "beam 5 (transformers)",
+            "w/o Adaptive Drafting (Fixed k, adaptive τ)": "w/o adaptive drafting",
+            "w/o Adaptive Verification (adaptive k, fixed τ)": "w/o adaptive verification",
+            "w/o Confidence (Fixed k & τ)": "w/o confidence", "Entropy-only Confidence": "entropy only",
+            "Margin-only Confidence": "margin only", "Softmax-only Confidence": "softmax only",
+            "CM-ASD (Full: Adaptive k + Adaptive τ)": "CM-ASD",
+        },
+        parts={"task": {"EN-DE": {"task": "en-de"}}}, drafts={"small": "town-t5-small"},
+        options={"points": "ablation", "drafting": True}, data="WMT14 EN-DE", absent=(),
+    ),
+    "cm_asd/table4": modulated(
+        {"AR BART-base (b=5)": "beam 5 (transformers)", "AR BART-base (b=1)": "autoregressive",
+         "SpecDec(k=25)": "SpecDec, k 25", "CM-ASD": "CM-ASD"},
+        parts={"task": {"CNN/DailyMail": {"task": "sum-en"}}}, data="CNN/DailyMail", absent=(OTHERS,),
+    ),
+    "cm_asd/table5": modulated(
+        {"Transformer-base (Greedy)": "autoregressive", "SpecDec(k=25)": "SpecDec, k 25", "CM-ASD": "CM-ASD"},
+        parts={}, data="not said", absent=(OTHERS,),
+    ),
+}  # fmt: skip
+
+# ---------------------------------------------------------------- nothing to run
 
 # Tables of settings: there is nothing to measure.
 SETTINGS: dict[str, str] = {

@@ -413,18 +413,18 @@ def measure(
     drafts: dict[str, str], suite: Any, path: Path, shared: Path, memory: dict[Any, Any], tick: Tick | None,
 ) -> Replay:  # fmt: skip
     """Run a recipe and compare."""
+    from specviz.bench import sources
     from specviz.bench.calibrate import bar
     from specviz.bench.runner import threads
-    from specviz.bench.sources import SOURCES, How
 
     begin = perf_counter()
     with threads(asked["threads"]), bar() if tick is None else nullcontext(tick) as told:
-        how = How(
+        how = sources.How(
             loaded(model, recipe, asked, memory), drafts, suite, asked["device"], asked["dtype"],
             numbers["prompts"], numbers["max_new_tokens"], asked["threads"], numbers, path, shared, memory,
             told,
         )  # fmt: skip
-        found = SOURCES[recipe.source](recipe, how)
+        found = sources.find(recipe.source)(recipe, how)
     made = compared(table, recipe, found, asked)
     made = replace(made, seconds=perf_counter() - begin, path=path)
     made.save()

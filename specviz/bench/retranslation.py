@@ -209,14 +209,17 @@ def measure(
     rounds: int = 1,
     max_new_tokens: int = 128,
     template: str = "town",
+    given: Sequence[Stream] | None = None,
+    right: Sequence[Sequence[str]] | None = None,
     tick: Callable[[str], None] = lambda label: None,
 ) -> tuple[dict[str, Decoded], Quality]:
     """Let every setting decode the test streams of a language, text by text in turns.
 
-    Of several rounds a text's median time counts.
+    Of several rounds a text's median time counts. `given` are other streams, and `right` their translations.
     """
-    made = texts(code, prompts)
-    given = streams(made)
+    if given is None or right is None:
+        made = texts(code, prompts)
+        given, right = given or streams(made), [references(each) for each in made]
     clock, _ = quiet_clock(model.device)
     shared: dict[str, Any] = {"target_language": TARGETS[code], "template": template}
     shared |= {"max_new_tokens": max_new_tokens, "record": None}
@@ -231,7 +234,7 @@ def measure(
             followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
             paired(followed[-1], len(given), model.device, tick, clock)
             traces = {name: follow.finish() for name, follow in followed[-1].items()}
-    quality = Quality(metrics.tokenizer(traces[RT].run).name, [references(each) for each in made])
+    quality = Quality(metrics.tokenizer(traces[RT].run).name, right)
     return {each.label: judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
             for each in chosen}, quality  # fmt: skip
 

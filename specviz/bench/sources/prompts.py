@@ -1,10 +1,9 @@
-"""Who measures what a recipe asks for: each source turns a recipe into figures in the paper's own keys."""
+"""Methods on prompts: by the runner, so that every row is on disk, paired, and resumed; and in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,147 +11,10 @@ import numpy as np
 from specviz.bench.recipes import Best, Recipe, Row
 from specviz.bench.report import Estimate
 from specviz.bench.rows import figures
-from specviz.bench.runner import calibrated
+from specviz.bench.sources.shared import Found, How, Where, about, middle, totals
 from specviz.errors import ParameterError
-from specviz.suites import Suite
 
-Where = Mapping[str, Any]
-Tick = Callable[[int, int, str], None]
-
-CALIBRATION = {"sizes": (4, 8, 16, 32, 64), "prompts": 3, "warm_up": 5, "max_new_tokens": 48, "rounds": 1}
-NOT_GREEDY = ("autoregressive", "stepwise")
-
-
-@dataclass
-class How:
-    """How a recipe is run.
-
-    Parameters
-    ----------
-    model : Model
-        Loaded.
-    drafts : dict
-        Role: name of the drafter.
-    suite : Suite or None
-        Prompts in place of the recipe's.
-    device, dtype : str
-    prompts, max_new_tokens, threads : int
-    options : dict
-        The recipe's numbers besides: ``rounds``.
-    path : Path
-        The replay's folder.
-    shared : Path
-        Where calibrations are kept that several replays use.
-    memory : dict
-        Measurements of this process that several tables are made of.
-    tick : callable
-        Told (done, of, what).
-    """
-
-    model: Any
-    drafts: dict[str, str]
-    suite: Suite | None
-    device: str
-    dtype: str
-    prompts: int
-    max_new_tokens: int
-    threads: int
-    options: dict[str, Any]
-    path: Path
-    shared: Path
-    memory: dict[Any, Any]
-    tick: Tick
-
-    def best(self, method: str) -> tuple[int, str]:
-        """The calibrated draft size of a method here, and where it comes from."""
-        found = calibrated(self.model, method)
-        if found is not None:
-            return found, "as calibrated before"
-        from specviz.bench.calibrate import calibrate
-
-        key = ("g*", self.model.name, method, str(self.model.dtype))
-        if key not in self.memory:
-            made = calibrate(self.model, method, folder=self.shared, tick=self.tick, **CALIBRATION)
-            self.memory[key] = made.g
-        return self.memory[key], "calibrated in haste"
-
-    def sized(self, row: Row) -> dict[str, Any]:
-        """A row's parameters, the calibrated draft size put in."""
-        values = dict(row.values)
-        for name, value in values.items():
-            if isinstance(value, Best):
-                values[name] = max(1, round(self.best(row.method)[0] * value.times))
-        return values
-
-
-@dataclass
-class Found:
-    """What a source found.
-
-    Parameters
-    ----------
-    rows : list of dict
-        ``where`` (columns of the published table and their values), ``metric``, ``value``, ``low``, ``high``.
-    absent : list of (where, reason)
-    environment : dict
-        Device, processor, threads, versions ...
-    data : str
-        The prompts in words.
-    metrics : dict
-        Metric: what ours is, where it says more than the recipe.
-    notes : list of str
-    runs : list of str
-        Folders of runs, below the replay's.
-    """
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    absent: list[tuple[Where, str]] = field(default_factory=list)
-    environment: dict[str, Any] = field(default_factory=dict)
-    data: str = ""
-    notes: list[str] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)
-
-    def add(self, where: Where, metric: str, value: Any, low: Any = None, high: Any = None) -> None:
-        """A figure; an `Estimate` brings its interval."""
-        if isinstance(value, Estimate):
-            value, low, high = value.median, value.low, value.high
-        if value is None or value != value:
-            return
-        ends = [None if end is None or end != end else float(end) for end in (low, high)]
-        row = {"where": dict(where), "metric": metric, "value": float(value), "low": ends[0], "high": ends[1]}
-        self.rows.append(row)
-
-
-def totals(found: Found, recipe: Recipe) -> None:
-    """Add the means over the parts of a column, as the paper's own total has them.
-
-    The interval of a mean of independent parts: their half widths, squared, add up.
-    """
-    if recipe.total is None:
-        return
-    column, name = recipe.total
-    groups: dict[Any, list[dict[str, Any]]] = {}
-    for row in found.rows:
-        if column in row["where"]:
-            rest = tuple(sorted((k, v) for k, v in row["where"].items() if k != column))
-            groups.setdefault((rest, row["metric"]), []).append(row)
-    for (rest, metric), rows in groups.items():
-        if len(rows) < len(recipe.parts.get(column, ())):
-            continue  # a mean of some parts is not the paper's
-        value = float(np.mean([row["value"] for row in rows]))
-        low = high = None
-        if all(row["low"] is not None for row in rows):
-            below, above = (
-                float(np.sqrt(sum((row[end] - row["value"]) ** 2 for row in rows))) / len(rows)
-                for end in ("low", "high")
-            )
-            low, high = value - below, value + above
-        elif all(row["low"] is None for row in rows) and len({row["value"] for row in rows}) == 1:
-            pass  # a reference's speedup is 1
-        found.add(dict(rest) | {column: name}, metric, value, low, high)
-
-
-# ---------------------------------------------------------------- prompts by the runner
+LONGEST = 32768  # Table 11's; a model that reads less gets the same shares of what it reads
 
 
 def run(recipe: Recipe, how: How) -> Found:
@@ -164,6 +26,10 @@ def run(recipe: Recipe, how: How) -> Found:
     entries, found.data = prompts_of(recipe, how)
     groups: dict[tuple, list[Row]] = {}
     for row in recipe.rows:
+        if row.role and not how.drafts[row.role]:
+            lacking = f"no drafter for {how.model.name}: name one with --draft {row.role}=NAME"
+            found.absent.append((row.where, lacking))
+            continue
         groups.setdefault(tuple(sorted(row.plan.items())), []).append(row)
     plans = []
     for given, rows in groups.items():
@@ -234,15 +100,19 @@ def planned(
 
         model = renamed(in_dtype(model, dtype), f"{how.model.name} ({dtype})")
     if context is not None:
-        longer = lengthened(chosen, warm, context, how)
-        if longer is None:
-            most = f"{model.name} reads {model.max_length} tokens at most, and {how.max_new_tokens} follow"
-            found.absent += [(row.where, most) for row in rows]
+        room = model.max_length - 2 * how.max_new_tokens - 128  # a tree stands behind it, too
+        length = round(context * min(1.0, room / LONGEST))
+        if not getattr(model.tokenizer, "chat_template", None):
+            why = f"{model.name} has no chat template, so nothing can be put in front of a prompt"
+            found.absent += [(row.where, why) for row in rows]
             return None
-        chosen = longer
+        chosen = lengthened(chosen, warm, length, how)
+        tokens = [len(model.encode(each["prompt"])) for each in chosen if "prompt" in each]
+        mean = float(np.mean(tokens)) if tokens else float("nan")
+        found.notes.append(f"context {context}: prompts of {mean:.0f} tokens on average, {length} at most")
     contenders = []
     for row in rows:
-        draft = how.drafts.get(row.role) if row.role else None
+        draft = how.drafts[row.role] if row.role else None
         contenders.append((row.method, how.sized(row), draft))
     methods: list[dict[str, Any]] = []
     for method, values, draft in contenders:
@@ -259,8 +129,6 @@ def planned(
 
 def renamed(model: Any, name: str) -> Any:
     """The same model under a name of its own, so that a run's rows tell two number formats apart."""
-    import copy
-
     other = copy.copy(model)
     other.name = name
     return other
@@ -301,16 +169,13 @@ def in_turns(prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def lengthened(
-    chosen: list[dict[str, Any]], warm: list[dict[str, Any]], context: int, how: How
-) -> list[dict[str, Any]] | None:
-    """The prompts behind earlier questions and answers, `context` tokens; None where they do not fit."""
+    chosen: list[dict[str, Any]], warm: list[dict[str, Any]], length: int, how: How
+) -> list[dict[str, Any]]:
+    """The prompts behind earlier questions and their answers, as many as fit into `length` tokens."""
     from specviz.bench.experiments import behind, question
 
-    room = 4 * how.max_new_tokens
-    if context + room > how.model.max_length or not getattr(how.model.tokenizer, "chat_template", None):
-        return None
     everyone = [each for each in chosen + warm if question(each)]
-    made = [behind(each, everyone, context, how.model) if question(each) else each for each in chosen]
+    made = [behind(each, everyone, length, how.model) if question(each) else each for each in chosen]
     return [{**new, "id": old.get("id")} for new, old in zip(made, chosen)]
 
 
@@ -359,15 +224,6 @@ def equation_2(recipe: Recipe, how: How, found: Found) -> None:
             found.add({"draft_size": theirs}, "expected_throughput", taus[theirs] / seconds)
 
 
-def about(model: Any, **more: Any) -> dict[str, Any]:
-    """Where something was measured that left no run's folder."""
-    from specviz.bench.runner import quiet_clock, setting
-    from specviz.loop.run import identity
-
-    said = setting(model, [])
-    return said | {"model": identity(model), "clock": quiet_clock(model.device)[1], **more}
-
-
 # ---------------------------------------------------------------- batches
 
 
@@ -386,11 +242,3 @@ def batches(recipe: Recipe, how: How) -> Found:
         ours, base = speeds["unispec", size], speeds["autoregressive", size]
         found.add({"batch_size": size}, "speedup", middle(ours) / middle(base))
     return found
-
-
-def middle(value: Any) -> float:
-    """The value of a figure, with or without an interval."""
-    return float(value.median if isinstance(value, Estimate) else value)
-
-
-SOURCES: dict[str, Callable[[Recipe, How], Found]] = {"run": run, "batches": batches}

@@ -1,0 +1,107 @@
+"""CM-ASD: its tables compare with beam search, which is transformers' own here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from specviz.bench import confidence
+from specviz.bench.pairs import suite
+from specviz.bench.recipes import Recipe
+from specviz.bench.sources.shared import Found, How, about
+from specviz.bench.sources.thresholds import drafter
+from specviz.bench.sweep import Measured, Point, sweep
+from specviz.metrics import Estimate
+from specviz.metrics.rouge import Rouge
+
+
+def beams(recipe: Recipe, how: How) -> Found:
+    """Each row's setting on each task's texts, against five beams and against greedy decoding."""
+    found = Found(environment=about(how.model))
+    for task, part in (recipe.parts.get("task") or {"": {"task": "en-de"}}).items():
+        every, times, entries = measured(part["task"], recipe, how)
+        base, greedy = every[confidence.BEAMS], every[confidence.BASELINE]
+        for row in recipe.rows:
+            mine = every[row.values["point"]]
+            where = {**row.where, **({"task": task} if task else {})}
+            found.add(where, "speedup", 1.0 if mine is base else mine.over(base))
+            found.add(where, "relative_bleu", 100.0 if mine is greedy else confidence.relative(mine, greedy))
+            found.add(where, "accepted_tokens", taken(mine))
+            found.add(where, "draft_latency", times.get(row.values["point"]))
+            if mine.score.name == "BLEU":
+                found.add(where, "bleu", mine.quality)
+            else:
+                for name, value in rouges(mine, entries).items():
+                    found.add(where, name, value)
+    found.data = f"{how.prompts} generated texts a task (bundled), one at a time"
+    return found
+
+
+def taken(mine: Measured) -> float | None:
+    """Accepted draft tokens an iteration; without a draft it is one token of its own."""
+    if "accepted" not in mine.sums or mine.point.method == confidence.BASELINE:
+        return 1.0
+    return mine.share("accepted", "cycles").median
+
+
+def rouges(mine: Measured, entries: list[dict[str, Any]]) -> dict[str, Estimate]:
+    """Mean ROUGE of the summaries."""
+    rouge = Rouge()
+    each = [rouge(entry["reference"], text) for entry, text in zip(entries, mine.texts)]
+    found = {}
+    for name in ("1", "2", "L"):
+        values = np.array([scores[f"rouge{name}"] for scores in each])
+        drawn = np.random.default_rng(0).choice(values, (1000, len(values))).mean(1)
+        low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+        found[f"rouge_{name.lower()}"] = Estimate(float(values.mean()), low, high, len(values))
+    return found
+
+
+def measured(task: str, recipe: Recipe, how: How) -> tuple[dict[str, Measured], dict[str, float], list[Any]]:
+    """The settings on a task's texts, milliseconds of drafting where asked for, and the texts' prompts.
+
+    One process measures them once for all tables.
+    """
+    which = recipe.options["points"]
+    key = ("beams", how.model.name, tuple(how.drafts.items()), which, task, how.prompts, how.max_new_tokens)
+    if key not in how.memory:
+        points = POINTS[which](how)
+        entries = list(how.suite)[: how.prompts] if how.suite is not None else suite(task, how.prompts)
+        of, done = len(points) * len(entries), 0
+
+        def told(label: str) -> None:
+            nonlocal done
+            done += 1
+            how.tick(done, of, f"{task}: {label}")
+
+        found = sweep(points, entries, max_new_tokens=how.max_new_tokens, tick=told)
+        times: dict[str, float] = {}
+        if recipe.options.get("drafting"):
+            times, _ = confidence.drafting(points, entries, how.max_new_tokens)
+        how.memory[key] = found, times, entries
+    return how.memory[key]  # type: ignore[no-any-return]
+
+
+def lineup(how: How) -> list[Point]:
+    """Beams, greedy, blockwise, SpecDec and CM-ASD, in the paper's setting."""
+    points = confidence.lineup(how.model, drafter(how, "small"), drafter(how, "heads"))
+    return [p for p in points if not p.label.startswith(("speculative", "greedy (transformers)"))]
+
+
+def ablation(how: How) -> list[Point]:
+    """CM-ASD whole and in parts, and beams."""
+    small = drafter(how, "small")
+    named = {row["point"] for row in PARTS}
+    points = confidence.lineup(how.model, small) + confidence.ablation(how.model, small)
+    return [p for p in points if p.label in named or p.label == confidence.BASELINE]
+
+
+PARTS = tuple(
+    {"point": name}
+    for name in (
+        confidence.BEAMS, "w/o adaptive drafting", "w/o adaptive verification", "w/o confidence",
+        "entropy only", "margin only", "softmax only", "CM-ASD",
+    )
+)  # fmt: skip
+POINTS = {"lineup": lineup, "ablation": ablation}

@@ -1,0 +1,94 @@
+"""Re-translation: SSBD's tables, by the bench that measures them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specviz.bench import retranslation
+from specviz.bench.claims import ratio
+from specviz.bench.recipes import Recipe, Row
+from specviz.bench.sources.shared import Found, How, about
+from specviz.bench.translations import references, texts
+from specviz.bench.translations import streams as arriving
+from specviz.errors import ParameterError
+from specviz.streams import simulate_partials
+
+TEMPLATES = ("tower", "qwen3")  # of models by that name; others read the bundled translators' own
+NO_COMET = "COMET is not installed (its model weighs 2 GB); BLEU and chrF are in the notes"
+
+
+def streams(recipe: Recipe, how: How) -> Found:
+    """Re-translation and its speculative kinds on sources that arrive in updates, language by language."""
+    found = Found(environment=about(how.model))
+    template = next((name for name in TEMPLATES if name in how.model.name.lower()), "town")
+    partial = bool(recipe.options.get("partials"))
+    languages = {name: part["language"] for name, part in recipe.parts["language"].items()}
+    chosen = {retranslation.RT: retranslation.Setting(retranslation.RT, {"mode": "rt"})}
+    for row in recipe.rows:
+        chosen.setdefault(label(row), retranslation.Setting(label(row), row.values))
+    done, of = 0, len(languages) * how.prompts * len(chosen)
+
+    def told(name: str) -> None:
+        nonlocal done
+        done += 1
+        how.tick(done, of, name)
+
+    for language, code in languages.items():
+        given, right = sources(how, code, partial)
+        decoded, quality = retranslation.measure(
+            how.model, code, list(chosen.values()), prompts=len(given), max_new_tokens=how.max_new_tokens,
+            template=template, given=given, right=right, tick=told,
+        )  # fmt: skip
+        base = decoded[retranslation.RT]
+        for row in recipe.rows:
+            mine = decoded[label(row)]
+            where = {**row.where, "language": language}
+            drafted = mine.sums["drafted"].any()
+            found.add(where, "ne", mine.of(ratio, "erased", "final"))
+            found.add(where, "throughput", mine.of(ratio, "emitted", "seconds"))
+            found.add(where, "speedup", 1.0 if mine is base else mine.over(base))
+            found.add(where, "comet", mine.comet)
+            if drafted:
+                for metric, below in (("a_d", "drafted"), ("a_o", "emitted")):
+                    found.add(where, metric, percent(mine.of(ratio, "accepted", below)))
+            bleu = mine.of(quality.bleu, "bleu").median
+            found.notes.append(f"{language}, {label(row)}: BLEU {bleu:.1f}, chrF {mine.chrf:.1f}")
+    found.absent.append(({"metric": "comet"}, NO_COMET))
+    kind = "simulated partials of a recogniser" if partial else "three words more an update"
+    name = how.suite.name if how.suite is not None else "generated English texts (bundled)"
+    found.data = f"{name}: {how.prompts} texts a language, {kind}"
+    return found
+
+
+def label(row: Row) -> str:
+    """A contender's name among the settings."""
+    return (
+        retranslation.RT
+        if row.values.get("mode") == "rt"
+        else " ".join(f"{k}={v}" for k, v in row.values.items())
+    )
+
+
+def sources(how: How, code: str, partial: bool) -> tuple[list[Any], list[list[str]]]:
+    """The streams of a language, and the translations that are right."""
+    if how.suite is not None:
+        some = how.suite.select(language=code, limit=how.prompts)
+        right = [list(prompt.get("reference") or []) for prompt in some]
+        if not all(right):
+            raise ParameterError(f"{how.suite.name} has prompts without a reference: BLEU needs one of each")
+        return (some.partials() if partial else some.streams(3)), right
+    made = texts(code, how.prompts)
+    right = [references(each) for each in made]
+    if not partial:
+        return arriving(made), right
+    return [
+        simulate_partials(
+            each.source, i, language=each.from_code, id=f"{code}-{i:02d}", reference=each.reference
+        )
+        for i, each in enumerate(made)
+    ], right
+
+
+def percent(value: Any) -> Any:
+    """A share as the paper prints it."""
+    return type(value)(100 * value.median, 100 * value.low, 100 * value.high, value.pairs)

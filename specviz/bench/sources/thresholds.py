@@ -1,0 +1,161 @@
+"""BiLD: its tables hold the best of many thresholds, so a grid of them is measured and searched as there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from specviz.bench import bild
+from specviz.bench.pairs import suite
+from specviz.bench.recipes import Recipe, Row
+from specviz.bench.runner import BASELINE
+from specviz.bench.sources.shared import Found, How, about
+from specviz.bench.sweep import Measured, Point, sweep
+
+NO_FALLBACK = "speculative sampling never falls back; what the paper counts there it does not say"
+Sweep = dict[str, Measured]
+
+
+def thresholds(recipe: Recipe, how: How) -> Found:
+    """The rows of a table of BiLD's, each the setting that the paper's rule picks of what was measured."""
+    found = Found(environment=about(how.model))
+    settings = 0
+    for dataset, part in recipe.parts["dataset"].items():
+        every: Sweep = {}
+        for curve in recipe.options["curves"]:
+            every |= measured(curve, part["task"], recipe, how)
+        settings += len(every)
+        base = every[recipe.options.get("base", BASELINE)]
+        metric = "bleu" if base.score.name == "BLEU" else "rouge_l"
+        for row in recipe.rows:
+            where = {**row.where, "dataset": dataset}
+            mine = base if row.method == BASELINE else picked(row, every, base)
+            if mine is None:
+                found.absent.append(
+                    (where, f"no setting of the grid loses so little ({row.values['lose']:g})")
+                )
+                continue
+            found.add(where, metric, mine.quality)
+            if mine is base:
+                continue
+            found.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
+            found.add(where, "speedup", mine.over(base))
+            lost = mine.lost(base)
+            found.add(where, f"{metric}_gain", -lost.median, -lost.high, -lost.low)
+            for name in ("fallback", "rollback"):
+                if name == "rollback" or mine.point.method == "bild":
+                    share = mine.share(f"{name}s", "tokens")
+                    found.add(where, name, 100 * share.median, 100 * share.low, 100 * share.high)
+    found.absent.append(({"metric": "fallback"}, NO_FALLBACK))
+    found.absent += [({"dataset": name}, why) for name, why in recipe.options.get("left", {}).items()]
+    found.data = (
+        f"{how.prompts} generated texts a task (bundled), of which the best of {settings} settings in all"
+    )
+    return found
+
+
+def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
+    """The setting that a row stands for: by a rule, or by its label."""
+    rule = row.values["pick"]
+    those = [each for each in every.values() if each.point.group == row.values["curve"]]
+    if rule == "fastest":
+        if "lose" not in row.values:
+            return max(those, key=lambda each: each.over(each_base(every, each)).median)
+        return bild.fastest(those, base, row.values["lose"])
+    if rule == "number":
+        return those[row.values["at"]]
+    other = picked(Row({}, "", {"curve": row.values["like"], "pick": "fastest"}), every, base)
+    assert other is not None
+    if rule == "as fast":  # the best score of those that are at least nearly as fast
+        goal = 0.97 * other.over(base).median
+        able = [each for each in those if each.over(base).median >= goal] or those
+        return max(able, key=lambda each: each.quality.median)
+    goal = other.quality.median
+    able = [each for each in those if each.quality.median >= goal]
+    return (
+        max(able, key=lambda each: each.over(base).median)
+        if able
+        else max(those, key=lambda e: e.quality.median)
+    )
+
+
+def each_base(every: Sweep, each: Measured) -> Measured:
+    """What a setting's speed is compared with."""
+    return every[each.point.base]
+
+
+def measured(curve: str, task: str, recipe: Recipe, how: How) -> Sweep:
+    """A curve's settings on a task's texts; one process measures them once for all tables."""
+    key = ("sweep", how.model.name, tuple(how.drafts.items()), curve, task, how.prompts, how.max_new_tokens)
+    if key not in how.memory:
+        points = CURVES[curve](how, how.options)
+        entries = list(how.suite)[: how.prompts] if how.suite is not None else suite(task, how.prompts)
+        of, done = len(points) * len(entries), 0
+
+        def told(label: str) -> None:
+            nonlocal done
+            done += 1
+            how.tick(done, of, f"{task}: {label}")
+
+        how.memory[key] = sweep(points, entries, max_new_tokens=how.max_new_tokens, tick=told)
+    return dict(how.memory[key])
+
+
+def drafter(how: How, role: str) -> Any:
+    """A drafter, loaded once."""
+    from specviz.loop.run import beside
+
+    name = how.drafts[role]
+    key = ("draft", name, how.model.name)
+    if key not in how.memory:
+        how.memory[key] = beside(how.model, name, None, None)
+    return how.memory[key]
+
+
+def with_base(points: list[Point], how: How) -> list[Point]:
+    """Greedy decoding of the large model in front."""
+    return [Point(BASELINE, BASELINE, model=how.model), *points]
+
+
+def grid(role: str, curve: str) -> Callable[[How, dict[str, Any]], list[Point]]:
+    """BiLD with a small model at every pair of thresholds."""
+
+    def points(how: How, numbers: dict[str, Any]) -> list[Point]:
+        small = drafter(how, role)
+        pairs = [(f, r) for r in numbers["rollbacks"] for f in numbers["fallbacks"]]
+        return with_base([bild.bild(how.model, small, f, r, curve) for f, r in pairs], how)
+
+    return points
+
+
+def rejection(how: How, numbers: dict[str, Any]) -> list[Point]:
+    """Speculative sampling at temperature 1 with fixed windows."""
+    drawn = [p for p in bild.rejection(how.model, drafter(how, "small")) if p.group != "speculative, greedy"]
+    kept = [p for p in drawn if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
+    return with_base(kept, how)
+
+
+def nucleus(how: How, numbers: dict[str, Any]) -> list[Point]:
+    """Nucleus sampling."""
+    return with_base(bild.nucleus(how.model, drafter(how, "aligned")), how)
+
+
+def exits(how: How, numbers: dict[str, Any]) -> list[Point]:
+    """The first layer drafts."""
+    points = [
+        replace(point, base=BASELINE)
+        for point in bild.leaving(how.model, None)
+        if point.values.get("fallback") in numbers["fallbacks"]
+        and point.values["rollback"] in numbers["rollbacks"]
+    ]
+    return with_base(points, how)
+
+
+CURVES: dict[str, Callable[[How, dict[str, Any]], list[Point]]] = {
+    bild.UNALIGNED_CURVE: grid("small", bild.UNALIGNED_CURVE),
+    bild.ALIGNED_CURVE: grid("aligned", bild.ALIGNED_CURVE),
+    "speculative, sampling": rejection,
+    "nucleus": nucleus,
+    "early exit": exits,
+}
