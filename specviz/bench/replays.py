@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FILE, ALL = "replay.json", "replays.json"
-LOWER = ("ne", "latency", "draft_latency", "forward_time")  # metrics of which less is better
 MANY = 90  # cells of a table that a terminal shows whole
-MOST = "\N{MULTIPLICATION SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 Tick = Callable[[int, int, str], None]
 
@@ -124,22 +123,18 @@ class Replay:
         """
         import pandas as pd
 
-        held = [name for name in (*self.keys, "metric", "device", "model") if name not in self.compare]
-        groups: dict[tuple, list[dict[str, Any]]] = {}
-        for cell in self.cells:
-            if cell["measured"] is not None:
-                groups.setdefault(tuple(cell[name] for name in held), []).append(cell)
+        held = self._held
         rows = []
-        for group, cells in groups.items():
-            for a, b in combinations(cells, 2):
-                printed, here = a["value"] - b["value"], a["measured"] - b["measured"]
-                verdict = "tied" if abs(printed) < 1e-12 else "agrees" if printed * here > 0 else "against"
-                first, second = (", ".join(str(c[name]) for name in self.compare) for c in (a, b))
-                rows.append(
-                    dict(zip(held, group))
-                    | {"first": first, "second": second, "printed": printed, "measured": here,
-                       "verdict": verdict, "clear": apart(a, b)}
-                )  # fmt: skip
+        for one, two, printed, here in self._pairs():
+            a, b = self.cells[one], self.cells[two]
+            group = [a[name] for name in held]
+            verdict = "tied" if abs(printed) < 1e-12 else "agrees" if printed * here > 0 else "against"
+            first, second = (", ".join(str(c[name]) for name in self.compare) for c in (a, b))
+            rows.append(
+                dict(zip(held, group))
+                | {"first": first, "second": second, "printed": printed, "measured": here,
+                   "verdict": verdict, "clear": apart(a, b)}
+            )  # fmt: skip
         columns = [*held, "first", "second", "printed", "measured", "verdict", "clear"]
         return pd.DataFrame(rows, columns=columns)
 
@@ -212,7 +207,9 @@ class Replay:
                 for i, name in enumerate(headings)
             ]
             print_table(console, columns, rows)
-            line(f"printed {ARROW} measured here")
+            line(
+                f"printed {ARROW} measured here ({TIMES}ratio); agree: comparisons of the row that go the same way"
+            )
             hidden = len(self.cells) - len(self._shown())
             if hidden:
                 line(f"{hidden} further numbers: specviz bench report {self.path} --html")
@@ -231,7 +228,7 @@ class Replay:
         said = [f"### `{self.table}`: {self.caption}", "", f"{self.summary}.", ""]
         if any(cell["measured"] is not None for cell in self.cells):
             said += [
-                f"Printed {ARROW} measured on {self.device}.", "",
+                f"Printed {ARROW} measured on {self.device} ({TIMES}ratio).", "",
                 "| " + " | ".join(map(cellular, headings)) + " |",
                 "|" + "".join(" --- |" if i < left else " ---: |" for i in range(len(headings))),
                 *("| " + " | ".join(map(cellular, row)) + " |" for row in rows), "",
@@ -242,7 +239,8 @@ class Replay:
 
     def grid(self) -> tuple[list[str], list[list[str]], int]:
         """The table as it is shown: headings, rows of texts, and how many columns are names."""
-        cells = self._shown()
+        numbers = self._shown()
+        cells = [self.cells[i] for i in numbers]
         across = [
             name for name in ("task", "language", "dataset") if name in self.keys and name not in self.compare
         ]
@@ -250,23 +248,65 @@ class Replay:
         down = [name for name in down if len({cell[name] for cell in cells}) > 1 or name in self.compare]
         columns: dict[tuple, None] = {}
         lines: dict[tuple, dict[tuple, str]] = {}
-        for cell in cells:
+        agreed, marks = self.agreement(), dict[tuple, list[int]]()
+        for number, cell in zip(numbers, cells):
             at = (*(str(cell[name]) for name in across), cell["metric"])
             columns[at] = None
             row = lines.setdefault(tuple(str(cell[name]) for name in down), {})
-            here = "–" if cell["measured"] is None else said(cell["measured"], cell["printed"])
+            here = "–"
+            if cell["measured"] is not None:
+                here = said(cell["measured"], cell["printed"])
+                here += f" ({TIMES}{cell['measured'] / cell['value']:.2f})" if cell["value"] else ""
             row[at] = f"{cell['printed']} {ARROW} {here}"
+            right, of = agreed[number]
+            judged = marks.setdefault(tuple(str(cell[name]) for name in down), [0, 0])
+            judged[0], judged[1] = judged[0] + right, judged[1] + of
         names = [" ".join(str(part).replace("_", " ") for part in at) for at in columns]
-        rows = [[*at, *(row.get(c, "") for c in columns)] for at, row in lines.items()]
-        return [*(name.replace("_", " ") for name in down), *names], rows, len(down)
+        rows = [
+            [*at, *(row.get(c, "") for c in columns), "{} of {}".format(*marks[at]) if marks[at][1] else ""]
+            for at, row in lines.items()
+        ]
+        return [*(name.replace("_", " ") for name in down), *names, "agree"], rows, len(down)
 
-    def _shown(self) -> list[dict[str, Any]]:
-        """The cells that are shown: of a large table its means."""
+    def _shown(self) -> list[int]:
+        """Numbers of the cells that are shown: of a large table its means."""
         recipe = RECIPES.get(self.table)
         if len(self.cells) <= MANY or recipe is None or recipe.total is None:
-            return self.cells
+            return list(range(len(self.cells)))
         column, total = recipe.total
-        return [cell for cell in self.cells if cell[column] == total]
+        return [i for i, cell in enumerate(self.cells) if cell[column] == total]
+
+    def shown_cells(self) -> list[dict[str, Any]]:
+        """The cells that are shown: of a large table its means."""
+        return [self.cells[i] for i in self._shown()]
+
+    def agreement(self) -> list[tuple[int, int]]:
+        """Of every cell, how many of its comparisons go the paper's way, and of how many."""
+        counts = [[0, 0] for _ in self.cells]
+        for a, b, printed, here in self._pairs():
+            if abs(printed) > 1e-12:
+                for i in (a, b):
+                    counts[i][0] += printed * here > 0
+                    counts[i][1] += 1
+        return [(right, of) for right, of in counts]
+
+    def _pairs(self) -> list[tuple[int, int, float, float]]:
+        """Every two measured contenders of a column: their numbers, and the differences printed and here."""
+        groups: dict[tuple, list[int]] = {}
+        for i, cell in enumerate(self.cells):
+            if cell["measured"] is not None:
+                groups.setdefault(tuple(cell[name] for name in self._held), []).append(i)
+        found = []
+        for cells in groups.values():
+            for a, b in combinations(cells, 2):
+                one, two = self.cells[a], self.cells[b]
+                found.append((a, b, one["value"] - two["value"], one["measured"] - two["measured"]))
+        return found
+
+    @property
+    def _held(self) -> list[str]:
+        """The columns that are the same in both sides of a comparison."""
+        return [name for name in (*self.keys, "metric", "device", "model") if name not in self.compare]
 
 
 ARROW = "\N{RIGHTWARDS ARROW}"

@@ -1,0 +1,38 @@
+const unpacked = async (id) => {
+	const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+	const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+	return new Response(stream).text();
+};
+const figures = JSON.parse(document.getElementById("figures").textContent);
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const themed = (layout) => {
+	const line = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line") };
+	const axes = ["xaxis", "yaxis"].map((name) => [name, { automargin: true, ...layout[name], ...line }]);
+	return {
+		...layout, ...Object.fromEntries(axes), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+		font: { color: colour("--fg"), family: "system-ui, sans-serif", size: 12 },
+	};
+};
+const tinted = (trace) => {
+	const hue = colour(trace.meta === "here" ? "--blue" : "--soft");
+	return { ...trace, marker: { ...trace.marker, color: hue, line: { color: hue, width: 1.5 } },
+		line: { ...trace.line, color: hue } };
+};
+const drawn = new Set();
+const draw = (place) => {
+	const { data, layout } = figures[Number(place.dataset.figure)];
+	Plotly.react(place, data.map(tinted), themed(layout), { displaylogo: false, responsive: true });
+	drawn.add(place);
+};
+if (figures.length) {
+	const script = document.createElement("script");
+	script.textContent = await unpacked("plotly");
+	document.head.append(script);
+	const seen = new IntersectionObserver((entries) => {
+		for (const { isIntersecting, target } of entries) if (isIntersecting && !drawn.has(target)) draw(target);
+	}, { rootMargin: "600px" });
+	for (const place of document.querySelectorAll("[data-figure]")) seen.observe(place);
+	dark.addEventListener("change", () => drawn.forEach(draw));
+	addEventListener("beforeprint", () => document.querySelectorAll("[data-figure]").forEach(draw));
+}

@@ -1,0 +1,489 @@
+"""A run, a replay or all of them as one offline page: where it was measured, tables, plots, links to traces.
+
+plotly's script is packed into the page once; the traces of the best, the median and the worst prompt become
+pages of the player beside it. The page's policy forbids every connection; without scripts its tables are left.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from specviz.bench.recipes import RECIPES
+from specviz.bench.replays import ALL, ARROW, FILE, OVERVIEW, Replay, Replays, counted, said
+from specviz.bench.rows import Results, fast, key_of, speed
+from specviz.errors import ParameterError, TraceError
+from specviz.view.picture import visible
+from specviz.view.static import write_text
+
+PAGE, PAGES = "report.html", "pages"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+NO_TRACES = (
+    "No traces were kept, so there is no player to open: a run keeps them with traces = true (--traces)."
+)
+BEST_MIDDLE_WORST = ("best", "median", "worst")
+MOST_NOTES = 12
+PLOTS = 2  # metrics of a table that are drawn
+
+
+def opened(path: str | Path) -> Results | Replay | Replays:
+    """What a folder holds: a run, a replay, or several.
+
+    Raises
+    ------
+    TraceError
+        If it is none of them.
+    """
+    from specviz.bench import replays
+
+    path = Path(path)
+    if (path / ALL).is_file():
+        return replays.opened_all(path)
+    if (path / FILE).is_file():
+        return replays.opened(path)
+    if (path / "run.json").is_file():
+        return Results(path)
+    raise TraceError(
+        f"{path} holds no result: it has neither run.json (specviz bench run) nor {FILE} (specviz replay)"
+    )
+
+
+def write(found: Results | Replay | Replays, path: Path | None = None, force: bool = False) -> Path:
+    """Write the page, by default ``report.html`` in the result's own folder, and the traces' pages beside it.
+
+    Raises
+    ------
+    TraceError
+        If a file exists (unless `force`) or cannot be written.
+    ParameterError
+        If plotly is not installed.
+    """
+    path = path or found.path / PAGE
+    if path.exists() and not force:
+        raise TraceError(f"{path} exists: choose another path, or overwrite it with --force")
+    page = Page(path, plotly())
+    if isinstance(found, Results):
+        page.run(found)
+    elif isinstance(found, Replay):
+        page.replay(found)
+    else:
+        page.replays(found)
+    return write_text(path, page.document(), force)
+
+
+def plotly() -> str:
+    """plotly's script.
+
+    Raises
+    ------
+    ParameterError
+        If it is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise ParameterError("a report's plots need plotly: pip install 'specviz-lm[lab]'") from None
+    return str(get_plotlyjs())
+
+
+def text(value: Any) -> str:
+    """Escaped, control characters made visible."""
+    return escape(visible(str(value)))
+
+
+class Page:
+    """Collects the parts of a page.
+
+    Parameters
+    ----------
+    path : Path
+        Where it will lie; links are relative to it.
+    script : str
+        plotly's.
+    """
+
+    def __init__(self, path: Path, script: str) -> None:
+        self.path, self.script = path, script
+        self.title = ""
+        self.parts: list[str] = []
+        self.figures: list[dict[str, Any]] = []
+
+    # ------------------------------------------------------------ the whole
+
+    def document(self) -> str:
+        """The page's HTML."""
+        style, boot = (
+            files("specviz.bench").joinpath(f"page.{kind}").read_text("utf8") for kind in ("css", "js")
+        )
+        packed = base64.b64encode(zlib.compress(self.script.encode(), 9)).decode() if self.figures else ""
+        told = json.dumps(self.figures, ensure_ascii=True, allow_nan=False).replace("</", "<\\/")
+        return (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(self.title)}</title>'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            '<meta name="viewport" content="width=device-width,initial-scale=1">'
+            f"<style>{style}</style></head><body><main>{''.join(self.parts)}</main>"
+            f'<script type="text/plain" id="plotly">{packed}</script>'
+            f'<script type="application/json" id="figures">{told}</script>'
+            f'<script type="module">{boot}</script></body></html>'
+        )
+
+    def add(self, *parts: str) -> None:
+        self.parts += parts
+
+    def heading(self, title: str, below: str = "") -> None:
+        """The page's own."""
+        self.title = title
+        self.add(f"<h1>{text(title)}</h1>", f"<p class='soft'>{text(below)}</p>" if below else "")
+
+    def environment(self, found: Mapping[str, Any]) -> None:
+        """Where it was measured: what a reader must know to judge it."""
+        if not found:
+            return
+        told: dict[str, Any] = {}
+        for name in ("device", "processor", "system", "cores", "threads", "dtype", "clock"):
+            if found.get(name) is not None:
+                told[name] = found[name]
+        model = found.get("model") or {}
+        for name, each in [("model", model), *(("drafter", d) for d in (found.get("drafts") or {}).values())]:
+            if isinstance(each, Mapping) and each.get("name"):
+                size = f", {each['parameters']:,} parameters" if each.get("parameters") else ""
+                mark = f", weights {each['weights']}" if each.get("weights") else ""
+                told.setdefault(name, f"{each['name']}{size}{mark}")
+        told["versions"] = ", ".join(f"{name} {v}" for name, v in (found.get("versions") or {}).items())
+        items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in told.items())
+        self.add(f"<h3>Environment</h3><dl>{items}</dl>")
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> None:
+        """A table of cells that are already HTML; the first `names` columns are names."""
+        head = "".join(f"<th scope='col'{self._side(i, names)}>{h}</th>" for i, h in enumerate(headings))
+        body = "".join(
+            "<tr>" + "".join(f"<td{self._side(i, names)}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>"
+            for row in rows
+        )
+        self.add(
+            f"<div class='scroll' tabindex='0' role='region' aria-label='table'><table><thead><tr>{head}</tr>"
+            f"</thead><tbody>{body}</tbody></table></div>"
+        )
+
+    @staticmethod
+    def _side(i: int, names: int) -> str:
+        return " class='name'" if i < names else " class='n'"
+
+    def plots(self, made: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        """Figures beside each other, each with what it says for those who do not see it."""
+        if not made:
+            return
+        places = ""
+        for label, figure in made:
+            places += (
+                f"<div class='figure' role='img' aria-label=\"{text(label)}\" data-figure='{len(self.figures)}'>"
+                "</div>"
+            )
+            self.figures.append(figure)
+        self.add(f"<div class='figures'>{places}</div>")
+
+    # ------------------------------------------------------------ a run
+
+    def run(self, results: Results) -> None:
+        """A run's page."""
+        from specviz.bench.rows import KEPT, SAID
+
+        self.heading(f"specviz bench run: {results.path.name}", f"Begun {results.created}; {results.path}")
+        done, of = len(results.done), len(results.wanted)
+        self.add(f"<p>{done} of {of} rows, {len(results.failures())} failed.</p>")
+        for each in results.environments.values():
+            self.environment(each)
+        self.add("<h2>Methods</h2>")
+        shown = results.shown()
+        self.table([text(c) for c in shown], shown.astype(str).map(text).to_numpy().tolist(),
+                   sum(c in (*SAID, *KEPT) for c in shown))  # fmt: skip
+        self.plots(run_figures(results))
+        for by in ("kind", "language"):
+            parts = results.shown(by)
+            if by in parts:
+                self.add(f"<details><summary>By {by}</summary>")
+                self.table([text(c) for c in parts], parts.astype(str).map(text).to_numpy().tolist(),
+                           sum(c in (*SAID, *KEPT) for c in parts))  # fmt: skip
+                self.add("</details>")
+        self.listed("Notes", results.notes())
+        self.add("<h2>Traces</h2>")
+        self.traces(results)
+
+    def traces(self, results: Results) -> None:
+        """Links to the best, the median and the worst prompt of the fastest contender, in the player."""
+        chosen = marked(results)
+        if chosen is None:
+            self.add(f"<p>{NO_TRACES}</p>")
+            return
+        from specviz.widgets import page
+
+        cell, prompts = chosen
+        links = []
+        for name, (row, figure) in prompts.items():
+            key = key_of(row["cell"], row["round"], row["prompt"])
+            target = self.path.parent / PAGES / f"{results.path.name}-{key}.html"
+            page.write(results.trace(row["cell"], row["prompt"], row["round"]), target, force=True)
+            about = ", ".join(str(row[k]) for k in ("kind", "language", "id") if row.get(k) is not None)
+            links.append(
+                f"<a href='{PAGES}/{escape(target.name)}'>{name}: {figure}</a> <span class='soft'>{text(about)}</span>"
+            )
+        label = " ".join(filter(None, [cell["method"], cell["draft"] and Path(cell["draft"]).name]))
+        self.add(
+            f"<p>In the player, {text(label)}'s prompts: "
+            + "".join(
+                f"<span>{link}</span>{'; ' if i < len(links) - 1 else '.'}" for i, link in enumerate(links)
+            )
+            + "</p>"
+        )
+
+    def listed(self, title: str, lines: Sequence[str]) -> None:
+        """A list, if there is anything."""
+        if not lines:
+            return
+        items = "".join(f"<li>{text(line)}</li>" for line in lines[:MOST_NOTES])
+        more = "".join(f"<li>{text(line)}</li>" for line in lines[MOST_NOTES:])
+        more = (
+            f"<details><summary>{len(lines) - MOST_NOTES} more</summary><ul>{more}</ul></details>"
+            if more
+            else ""
+        )
+        self.add(f"<h3>{text(title)}</h3><ul>{items}</ul>{more}")
+
+    # ------------------------------------------------------------ replays
+
+    def replays(self, every: Replays) -> None:
+        """The page of all tables: an overview, then each."""
+        self.heading(
+            "The papers' numbers, measured here",
+            f"{len(every.found)} tables replayed, {len(every.left)} listed with the reason; {every.path}",
+        )
+        if every.found:
+            self.environment(every.found[0].environment)
+            self.add(
+                "<p>agree: of every two contenders in a column that the paper tells apart, how many stand in the "
+                "same order here; clearly: the measured 95 % intervals do not meet.</p>"
+            )
+            rows = [
+                [f"<a href='#{anchor(r.table)}'>{text(r.table)}</a>", text(r.caption), *map(text, counted(r))]
+                for r in every.found
+            ]
+            self.table(["table", "what it shows", *map(text, OVERVIEW)], rows, 2)
+        self.listed("Not replayed", [f"{table}: {why}" for table, why in every.left.items()])
+        for each in every.found:
+            self.one(each)
+
+    def replay(self, made: Replay) -> None:
+        """The page of one table."""
+        self.heading(f"{made.table}, measured here", f"{made.created}; {made.path}")
+        self.environment(made.environment)
+        self.one(made)
+
+    def one(self, made: Replay) -> None:
+        """A table's section."""
+        self.add(
+            f"<h2 id='{anchor(made.table)}'>{text(made.table)}: {text(made.caption)}</h2>",
+            f"<p class='soft'>{text(made.place)}; {made.seconds:.0f} seconds</p><p>{text(made.summary)}.</p>",
+        )
+        self.plots(replay_figures(made))
+        if any(cell["measured"] is not None for cell in made.cells):
+            headings, rows, left = made.grid()
+            self.table([text(h) for h in headings], [[coloured(c) for c in row] for row in rows], left)
+            self.add("<details><summary>Every number, with intervals and ratios</summary>")
+            self.table(*full(made))
+            self.add("</details>")
+        self.listed("Not measured", [f"{which}: {why} ({n})" for which, why, n in made.missing()])
+        self.add("<h3>What differs</h3>")
+        rows = [[text(s["what"]), text(s["paper"]), text(s["here"])] for s in made.setup]
+        self.table(["", "the paper", "here"], rows, 3)
+        self.listed("Notes", made.notes)
+        for name in made.runs:
+            if (made.path / name / "run.json").is_file():
+                self.traces(Results(made.path / name))
+
+
+def anchor(table: str) -> str:
+    """A table's name within the page."""
+    return escape(table.replace("/", "-"))
+
+
+def coloured(cell: str) -> str:
+    """A cell of a grid: printed in grey, measured in bold."""
+    printed, arrow, here = cell.partition(f" {ARROW} ")
+    if not arrow:
+        return text(cell)
+    value, space, ratio = here.partition(" ")
+    return (
+        f"<span class='printed'>{text(printed)}</span> {ARROW} <span class='here'>{text(value)}</span>"
+        f"{space}<span class='ratio'>{text(ratio)}</span>"
+    )
+
+
+def full(made: Replay) -> tuple[list[str], list[list[str]], int]:
+    """Every number of a table: what was printed, what was measured, the ratio, and the comparisons."""
+    keys = [*made.keys, "metric", "device", "model"]
+    shown = [k for k in keys if any(str(cell[k]) not in ("", "-") for cell in made.cells)]
+    marks = made.agreement()
+    rows = []
+    for i, cell in enumerate(made.cells):
+        if cell["measured"] is None:
+            here, ratio = "–", ""
+        else:
+            here = said(cell["measured"], cell["printed"])
+            if cell["low"] is not None:
+                here += f" [{said(cell['low'], cell['printed'])}, {said(cell['high'], cell['printed'])}]"
+            ratio = f"{cell['measured'] / cell['value']:.2f}" if cell["value"] else ""
+        right, of = marks[i]
+        mark = (
+            f"<span class='{'agrees' if 2 * right >= of else 'against'}'>{right} of {of}</span>" if of else ""
+        )
+        unit = "" if not cell["unit"] else f" {cell['unit']}"
+        rows.append([*(text(cell[k]) for k in shown), text(cell["printed"] + unit), text(here), ratio, mark])
+    return [*(text(k) for k in shown), "printed", "measured", "ratio", "agree"], rows, len(shown)
+
+
+def marked(results: Results) -> tuple[dict[str, Any], dict[str, tuple[dict[str, Any], str]]] | None:
+    """The fastest contender that left traces, and its best, median and worst prompt with their figure."""
+    best: tuple[float, dict[str, Any], list[tuple[float, dict[str, Any]]], str] | None = None
+    records = results.records()
+    for cell in results.cells:
+        if cell["cell"] == cell["against"]:
+            continue
+        base = {
+            (r["round"], r["prompt"]): r for r in records if r["cell"] == cell["against"] and not r["error"]
+        }
+        timed, counted_ = [], []
+        for row in (r for r in records if r["cell"] == cell["cell"] and not r["error"]):
+            key = key_of(row["cell"], row["round"], row["prompt"])
+            if not (results.path / "traces" / f"{key}.parquet").exists():
+                continue
+            other = base.get((row["round"], row["prompt"]))
+            if other is not None and fast(row) and fast(other):
+                timed.append((speed(row) / speed(other), row))
+            if row["steps"]:
+                counted_.append((row["tokens"] / row["steps"], row))
+        ranked, unit = (timed, "× as fast") if timed else (counted_, "tokens a cycle")
+        if ranked:
+            ranked.sort(key=lambda each: each[0])
+            middle = ranked[len(ranked) // 2][0]
+            if best is None or middle > best[0]:
+                best = middle, cell, ranked, unit
+    if best is None:
+        return None
+    _, cell, ranked, unit = best
+    places = {"best": ranked[-1], "median": ranked[len(ranked) // 2], "worst": ranked[0]}
+    return cell, {name: (row, f"{value:.2f} {unit}") for name, (value, row) in places.items()}
+
+
+# ---------------------------------------------------------------- plots
+
+
+def run_figures(results: Results) -> list[tuple[str, dict[str, Any]]]:
+    """Speedups by their three averages, and τ, of each contender."""
+    table = results.table()
+    own = {cell["cell"] for cell in results.cells if cell["cell"] == cell["against"]}
+    table = table[~table["cell"].isin(own)]
+    labels = [
+        " ".join(filter(None, [str(r.method), str(r.draft or "") and Path(str(r.draft)).name, r.parameters]))
+        + (f" ({r.suite}, {r.model})" if len(set(table["suite"] + table["model"])) > 1 else "")
+        for r in table.fillna("").itertuples()
+    ]
+    made = []
+    for title, names in (
+        ("times as fast as the reference", ("pooled_speedup", "request_speedup", "paired_speedup")),
+        ("tokens a cycle (τ)", ("tau",)),
+    ):
+        traces = []
+        for name, symbol in zip(names, ("circle", "diamond", "square")):
+            values = table[name]
+            if values.notna().any():
+                spans = [
+                    (v, lo, hi) for v, lo, hi in zip(values, table[f"{name}_low"], table[f"{name}_high"])
+                ]
+                traces.append(dots("here", name.partition("_")[0], labels, spans, symbol))
+        if traces:
+            made.append((f"{title}, by method", figure(title, traces)))
+    return made
+
+
+def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
+    """Printed beside measured, contender by contender, for the first metrics of a table."""
+    shown = made.shown_cells()
+    metrics = list(dict.fromkeys(c["metric"] for c in shown if c["measured"] is not None))
+    recipe = RECIPES.get(made.table)
+    first = [name for name in (recipe.metrics if recipe else ()) if name in metrics]
+    metrics = list(dict.fromkeys([*first, *(m for m in metrics if not m.endswith("_gain"))]))
+    found = []
+    for metric in sorted(metrics, key=lambda m: m != "speedup")[:PLOTS]:
+        cells = [c for c in shown if c["metric"] == metric]
+        labels = [", ".join(str(c[name]) for name in made.compare) for c in cells]
+        hover = [
+            ", ".join(
+                str(c[k])
+                for k in (*made.keys, "device", "model")
+                if k not in made.compare and c[k] not in ("", "-")
+            )
+            for c in cells
+        ]
+        printed = dots(
+            "printed", "printed", labels, [(c["value"], None, None) for c in cells], "circle-open", hover
+        )
+        seen, own = set(), []
+        for label, where, cell in zip(labels, hover, cells):
+            mark = (label, cell["measured"])
+            if cell["measured"] is not None and mark not in seen:
+                seen.add(mark)
+                own.append((label, (cell["measured"], cell["low"], cell["high"]), where))
+        if not own:
+            continue
+        here = dots("here", "measured here", *map(list, zip(*[(a, b) for a, b, _ in own])), "diamond",
+                    [where for _, _, where in own])  # fmt: skip
+        title = metric.replace("_", " ") + (f" ({cells[0]['unit']})" if cells[0]["unit"] else "")
+        found.append((f"{made.table}, {title}: printed and measured", figure(title, [printed, here])))
+    return found
+
+
+def dots(
+    kind: str, name: str, labels: Sequence[str], values: Sequence[tuple[Any, Any, Any]], symbol: str,
+    hover: Sequence[str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A scatter of values by label, with intervals where they are known. plotly reads tags, so names are escaped."""
+    clean: Callable[[Any], Any] = lambda v: None if v is None or v != v else round(float(v), 6)
+    x = [clean(v) for v, _, _ in values]
+    made: dict[str, Any] = {
+        "type": "scatter", "mode": "markers", "name": text(name), "meta": kind, "x": x,
+        "y": [text(label) for label in labels],
+        "marker": {"symbol": symbol, "size": 9 if kind == "here" else 8, "opacity": 1 if kind == "here" else 0.75},
+    }  # fmt: skip
+    if any(clean(low) is not None for _, low, _ in values):
+        above = [None if clean(h) is None else h - v for v, _, h in values]
+        below = [None if clean(low) is None else v - low for v, low, _ in values]
+        made["error_x"] = {"type": "data", "symmetric": False, "array": list(map(clean, above)),
+                           "arrayminus": list(map(clean, below)), "thickness": 1.2, "width": 3}  # fmt: skip
+    if hover is not None:
+        made["text"] = [text(each) for each in hover]
+        made["hovertemplate"] = "%{y}: %{x}<br>%{text}<extra>" + text(name) + "</extra>"
+    return made
+
+
+def figure(title: str, traces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Traces with their layout; contenders stand in the table's order, from above."""
+    count = len({label for trace in traces for label in trace["y"]})
+    return {
+        "data": traces,
+        "layout": {
+            "title": {"text": text(title), "font": {"size": 14}}, "height": 130 + 30 * max(4, count),
+            "margin": {"t": 44, "b": 40, "l": 10, "r": 14}, "showlegend": True,
+            "legend": {"orientation": "h", "y": -0.12, "yanchor": "top"},
+            "yaxis": {"autorange": "reversed", "type": "category"}, "xaxis": {"rangemode": "tozero"},
+            "hovermode": "closest",
+        },
+    }  # fmt: skip
