@@ -510,6 +510,7 @@ def benches(context: typer.Context) -> None:
     for known, meaning in BENCHES.items():
         print(f"{known:12} {meaning}")
     print(f"{'run':12} a run of your own: models x methods x parameters x suites (see bench run --help)")
+    print(f"{'report':12} what a run or a replay found, as a text, as Markdown or as a page")
 
 
 @bench_app.command("measure")
@@ -714,6 +715,34 @@ def bench_run(
             found = run(plan, out=out, executor=executor, retry=retry, tick=tick, **given)
     found.show(_console())
     raise typer.Exit(1 if len(found.failures()) else 0)
+
+
+@bench_app.command("report")
+def bench_report(
+    path: Annotated[Path, typer.Argument(help="Folder of a run, of a replay, or of replay --all.")],
+    html: Annotated[
+        bool, typer.Option("--html", help="Write one offline page with tables and plots.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The page; default: report.html in the folder.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Tell what a run or a replay found: a text for the terminal, Markdown, or a page."""
+    from specviz.bench import page
+
+    if out is not None and not html:
+        raise ParameterError("--out names the page: add --html")
+    if html and markdown:
+        raise ParameterError("--html or --markdown, not both")
+    found = page.opened(path)
+    if html:
+        print(f"page: {page.write(found, out, force)}")
+    elif markdown:
+        print(page.markdown(found))
+    else:
+        found.show(_console())
 
 
 def _method(text: str) -> dict[str, Any]:

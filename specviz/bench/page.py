@@ -1,7 +1,7 @@
 """A run, a replay or all of them as one offline page: where it was measured, tables, plots, links to traces.
 
 plotly's script is packed into the page once; the traces of the best, the median and the worst prompt become
-pages of the player beside it. The page's policy forbids every connection; without scripts its tables are left.
+pages of the player beside it. The page's policy forbids every connection; without scripts its tables remain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.bench.recipes import RECIPES
-from specviz.bench.replays import ALL, ARROW, FILE, OVERVIEW, Replay, Replays, counted, said
+from specviz.bench.replays import ALL, ARROW, FILE, OVERVIEW, Replay, Replays, cellular, counted, said
 from specviz.bench.rows import Results, fast, key_of, speed
 from specviz.errors import ParameterError, TraceError
 from specviz.view.picture import visible
@@ -30,7 +30,6 @@ POLICY = (
 NO_TRACES = (
     "No traces were kept, so there is no player to open: a run keeps them with traces = true (--traces)."
 )
-BEST_MIDDLE_WORST = ("best", "median", "worst")
 MOST_NOTES = 12
 PLOTS = 2  # metrics of a table that are drawn
 
@@ -78,6 +77,21 @@ def write(found: Results | Replay | Replays, path: Path | None = None, force: bo
     else:
         page.replays(found)
     return write_text(path, page.document(), force)
+
+
+def markdown(found: Results | Replay | Replays) -> str:
+    """A result for an issue."""
+    if not isinstance(found, Results):
+        return found.markdown()
+    shown = found.shown().astype(str)
+    rows = [list(shown), ["---"] * len(list(shown)), *shown.to_numpy().tolist()]
+    lines = ["| " + " | ".join(map(cellular, row)) + " |" for row in rows]
+    where = [
+        f"- {e['device']} ({e['processor']}), {e['threads']} thread(s), {e['dtype']}; times by {e['clock']}"
+        for e in found.environments.values()
+    ]
+    head = [f"### specviz bench run: {found.path.name}", ""]
+    return "\n".join([*head, *lines, "", *where, *(f"- {note}" for note in found.notes()), ""])
 
 
 def plotly() -> str:
@@ -185,8 +199,8 @@ class Page:
         places = ""
         for label, figure in made:
             places += (
-                f"<div class='figure' role='img' aria-label=\"{text(label)}\" data-figure='{len(self.figures)}'>"
-                "</div>"
+                f"<div class='figure' role='img' aria-label=\"{text(label)}\" "
+                f"data-figure='{len(self.figures)}'></div>"
             )
             self.figures.append(figure)
         self.add(f"<div class='figures'>{places}</div>")
@@ -234,7 +248,8 @@ class Page:
             page.write(results.trace(row["cell"], row["prompt"], row["round"]), target, force=True)
             about = ", ".join(str(row[k]) for k in ("kind", "language", "id") if row.get(k) is not None)
             links.append(
-                f"<a href='{PAGES}/{escape(target.name)}'>{name}: {figure}</a> <span class='soft'>{text(about)}</span>"
+                f"<a href='{PAGES}/{escape(target.name)}'>{name}: {figure}</a> "
+                f"<span class='soft'>{text(about)}</span>"
             )
         label = " ".join(filter(None, [cell["method"], cell["draft"] and Path(cell["draft"]).name]))
         self.add(
@@ -269,8 +284,8 @@ class Page:
         if every.found:
             self.environment(every.found[0].environment)
             self.add(
-                "<p>agree: of every two contenders in a column that the paper tells apart, how many stand in the "
-                "same order here; clearly: the measured 95 % intervals do not meet.</p>"
+                "<p>agree: of every two contenders in a column that the paper tells apart, how many stand in "
+                "the same order here; clearly: the measured 95 % intervals do not meet.</p>"
             )
             rows = [
                 [f"<a href='#{anchor(r.table)}'>{text(r.table)}</a>", text(r.caption), *map(text, counted(r))]
@@ -353,15 +368,13 @@ def full(made: Replay) -> tuple[list[str], list[list[str]], int]:
 def marked(results: Results) -> tuple[dict[str, Any], dict[str, tuple[dict[str, Any], str]]] | None:
     """The fastest contender that left traces, and its best, median and worst prompt with their figure."""
     best: tuple[float, dict[str, Any], list[tuple[float, dict[str, Any]]], str] | None = None
-    records = results.records()
+    fine = [row for row in results.records() if row["error"] is None]
     for cell in results.cells:
         if cell["cell"] == cell["against"]:
             continue
-        base = {
-            (r["round"], r["prompt"]): r for r in records if r["cell"] == cell["against"] and not r["error"]
-        }
+        base = {(r["round"], r["prompt"]): r for r in fine if r["cell"] == cell["against"]}
         timed, counted_ = [], []
-        for row in (r for r in records if r["cell"] == cell["cell"] and not r["error"]):
+        for row in (r for r in fine if r["cell"] == cell["cell"]):
             key = key_of(row["cell"], row["round"], row["prompt"])
             if not (results.path / "traces" / f"{key}.parquet").exists():
                 continue
@@ -425,43 +438,44 @@ def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
     for metric in sorted(metrics, key=lambda m: m != "speedup")[:PLOTS]:
         cells = [c for c in shown if c["metric"] == metric]
         labels = [", ".join(str(c[name]) for name in made.compare) for c in cells]
-        hover = [
-            ", ".join(
-                str(c[k])
-                for k in (*made.keys, "device", "model")
-                if k not in made.compare and c[k] not in ("", "-")
-            )
-            for c in cells
+        values = [(c["value"], None, None) for c in cells]
+        where = [
+            named(c, [*(k for k in made.keys if k not in made.compare), "device", "model"]) for c in cells
         ]
-        printed = dots(
-            "printed", "printed", labels, [(c["value"], None, None) for c in cells], "circle-open", hover
-        )
-        seen, own = set(), []
-        for label, where, cell in zip(labels, hover, cells):
-            mark = (label, cell["measured"])
-            if cell["measured"] is not None and mark not in seen:
-                seen.add(mark)
-                own.append((label, (cell["measured"], cell["low"], cell["high"]), where))
+        printed = dots("printed", "printed", labels, values, "circle-open", where)
+        own: dict[tuple[str, str], tuple[Any, Any, Any]] = {}
+        for label, cell in zip(labels, cells):
+            if cell["measured"] is not None:  # once, though the paper printed it of several devices
+                place = label, named(cell, [k for k in made.keys if k not in made.compare])
+                own[place] = cell["measured"], cell["low"], cell["high"]
         if not own:
             continue
-        here = dots("here", "measured here", *map(list, zip(*[(a, b) for a, b, _ in own])), "diamond",
-                    [where for _, _, where in own])  # fmt: skip
+        names, columns = [label for label, _ in own], [column for _, column in own]
+        here = dots("here", "measured here", names, list(own.values()), "diamond", columns)
         title = metric.replace("_", " ") + (f" ({cells[0]['unit']})" if cells[0]["unit"] else "")
         found.append((f"{made.table}, {title}: printed and measured", figure(title, [printed, here])))
     return found
+
+
+def named(cell: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Where a number stands, by some of its keys."""
+    return ", ".join(str(cell[key]) for key in keys if str(cell[key]) not in ("", "-"))
 
 
 def dots(
     kind: str, name: str, labels: Sequence[str], values: Sequence[tuple[Any, Any, Any]], symbol: str,
     hover: Sequence[str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """A scatter of values by label, with intervals where they are known. plotly reads tags, so names are escaped."""
+    """A scatter of values by label, with intervals where they are known.
+
+    plotly reads tags, so names are escaped.
+    """
     clean: Callable[[Any], Any] = lambda v: None if v is None or v != v else round(float(v), 6)
     x = [clean(v) for v, _, _ in values]
     made: dict[str, Any] = {
         "type": "scatter", "mode": "markers", "name": text(name), "meta": kind, "x": x,
         "y": [text(label) for label in labels],
-        "marker": {"symbol": symbol, "size": 9 if kind == "here" else 8, "opacity": 1 if kind == "here" else 0.75},
+        "marker": {"symbol": symbol, "size": 9, "opacity": 1 if kind == "here" else 0.75},
     }  # fmt: skip
     if any(clean(low) is not None for _, low, _ in values):
         above = [None if clean(h) is None else h - v for v, _, h in values]

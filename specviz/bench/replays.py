@@ -123,7 +123,7 @@ class Replay:
         """
         import pandas as pd
 
-        held = self._held
+        held = self.held
         rows = []
         for one, two, printed, here in self._pairs():
             a, b = self.cells[one], self.cells[two]
@@ -207,9 +207,7 @@ class Replay:
                 for i, name in enumerate(headings)
             ]
             print_table(console, columns, rows)
-            line(
-                f"printed {ARROW} measured here ({TIMES}ratio); agree: comparisons of the row that go the same way"
-            )
+            line(f"printed {ARROW} measured here ({TIMES}ratio); agree: how many comparisons of the row do")
             hidden = len(self.cells) - len(self._shown())
             if hidden:
                 line(f"{hidden} further numbers: specviz bench report {self.path} --html")
@@ -295,7 +293,7 @@ class Replay:
         groups: dict[tuple, list[int]] = {}
         for i, cell in enumerate(self.cells):
             if cell["measured"] is not None:
-                groups.setdefault(tuple(cell[name] for name in self._held), []).append(i)
+                groups.setdefault(tuple(cell[name] for name in self.held), []).append(i)
         found = []
         for cells in groups.values():
             for a, b in combinations(cells, 2):
@@ -304,7 +302,7 @@ class Replay:
         return found
 
     @property
-    def _held(self) -> list[str]:
+    def held(self) -> list[str]:
         """The columns that are the same in both sides of a comparison."""
         return [name for name in (*self.keys, "metric", "device", "model") if name not in self.compare]
 
