@@ -144,7 +144,7 @@ timed.table[
 # to 64 tokens, and a drafter at a tenth of it.
 
 # %%
-from specviz.replay import Costs
+from specviz.whatifs import Costs
 
 made_up = Costs({1: 0.020, 64: 0.020}, {1: 0.002}, rest=0.0, source="a made-up device")
 ask.clock(answer, made_up).table[["draft_length", "tokens_per_second"]].round(0)

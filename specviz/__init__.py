@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import bench, check, metrics, streams, view
     from .bench.calibrate import calibrate
+    from .bench.replays import replay
     from .calibration import Calibration
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
     from .explorer import explore, live
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from .models import load
     from .papers import list_published, published
     from .paths import example
-    from .replay import whatif
     from .ribbon import flicker
     from .suites import list_suites, suite
     from .trace import Trace, read_counts
     from .training.own_eagle import train_eagle
+    from .whatifs import whatif
     from .widgets.player import player
     from .widgets.race import race
 
@@ -44,7 +45,8 @@ _DOORS = {
     "train_eagle": ("training.own_eagle", "train_eagle"),
     "calibrate": ("bench.calibrate", "calibrate"),
     "Calibration": ("calibration", "Calibration"),
-    "whatif": ("replay", "whatif"),
+    "whatif": ("whatifs", "whatif"),
+    "replay": ("bench.replays", "replay"),
     "player": ("widgets.player", "player"),
     "race": ("widgets.race", "race"),
     "flicker": ("ribbon", "flicker"),
@@ -74,7 +76,7 @@ __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
     "bench", "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
     "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
-    "published", "race", "read_counts", "stream", "streams", "suite", "train_eagle", "view",
+    "published", "race", "read_counts", "replay", "stream", "streams", "suite", "train_eagle", "view",
     "whatif",
 ]  # fmt: skip
 

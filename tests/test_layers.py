@@ -24,7 +24,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "suites": (GROUND, 1.5),
     "trace": (GROUND, 2),
     "metrics": (LOOKING, 3),
-    "replay": (LOOKING, 3.5),
+    "whatifs": (LOOKING, 3.5),
     "check": (LOOKING, 3),
     "view": (LOOKING, 4),
     "widgets": (LOOKING, 5),

@@ -30,7 +30,7 @@ from specviz.loop import Run, generate
 from specviz.loop.clock import clock_for
 from specviz.loop.unmasking import session_of
 from specviz.methods.unmasking import Said, said
-from specviz.replay import whatif
+from specviz.whatifs import whatif
 
 TARGET = "town-diffusion"  # where nobody names another
 DRAFTS, TREES = (3, 4, 5), ("chain", "mix")

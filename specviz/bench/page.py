@@ -176,11 +176,20 @@ class Page:
         items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in told.items())
         self.add(f"<h3>Environment</h3><dl>{items}</dl>")
 
-    def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> None:
-        """A table of cells that are already HTML; the first `names` columns are names."""
-        head = "".join(f"<th scope='col'{self._side(i, names)}>{h}</th>" for i, h in enumerate(headings))
+    def table(
+        self, headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1, words: bool = False
+    ) -> None:
+        """A table of cells that are already HTML: the first `names` columns are names, the others numbers.
+
+        With `words` the others are sentences.
+        """
+        head = "".join(
+            f"<th scope='col'{self._side(i, names, words)}>{h}</th>" for i, h in enumerate(headings)
+        )
         body = "".join(
-            "<tr>" + "".join(f"<td{self._side(i, names)}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>"
+            "<tr>"
+            + "".join(f"<td{self._side(i, names, words)}>{cell}</td>" for i, cell in enumerate(row))
+            + "</tr>"
             for row in rows
         )
         self.add(
@@ -189,8 +198,8 @@ class Page:
         )
 
     @staticmethod
-    def _side(i: int, names: int) -> str:
-        return " class='name'" if i < names else " class='n'"
+    def _side(i: int, names: int, words: bool) -> str:
+        return " class='name'" if i < names else " class='words'" if words else " class='n'"
 
     def plots(self, made: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Figures beside each other, each with what it says for those who do not see it."""
@@ -318,7 +327,7 @@ class Page:
         self.listed("Not measured", [f"{which}: {why} ({n})" for which, why, n in made.missing()])
         self.add("<h3>What differs</h3>")
         rows = [[text(s["what"]), text(s["paper"]), text(s["here"])] for s in made.setup]
-        self.table(["", "the paper", "here"], rows, 3)
+        self.table(["", "the paper", "here"], rows, words=True)
         self.listed("Notes", made.notes)
         for name in made.runs:
             if (made.path / name / "run.json").is_file():
@@ -494,9 +503,10 @@ def figure(title: str, traces: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "data": traces,
         "layout": {
-            "title": {"text": text(title), "font": {"size": 14}}, "height": 130 + 30 * max(4, count),
+            "title": {"text": text(title), "font": {"size": 14}, "x": 0.02},
+            "height": 130 + 30 * max(4, count),
             "margin": {"t": 44, "b": 40, "l": 10, "r": 14}, "showlegend": True,
-            "legend": {"orientation": "h", "y": -0.12, "yanchor": "top"},
+            "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
             "yaxis": {"autorange": "reversed", "type": "category"}, "xaxis": {"rangemode": "tozero"},
             "hovermode": "closest",
         },

@@ -19,8 +19,8 @@ from specviz.bench.runner import setting
 from specviz.errors import ParameterError
 from specviz.loop import densify, generate
 from specviz.loop.dense import TAIL
-from specviz.replay import Answer, Costs, Step, Walk, WhatIf
 from specviz.suites import spread
+from specviz.whatifs import Answer, Costs, Step, Walk, WhatIf
 
 # The run that is asked, and the settings it is asked about.
 LENGTHS = [{"draft_length": n, "stop": 0.0} for n in (1, 2, 3, 6, 12)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import Patch
 
-    from specviz.replay import Answer
+    from specviz.whatifs import Answer
 
 # What a cell's badge adds to its number, so that no map hides how sure it is.
 MARKS = {"exact": "", "bounded": "±", "modelled": "~", "needs a rerun": "?"}

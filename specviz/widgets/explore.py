@@ -18,7 +18,7 @@ from anywidget import AnyWidget
 
 from specviz import metrics
 from specviz.errors import ParameterError, SpecvizError, TraceError
-from specviz.replay import BADGES, WhatIf, whatif
+from specviz.whatifs import BADGES, WhatIf, whatif
 from specviz.widgets.assets import script, style
 
 if TYPE_CHECKING:

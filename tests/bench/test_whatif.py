@@ -10,8 +10,8 @@ import pytest
 from specviz.bench import find, whatif
 from specviz.errors import ParameterError
 from specviz.models import load
-from specviz.replay import canvases as replayed
-from specviz.replay import question
+from specviz.whatifs import canvases as replayed
+from specviz.whatifs import question
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import canvases

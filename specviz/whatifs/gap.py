@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.replay.known import Known, Rounding, number
-from specviz.replay.walk import STOPPED, TIE, UNRATED, Halt, Step, Walk, replayed
+from specviz.whatifs.known import Known, Rounding, number
+from specviz.whatifs.walk import STOPPED, TIE, UNRATED, Halt, Step, Walk, replayed
 
 if TYPE_CHECKING:
     from specviz.trace import Trace

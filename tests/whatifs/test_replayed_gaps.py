@@ -10,9 +10,9 @@ from tiny import TableModel
 
 import specviz
 from specviz.errors import ParameterError
-from specviz.replay import gap, whatif
 from specviz.schema import SHAPE_FIELDS
 from specviz.trace import validate
+from specviz.whatifs import gap, whatif
 
 
 class Sized(TableModel):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specviz.ngrams import continuation
-from specviz.replay.known import Known, Rounding
+from specviz.whatifs.known import Known, Rounding
 
 
 class Step(NamedTuple):

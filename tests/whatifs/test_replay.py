@@ -17,12 +17,12 @@ from specviz import methods
 from specviz.errors import ParameterError, TraceError
 from specviz.loop import decode, densify
 from specviz.loop import dense as loop_dense
-from specviz.replay import Costs, whatif
-from specviz.replay import walk as replays
-from specviz.replay.costs import price
-from specviz.replay.question import METHODS
 from specviz.schema import UNKNOWN
 from specviz.trace import Trace, validate
+from specviz.whatifs import Costs, whatif
+from specviz.whatifs import walk as replays
+from specviz.whatifs.costs import price
+from specviz.whatifs.question import METHODS
 
 
 class Looping(TableModel):

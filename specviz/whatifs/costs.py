@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
-from specviz.replay.walk import Step, Walk
+from specviz.whatifs.walk import Step, Walk
 
 if TYPE_CHECKING:
     import pandas as pd

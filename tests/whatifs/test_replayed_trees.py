@@ -7,9 +7,9 @@ from tiny import llama
 
 import specviz
 from specviz.errors import TraceError
-from specviz.replay.known import read
-from specviz.replay.tree import STALE, Trees, lessons
 from specviz.trace import validate
+from specviz.whatifs.known import read
+from specviz.whatifs.tree import STALE, Trees, lessons
 
 PROMPTS = [[3, 4, 5], [7, 8, 9, 3, 4], [3, 4], [11, 5, 7]]
 FIELDS = ("cycle", "keep", "sent", "drafted", "accepted", "cut", "emitted", "stop")

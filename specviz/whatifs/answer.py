@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError
-from specviz.replay.walk import Place, Step, Walk
+from specviz.whatifs.walk import Place, Step, Walk
 
 if TYPE_CHECKING:
     import pandas as pd

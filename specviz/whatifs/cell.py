@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specviz.replay.known import Known
-from specviz.replay.walk import Step, Walk, copied
 from specviz.schema import UNKNOWN
 from specviz.trace import Recorder
+from specviz.whatifs.known import Known
+from specviz.whatifs.walk import Step, Walk, copied
 
 if TYPE_CHECKING:
     from specviz.trace import Trace

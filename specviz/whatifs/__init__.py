@@ -9,9 +9,9 @@ Its files from the bottom up: `known` (what a trace says of each place of a text
 setting as a trace), `updates` (of streams), `question`.
 """
 
-from specviz.replay.answer import BADGES, Answer
-from specviz.replay.costs import Costs
-from specviz.replay.question import WhatIf, whatif
-from specviz.replay.walk import Place, Step, Walk
+from specviz.whatifs.answer import BADGES, Answer
+from specviz.whatifs.costs import Costs
+from specviz.whatifs.question import WhatIf, whatif
+from specviz.whatifs.walk import Place, Step, Walk
 
 __all__ = ["BADGES", "Answer", "Costs", "Place", "Step", "Walk", "WhatIf", "whatif"]

@@ -13,10 +13,10 @@ from tiny import TableModel
 import specviz
 from specviz import metrics
 from specviz.errors import ParameterError, TraceError
-from specviz.replay import whatif
-from specviz.replay.updates import PARTS
 from specviz.streams import Stream, Update
 from specviz.trace import validate
+from specviz.whatifs import whatif
+from specviz.whatifs.updates import PARTS
 
 V = 6
 COLUMNS = ["prompt", "update", "source", "arrival", "prompt_tokens", "reused", "drafted", "accepted",

@@ -16,9 +16,9 @@ import numpy as np
 
 from specviz.draft import ROOT, Draft
 from specviz.errors import TraceError
-from specviz.replay.known import Known, Rounding
-from specviz.replay.walk import STOPPED, TIE, Halt, Place, Step, Walk, following, replayed
 from specviz.store import EMPTY, Growth, Rest, Store, grow
+from specviz.whatifs.known import Known, Rounding
+from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk, following, replayed
 
 if TYPE_CHECKING:
     from specviz.trace import Trace

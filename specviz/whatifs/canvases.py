@@ -22,8 +22,8 @@ import numpy as np
 
 from specviz.cells import picked
 from specviz.draft import depths
-from specviz.replay.walk import STOPPED, Place, Step, Walk
 from specviz.trace import Recorder
+from specviz.whatifs.walk import STOPPED, Place, Step, Walk
 
 if TYPE_CHECKING:
     from specviz.trace import Reading, Trace, Written

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from specviz.errors import TraceError
 from specviz.metrics.tokens import MODEL, tokenizer
 from specviz.metrics.updates import shared
-from specviz.replay.answer import EXACT, RERUN
-from specviz.replay.known import EPSILON, FLOOR, SINGLE, number, whole
-from specviz.replay.walk import STOPPED, TIE, Halt, Place, Step, Walk
 from specviz.trace import Recorder
 from specviz.trace.text import begun_text
+from specviz.whatifs.answer import EXACT, RERUN
+from specviz.whatifs.known import EPSILON, FLOOR, SINGLE, number, whole
+from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,8 @@ import specviz
 from specviz import metrics
 from specviz.cells import picked
 from specviz.errors import ParameterError, TraceError
-from specviz.replay.canvases import Memory, judged
 from specviz.trace import Recorder, Trace, written
+from specviz.whatifs.canvases import Memory, judged
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from canvases import tiny

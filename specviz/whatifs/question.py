@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
-from specviz.replay import canvases, gap
-from specviz.replay import walk as replays
-from specviz.replay.answer import (
+from specviz.trace import Written, written
+from specviz.whatifs import canvases, gap
+from specviz.whatifs import walk as replays
+from specviz.whatifs.answer import (
     BOUNDED,
     COUNTS,
     EXACT,
@@ -24,12 +25,12 @@ from specviz.replay.answer import (
     tabulate,
     weakest,
 )
-from specviz.replay.cell import build
-from specviz.replay.costs import Costs, timed
-from specviz.replay.gap import Asked, asked
-from specviz.replay.known import Known, Rounding, read, whole
-from specviz.replay.tree import NOT_ALL, STALE, Lessons, Trees, lessons
-from specviz.replay.updates import (
+from specviz.whatifs.cell import build
+from specviz.whatifs.costs import Costs, timed
+from specviz.whatifs.gap import Asked, asked
+from specviz.whatifs.known import Known, Rounding, read, whole
+from specviz.whatifs.tree import NOT_ALL, STALE, Lessons, Trees, lessons
+from specviz.whatifs.updates import (
     Choice,
     StreamWalk,
     Told,
@@ -39,8 +40,7 @@ from specviz.replay.updates import (
     tabulate_updates,
     tolerance,
 )
-from specviz.replay.walk import TURN, Place, Walk
-from specviz.trace import Written, written
+from specviz.whatifs.walk import TURN, Place, Walk
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -399,7 +399,7 @@ class WhatIf:
         return self._answer("specdec", begin, parameters)
 
     def cm_asd(self, **parameters: Any) -> Answer:
-        """What would CM-ASD have done with other weights, windows or thresholds? See `specviz.replay.gap`.
+        """What would CM-ASD have done with other weights, windows or thresholds? See `specviz.whatifs.gap`.
 
         From a run of it or of SpecDec. Exact up to where its text would part, or where a window would end so
         that the next draft begins at a place at which no draft of the run stood. How many tokens were sent
@@ -425,7 +425,7 @@ class WhatIf:
         return replay
 
     def unispec(self, **parameters: Any) -> Answer:
-        """What would UniSpec have done with another draft size or threshold? See `specviz.replay.tree`.
+        """What would UniSpec have done with another draft size or threshold? See `specviz.whatifs.tree`.
 
         From a run that began cold and was recorded with ``record="all"``. Exact as long as every tree grows
         from what the run read too; from the first that does not it is a model, and `places` names it.
@@ -441,7 +441,7 @@ class WhatIf:
         return self._answer("unispec", begin, parameters)
 
     def retranslate(self, tokenize: str | None = None, **parameters: Any) -> Answer:
-        """What would re-translation have done with another bias, mask or mode? See `specviz.replay.updates`.
+        """What would re-translation have done with another bias, mask or mode? See `specviz.whatifs.updates`.
 
         Exact, update for update, up to the first one of a stream whose text would be another: from there on
         each draft is another, too, and a rerun has to say. What is masked for display alone changes no text,
@@ -500,7 +500,7 @@ class WhatIf:
         return build_updates(self.trace, walks, choice, label)
 
     def ssd(self, **parameters: Any) -> Answer:
-        """What would SSD have done with this draft length and tree? See `specviz.replay.canvases`.
+        """What would SSD have done with this draft length and tree? See `specviz.whatifs.canvases`.
 
         From a run of stepwise decoding or of SSD, under that run's blocks, cache and refreshes. Exact:
         cycles, drafts, verdicts and order are a rerun's, but for near-ties, which `why` counts. Another block
