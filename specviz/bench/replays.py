@@ -690,10 +690,13 @@ def replay_all(
         if table in SETTINGS:
             made.left[table] = SETTINGS[table]
             continue
+        own = draft  # of several drafters those that this table has
+        if isinstance(draft, Mapping):
+            own = {role: name for role, name in draft.items() if role in RECIPES[table].drafts} or None
         try:
             made.found.append(
                 replay(
-                    table, model=model, draft=draft, suite=chosen, device=device, dtype=dtype, quick=quick,
+                    table, model=model, draft=own, suite=chosen, device=device, dtype=dtype, quick=quick,
                     prompts=prompts, max_new_tokens=max_new_tokens, threads=threads,
                     out=path / table.replace("/", "-"), tick=tick(table) if tick else None,
                     memory=memory, shared=path / "calibrations",
