@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -164,6 +165,10 @@ def prompts(n=9):
     )  # fmt: skip
 
 
+def tiny_options(model):
+    return {"model": model, "suite": prompts(16), "prompts": 7, "max_new_tokens": 6, "tick": lambda *_: None}
+
+
 @pytest.fixture
 def run(tiny, monkeypatch, tmp_path):
     from specviz.bench.sources import shared
@@ -171,15 +176,32 @@ def run(tiny, monkeypatch, tmp_path):
     monkeypatch.setattr(shared, "calibrated", lambda model, method: 4)
 
     def given(table="unispec/table12", **more):
-        options = {"model": tiny, "suite": prompts(16), "prompts": 7, "max_new_tokens": 6,
-                   "tick": lambda *_: None} | more  # fmt: skip
-        return specviz.replay(table, **{"out": tmp_path / "replay"} | options)
+        return specviz.replay(table, **{"out": tmp_path / "replay"} | tiny_options(tiny) | more)
 
     return given
 
 
-def test_a_replay_is_what_its_run_says(run, tmp_path):
-    found = run()
+@pytest.fixture(scope="module")
+def once(folders, tmp_path_factory):
+    """A finished replay, for those who only read it."""
+    from specviz.bench.sources import shared
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "calibrated", lambda model, method: 4)
+        folder = tmp_path_factory.mktemp("replays") / "replay"
+        specviz.replay("unispec/table12", **tiny_options(specviz.load(folders.target)), out=folder)
+    return folder
+
+
+@pytest.fixture
+def done(once, tmp_path):
+    """A copy of it."""
+    shutil.copytree(once, tmp_path / "replay")
+    return replays.opened(tmp_path / "replay")
+
+
+def test_a_replay_is_what_its_run_says(done, tmp_path):
+    found = done
     assert found.counts()["measured"] == len(published("unispec/table12"))
     results = specviz.bench.results(tmp_path / "replay" / "run")
     table = results.table("kind")
@@ -192,12 +214,17 @@ def test_a_replay_is_what_its_run_says(run, tmp_path):
     assert here["speedup"] == pytest.approx(mine["request_speedup"])
     both = frame[(frame["threshold"] == 0.05) & (frame["metric"] == "speedup")].set_index("task")["measured"]
     assert both["Avg."] == pytest.approx(both.drop("Avg.").mean())
-    again = replays.opened(tmp_path / "replay")
+
+
+def test_a_replay_is_written_and_read(tmp_path):
+    found = replays.replace(made(rows=by_method("EN", "speedup", two=figure(1.5))), path=tmp_path)
+    found.save()
+    again = replays.opened(tmp_path)
     assert again.cells == json.loads(json.dumps(found.cells)) and again.summary == found.summary
 
 
-def test_what_is_finished_is_not_measured_again(run, monkeypatch, tmp_path):
-    first = run()
+def test_what_is_finished_is_not_measured_again(done, run, monkeypatch, tmp_path):
+    first = done
     monkeypatch.setattr(sources, "find", lambda name: pytest.fail("measured again"))
     assert run().created == first.created
     kept = (tmp_path / "replay" / "replay.json").read_bytes()
@@ -331,12 +358,12 @@ def test_other_results_are_not_written_into(tmp_path):
 # ---------------------------------------------------------------- reports
 
 
-def test_texts_of_a_replay(run):
+def test_texts_of_a_replay(done):
     from io import StringIO
 
     from rich.console import Console
 
-    found = run()
+    found = done
     out = StringIO()
     found.show(Console(file=out, width=200))
     told = out.getvalue()
@@ -348,9 +375,9 @@ def test_texts_of_a_replay(run):
     assert replays.cellular("a|b\nc") == "a\\|b c"
 
 
-def test_the_page_of_a_replay(run, tmp_path):
+def test_the_page_of_a_replay(done, tmp_path):
     pytest.importorskip("plotly")
-    found = run()
+    found = done
     for cell in found.cells:
         cell["device"] = "<script>alert(1)</script>"
     file = page.write(found)
@@ -364,8 +391,7 @@ def test_the_page_of_a_replay(run, tmp_path):
     assert page.write(found, force=True) == file
 
 
-def test_best_median_and_worst_are_those_of_the_rows(run, tmp_path):
-    run()
+def test_best_median_and_worst_are_those_of_the_rows(done, tmp_path):
     results = specviz.bench.results(tmp_path / "replay" / "run")
     cell, chosen = page.marked(results)
     rows, base = (
@@ -377,9 +403,9 @@ def test_best_median_and_worst_are_those_of_the_rows(run, tmp_path):
     assert got == pytest.approx({"best": ratios[-1], "median": ratios[len(ratios) // 2], "worst": ratios[0]})
 
 
-def test_the_page_of_a_run_and_of_all(run, tmp_path):
+def test_the_page_of_a_run_and_of_all(done, tmp_path):
     pytest.importorskip("plotly")
-    found = run()
+    found = done
     results = page.opened(tmp_path / "replay" / "run")
     told = page.write(results, tmp_path / "run.html").read_text(encoding="utf8")
     assert "unispec" in told and "data-figure" in told and "Environment" in told
@@ -391,10 +417,7 @@ def test_the_page_of_a_run_and_of_all(run, tmp_path):
     assert "unispec/table12" in page.markdown(every)
 
 
-def test_a_run_without_traces_says_so(run, tmp_path):
-    import shutil
-
-    run()
+def test_a_run_without_traces_says_so(done, tmp_path):
     results = page.opened(tmp_path / "replay" / "run")
     shutil.rmtree(results.path / "traces")
     assert page.marked(results) is None
@@ -402,9 +425,8 @@ def test_a_run_without_traces_says_so(run, tmp_path):
         page.opened(tmp_path)
 
 
-def test_the_commands(run, tmp_path):
+def test_the_commands(done, tmp_path):
     pytest.importorskip("plotly")
-    run()
     ask = lambda *words: cli.run([*map(str, words)])
     assert ask("replay", "unispec/tabel1") == 2
     assert ask("replay") == 0

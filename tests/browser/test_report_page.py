@@ -1,0 +1,96 @@
+"""A report in a real browser: plots are drawn offline, links open the player, hostile names are text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import traces
+
+from specviz.bench import page, replays
+from specviz.bench.recipes import RECIPES, SETTINGS
+from specviz.bench.report import Estimate
+from specviz.bench.rows import begin, key_of, write_json
+from specviz.bench.sources.shared import Found
+
+pytest.importorskip("plotly", reason="needs the lab extra")
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def results(folder: Path) -> None:
+    """A run of two cells and three prompts, by hand, with traces."""
+    shared = {"model": EVIL, "draft": None, "suite": "prompts", "temperature": 0.0, "against": 0}
+    cells = [{"cell": 0, "method": "autoregressive", "parameters": {}, **shared},
+             {"cell": 1, "method": "unispec", "parameters": {"draft_size": 4}, **shared}]  # fmt: skip
+    plan = {"cells": cells, "suites": {"prompts": {"digest": "0", "prompts": 3}}, "seeds": [0], "timed": True}
+    begin(folder, plan, {"prompts": [{"id": EVIL, "prompt": "a"}] * 3}, "2026-11-22")
+    said = {"device": "cpu", "processor": EVIL, "threads": 1, "dtype": "float32", "clock": "wall clock",
+            "model": {"name": EVIL, "parameters": 10}, "drafts": {}, "versions": {"python": "3"}}  # fmt: skip
+    write_json(folder / "environments" / "e.json", said)
+    for cell in cells:
+        for prompt in range(3):
+            seconds = 1.0 if cell["cell"] == 0 else (0.5, 1.5, 0.9)[prompt]
+            row = {"round": 0, "seed": 0, "prompt": prompt, "id": EVIL, "kind": ("qa", "code")[prompt % 2],
+                   "language": "en", "ids": [[1, 2, 3]], "text": [EVIL], "tokens": 3, "prompt_tokens": 2,
+                   "steps": 3 if cell["cell"] == 0 else 2, "sent": 1, "accepted": 1, "end": "length",
+                   "prefill_seconds": 0.1, "decode_seconds": seconds, "wall_seconds": seconds, "timed": True,
+                   "clock": "wall clock", "peak_memory": 1, "device_memory": None, "environment": "e",
+                   "sitting": f"s{prompt}", "error": None, "memory": None, "exactness": "exact", "place": 0,
+                   "started": "now"}  # fmt: skip
+            key = key_of(cell["cell"], 0, prompt)
+            write_json(folder / "rows" / f"{key}.json", cell | row)
+            if cell["cell"]:
+                (folder / "traces").mkdir(exist_ok=True)
+                traces.build("unispec", prompts=1, tokens=12, seed=prompt).save(
+                    folder / "traces" / f"{key}.parquet"
+                )
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("report")
+    results(root / "unispec-table3" / "run")
+    found = Found(environment={"device": EVIL, "processor": "P", "threads": 1, "dtype": "float32"}, data=EVIL)
+    for i, method in enumerate(("EAGLE-2", "EAGLE-3", "UNISPEC (ours)")):
+        found.add({"method": method, "language": "EN"}, "speedup", Estimate(1.0 + i, 0.8 + i, 1.2 + i, 9))
+        found.add({"method": method, "language": "EN"}, "tau", 2.0 + i)
+    found.runs, found.notes = ["run"], [EVIL]
+    made = replays.compared("unispec/table3", RECIPES["unispec/table3"], found, {"table": "unispec/table3"})
+    made = replays.replace(made, path=root / "unispec-table3")
+    return page.write(replays.Replays(root, [made], dict(SETTINGS)))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_report_opens_offline(open_page, report, shoot, dark):
+    assert report.stat().st_size < 5_000_000
+    there = open_page(dark=dark, offline=True)
+    there.goto(report.as_uri())
+    there.wait_for_selector("[data-figure='0'] .scatterlayer .point")
+    there.wait_for_selector("[data-figure='1'] .scatterlayer .point")
+    shoot(there, f"report-{'dark' if dark else 'light'}")
+    assert there.locator("main img").count() == 0, "what comes from outside is text"
+    assert EVIL in there.locator("main").text_content()
+    assert there.locator("h2").count() == 1 and "unispec/table3" in there.locator("h2").text_content()
+    assert there.locator("[data-figure='0'] .scatterlayer .trace").count() == 2, "printed, and measured here"
+    wide = there.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert wide, "nothing runs out of the page"
+
+
+def test_its_links_open_the_player(open_page, report):
+    there = open_page(offline=True)
+    there.goto(report.as_uri())
+    for name, figure in (("best", "1.83"), ("median", "1.10"), ("worst", "0.69")):
+        link = there.get_by_role("link", name=f"{name}: {figure}")
+        assert link.count() == 1
+    there.get_by_role("link", name="worst:").click()
+    there.wait_for_selector(".player")
+
+
+def test_a_narrow_window_scrolls_tables_alone(open_page, report):
+    there = open_page(offline=True, viewport={"width": 380, "height": 800})
+    there.goto(report.as_uri())
+    there.wait_for_selector("[data-figure='0'] .scatterlayer .point")
+    assert there.evaluate("document.documentElement.scrollWidth <= innerWidth + 1")
