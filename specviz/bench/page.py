@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from specviz.bench.recipes import RECIPES
+from specviz.bench.recipes import CURVES, RECIPES
 from specviz.bench.replays import ALL, ARROW, FILE, OVERVIEW, Replay, Replays, cellular, counted, said
 from specviz.bench.rows import Results, fast, key_of, speed
 from specviz.errors import ParameterError, TraceError
@@ -440,7 +440,7 @@ def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
     """Printed beside measured, contender by contender, for the first metrics of a table."""
     shown = made.shown_cells()
     metrics = list(dict.fromkeys(c["metric"] for c in shown if c["measured"] is not None))
-    recipe = RECIPES.get(made.table)
+    recipe = RECIPES.get(made.table) or CURVES.get(made.table)
     first = [name for name in (recipe.metrics if recipe else ()) if name in metrics]
     metrics = list(dict.fromkeys([*first, *(m for m in metrics if not m.endswith("_gain"))]))
     found = []
@@ -448,6 +448,8 @@ def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
         cells = [c for c in shown if c["metric"] == metric]
         labels = [", ".join(str(c[name]) for name in made.compare) for c in cells]
         values = [(c["value"], None, None) for c in cells]
+        beside = spread_over(made, cells)
+        labels = [" · ".join([label, *(str(c[k]) for k in beside)]) for label, c in zip(labels, cells)]
         where = [
             named(c, [*(k for k in made.keys if k not in made.compare), "device", "model"]) for c in cells
         ]
@@ -462,7 +464,18 @@ def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
         names, columns = [label for label, _ in own], [column for _, column in own]
         here = dots("here", "measured here", names, list(own.values()), "diamond", columns)
         title = metric.replace("_", " ") + (f" ({cells[0]['unit']})" if cells[0]["unit"] else "")
-        found.append((f"{made.table}, {title}: printed and measured", figure(title, [printed, here])))
+        both = [printed, here] if any(v is not None for v, _, _ in values) else [here]
+        found.append((f"{made.table}, {title}: printed and measured", figure(title, both)))
+    return found
+
+
+def spread_over(made: Replay, cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Columns that stand beside a contender's name: a line of a plot is one column of the table."""
+    found = []
+    for key in made.keys:
+        several = len({str(cell[key]) for cell in cells}) > 1
+        if key not in made.compare and several and len({str(cell[key]) for cell in cells}) <= 4:
+            found.append(key)
     return found
 
 

@@ -85,6 +85,8 @@ class Recipe:
         The paper's number format, where it says.
     data : str
         The paper's prompts.
+    caption : str
+        Of a figure whose values are not printed.
     """
 
     source: str
@@ -103,6 +105,7 @@ class Recipe:
     differs: tuple[tuple[str, str, str], ...] = ()
     precision: str = "not said"
     data: str = ""
+    caption: str = ""
 
 
 # ---------------------------------------------------------------- UniSpec
@@ -510,7 +513,6 @@ RECIPES |= {
     "bild/figure6": big_little(
         (fastest({"method": "BiLD"}, "early exit", ONE_POINT),), ("early exit",), model="town-t5-exit",
         parts={"dataset": {"IWSLT": {"task": "de-en"}, "WMT": {"task": "de-en"}}}, drafts={},
-        compare=("method", "dataset"),
         quick={"prompts": 8, "max_new_tokens": 64, "fallbacks": (0.2, 0.8), "rollbacks": (0.5, 1.5)},
         whole={"prompts": 60, "max_new_tokens": 128, "fallbacks": (0.2, 0.5, 0.8),
                "rollbacks": (0.5, 1.0, 1.5)},
@@ -575,6 +577,71 @@ RECIPES |= {
         parts={}, data="not said", absent=(OTHERS,),
     ),
 }  # fmt: skip
+
+# ---------------------------------------------------------------- curves without printed values
+
+DRAWN = "drawn only: no value is printed, so there is nothing to compare with but the curve's shape"
+
+
+def curve(source: str, caption: str, **more: Any) -> Recipe:
+    """A recipe of a figure whose values are not printed."""
+    given: dict[str, Any] = {
+        "caption": caption, "data": DRAWN, "quick": {"prompts": 6, "max_new_tokens": 40},
+        "whole": {"prompts": 30, "max_new_tokens": 128},
+    }  # fmt: skip
+    return Recipe(source, more.pop("compare", ("method",)), **(given | more))
+
+
+GRIDS: dict[str, Any] = {
+    "model": "town-t5", "drafts": {"small": "town-t5-small", "aligned": "town-t5-small-aligned"},
+    "parts": {"dataset": PAIR}, "compare": ("curve", "setting"),
+    "quick": big_little((), ()).quick, "whole": big_little((), ()).whole,
+}  # fmt: skip
+CURVES: dict[str, Recipe] = {
+    "unispec/figure2": curve(
+        "sizes", "Tokens a cycle and time of a pass by the number of draft tokens", compare=("draft size",),
+        options={"sizes": (4, 8, 16, 32, 64)}, suite="town",
+    ),
+    "unispec/figure3": curve(
+        "scores", "How often nodes of a confidence score are accepted", compare=("score",), suite="town"
+    ),
+    "unispec/figure5": curve("calibrated", "The draft size that calibration finds here"),
+    "ssd/figure1": curve(
+        "canvas batches", "Throughput by batch size, with and without a cache", model="town-diffusion",
+        compare=("method", "batch size"), quick={"prompts": 4, "max_new_tokens": 64, "rounds": 1},
+        whole={"prompts": 16, "max_new_tokens": 64, "rounds": 3},
+    ),
+    "cm_asd/figure2": curve(
+        "batched", "Latency and throughput by batch size", model="town-t5", drafts={"small": "town-t5-small"},
+        compare=("method", "batch size"),
+        options={"methods": ("autoregressive", "specdec", "cm_asd"), "sizes": (1, 2, 4, 8)},
+        quick={"prompts": 8, "max_new_tokens": 32, "rounds": 1},
+        whole={"prompts": 16, "max_new_tokens": 128, "rounds": 3},
+    ),
+    "bild/figure2": curve(
+        "settings", "The oracle: the large model only where the small one's token is too unlikely to it",
+        **(GRIDS | {"options": {"curves": ("oracle",)}}),
+    ),
+    "bild/figure4": curve(
+        "settings", "Quality and speed of BiLD by its thresholds (Figure 10 too)",
+        **(GRIDS | {"options": {"curves": (UNALIGNED, ALIGNED)}}),
+    ),
+    "bild/figure5": curve(
+        "settings", "BiLD without rollback, and without fallback",
+        **(GRIDS | {"options": {"curves": ("without",)}}),
+    ),
+    "bild/figure7": curve(
+        "settings", "CALM: quality and speed by its threshold",
+        **(GRIDS | {"model": "town-t5-calm", "drafts": {}, "options": {"curves": ("CALM",)},
+                    "parts": {"dataset": {"IWSLT": {"task": "de-en"}}}}),
+    ),
+}  # fmt: skip
+# Figures that need no run of their own.
+FIGURES: dict[str, str] = {
+    "unispec/figure4": "the means of unispec/table5: replay that",
+    "unispec/figure6": "what a calibration of more prompts finds: specviz calibrate --prompts measures it",
+    "bild/figure10": "bild/figure4 on other data sets: replay that",
+}
 
 # ---------------------------------------------------------------- nothing to run
 

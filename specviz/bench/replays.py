@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from specviz.bench.recipes import RECIPES, SETTINGS, Recipe
+from specviz.bench.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.bench.report import Column, print_table
 from specviz.bench.rows import read_json, write_json
 from specviz.errors import ParameterError, SpecvizError, TraceError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FILE, ALL = "replay.json", "replays.json"
+SAME = 1e-12  # a difference that is none
 MANY = 90  # cells of a table that a terminal shows whole
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -118,8 +119,8 @@ class Replay:
         DataFrame
             The column's keys, ``metric``, ``device`` and ``model``; ``first`` and ``second``, the contenders;
             ``printed`` and ``measured``, the first's figure less the second's; ``verdict``: ``agrees``,
-            ``against``, or ``tied`` where the paper printed the same number; ``clear``, whether the measured
-            intervals are apart.
+            ``against``, ``tied`` where the paper printed the same number, or ``level`` where the same was
+            measured; ``clear``, whether the measured intervals are apart.
         """
         import pandas as pd
 
@@ -128,7 +129,7 @@ class Replay:
         for one, two, printed, here in self._pairs():
             a, b = self.cells[one], self.cells[two]
             group = [a[name] for name in held]
-            verdict = "tied" if abs(printed) < 1e-12 else "agrees" if printed * here > 0 else "against"
+            verdict = verdict_of(printed, here)
             first, second = (", ".join(str(c[name]) for name in self.compare) for c in (a, b))
             rows.append(
                 dict(zip(held, group))
@@ -141,12 +142,11 @@ class Replay:
     def counts(self) -> dict[str, int]:
         """Cells, measured ones; comparisons that go the paper's way, or not; and how many of each clearly."""
         found = self.comparisons()
-        judged = found[found["verdict"] != "tied"]
-        right, wrong = judged[judged["verdict"] == "agrees"], judged[judged["verdict"] == "against"]
+        right, wrong = found[found["verdict"] == "agrees"], found[found["verdict"] == "against"]
         return {
             "cells": len(self.cells),
             "measured": sum(cell["measured"] is not None for cell in self.cells),
-            "agrees": len(right), "against": len(wrong),
+            "agrees": len(right), "against": len(wrong), "level": int((found["verdict"] == "level").sum()),
             "clear_agrees": int(right["clear"].sum()), "clear_against": int(wrong["clear"].sum()),
         }  # fmt: skip
 
@@ -154,6 +154,8 @@ class Replay:
     def summary(self) -> str:
         """One line: how much was measured, and how much of it goes the paper's way."""
         n = self.counts()
+        if self.table in CURVES:
+            return f"{n['measured']} figures of a curve that the paper draws without printed values"
         said = f"{n['measured']} of {n['cells']} printed numbers measured here"
         judged = n["agrees"] + n["against"]
         if judged:
@@ -161,6 +163,7 @@ class Replay:
                 f"; {n['agrees']} of {judged} comparisons go the paper's way ({n['clear_agrees']} clearly), "
                 f"{n['against']} do not ({n['clear_against']} clearly)"
             )
+        said += f"; {n['level']} are level here" if n["level"] else ""
         return said
 
     def missing(self) -> list[tuple[str, str, int]]:
@@ -255,7 +258,7 @@ class Replay:
             if cell["measured"] is not None:
                 here = said(cell["measured"], cell["printed"])
                 here += f" ({TIMES}{cell['measured'] / cell['value']:.2f})" if cell["value"] else ""
-            row[at] = f"{cell['printed']} {ARROW} {here}"
+            row[at] = f"{cell['printed']} {ARROW} {here}" if cell["value"] is not None else here
             right, of = agreed[number]
             judged = marks.setdefault(tuple(str(cell[name]) for name in down), [0, 0])
             judged[0], judged[1] = judged[0] + right, judged[1] + of
@@ -282,17 +285,17 @@ class Replay:
         """Of every cell, how many of its comparisons go the paper's way, and of how many."""
         counts = [[0, 0] for _ in self.cells]
         for a, b, printed, here in self._pairs():
-            if abs(printed) > 1e-12:
-                for i in (a, b):
-                    counts[i][0] += printed * here > 0
-                    counts[i][1] += 1
+            verdict = verdict_of(printed, here)
+            for i in (a, b):
+                counts[i][0] += verdict == "agrees"
+                counts[i][1] += verdict in ("agrees", "against")
         return [(right, of) for right, of in counts]
 
     def _pairs(self) -> list[tuple[int, int, float, float]]:
         """Every two measured contenders of a column: their numbers, and the differences printed and here."""
         groups: dict[tuple, list[int]] = {}
         for i, cell in enumerate(self.cells):
-            if cell["measured"] is not None:
+            if cell["measured"] is not None and cell["value"] is not None:
                 groups.setdefault(tuple(cell[name] for name in self.held), []).append(i)
         found = []
         for cells in groups.values():
@@ -317,6 +320,8 @@ KEPT = (
 
 def said(value: float, printed: str) -> str:
     """A number to as many digits as its neighbour was printed with."""
+    if not printed:
+        return f"{value:.3g}"
     digits = len(printed.partition(".")[2])
     sign = "+" if printed.startswith("+") else ""
     return f"{value:{sign}.{digits}f}"
@@ -325,6 +330,15 @@ def said(value: float, printed: str) -> str:
 def cellular(text: str) -> str:
     """A text that ends no cell of a Markdown table."""
     return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def verdict_of(printed: float, here: float) -> str:
+    """Of the difference of two printed figures, and that of the measured ones: whether their signs agree."""
+    if abs(printed) < SAME:
+        return "tied"
+    if abs(here) < SAME:
+        return "level"
+    return "agrees" if printed * here > 0 else "against"
 
 
 def apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
@@ -345,8 +359,10 @@ def find(table: str) -> Recipe:
     ParameterError
         If there is no such table, or none of it can be measured; near names are offered.
     """
-    if table in RECIPES:
-        return RECIPES[table]
+    if table in RECIPES or table in CURVES:
+        return RECIPES.get(table) or CURVES[table]
+    if table in FIGURES:
+        raise ParameterError(f"{table} has no replay of its own: {FIGURES[table]}")
     if table in SETTINGS:
         raise ParameterError(f"{table} cannot be replayed: {SETTINGS[table]}")
     published(table)  # refuses what no paper has
@@ -441,8 +457,9 @@ def show_recipes(console: Any) -> None:
     for entry in list_published().itertuples():
         recipe = RECIPES.get(entry.name)
         rows.append([entry.name, "–" if recipe is None else recipe.model, str(entry.caption)])
+    rows += [[name, recipe.model, f"{recipe.caption} (drawn only)"] for name, recipe in CURVES.items()]
     print_table(console, [Column("table"), Column("bundled model"), Column("what it shows", folds=40)], rows)
-    for table, why in SETTINGS.items():
+    for table, why in (SETTINGS | FIGURES).items():
         console.print(Text(f"{table} is not replayed: {why}"), soft_wrap=not console.is_terminal)
 
 
@@ -600,7 +617,8 @@ class Replays:
     @property
     def complete(self) -> bool:
         """Whether every published table is accounted for."""
-        return {each.table for each in self.found} | set(self.left) >= set(list_published()["name"])
+        known = {*list_published()["name"], *CURVES, *FIGURES}
+        return {each.table for each in self.found} | set(self.left) >= known
 
     def frame(self) -> pd.DataFrame:
         """One row a table: how much of it was measured, and how much goes the paper's way."""
@@ -669,7 +687,7 @@ def replay_all(
     threads: int = 1,
     tick: Callable[[str], Tick] | None = None,
 ) -> Replays:
-    """Replay every published table into a folder; what cannot be replayed is listed with its reason.
+    """Replay every published table and curve into a folder; what cannot be is listed with its reason.
 
     Parameters
     ----------
@@ -686,13 +704,11 @@ def replay_all(
         raise SpecvizError(f"{path} holds another kind of result: choose another folder")
     made, memory = Replays(path), dict[Any, Any]()
     chosen = read_suite(suite)
-    for table in list_published()["name"]:
-        if table in SETTINGS:
-            made.left[table] = SETTINGS[table]
-            continue
+    made.left |= SETTINGS | FIGURES
+    for table in [*RECIPES, *CURVES]:
         own = draft  # of several drafters those that this table has
         if isinstance(draft, Mapping):
-            own = {role: name for role, name in draft.items() if role in RECIPES[table].drafts} or None
+            own = {role: name for role, name in draft.items() if role in find(table).drafts} or None
         try:
             made.found.append(
                 replay(
@@ -733,6 +749,8 @@ def opened_all(path: str | Path) -> Replays:
 
 def compared(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> Replay:
     """A published table and what a source found, cell by cell."""
+    if table in CURVES:
+        return drawn(table, recipe, found, asked)
     frame = published(table)
     rows = frame.drop(columns=["paper", "table"]).to_dict("records")
     cells = []
@@ -748,6 +766,23 @@ def compared(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> R
     return Replay(
         table, frame.attrs["caption"], frame.attrs["place"], recipe.compare, cells,
         differences(frame, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
+
+
+def drawn(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> Replay:
+    """What a source found for a curve that the paper draws without a printed value."""
+    import pandas as pd
+
+    cells = [
+        {**row["where"], "metric": row["metric"], "value": None, "printed": "", "unit": "", "device": "",
+         "model": "", "measured": row["value"], "low": row["low"], "high": row["high"], "why": ""}
+        for row in found.rows
+    ]  # fmt: skip
+    nothing = pd.DataFrame({"model": [], "device": []})
+    return Replay(
+        table, recipe.caption, f"Figure {table.rpartition('figure')[2]}", recipe.compare, cells,
+        differences(nothing, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 

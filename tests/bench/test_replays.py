@@ -11,7 +11,7 @@ import pytest
 import specviz
 from specviz import cli
 from specviz.bench import page, replays, sources
-from specviz.bench.recipes import RECIPES, SETTINGS, Recipe
+from specviz.bench.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.bench.report import Estimate
 from specviz.bench.sources.shared import Found, totals
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
@@ -119,6 +119,8 @@ def test_a_tie_in_print_is_no_comparison():
     rows = [{"beta": b, "language": "English→Chinese"} for b in ("0.5", "1.0")]
     found = made("ssbd/table3", [(row, "ne", i + 1.0) for i, row in enumerate(rows)])
     assert list(found.comparisons()["verdict"]) == ["tied"]
+    found = made(rows=by_method("EN", "speedup", two=figure(2.0), uni=figure(2.0)))
+    assert list(found.comparisons()["verdict"]) == ["level"] and found.counts()["level"] == 1
     assert found.counts()["agrees"] == found.counts()["against"] == 0
 
 
@@ -253,6 +255,16 @@ def test_contexts_become_longer(run):
     assert ((rouge >= 0) & (rouge <= 100)).all()
 
 
+@pytest.mark.parametrize("name", ["unispec/figure2", "unispec/figure3", "cm_asd/figure2", "bild/figure5"])
+def test_a_curve_without_printed_values_is_measured_all_the_same(name, tmp_path):
+    found = specviz.replay(name, quick=True, prompts=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
+    assert found.cells and all(np.isfinite(cell["measured"]) for cell in found.cells)
+    assert all(cell["printed"] == "" for cell in found.cells) and not len(found.comparisons())
+    assert "without printed values" in found.summary and replays.opened(tmp_path).summary == found.summary
+    assert "→" not in "".join(cell for row in found.grid()[1] for cell in row)
+    assert page.replay_figures(found)
+
+
 BUNDLED = {
     "ssbd/table4": "comet", "ssd/table3": None, "ssd/table2": None, "bild/table4": "fallback",
     "cm_asd/table3": None, "unispec/table8": None,
@@ -277,17 +289,18 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
         if table == "bild/table1":
             raise ModelError("no model 'town-t5'")
         path = tmp_path / table.replace("/", "-")
-        it = replays.replace(made(table), path=path)
+        it = replays.replace(made("unispec/table3"), table=table, path=path)
         it.asked = asked
         it.save()
         return it
 
     monkeypatch.setattr(replays, "measure", measure)
     found = replays.replay_all(tmp_path, quick=True)
-    assert found.complete and set(seen) == set(RECIPES)
-    assert found.left["bild/table1"] == "no model 'town-t5'" and set(SETTINGS) < set(found.left)
+    every = {*RECIPES, *CURVES}
+    assert found.complete and set(seen) == every
+    assert found.left["bild/table1"] == "no model 'town-t5'" and {*SETTINGS, *FIGURES} < set(found.left)
     again = replays.opened_all(tmp_path)
-    assert again.complete and again.left == found.left and len(again.found) == len(RECIPES) - 1
+    assert again.complete and again.left == found.left and len(again.found) == len(every) - 1
     seen.clear()
     replays.replay_all(tmp_path, quick=True)
     assert seen == ["bild/table1"], "what is finished is kept, what failed is tried again"

@@ -1,7 +1,7 @@
 """Who measures what a recipe asks for: each source turns a recipe into figures in the paper's own keys.
 
 One file a family: `prompts` (by the runner, and in batches), `streams` (re-translation), `canvases`
-(diffusion models), `thresholds` (BiLD), `beams` (CM-ASD).
+(diffusion models), `thresholds` (BiLD), `beams` (CM-ASD), `curves` (figures without printed values).
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ SOURCES = {
     "lengths": "canvases:lengths",
     "thresholds": "thresholds:thresholds",
     "beams": "beams:beams",
+    "sizes": "curves:sizes",
+    "scores": "curves:scores",
+    "calibrated": "curves:calibrated",
+    "batched": "curves:batched",
+    "canvas batches": "curves:canvases",
+    "settings": "curves:settings",
 }
 
 

@@ -152,10 +152,39 @@ def exits(how: How, numbers: dict[str, Any]) -> list[Point]:
     return with_base(points, how)
 
 
+def named(
+    *groups: str, make: Callable[[Any, Any], list[Point]]
+) -> Callable[[How, dict[str, Any]], list[Point]]:
+    """Those settings of one of the bench's lists that lie on some curves."""
+
+    def points(how: How, numbers: dict[str, Any]) -> list[Point]:
+        role = "small" if make is bild.oracle else "aligned"
+        made = [p for p in make(how.model, drafter(how, role)) if p.group in groups]
+        some = [p for p in made if allowed(p, numbers)]
+        return with_base(some, how)
+
+    return points
+
+
+def allowed(point: Point, numbers: dict[str, Any]) -> bool:
+    """Whether a setting's thresholds are among those that are asked for."""
+    known = {"fallback": (0.0, *numbers["fallbacks"]), "rollback": (bild.NEVER, *numbers["rollbacks"])}
+    return all(point.values[name] in values for name, values in known.items() if name in point.values)
+
+
+def calm(how: How, numbers: dict[str, Any]) -> list[Point]:
+    """CALM, on the model that was tuned for it."""
+    points = [replace(p, base=BASELINE) for p in bild.leaving(None, how.model) if p.method != BASELINE]
+    return with_base([p for p in points if p.values["decay"] == 4], how)
+
+
 CURVES: dict[str, Callable[[How, dict[str, Any]], list[Point]]] = {
     bild.UNALIGNED_CURVE: grid("small", bild.UNALIGNED_CURVE),
     bild.ALIGNED_CURVE: grid("aligned", bild.ALIGNED_CURVE),
     "speculative, sampling": rejection,
     "nucleus": nucleus,
     "early exit": exits,
+    "without": named(bild.NO_ROLLBACK, bild.NO_FALLBACK, make=bild.without),
+    "oracle": named("oracle", make=bild.oracle),
+    "CALM": calm,
 }
