@@ -292,7 +292,7 @@ RECIPES: dict[str, Recipe] = {
                        "the same shares of the g* that is found here")),
     ),
     "unispec/table17": unispec(
-        "method",
+        ("method", "draft_size"),
         tuple(Row({"method": theirs + more}, ours, {"draft_size": BEST} if more else {})
               for theirs, ours in (("Lookahead", "lookahead"), ("SPECTRA", "spectra"),
                                    ("Token Recycling", "token_recycling"))
