@@ -74,7 +74,7 @@ agree_guess, above_guess = 12, 5
 
 # %%
 out = Path(tempfile.mkdtemp())
-replayed = sv.bench.replay("unispec/table3", quick=True, out=out / "table3")
+replayed = sv.replay("unispec/table3", quick=True, out=out / "table3")
 frame = replayed.frame()
 print(replayed.summary)
 print(f"took {replayed.seconds:.0f} s on {replayed.device}")
@@ -337,7 +337,7 @@ figure, axes = plt.subplots(
     1, 3, figsize=(13, 4.4), layout="constrained", gridspec_kw={"width_ratios": (1, 1, 1)}
 )
 for ax, (quantity, part) in zip(axes, relative.groupby(groups, sort=False)):
-    for y, (name, row) in enumerate(part.iterrows()):
+    for y, (_, row) in enumerate(part.iterrows()):
         ax.plot([row.min(), 1], [y, y], color="#dddddd", lw=1, zorder=0)
         for method, x in row.items():
             best = x == 1
@@ -355,23 +355,23 @@ values.idxmax(axis=1).groupby(groups, sort=False).value_counts().unstack(fill_va
 # One decode of the same texts, which all three left token for token as they were. The rates over *drafted* tokens ask how
 # little a drafter wastes, and a tree is made to waste: of 24 nodes one path can be accepted. The lengths "1 + accepted
 # a draft" leave out the cycles in which prompt lookup stayed silent; τ counts them. And no acceptance figure knows what
-# a cycle costs, as the right-hand panel shows.
+# a cycle costs, as the right-hand panel shows. (It is the least certain of the three: a trace keeps the time of the wall's
+# clock, and whatever else the machine does is in it.)
 #
 # By hand, for prompt lookup:
 
 # %%
-n = (
-    metrics.counts(traces["prompt_lookup"])
-    .requests[["steps", "drafts", "drafted", "accepted", "emitted"]]
-    .sum()
-)
+cycles = traces["prompt_lookup"].cycles
+cycles = cycles[cycles["cycle"] > 0]  # cycle 0 is the prefill
+n = cycles[["emitted", "accepted"]].sum()
+n["steps"], n["drafts"] = len(cycles), (cycles["sent"] > 0).sum()
 print(f"tau: {n.emitted} / {n.steps} = {n.emitted / n.steps:.2f}")
 print(f"a draft (vLLM): 1 + {n.accepted} / {n.drafts} = {1 + n.accepted / n.drafts:.2f}")
 print(f"cycles without a draft: {1 - n.drafts / n.steps:.0%}")
 
 # %% [markdown]
-# The four speedups of the run's own table, taken prompt by prompt in turn, with intervals. Do they agree on a winner,
-# and on whether anything pays?
+# The four speedups of the run's own table have intervals, and on a CPU the clock of the process, which stands still while
+# others work. Do they agree on a winner, and on whether anything pays?
 
 # %%
 speeds = run.table().set_index("method")
@@ -404,7 +404,7 @@ print("best:", {way: speeds.loc[list(traces), f"{way}_speedup"].idxmax() for way
 # ## What a replay cannot tell
 #
 # - That a paper is wrong. Another model, other prompts and another machine are three reasons for another number, and
-#   a replay changes all three unless you have the paper's own: `sv.bench.replay("unispec/table3",
+#   a replay changes all three unless you have the paper's own: `sv.replay("unispec/table3",
 #   model="hf:...", draft={"eagle": "hf:...", "eagle3": "hf:..."}, suite="mt-bench", device="cuda")`.
 # - That a paper is right. Agreement in order is weak evidence; a half of it is free.
 # - How large an effect is *there*, from how large it is here.
