@@ -193,7 +193,7 @@ both
 
 # %% [markdown]
 # In the paper $c$ is a constant of each method, to a few per cent, over languages in which $\tau$ differs twofold. That
-# is a check on the paper which needs no machine at all, and it passes. (Here it moves more: fourteen short answers,
+# is a check on the paper which needs no machine at all, and it passes. (Here it may move more: fourteen short answers,
 # with the prefill in the seconds and not in $\tau$.)
 #
 # So $\tau$ and $c$ can be taken from different places. What would *your* machine have made of the paper's $\tau$? And
