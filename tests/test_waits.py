@@ -127,3 +127,39 @@ def test_what_waits_is_counted() -> None:
     with Waits() as waits:
         row.index_select(0, at.view(1)).softmax(-1)
     assert not waits.reads + waits.sends
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("given", [{"depth": 3, "branches": 3}, {"tree": "static"}])
+def test_a_drafter_of_trees_waits_for_its_tree_and_for_the_verdict(
+    given: dict[str, object], sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import LlamaConfig
+
+    from specviz.models import eagle_model
+    from specviz.models.additions import EagleHead
+    from specviz.models.eagle import Eagle
+
+    target = llama(eos=())
+    own = target.net.config
+    config = LlamaConfig(
+        vocab_size=own.vocab_size, hidden_size=own.hidden_size, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=24, max_position_embeddings=96,
+    )  # fmt: skip
+    weights = Eagle(config, 3).requires_grad_(False).eval()
+    head = EagleHead(weights, {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}, "head")
+    net, own = move(target.net), move(weights)
+    monkeypatch.setattr(eagle_model, "bound", lambda *_: own)  # modules do not move in a pretence
+    with Elsewhere():
+        target = Model(net)
+        run = decode(
+            target, PROMPT, methods.find("eagle")(**given), drafter=head.on(target), sampling=sampling,
+            max_new_tokens=24,
+        )  # fmt: skip
+        next(run)
+        with Waits("cuda") as waits, torch.inference_mode():
+            cycles = list(run)
+    trees = sum(len(cycle.draft) > 0 for cycle in cycles)
+    assert trees
+    assert waits.reads.total() == len(cycles) + trees
+    assert not waits.sends

@@ -19,11 +19,15 @@ from specviz.paths import walkthroughs
 
 LIMIT = 1.0  # GB, what a free Binder gives
 FREE = "no torch"  # so a walkthrough says that it needs none
-# The peak of the kernel's own process; Linux counts in KiB, macOS in bytes.
+# The peak of the kernel's own process. Linux's ru_maxrss begins at that of the process that started it: there
+# the kernel's own count is read, in KiB. macOS' is in bytes.
 PEAK = """
-import resource, sys
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-      "torch" in sys.modules)
+import pathlib, resource, sys
+status = pathlib.Path("/proc/self/status")
+size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if status.exists():
+    size = 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
+print(size, "torch" in sys.modules)
 """
 
 

@@ -374,10 +374,12 @@ class Context:
     def _keep(self, row: int, path: list[int], draft: Draft) -> None:
         start, count = self.filled[row], len(path)
         if path != list(range(count)):
-            source = send([start + node for node in path], self.ids.device)
+            nodes = [start + node for node in path]
+            source = send(nodes, self.ids.device)
             for part in self.store.parts:
                 data = part.data[:, :, row]
-                kept = data.index_select(3, source.to(data.device))  # a copy, so the two may overlap
+                there = source if data.device == source.device else send(nodes, data.device)
+                kept = data.index_select(3, there)  # a copy, so the two may overlap
                 data[..., start : start + count, :] = kept
             self.ids[row, start : start + count] = self.ids[row].index_select(0, source)
         self.filled[row] = start + count

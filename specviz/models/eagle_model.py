@@ -104,7 +104,7 @@ def bound(net: Eagle, target: Any) -> Eagle:
             continue
         if name == "lm_head" and (net.d2t is not None or their.bias is not None):
             continue
-        if torch.equal(own.weight.to(their.weight), their.weight):
+        if torch.equal(own.weight.to(their.weight.device, their.weight.dtype), their.weight):
             net._modules[name] = None
     net = copy.deepcopy(net).to(target.device, target.dtype).requires_grad_(False)
     # Made anew: its frequencies are float32 in any format, and what was converted would be rounded.
