@@ -882,7 +882,12 @@ def replay(
                     **given,
                 )
     found.show(_console())
-    print(f"report: {_command('bench report', found.path, '--html')}")
+    if table is None:
+        from specviz.bench import page
+
+        print(f"page: {page.write(found, force=True)}")
+    else:
+        print(f"page: {_command('bench', 'report', found.path, '--html')}")
 
 
 def _drafters(given: list[str] | None) -> Any:
