@@ -84,7 +84,7 @@ def markdown(found: Results | Replay | Replays) -> str:
     if not isinstance(found, Results):
         return found.markdown()
     shown = found.shown().astype(str)
-    rows = [list(shown), ["---"] * len(list(shown)), *shown.to_numpy().tolist()]
+    rows: list[Any] = [list(shown), ["---"] * len(list(shown)), *shown.to_numpy().tolist()]
     lines = ["| " + " | ".join(map(cellular, row)) + " |" for row in rows]
     where = [
         f"- {e['device']} ({e['processor']}), {e['threads']} thread(s), {e['dtype']}; times by {e['clock']}"
@@ -413,10 +413,11 @@ def run_figures(results: Results) -> list[tuple[str, dict[str, Any]]]:
     table = results.table()
     own = {cell["cell"] for cell in results.cells if cell["cell"] == cell["against"]}
     table = table[~table["cell"].isin(own)]
+    contenders: Any = table.fillna("").itertuples()
     labels = [
         " ".join(filter(None, [str(r.method), str(r.draft or "") and Path(str(r.draft)).name, r.parameters]))
         + (f" ({r.suite}, {r.model})" if len(set(table["suite"] + table["model"])) > 1 else "")
-        for r in table.fillna("").itertuples()
+        for r in contenders
     ]
     made = []
     for title, names in (

@@ -454,7 +454,8 @@ def show_recipes(console: Any) -> None:
     from rich.text import Text
 
     rows = []
-    for entry in list_published().itertuples():
+    entries: Any = list_published().itertuples()
+    for entry in entries:
         recipe = RECIPES.get(entry.name)
         rows.append([entry.name, "–" if recipe is None else recipe.model, str(entry.caption)])
     rows += [[name, recipe.model, f"{recipe.caption} (drawn only)"] for name, recipe in CURVES.items()]
@@ -752,7 +753,7 @@ def compared(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> R
     if table in CURVES:
         return drawn(table, recipe, found, asked)
     frame = published(table)
-    rows = frame.drop(columns=["paper", "table"]).to_dict("records")
+    rows: Any = frame.drop(columns=["paper", "table"]).to_dict("records")
     cells = []
     for row in rows:
         figure = next(

@@ -159,7 +159,8 @@ def limits(recipe: Recipe, how: How) -> Found:
         )
         how.tick(1, 1, "stepwise decoding recorded")
         last: dict[int, float] = {}
-        for row in metrics.acceptance_limit(trace, lengths=DRAFTS).itertuples():
+        limited: Any = metrics.acceptance_limit(trace, lengths=DRAFTS).itertuples()
+        for row in limited:
             n, k = int(row.draft_length), int(row.top)
             where = {"draft_length": n, "k": str(k), "task": task}
             value = 100 * float(row.reduction)

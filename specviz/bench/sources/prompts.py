@@ -63,7 +63,7 @@ def run(recipe: Recipe, how: How) -> Found:
                 )
                 if not mine:
                     continue
-                said = figures(mine, base, cell)
+                said: Any = figures(mine, base, cell)
                 for theirs, ours in recipe.metrics.items():
                     value = (
                         scored(results, mine, ours)

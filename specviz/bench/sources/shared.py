@@ -18,7 +18,9 @@ Where = Mapping[str, Any]
 Tick = Callable[[int, int, str], None]
 
 # A calibration in haste, where none was made before.
-CALIBRATION = {"sizes": (4, 8, 16, 32, 64), "prompts": 3, "warm_up": 5, "max_new_tokens": 48, "rounds": 1}
+CALIBRATION: dict[str, Any] = {
+    "sizes": (4, 8, 16, 32, 64), "prompts": 3, "warm_up": 5, "max_new_tokens": 48, "rounds": 1,
+}  # fmt: skip
 
 
 @dataclass
