@@ -501,7 +501,7 @@ def check_writes(model: Any, method: Method) -> None:
     if method.canvas:
         raise ParameterError(
             f"{method.name} writes the canvases of a masked-diffusion model, and {model.name} is "
-            f"{model.kind}: take town-diffusion, or one of {able}"
+            f"{model.kind}: take another model (bundled: town-diffusion), or another method: {able}"
         )
     raise ParameterError(
         f"{method.name} continues a text token by token, and {model.name} is a masked-diffusion model: take "
