@@ -8,13 +8,15 @@ or only tokens that were emitted). `DEFINITIONS` writes each down once, `rosetta
 Symbols: of a request S verify steps, N of them with a draft, D drafted tokens, A accepted, E emitted by the
 steps, O tokens of the answer, T seconds with the prefill, P those of the prefill, F until the first tokens; k
 the largest draft of a step, W seconds for all requests. Σ sums over all requests, mean averages one value a
-request; a prime is the baseline. Of a step: a accepted, d the depth of its draft.
+request; a prime is the baseline. Of a step: a accepted, e emitted, d the depth of its draft.
 
 Two places where an engine would print another number than this decode gives by its formula. Prefill emits
 nothing here, so that every later step emits at least one token; engines emit a first token in it, and
 ``completion_tokens`` has one more than their steps emitted. And a trace does not tell what the target would
 have accepted behind the text's end: where a tool counts whole steps, the number is bounded if a text was cut
 in mid-draft. What is emitted unreviewed (BiLD's last block) is a step like any other.
+
+Each definition was read in the tool's own source; ``source`` names version or commit, and the file.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class Tally:
-    """A run's numbers by their symbols (see above): arrays [requests]; a and d arrays [steps]."""
+    """A run's numbers by their symbols (see above): arrays [requests]; a, e and d arrays [steps]."""
 
     S: np.ndarray
     N: np.ndarray
@@ -64,6 +66,7 @@ class Tally:
     W: float
     k: float
     a: np.ndarray
+    e: np.ndarray
     d: np.ndarray
 
 
@@ -73,11 +76,11 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
     With `whole` as if every last step had emitted all that it accepted: at least, or at `most`.
     """
     of = {symbol: counts.column(name) for symbol, name in SYMBOLS.items()}
-    a, d = counts.each("accepted"), counts.each("depth")
+    a, e, d = (counts.each(name) for name in ("accepted", "emitted", "depth"))
     beyond = np.nan_to_num(counts.each("beyond"))
     if whole and len(a):
         at = counts.steps["request"].to_numpy(np.int64)
-        own = counts.each("emitted") == a  # what it emitted last is a draft token: the target's own was cut
+        own = e == a  # what it emitted last is a draft token: the target's own was cut
         more = beyond if most else np.zeros_like(beyond)
         n = len(counts.requests)
         of["A"] = of["A"] + np.bincount(at, more, n)
@@ -85,7 +88,7 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
         a = a + more
     eos = counts.requests["eos"].to_numpy(np.float64, na_value=np.nan)
     k = float("nan") if counts.most is None else float(counts.most)
-    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, d=d)
+    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, e=e, d=d)
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> float:
@@ -107,12 +110,12 @@ def _share(hit: np.ndarray, of: np.ndarray, known: np.ndarray) -> float:
 
 
 def _judged(t: Tally) -> float:
-    """Accepted tokens over those that were put to the test: of a round all matches and the first mismatch."""
+    """Matches over the tokens that were put to the test: of a round all matches and the first mismatch."""
     if not len(t.d) or np.isnan(t.d).any():
         return float("nan")
-    some = t.d > 0
-    below = (t.a + (t.a < t.d))[some].sum()
-    return float(t.a[some].sum() / below) if below else float("nan")
+    matches, depth = t.e[t.d > 0] - 1, t.d[t.d > 0]
+    below = (matches + (matches < depth)).sum()
+    return float(matches.sum() / below) if below else float("nan")
 
 
 def _per_second(t: Tally, tokens: np.ndarray | None = None) -> float:
@@ -166,24 +169,30 @@ class Definition:
         return self.quantity == SPEED
 
 
-VLLM = "github.com/vllm-project/vllm, vllm/v1/spec_decode/metrics.py"
-VLLM_BENCH = "github.com/vllm-project/vllm, vllm/benchmarks/serve.py"
-AIPERF = "github.com/ai-dynamo/aiperf, src/aiperf/metrics/types/spec_decode_metrics.py"
-SPEC_BENCH = "github.com/hemingkx/Spec-Bench, evaluation/speed.py"
-EAGLE = "github.com/SafeAILab/EAGLE"
-SGLANG = "github.com/sgl-project/sglang, managers/tokenizer_manager.py"
-SGLANG_LOG = "github.com/sgl-project/sglang, scheduler_components/metrics_reporter.py"
+VLLM = "vllm 0.33.0, v1/spec_decode/metrics.py"
+VLLM_BENCH = "vllm 0.33.0, benchmarks/serve.py"
+AIPERF = "aiperf 0.13.0, metrics/types/spec_decode_metrics.py"
+SPEC_BENCH = "github.com/hemingkx/Spec-Bench 132ba4c, evaluation/speed.py"
+EAGLE = "github.com/SafeAILab/EAGLE 2320d52, eagle"
+SGLANG = "sglang 0.5.23, srt/managers/tokenizer_manager.py"
+SGLANG_LOG = "sglang 0.5.23, srt/managers/scheduler_components/metrics_reporter.py"
 SPECFORGE = "github.com/sgl-project/SpecForge"
-GPT_FAST = "github.com/meta-pytorch/gpt-fast, generate.py"
-CANDIDATES = "github.com/huggingface/transformers, generation/candidate_generator.py"
-ASSISTED = "github.com/gante/huggingface-demos, experiments/faster_generation"
+GPT_FAST = "github.com/meta-pytorch/gpt-fast 05f7c16, generate.py"
+CANDIDATES = "transformers 5.23.0, generation/candidate_generator.py"
+ASSISTED = (
+    "github.com/gante/huggingface-demos 1362c46, experiments/faster_generation/benchmark_decoder_open.py"
+)
 LLAMA_CPP = "github.com/ggml-org/llama.cpp, pull 24536"
 
 DEFINITIONS: tuple[Definition, ...] = (
     # ------------------------------------------------ acceptance length
     Definition(
         name="tau, whole steps",
-        who=("EAGLE (τ)", "Spec-Bench (#Mean accepted tokens)"),
+        who=(
+            "EAGLE (τ)",
+            "Spec-Bench (#Mean accepted tokens)",
+            "SGLang (accept len of its log line; Accept length of bench_serving)",
+        ),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣE / ΣS",
@@ -191,12 +200,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="accepted + the target's own token, a step; steps without a draft count; prefill is no step",
         end=WHOLE,
         needs=("emitted", "steps"),
-        source=f"{SPEC_BENCH}: mean of accept_lengths; {EAGLE}, issue 195",
+        source=f"{SPEC_BENCH}: mean of accept_lengths; {EAGLE}, issue 195; "
+        f"{SGLANG_LOG}: spec_num_accept_tokens / spec_num_forward_ct",
         of=lambda t: _ratio(t.E, t.S),
     ),
     Definition(
         name="tau, emitted tokens",
-        who=("SGLang (accept len of its log line)", "specviz (tau)"),
+        who=("specviz (tau)",),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣE / ΣS",
@@ -204,13 +214,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="the same, but what stands behind the text's end is dropped before it is counted",
         end=EMITTED,
         needs=("emitted", "steps"),
-        source=f"{SGLANG_LOG}: spec_num_accept_tokens / spec_num_forward_ct",
+        source="specviz.metrics.tau",
         of=lambda t: _ratio(t.E, t.S),
     ),
     Definition(
         name="1 + accepted a draft",
         who=(
-            "vLLM (mean acceptance length)",
+            "vLLM (mean acceptance length; acceptance length of bench serve)",
             "AIPerf (token-weighted acceptance length)",
             "llama.cpp (mean acceptance length)",
         ),
@@ -222,12 +232,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         "seldom speaks looks good",
         end=WHOLE,
         needs=("accepted", "drafts"),
-        source=f"{VLLM} (observe_draft); {AIPERF}; {LLAMA_CPP}",
+        source=f"{VLLM} (SpecDecodingLogging); {VLLM_BENCH}; {AIPERF}; {LLAMA_CPP}",
         of=lambda t: 1 + _ratio(t.A, t.N),
     ),
     Definition(
         name="1 + accepted a draft, by request",
-        who=("AIPerf (acceptance length)",),
+        who=("AIPerf (acceptance length)", "vLLM (mean_acceptance_length of a request)"),
         quantity=LENGTH,
         average=MEAN,
         formula="mean(1 + A / N)",
@@ -240,7 +250,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="tokens a verify, by request",
-        who=("SGLang (spec_accept_length of a request)", "SpecForge (specforge benchmark)"),
+        who=("SGLang (spec_accept_length of a request)", "SpecForge (its earlier specforge benchmark)"),
         quantity=LENGTH,
         average=MEAN,
         formula="mean(O / S)",
@@ -248,12 +258,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="all tokens of the answer, also the one that an engine's prefill emits, over verify passes",
         end=EMITTED,
         needs=("output", "steps"),
-        source=f"{SGLANG}: completion_tokens / spec_verify_ct; {SPECFORGE}, specforge/benchmarks/sglang.py",
+        source=f"{SGLANG}: completion_tokens / spec_verify_ct; {SPECFORGE} f28b5ec, "
+        "specforge/benchmarks/sglang.py",
         of=lambda t: _mean(t.O, t.S),
     ),
     Definition(
         name="tokens a verify",
-        who=("SpecForge (benchmarks/)",),
+        who=("SpecForge (accept_length of specforge benchmark)",),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣO / ΣS",
@@ -261,12 +272,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="the same tokens and passes, summed first",
         end=EMITTED,
         needs=("output", "steps"),
-        source=f"{SPECFORGE}, benchmarks/benchmarker/utils.py",
+        source=f"{SPECFORGE} 2d3271d, specforge/benchmarks/runner.py; 9116048, "
+        "benchmarks/benchmarker/utils.py",
         of=lambda t: _ratio(t.O, t.S),
     ),
     Definition(
         name="accepted a step",
-        who=("gpt-fast (Mean Accepted)", "transformers-style (n_matches a round)"),
+        who=("gpt-fast (Mean Accepted)",),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣA / ΣS",
@@ -274,8 +286,21 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="draft tokens alone: the target's own is left out; so it is one less than the others",
         end=WHOLE,
         needs=("accepted", "steps"),
-        source=f"{GPT_FAST} (accept_counts); {CANDIDATES}: num_matches",
+        source=f"{GPT_FAST} (accept_counts)",
         of=lambda t: _ratio(t.A, t.S),
+    ),
+    Definition(
+        name="matches a round",
+        who=("transformers-style (n_matches)",),
+        quantity=LENGTH,
+        average=POOLED,
+        formula="ΣE / ΣS - 1",
+        latex=r"\frac{\sum E}{\sum S} - 1",
+        counts="a round's new tokens less one, once it has been cut at an end token or the length",
+        end=EMITTED,
+        needs=("emitted", "steps"),
+        source="transformers 5.23.0, generation/utils.py (_assisted_decoding)",
+        of=lambda t: _ratio(t.E, t.S) - 1,
     ),
     Definition(
         name="tokens an index",
@@ -284,10 +309,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         average=MEAN,
         formula="mean(E / (S - 1))",
         latex=r"\overline{E / (S - 1)}",
-        counts="divided by the index of the last step, which counts from 0: one step too few, so too high",
+        counts="divided by the index of the last step, which counts from 0: one step too few, so too high; "
+        "a mean of a question's turns, then of questions",
         end=WHOLE,
         needs=("emitted", "steps"),
-        source=f"{EAGLE}, eagle/evaluation/alpha_length.py (new_tokens / idxs)",
+        source="github.com/SafeAILab/EAGLE a47b61e, eagle/evaluation/alpha_length.py: new_tokens / idxs",
         of=lambda t: _mean(t.E, t.S - 1),
     ),
     # ------------------------------------------------ acceptance rate
@@ -305,7 +331,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="over all that were drafted and sent, also behind a rejection; of a tree every node",
         end=WHOLE,
         needs=("accepted", "drafted"),
-        source=f"{VLLM}; {AIPERF}; {LLAMA_CPP}",
+        source=f"{VLLM}; {VLLM_BENCH}; {AIPERF}; {LLAMA_CPP}",
         of=lambda t: _ratio(t.A, t.D),
     ),
     Definition(
@@ -329,9 +355,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         formula="ΣA / (k ΣS)",
         latex=r"\frac{\sum A}{k \sum S}",
         counts="over the largest draft that a step could have, drafted or not",
-        end=EMITTED,
+        end=WHOLE,
         needs=("accepted", "steps", "most"),
-        source=f"{SGLANG_LOG}: num_correct_drafts / total_draft_tokens",
+        source=f"{SGLANG_LOG}: spec_num_correct_drafts / total_draft_tokens",
         of=lambda t: _ratio(t.A, t.k * t.S),
     ),
     Definition(
@@ -342,9 +368,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         formula="mean(A / (k S))",
         latex=r"\overline{A / (k S)}",
         counts="the same of each request",
-        end=EMITTED,
+        end=WHOLE,
         needs=("accepted", "steps", "most"),
-        source=f"{SGLANG}: accepted / (steps × lookahead)",
+        source=f"{SGLANG}: spec_num_correct_drafts / spec_num_proposed_drafts",
         of=lambda t: _mean(t.A, t.k * t.S),
     ),
     Definition(
@@ -362,7 +388,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="at the second position",
-        who=("vLLM (per-position acceptance rate)",),
+        who=("vLLM (per-position acceptance rate)", "llama.cpp (acceptance rate per position)"),
         quantity=RATE,
         average=POOLED,
         formula="steps with a ≥ 2 / ΣN",
@@ -370,7 +396,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="of all steps with a draft, whether or not they came so far; `by_position` has every place",
         end=WHOLE,
         needs=("accepted", "depth"),
-        source=VLLM,
+        source=f"{VLLM}; {VLLM_BENCH}; {LLAMA_CPP}",
         of=lambda t: _share(t.a >= 2, t.d > 0, t.d),
     ),
     Definition(
@@ -383,7 +409,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="given that the first was accepted; EAGLE measures it on chains, its τ on trees",
         end=WHOLE,
         needs=("accepted", "depth"),
-        source=f"{EAGLE}, eagle/model/utils_alpha.py, eagle/evaluation/alpha.py; issue 169",
+        source="github.com/SafeAILab/EAGLE 577ad72, eagle/evaluation/alpha.py: alpha / alpha_num, counted in "
+        "08dc06c, eagle/model/utils_alpha.py; issue 169",
         of=lambda t: _share(t.a >= 2, (t.a >= 1) & (t.d >= 2), t.d),
     ),
     Definition(
@@ -391,11 +418,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("transformers-style (matches of its confidence threshold)",),
         quantity=RATE,
         average=POOLED,
-        formula="ΣA / (ΣA + steps with a < d)",
-        latex=r"\frac{\sum A}{\sum A + |a < d|}",
+        formula="ΣA / (ΣA + steps with a < d), where A = Σa, a = e - 1 and d > 0",
+        latex=r"\frac{\sum a}{\sum a + |a < d|},\ a = e - 1",
         counts="a round's matches and its first mismatch; what stands behind it was never judged. For chains",
-        end=WHOLE,
-        needs=("accepted", "depth"),
+        end=EMITTED,
+        needs=("emitted", "depth"),
         source=f"{CANDIDATES}: update_candidate_strategy",
         of=_judged,
     ),
@@ -404,13 +431,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("transformers-style (its heuristic schedule)",),
         quantity=RATE,
         average=POOLED,
-        formula="steps with a = d > 0 / ΣN",
-        latex=r"\frac{|a = d|}{\sum N}",
+        formula="steps with e - 1 = d > 0 / ΣN",
+        latex=r"\frac{|e - 1 = d|}{\sum N}",
         counts="share of drafts accepted to the last token; then the next is 2 longer, else 1 shorter",
-        end=WHOLE,
-        needs=("accepted", "depth"),
+        end=EMITTED,
+        needs=("emitted", "depth"),
         source=f"{CANDIDATES}: update_candidate_strategy",
-        of=lambda t: _share(t.a == t.d, t.d > 0, t.d),
+        of=lambda t: _share(t.e - 1 == t.d, t.d > 0, t.d),
     ),
     Definition(
         name="nothing accepted",
@@ -435,7 +462,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="over the answer's tokens, not over drafts: 1 - 1/tau where nothing is cut",
         end=EMITTED,
         needs=("accepted", "output"),
-        source="lmstudio.ai/docs, TypeScript SDK: speculative decoding",
+        source="lmstudio.ai/docs/typescript/llm-prediction/speculative-decoding",
         of=lambda t: _ratio(t.A, t.O),
     ),
     # ------------------------------------------------ speedup; a primed symbol is b's
@@ -446,10 +473,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         average=MEAN,
         formula="mean(O / T) / mean(O′ / T′)",
         latex=r"\overline{O / T} \,/\, \overline{O' / T'}",
-        counts="prefill inside; a short answer weighs as much as a long one; tokens from ids on both sides",
+        counts="prefill inside; a short answer weighs as much as a long one; tokens from ids on both sides; "
+        "in the scripts, those of EAGLE and Medusa go on to the end of the last step",
         end=EMITTED,
         needs=("output", "seconds"),
-        source=f"{SPEC_BENCH}; {EAGLE}, eagle/evaluation/speed.py; {GPT_FAST}",
+        source=f"{SPEC_BENCH}; {EAGLE}/evaluation/speed.py; {GPT_FAST}",
         of=lambda t, b: _per_second(t) / _per_second(b),
     ),
     Definition(
@@ -467,7 +495,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="throughput",
-        who=("vLLM (bench serve)", "SGLang", "SpecForge (dashboard)"),
+        who=("vLLM (bench serve)", "SGLang (bench_serving)", "SpecForge (bench_model_speedup.py)"),
         quantity=SPEED,
         average=POOLED,
         formula="(ΣO / W) / (ΣO′ / W′)",
@@ -475,7 +503,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="prefill inside; all tokens over the time of the whole run, in which requests may overlap",
         end=EMITTED,
         needs=("output", "wall"),
-        source=f"{VLLM_BENCH} (output_throughput); {SPECFORGE}, benchmarks/bench_model_speedup.py",
+        source=f"{VLLM_BENCH} and sglang 0.5.23, benchmark/serving.py (output_throughput); {SPECFORGE} "
+        "260057f, benchmarks/bench_model_speedup.py",
         of=lambda t, b: (t.O.sum() / t.W) / (b.O.sum() / b.W),
     ),
     Definition(
@@ -514,7 +543,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="each prompt against itself, prompts weighing alike",
         end=EMITTED,
         needs=("seconds",),
-        source="github.com/shreyansh26/Speculative-Decoding, common/metrics.py",
+        source="github.com/shreyansh26/Speculative-Decoding c6fddeb, common/metrics.py",
         of=lambda t, b: _mean(b.T, t.T),
     ),
     Definition(
@@ -540,7 +569,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         counts="behind the first tokens; if the first step emits several, it counts as one all the same",
         end=EMITTED,
         needs=("output", "seconds", "first"),
-        source=f"{VLLM_BENCH} (tpot); AIPerf, inter_token_latency_metric.py",
+        source=f"{VLLM_BENCH} (tpot); aiperf 0.13.0, metrics/types/inter_token_latency_metric.py",
         of=lambda t, b: _per_token(b) / _per_token(t),
     ),
 )
