@@ -87,34 +87,34 @@ def test_speedups_of_the_same_texts_flip_likewise():
 
 
 def test_every_acceptance_definition_by_hand():
-    # One text, no token cut: a step without a draft, 3 of 4, 1 of 4 and 2 of 2 (one pruned behind each).
-    trace = decode([[], [A, A, A, R], [A, R, U, U, P], [A, A, P]])
+    # No token cut: a step without a draft, 3 of 4, 1 of 4 and 2 of 2 (one pruned behind each); 2 of 2, 0 of 1.
+    trace = decode([[], [A, A, A, R], [A, R, U, U, P], [A, A, P]], [[A, A], [R]])
     table = metrics.rosetta(trace)
     assert table["badge"].eq("exact").all()
     assert list(table.index) == [d.name for d in metrics.DEFINITIONS if not d.compares]
     found = table["value"].to_dict()
-    # S = 4, N = 3, D = 4 + 4 + 2 = 10, A = 3 + 1 + 2 = 6, E = O = 10, k = 4
+    # S = 4 and 2, N = 3 and 2, D = 10 and 3, A = 6 and 2, E = O = 10 and 4, k = 4
     assert found == pytest.approx({
-        "tau, whole steps": 10 / 4,
-        "tau, emitted tokens": 10 / 4,
-        "1 + accepted a draft": 1 + 6 / 3,
-        "1 + accepted a draft, by request": 1 + 6 / 3,
-        "tokens a verify, by request": 10 / 4,
-        "tokens a verify": 10 / 4,
-        "accepted a step": 6 / 4,
-        "matches a round": 10 / 4 - 1,
-        "tokens an index": 10 / 3,
-        "accepted of drafted": 6 / 10,
-        "accepted of drafted, by request": 6 / 10,
-        "accepted of the budget": 6 / 16,
-        "accepted of the budget, by request": 6 / 16,
-        "accepted per verified": (6 + 3) / (10 + 3),
-        "at the second position": 2 / 3,
-        "1-α": 2 / 3,
-        "accepted of judged": 6 / (6 + 2),
-        "all accepted": 1 / 3,
-        "nothing accepted": 1 / 4,
-        "accepted of output": 6 / 10,
+        "tau, whole steps": 14 / 6,
+        "tau, emitted tokens": 14 / 6,
+        "1 + accepted a draft": 1 + 8 / 5,
+        "1 + accepted a draft, by request": (3 + 2) / 2,
+        "tokens a verify, by request": (10 / 4 + 4 / 2) / 2,
+        "tokens a verify": 14 / 6,
+        "accepted a step": 8 / 6,
+        "matches a round": 14 / 6 - 1,
+        "tokens an index": (10 / 3 + 4 / 1) / 2,
+        "accepted of drafted": 8 / 13,
+        "accepted of drafted, by request": (6 / 10 + 2 / 3) / 2,
+        "accepted of the budget": 8 / 24,
+        "accepted of the budget, by request": (6 / 16 + 2 / 8) / 2,
+        "accepted per verified": ((6 + 3) / (10 + 3) + (2 + 2) / (3 + 2)) / 2,
+        "at the second position": 3 / 5,
+        "1-α": 3 / 4,
+        "accepted of judged": 8 / (8 + 3),
+        "all accepted": 2 / 5,
+        "nothing accepted": 2 / 6,
+        "accepted of output": 8 / 14,
     })  # fmt: skip
 
 

@@ -184,8 +184,8 @@ def test_vllm_summary_knows_no_order_and_no_draft_of_a_step(tmp_path):
     table = metrics.rosetta(found)
     assert table["value"]["accepted of drafted"] == 0.6
     assert np.isnan(table["value"]["accepted of judged"])
-    assert table["why"]["accepted of judged"] == "vllm does not tell how many were drafted in each step"
-    with pytest.raises(TraceError, match="vllm does not tell how many were drafted in each step"):
+    assert table["why"]["accepted of judged"] == "vllm does not tell how long the draft of each step was"
+    with pytest.raises(TraceError, match="vllm does not tell how long the draft of each step was"):
         metrics.by_position(found)
     # A streamed response says it in its last chunk, which has no choices.
     chunk = {**entry, "object": "chat.completion.chunk", "choices": []}
@@ -217,7 +217,13 @@ def test_aiperf_may_tell_what_steps_accepted_and_not_what_they_drafted(tmp_path)
     found = read_counts(write(tmp_path / "a.jsonl", entry), "aiperf")
     assert found.steps["accepted"].tolist() == [3, 0, 1, 2] and found.steps["drafted"].isna().all()
     spec["per_step_drafted"] = [3, 3, 2, 2]
-    assert read_counts(write(tmp_path / "b.jsonl", entry), "aiperf").steps["drafted"].tolist() == [3, 3, 2, 2]
+    found = read_counts(write(tmp_path / "b.jsonl", entry), "aiperf")
+    assert found.steps["drafted"].tolist() == found.steps["depth"].tolist() == [3, 3, 2, 2]
+    tree = read_counts(
+        write(tmp_path / "t.jsonl", {**entry, "spec_decode_acceptance": spec | {"engine": "x"}}), "aiperf"
+    )
+    assert tree.steps["drafted"].tolist() == [3, 3, 2, 2] and tree.steps["depth"].isna().all()
+    assert "how long the draft" in metrics.rosetta(tree)["why"]["all accepted"]
     del spec["per_step_accepted"]
     found = read_counts(write(tmp_path / "d.jsonl", entry), "aiperf")
     assert found.steps["accepted"].tolist() == [0, 1, 2, 3] and found.steps["drafted"].isna().all()

@@ -8,7 +8,8 @@ or only tokens that were emitted). `DEFINITIONS` writes each down once, `rosetta
 Symbols: of a request S verify steps, N of them with a draft, D drafted tokens, A accepted, E emitted by the
 steps, O tokens of the answer, T seconds with the prefill, P those of the prefill, F until the first tokens; k
 the largest draft of a step, W seconds for all requests. Σ sums over all requests, mean averages one value a
-request; a prime is the baseline. Of a step: a accepted, e emitted, d the depth of its draft.
+request; a prime is the baseline. Of a step: a accepted, m = emitted - 1, d the depth of its draft; Σ[…]
+counts the steps of which it is true. `LEGEND` says so in short.
 
 Two places where an engine would print another number than this decode gives by its formula. Prefill emits
 nothing here, so that every later step emits at least one token; engines emit a first token in it, and
@@ -28,6 +29,11 @@ import numpy as np
 
 from specviz.trace.counts import Counts
 
+LEGEND = (
+    "S steps, N of them with a draft, D drafted tokens, A accepted, E emitted, O of the answer; T seconds of "
+    "a request, P of its prefill, F until its first tokens, W of the whole run; k the largest draft; ′ the "
+    "baseline; of a step a accepted, m = emitted - 1, d the draft's depth, Σ[…] how many"
+)
 LENGTH, RATE, SPEED = "acceptance length", "acceptance rate", "speedup"
 POOLED, MEAN = "pooled", "mean over requests"
 WHOLE, EMITTED = "whole steps", "emitted tokens"
@@ -51,7 +57,7 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class Tally:
-    """A run's numbers by their symbols (see above): arrays [requests]; a, e and d arrays [steps]."""
+    """A run's numbers by their symbols (see above): arrays [requests]; a, m and d arrays [steps]."""
 
     S: np.ndarray
     N: np.ndarray
@@ -66,7 +72,7 @@ class Tally:
     W: float
     k: float
     a: np.ndarray
-    e: np.ndarray
+    m: np.ndarray
     d: np.ndarray
 
 
@@ -76,11 +82,11 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
     With `whole` as if every last step had emitted all that it accepted: at least, or at `most`.
     """
     of = {symbol: counts.column(name) for symbol, name in SYMBOLS.items()}
-    a, e, d = (counts.each(name) for name in ("accepted", "emitted", "depth"))
+    a, m, d = counts.each("accepted"), counts.each("emitted") - 1, counts.each("depth")
     beyond = np.nan_to_num(counts.each("beyond"))
     if whole and len(a):
         at = counts.steps["request"].to_numpy(np.int64)
-        own = e == a  # what it emitted last is a draft token: the target's own was cut
+        own = m < a  # what it emitted last is a draft token: the target's own was cut
         more = beyond if most else np.zeros_like(beyond)
         n = len(counts.requests)
         of["A"] = of["A"] + np.bincount(at, more, n)
@@ -88,7 +94,7 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
         a = a + more
     eos = counts.requests["eos"].to_numpy(np.float64, na_value=np.nan)
     k = float("nan") if counts.most is None else float(counts.most)
-    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, e=e, d=d)
+    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, m=m, d=d)
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> float:
@@ -113,9 +119,8 @@ def _judged(t: Tally) -> float:
     """Matches over the tokens that were put to the test: of a round all matches and the first mismatch."""
     if not len(t.d) or np.isnan(t.d).any():
         return float("nan")
-    matches, depth = t.e[t.d > 0] - 1, t.d[t.d > 0]
-    below = (matches + (matches < depth)).sum()
-    return float(matches.sum() / below) if below else float("nan")
+    m, d = t.m[t.d > 0], t.d[t.d > 0]
+    return _ratio(m, m + (m < d))
 
 
 def _per_second(t: Tally, tokens: np.ndarray | None = None) -> float:
@@ -140,7 +145,7 @@ class Definition:
         ``acceptance length``, ``acceptance rate`` or ``speedup``.
     average : str
         ``pooled`` or ``mean over requests``.
-    formula, latex : str
+    formula : str
     counts : str
         What is counted in words.
     end : str
@@ -156,7 +161,6 @@ class Definition:
     quantity: str
     average: str
     formula: str
-    latex: str
     counts: str
     end: str
     needs: tuple[str, ...]
@@ -191,12 +195,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=(
             "EAGLE (τ)",
             "Spec-Bench (#Mean accepted tokens)",
-            "SGLang (accept len of its log line; Accept length of bench_serving)",
+            "SGLang (accept len, avg_spec_accept_length)",
         ),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣE / ΣS",
-        latex=r"\frac{\sum E}{\sum S}",
         counts="accepted + the target's own token, a step; steps without a draft count; prefill is no step",
         end=WHOLE,
         needs=("emitted", "steps"),
@@ -210,7 +213,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=LENGTH,
         average=POOLED,
         formula="ΣE / ΣS",
-        latex=r"\frac{\sum E}{\sum S}",
         counts="the same, but what stands behind the text's end is dropped before it is counted",
         end=EMITTED,
         needs=("emitted", "steps"),
@@ -220,14 +222,13 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         name="1 + accepted a draft",
         who=(
-            "vLLM (mean acceptance length; acceptance length of bench serve)",
+            "vLLM (mean acceptance length)",
             "AIPerf (token-weighted acceptance length)",
             "llama.cpp (mean acceptance length)",
         ),
         quantity=LENGTH,
         average=POOLED,
         formula="1 + ΣA / ΣN",
-        latex=r"1 + \frac{\sum A}{\sum N}",
         counts="accepted + 1, a step with a draft; those without one are not counted, so a drafter that "
         "seldom speaks looks good",
         end=WHOLE,
@@ -241,7 +242,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=LENGTH,
         average=MEAN,
         formula="mean(1 + A / N)",
-        latex=r"\overline{1 + A / N}",
         counts="the same of each request; one without a draft in any step is left out",
         end=WHOLE,
         needs=("accepted", "drafts"),
@@ -250,11 +250,10 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="tokens a verify, by request",
-        who=("SGLang (spec_accept_length of a request)", "SpecForge (its earlier specforge benchmark)"),
+        who=("SGLang (spec_accept_length of a request)", "SpecForge (its earlier benchmark)"),
         quantity=LENGTH,
         average=MEAN,
         formula="mean(O / S)",
-        latex=r"\overline{O / S}",
         counts="all tokens of the answer, also the one that an engine's prefill emits, over verify passes",
         end=EMITTED,
         needs=("output", "steps"),
@@ -264,11 +263,10 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="tokens a verify",
-        who=("SpecForge (accept_length of specforge benchmark)",),
+        who=("SpecForge (accept_length)",),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣO / ΣS",
-        latex=r"\frac{\sum O}{\sum S}",
         counts="the same tokens and passes, summed first",
         end=EMITTED,
         needs=("output", "steps"),
@@ -282,7 +280,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=LENGTH,
         average=POOLED,
         formula="ΣA / ΣS",
-        latex=r"\frac{\sum A}{\sum S}",
         counts="draft tokens alone: the target's own is left out; so it is one less than the others",
         end=WHOLE,
         needs=("accepted", "steps"),
@@ -295,7 +292,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=LENGTH,
         average=POOLED,
         formula="ΣE / ΣS - 1",
-        latex=r"\frac{\sum E}{\sum S} - 1",
         counts="a round's new tokens less one, once it has been cut at an end token or the length",
         end=EMITTED,
         needs=("emitted", "steps"),
@@ -308,7 +304,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=LENGTH,
         average=MEAN,
         formula="mean(E / (S - 1))",
-        latex=r"\overline{E / (S - 1)}",
         counts="divided by the index of the last step, which counts from 0: one step too few, so too high; "
         "a mean of a question's turns, then of questions",
         end=WHOLE,
@@ -327,7 +322,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=POOLED,
         formula="ΣA / ΣD",
-        latex=r"\frac{\sum A}{\sum D}",
         counts="over all that were drafted and sent, also behind a rejection; of a tree every node",
         end=WHOLE,
         needs=("accepted", "drafted"),
@@ -340,7 +334,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=MEAN,
         formula="mean(A / D)",
-        latex=r"\overline{A / D}",
         counts="the same of each request; AIPerf prints percent",
         end=WHOLE,
         needs=("accepted", "drafted"),
@@ -349,11 +342,10 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="accepted of the budget",
-        who=("SGLang (accept rate of its log line)",),
+        who=("SGLang (accept rate)",),
         quantity=RATE,
         average=POOLED,
         formula="ΣA / (k ΣS)",
-        latex=r"\frac{\sum A}{k \sum S}",
         counts="over the largest draft that a step could have, drafted or not",
         end=WHOLE,
         needs=("accepted", "steps", "most"),
@@ -366,7 +358,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=MEAN,
         formula="mean(A / (k S))",
-        latex=r"\overline{A / (k S)}",
         counts="the same of each request",
         end=WHOLE,
         needs=("accepted", "steps", "most"),
@@ -379,7 +370,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=MEAN,
         formula="mean((A + N) / (D + N))",
-        latex=r"\overline{(A + N) / (D + N)}",
         counts="the target's own token stands above and below the line",
         end=WHOLE,
         needs=("accepted", "drafted", "drafts"),
@@ -391,8 +381,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("vLLM (per-position acceptance rate)", "llama.cpp (acceptance rate per position)"),
         quantity=RATE,
         average=POOLED,
-        formula="steps with a ≥ 2 / ΣN",
-        latex=r"\frac{|a \ge 2|}{\sum N}",
+        formula="Σ[a ≥ 2] / ΣN",
         counts="of all steps with a draft, whether or not they came so far; `by_position` has every place",
         end=WHOLE,
         needs=("accepted", "depth"),
@@ -404,8 +393,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("EAGLE (n-α)",),
         quantity=RATE,
         average=POOLED,
-        formula="steps with a ≥ 2 / steps with a ≥ 1 and d ≥ 2",
-        latex=r"\frac{|a \ge 2|}{|a \ge 1, d \ge 2|}",
+        formula="Σ[a ≥ 2] / Σ[a ≥ 1, d ≥ 2]",
         counts="given that the first was accepted; EAGLE measures it on chains, its τ on trees",
         end=WHOLE,
         needs=("accepted", "depth"),
@@ -418,9 +406,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("transformers-style (matches of its confidence threshold)",),
         quantity=RATE,
         average=POOLED,
-        formula="ΣA / (ΣA + steps with a < d), where A = Σa, a = e - 1 and d > 0",
-        latex=r"\frac{\sum a}{\sum a + |a < d|},\ a = e - 1",
-        counts="a round's matches and its first mismatch; what stands behind it was never judged. For chains",
+        formula="Σm / Σ(m + [m < d])",
+        counts="a round's matches over those and its first mismatch: what stands behind was never judged; "
+        "for chains",
         end=EMITTED,
         needs=("emitted", "depth"),
         source=f"{CANDIDATES}: update_candidate_strategy",
@@ -431,21 +419,19 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("transformers-style (its heuristic schedule)",),
         quantity=RATE,
         average=POOLED,
-        formula="steps with e - 1 = d > 0 / ΣN",
-        latex=r"\frac{|e - 1 = d|}{\sum N}",
+        formula="Σ[m = d > 0] / ΣN",
         counts="share of drafts accepted to the last token; then the next is 2 longer, else 1 shorter",
         end=EMITTED,
         needs=("emitted", "depth"),
         source=f"{CANDIDATES}: update_candidate_strategy",
-        of=lambda t: _share(t.e - 1 == t.d, t.d > 0, t.d),
+        of=lambda t: _share(t.m == t.d, t.d > 0, t.d),
     ),
     Definition(
         name="nothing accepted",
         who=("gpt-fast (the first of Acceptance probs)",),
         quantity=RATE,
         average=POOLED,
-        formula="steps with a = 0 / ΣS",
-        latex=r"\frac{|a = 0|}{\sum S}",
+        formula="Σ[a = 0] / ΣS",
         counts="share of steps that only gave the target's own token",
         end=WHOLE,
         needs=("accepted",),
@@ -458,7 +444,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=POOLED,
         formula="ΣA / ΣO",
-        latex=r"\frac{\sum A}{\sum O}",
         counts="over the answer's tokens, not over drafts: 1 - 1/tau where nothing is cut",
         end=EMITTED,
         needs=("accepted", "output"),
@@ -472,7 +457,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=MEAN,
         formula="mean(O / T) / mean(O′ / T′)",
-        latex=r"\overline{O / T} \,/\, \overline{O' / T'}",
         counts="prefill inside; a short answer weighs as much as a long one; tokens from ids on both sides; "
         "in the scripts, those of EAGLE and Medusa go on to the end of the last step",
         end=EMITTED,
@@ -486,7 +470,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=MEAN,
         formula="mean(O / T) / mean((O′ - end) / T′)",
-        latex=r"\overline{O / T} \,/\, \overline{(O' - e') / T'}",
         counts="the same, but the baseline's tokens are its text encoded again, without its end token",
         end=EMITTED,
         needs=("output", "seconds", "eos"),
@@ -499,7 +482,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=POOLED,
         formula="(ΣO / W) / (ΣO′ / W′)",
-        latex=r"\frac{\sum O / W}{\sum O' / W'}",
         counts="prefill inside; all tokens over the time of the whole run, in which requests may overlap",
         end=EMITTED,
         needs=("output", "wall"),
@@ -513,7 +495,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=POOLED,
         formula="(ΣT′ / ΣO′) / (ΣT / ΣO)",
-        latex=r"\frac{\sum T' / \sum O'}{\sum T / \sum O}",
         counts="prefill inside; one request at a time",
         end=EMITTED,
         needs=("output", "seconds"),
@@ -526,7 +507,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=POOLED,
         formula="ΣT′ / ΣT",
-        latex=r"\frac{\sum T'}{\sum T}",
         counts="latency alone: an answer that came out shorter counts as faster",
         end=EMITTED,
         needs=("seconds",),
@@ -539,7 +519,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=MEAN,
         formula="mean(T′ / T)",
-        latex=r"\overline{T' / T}",
         counts="each prompt against itself, prompts weighing alike",
         end=EMITTED,
         needs=("seconds",),
@@ -552,7 +531,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=POOLED,
         formula="(ΣO / Σ(T - P)) / (ΣO′ / Σ(T′ - P′))",
-        latex=r"\frac{\sum O / \sum (T - P)}{\sum O' / \sum (T' - P')}",
         counts="prefill apart: what decoding alone gained",
         end=EMITTED,
         needs=("output", "seconds", "prefill"),
@@ -565,7 +543,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=MEAN,
         formula="mean((T′ - F′) / (O′ - 1)) / mean((T - F) / (O - 1))",
-        latex=r"\overline{\tfrac{T' - F'}{O' - 1}} \,/\, \overline{\tfrac{T - F}{O - 1}}",
         counts="behind the first tokens; if the first step emits several, it counts as one all the same",
         end=EMITTED,
         needs=("output", "seconds", "first"),

@@ -79,7 +79,7 @@ def read_counts(path: str | Path, origin: str, *, plain: bool = False) -> Counts
         steps["request"] += [len(requests)] * len(found.accepted)
         steps["accepted"] += found.accepted
         steps["drafted"] += found.drafted
-        steps["depth"] += found.drafted
+        steps["depth"] += found.drafted if found.chain else [None] * len(found.accepted)
         steps["emitted"] += [a + 1 for a in found.accepted]
         requests.append(found.request)
         spans.append(found.span)
@@ -224,11 +224,12 @@ def _checked(path: Path, number: int, entry: Any, only: bool = False) -> Line:
 
 @dataclass(frozen=True)
 class Found:
-    """A request and its steps."""
+    """A request and its steps; whether drafts are chains, so that each is as long as it has tokens."""
 
     request: dict[str, Any]
     accepted: list[int]
     drafted: list[int | None]
+    chain: bool
     most: int | None = None
     span: tuple[float, float] | None = None
 
@@ -236,7 +237,7 @@ class Found:
 def _vllm(line: Line, plain: bool) -> Found | str:
     entry = line.entry
     if "num_spec_steps" in entry:  # the bare object
-        return _acceptance(line, entry, {"id": f"line {line.number}"}, chain=True)
+        return _acceptance(line, entry, {"id": f"line {line.number}"}, engine="vllm")
     metrics, usage = (line.part(entry.get(name) or {}, name) for name in ("metrics", "usage"))
     spec = metrics.get("speculative_decoding")
     choices = entry.get("choices")
@@ -260,7 +261,7 @@ def _vllm(line: Line, plain: bool) -> Found | str:
         return _plain(line, request, "usage.completion_tokens")
     if spec is None:
         return "no metrics.speculative_decoding: n > 1, or the server runs without speculation or its metrics"
-    return _acceptance(line, line.part(spec, "metrics.speculative_decoding"), request, chain=True)
+    return _acceptance(line, line.part(spec, "metrics.speculative_decoding"), request, engine="vllm")
 
 
 def _aiperf(line: Line, plain: bool) -> Found | str:
@@ -309,7 +310,7 @@ def _aiperf(line: Line, plain: bool) -> Found | str:
         return _plain(line, request, "metrics.output_sequence_length", span)
     if spec is None:
         return "no spec_decode_acceptance: no verify step, or a server without speculation or its metrics"
-    return _acceptance(line, line.part(spec, "spec_decode_acceptance"), request, span=span)
+    return _acceptance(line, line.part(spec, "spec_decode_acceptance"), request, span)
 
 
 def _integer(value: Any) -> Any:
@@ -363,7 +364,7 @@ def _spec_bench(line: Line, plain: bool) -> Found | str:
                "accepted": emitted - len(lengths), "output": answer, "seconds": sum(seconds)}  # fmt: skip
     if plain:
         request |= {"drafts": 0, "drafted": 0}
-    return Found(request, [length - 1 for length in lengths], [0 if plain else None] * len(lengths))
+    return Found(request, [length - 1 for length in lengths], [0 if plain else None] * len(lengths), plain)
 
 
 def _word(value: Any) -> str | None:
@@ -382,17 +383,18 @@ def _plain(
     request |= dict.fromkeys(("steps", "emitted"), output) | dict.fromkeys(
         ("drafts", "drafted", "accepted"), 0
     )
-    return Found(request, [0] * output, [0] * output, 0, (span[0], span[1]) if span else None)
+    return Found(request, [0] * output, [0] * output, True, 0, (span[0], span[1]) if span else None)
 
 
 def _acceptance(
     line: Line,
     spec: dict[str, Any],
     request: dict[str, Any],
-    chain: bool = False,
     span: tuple[float, ...] | None = None,
+    engine: str | None = None,
 ) -> Found:
     """vLLM's object and AIPerf's record, which have the same fields and identities."""
+    chain = (engine or spec.get("engine")) == "vllm"  # others verify trees, too
     for name in ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "acceptance_histogram"):
         if name not in spec:
             line.fail(f"has no {name}")
@@ -406,7 +408,7 @@ def _acceptance(
         else line.whole(spec["num_spec_tokens"], "num_spec_tokens")
     )
     counted = _histogram(line, spec["acceptance_histogram"])
-    if chain and most is not None and len(counted) != most + 1:
+    if engine and most is not None and len(counted) != most + 1:
         line.fail(f"has {len(counted)} entries of acceptance_histogram, but num_spec_tokens is {most}")
     if (total := sum(counted.values())) != steps:
         line.fail(f"counts {total} steps in its acceptance_histogram, but num_spec_steps is {steps}")
@@ -439,7 +441,7 @@ def _acceptance(
     # A step without a draft is not counted. An answer longer than these steps and the prefill wrote had some.
     if output is None or output <= emitted + 1:
         request |= {"steps": steps, "emitted": emitted}
-    return Found(request, each, of, most, (span[0], span[1]) if span else None)
+    return Found(request, each, of, chain, most, (span[0], span[1]) if span else None)
 
 
 def _histogram(line: Line, given: Any) -> dict[int, int]:
