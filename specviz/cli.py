@@ -1655,8 +1655,8 @@ def _print_definitions(found: Any, baseline: Any) -> None:
     from specviz.metrics.definitions import LEGEND
 
     table = rosetta(found, baseline)
-    columns = [Column("who", folds=34), Column("value", True), Column("average")]
-    columns += [Column("formula", spare=0)]
+    columns = [Column("who", folds=32), Column("value", True), Column("average")]
+    columns += [Column("formula", spare=0, folds=28)]
     for quantity, rows in table.groupby("quantity", sort=False):
         print(f"\n{quantity}")
         told = rows[rows["value"].notna()]

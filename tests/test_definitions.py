@@ -87,34 +87,34 @@ def test_speedups_of_the_same_texts_flip_likewise():
 
 
 def test_every_acceptance_definition_by_hand():
-    # No token cut: a step without a draft, 3 of 4, 1 of 4 and 2 of 2 (each with one pruned); 2 of 2, 0 of 1.
-    trace = decode([[], [A, A, A, R], [A, R, U, U, P], [A, A, P]], [[A, A], [R]])
+    # No token cut: a step without a draft, 3 of 4, 1 of 4, 2 of 2, with one pruned; 2 of 2, 0 of 1, 1 of 1.
+    trace = decode([[], [A, A, A, R], [A, R, U, U, P], [A, A, P]], [[A, A], [R], [A]])
     table = metrics.rosetta(trace)
     assert table["badge"].eq("exact").all()
     assert list(table.index) == [d.name for d in metrics.DEFINITIONS if not d.compares]
     found = table["value"].to_dict()
-    # S = 4 and 2, N = 3 and 2, D = 10 and 3, A = 6 and 2, E = O = 10 and 4, k = 4
+    # S = 4 and 3, N = 3 and 3, D = 10 and 4, A = 6 and 3, E = O = 10 and 6, k = 4
     assert found == pytest.approx({
-        "tau, whole steps": 14 / 6,
-        "tau, emitted tokens": 14 / 6,
-        "1 + accepted a draft": 1 + 8 / 5,
+        "tau, whole steps": 16 / 7,
+        "tau, emitted tokens": 16 / 7,
+        "1 + accepted a draft": 1 + 9 / 6,
         "1 + accepted a draft, by request": (3 + 2) / 2,
-        "tokens a verify, by request": (10 / 4 + 4 / 2) / 2,
-        "tokens a verify": 14 / 6,
-        "accepted a step": 8 / 6,
-        "matches a round": 14 / 6 - 1,
-        "tokens an index": (10 / 3 + 4 / 1) / 2,
-        "accepted of drafted": 8 / 13,
-        "accepted of drafted, by request": (6 / 10 + 2 / 3) / 2,
-        "accepted of the budget": 8 / 24,
-        "accepted of the budget, by request": (6 / 16 + 2 / 8) / 2,
-        "accepted per verified": ((6 + 3) / (10 + 3) + (2 + 2) / (3 + 2)) / 2,
-        "at the second position": 3 / 5,
+        "tokens a verify, by request": (10 / 4 + 6 / 3) / 2,
+        "tokens a verify": 16 / 7,
+        "accepted a step": 9 / 7,
+        "matches a round": 16 / 7 - 1,
+        "tokens an index": (10 / 3 + 6 / 2) / 2,
+        "accepted of drafted": 9 / 14,
+        "accepted of drafted, by request": (6 / 10 + 3 / 4) / 2,
+        "accepted of the budget": 9 / 28,
+        "accepted of the budget, by request": (6 / 16 + 3 / 12) / 2,
+        "accepted per verified": ((6 + 3) / (10 + 3) + (3 + 3) / (4 + 3)) / 2,
+        "at the second position": 3 / 6,
         "1-α": 3 / 4,
-        "accepted of judged": 8 / (8 + 3),
-        "all accepted": 2 / 5,
-        "nothing accepted": 2 / 6,
-        "accepted of output": 8 / 14,
+        "accepted of judged": 9 / (9 + 3),
+        "all accepted": 3 / 6,
+        "nothing accepted": 2 / 7,
+        "accepted of output": 9 / 16,
     })  # fmt: skip
 
 
@@ -135,6 +135,9 @@ def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
     # transformers cuts a round first: 2 and 0 matches, and a mismatch in both.
     assert (value["matches a round"], value["accepted of judged"]) == (2 / 2, 2 / 4)
     assert value["all accepted"] == 0
+    assert (
+        values(decode([[A, A]], ends=(0,)))["all accepted"] == 0
+    )  # the last of them counts as its own token
     assert metrics.tau(trace) == value["tau, emitted tokens"]
 
 

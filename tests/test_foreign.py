@@ -272,8 +272,10 @@ def test_aiperf_speedup_over_a_run_without_speculation(tmp_path):
     plain["metrics"]["request_latency"]["value"] = 5000.0
     plain["metrics"]["output_sequence_length"]["value"] = 21.0
     plain["metadata"]["request_end_ns"] = 6_000_000_000
-    base = read_counts(write(tmp_path / "b.jsonl", plain), "aiperf", plain=True)
-    found = read_counts(write(tmp_path / "p.jsonl", AIPERF), "aiperf")
+    # Both twice, and at the same time: a throughput is over the seconds of the run.
+    base = read_counts(write(tmp_path / "b.jsonl", plain, plain), "aiperf", plain=True)
+    found = read_counts(write(tmp_path / "p.jsonl", AIPERF, AIPERF), "aiperf")
+    assert (found.wall, base.wall) == (2.0, 5.0)
     values = metrics.rosetta(found, base)["value"]
     assert values["time per input"] == values["paired latency"] == 2.5  # by half for it wrote less
     assert values["throughput"] == values["mean tokens/s"] == pytest.approx((11 / 2) / (21 / 5))

@@ -8,8 +8,8 @@ or only tokens that were emitted). `DEFINITIONS` writes each down once, `rosetta
 Symbols: of a request S verify steps, N of them with a draft, D drafted tokens, A accepted, E emitted by the
 steps, O tokens of the answer, T seconds with the prefill, P those of the prefill, F until the first tokens; k
 the largest draft of a step, W seconds for all requests. Σ sums over all requests, mean averages one value a
-request; a prime is the baseline. Of a step: a accepted, m = emitted - 1, d the depth of its draft; Σ[…]
-counts the steps of which it is true. `LEGEND` says so in short.
+request; a prime is the baseline. Of a step: a accepted, m = emitted - 1, d the depth of its draft. […] is 1
+where it holds, else 0. `LEGEND` says so in short.
 
 Two places where an engine would print another number than this decode gives by its formula. Prefill emits
 nothing here, so that every later step emits at least one token; engines emit a first token in it, and
@@ -32,7 +32,7 @@ from specviz.trace.counts import Counts
 LEGEND = (
     "S steps, N of them with a draft, D drafted tokens, A accepted, E emitted, O of the answer; T seconds of "
     "a request, P of its prefill, F until its first tokens, W of the whole run; k the largest draft; ′ the "
-    "baseline; of a step a accepted, m = emitted - 1, d the draft's depth, Σ[…] how many"
+    "baseline; of a step a accepted, m = emitted - 1, d the draft's depth; […] 1 where it holds"
 )
 LENGTH, RATE, SPEED = "acceptance length", "acceptance rate", "speedup"
 POOLED, MEAN = "pooled", "mean over requests"
@@ -469,7 +469,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("Spec-Bench (as its script counts)", "EAGLE (as its script counts)"),
         quantity=SPEED,
         average=MEAN,
-        formula="mean(O / T) / mean((O′ - end) / T′)",
+        formula="mean(O / T) / mean((O′ - [end]) / T′)",
         counts="the same, but the baseline's tokens are its text encoded again, without its end token",
         end=EMITTED,
         needs=("output", "seconds", "eos"),
