@@ -221,9 +221,18 @@ need.round(2)
 #
 # $$ \text{pooled: } \frac{\sum_i E_i}{\sum_i S_i} \qquad\qquad \text{per request: } \frac1n \sum_i \frac{E_i}{S_i} $$
 #
-# EAGLE, Spec-Bench and vLLM pool; AIPerf, SGLang's request statistics and SpecForge average requests. The pooled figure is
-# itself a mean of the requests' figures, $\sum_i w_i E_i / S_i$ with $w_i = S_i / \sum_j S_j$: each text weighs by its
-# *cycles*, so those on which the drafter does badly weigh most. (Per request every text weighs $1/n$.)
+# EAGLE, Spec-Bench, vLLM and SpecForge pool; SGLang's request statistics are averaged over requests, and AIPerf prints both.
+# The pooled figure is itself a mean of the requests' figures, $\sum_i w_i E_i / S_i$ with $w_i = S_i / \sum_j S_j$: each text
+# weighs by its *cycles*, so those on which the drafter does badly weigh most. (Per request every text weighs $1/n$.)
+#
+# With small numbers: two drafters write a text of 5 tokens and one of 18. Drafter A needs 1 and 9 cycles, drafter B 3 and 6.
+#
+# | | A | B | better |
+# |---|---|---|---|
+# | pooled | (5 + 18) / (1 + 9) = 2.30 | (5 + 18) / (3 + 6) = 2.56 | B |
+# | per request | (5/1 + 18/9) / 2 = 3.50 | (5/3 + 18/6) / 2 = 2.33 | A |
+#
+# And on real texts?
 #
 # Decode English and Japanese texts of four kinds of work with three drafters and without any, prompt by prompt in turn.
 
@@ -394,7 +403,7 @@ print("best:", {way: speeds.loc[list(traces), f"{way}_speedup"].idxmax() for way
 # | 1 + accepted a draft | vLLM, AIPerf, llama.cpp | how often there was no draft at all |
 # | accepted of drafted | vLLM, AIPerf, llama.cpp | how many tokens a cycle gave: one sure token in a hundred cycles gives 100 % |
 # | accepted of the budget | SGLang | whether the budget was used |
-# | accepted a step | gpt-fast, transformers-style | the target's own token: it is τ less one |
+# | accepted a step | gpt-fast, transformers-style (matches a round) | the target's own token: it is τ less one |
 # | mean tokens/s | Spec-Bench, EAGLE | that long answers take most of the time |
 # | throughput | vLLM, SGLang, SpecForge | what any one user waited |
 # | time per input | transformers-style | that a shorter answer is not a faster one |

@@ -1652,20 +1652,23 @@ def _print_definitions(found: Any, baseline: Any) -> None:
     """One line a definition; what is missing is said below."""
     from specviz.bench.report import Column, print_table
     from specviz.metrics import rosetta
+    from specviz.metrics.definitions import LEGEND
 
     table = rosetta(found, baseline)
-    columns = [Column("who", folds=34), Column("value", True), Column("average", folds=9)]
-    columns += [Column("formula", spare=0, folds=30)]
+    columns = [Column("who", folds=32), Column("value", True), Column("average")]
+    columns += [Column("formula", spare=0, folds=28)]
     for quantity, rows in table.groupby("quantity", sort=False):
         print(f"\n{quantity}")
         told = rows[rows["value"].notna()]
         cells = []
         for row in told.to_dict("records"):
             value = f"{row['value']:.3f}" + (f" to {row['high']:.3f}" if row["badge"] == "bounded" else "")
-            cells.append([row["who"], value, row["average"], row["formula"]])
+            average = row["average"].replace("mean over requests", "by request")
+            cells.append([row["who"], value, average, row["formula"]])
         print_table(_console(), columns, cells)
         for row in rows[rows["value"].isna()].to_dict("records"):
             print(f"not known: {row['who']}: {row['why']}")
+    _console().print(f"\n{LEGEND}", markup=False)
     if baseline is None:
         print("\nspeedups: name the same prompts decoded without speculation with --baseline")
 

@@ -8,13 +8,16 @@ or only tokens that were emitted). `DEFINITIONS` writes each down once, `rosetta
 Symbols: of a request S verify steps, N of them with a draft, D drafted tokens, A accepted, E emitted by the
 steps, O tokens of the answer, T seconds with the prefill, P those of the prefill, F until the first tokens; k
 the largest draft of a step, W seconds for all requests. Σ sums over all requests, mean averages one value a
-request; a prime is the baseline. Of a step: a accepted, d the depth of its draft.
+request; a prime is the baseline. Of a step: a accepted, m = emitted - 1, d the depth of its draft. […] is 1
+where it holds, else 0. `LEGEND` says so in short.
 
 Two places where an engine would print another number than this decode gives by its formula. Prefill emits
 nothing here, so that every later step emits at least one token; engines emit a first token in it, and
 ``completion_tokens`` has one more than their steps emitted. And a trace does not tell what the target would
 have accepted behind the text's end: where a tool counts whole steps, the number is bounded if a text was cut
 in mid-draft. What is emitted unreviewed (BiLD's last block) is a step like any other.
+
+Each definition was read in the tool's own source; ``source`` names version or commit, and the file.
 """
 
 from __future__ import annotations
@@ -26,6 +29,11 @@ import numpy as np
 
 from specviz.trace.counts import Counts
 
+LEGEND = (
+    "S steps, N of them with a draft, D drafted tokens, A accepted, E emitted, O of the answer; T seconds of "
+    "a request, P of its prefill, F until its first tokens, W of the whole run; k the largest draft; ′ the "
+    "baseline; of a step a accepted, m = emitted - 1, d the draft's depth; […] 1 where it holds"
+)
 LENGTH, RATE, SPEED = "acceptance length", "acceptance rate", "speedup"
 POOLED, MEAN = "pooled", "mean over requests"
 WHOLE, EMITTED = "whole steps", "emitted tokens"
@@ -49,7 +57,7 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class Tally:
-    """A run's numbers by their symbols (see above): arrays [requests]; a and d arrays [steps]."""
+    """A run's numbers by their symbols (see above): arrays [requests]; a, m and d arrays [steps]."""
 
     S: np.ndarray
     N: np.ndarray
@@ -64,6 +72,7 @@ class Tally:
     W: float
     k: float
     a: np.ndarray
+    m: np.ndarray
     d: np.ndarray
 
 
@@ -73,11 +82,11 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
     With `whole` as if every last step had emitted all that it accepted: at least, or at `most`.
     """
     of = {symbol: counts.column(name) for symbol, name in SYMBOLS.items()}
-    a, d = counts.each("accepted"), counts.each("depth")
+    a, m, d = counts.each("accepted"), counts.each("emitted") - 1, counts.each("depth")
     beyond = np.nan_to_num(counts.each("beyond"))
     if whole and len(a):
         at = counts.steps["request"].to_numpy(np.int64)
-        own = counts.each("emitted") == a  # what it emitted last is a draft token: the target's own was cut
+        own = m < a  # what it emitted last is a draft token: the target's own was cut
         more = beyond if most else np.zeros_like(beyond)
         n = len(counts.requests)
         of["A"] = of["A"] + np.bincount(at, more, n)
@@ -85,7 +94,7 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
         a = a + more
     eos = counts.requests["eos"].to_numpy(np.float64, na_value=np.nan)
     k = float("nan") if counts.most is None else float(counts.most)
-    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, d=d)
+    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, m=m, d=d)
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> float:
@@ -107,12 +116,11 @@ def _share(hit: np.ndarray, of: np.ndarray, known: np.ndarray) -> float:
 
 
 def _judged(t: Tally) -> float:
-    """Accepted tokens over those that were put to the test: of a round all matches and the first mismatch."""
+    """Matches over the tokens that were put to the test: of a round all matches and the first mismatch."""
     if not len(t.d) or np.isnan(t.d).any():
         return float("nan")
-    some = t.d > 0
-    below = (t.a + (t.a < t.d))[some].sum()
-    return float(t.a[some].sum() / below) if below else float("nan")
+    m, d = t.m[t.d > 0], t.d[t.d > 0]
+    return _ratio(m, m + (m < d))
 
 
 def _per_second(t: Tally, tokens: np.ndarray | None = None) -> float:
@@ -137,7 +145,7 @@ class Definition:
         ``acceptance length``, ``acceptance rate`` or ``speedup``.
     average : str
         ``pooled`` or ``mean over requests``.
-    formula, latex : str
+    formula : str
     counts : str
         What is counted in words.
     end : str
@@ -153,7 +161,6 @@ class Definition:
     quantity: str
     average: str
     formula: str
-    latex: str
     counts: str
     end: str
     needs: tuple[str, ...]
@@ -166,45 +173,50 @@ class Definition:
         return self.quantity == SPEED
 
 
-VLLM = "github.com/vllm-project/vllm, vllm/v1/spec_decode/metrics.py"
-VLLM_BENCH = "github.com/vllm-project/vllm, vllm/benchmarks/serve.py"
-AIPERF = "github.com/ai-dynamo/aiperf, src/aiperf/metrics/types/spec_decode_metrics.py"
-SPEC_BENCH = "github.com/hemingkx/Spec-Bench, evaluation/speed.py"
-EAGLE = "github.com/SafeAILab/EAGLE"
-SGLANG = "github.com/sgl-project/sglang, managers/tokenizer_manager.py"
-SGLANG_LOG = "github.com/sgl-project/sglang, scheduler_components/metrics_reporter.py"
+VLLM = "vllm 0.33.0, v1/spec_decode/metrics.py"
+VLLM_BENCH = "vllm 0.33.0, benchmarks/serve.py"
+AIPERF = "aiperf 0.13.0, metrics/types/spec_decode_metrics.py"
+SPEC_BENCH = "github.com/hemingkx/Spec-Bench 132ba4c, evaluation/speed.py"
+EAGLE = "github.com/SafeAILab/EAGLE 2320d52, eagle"
+SGLANG = "sglang 0.5.23, srt/managers/tokenizer_manager.py"
+SGLANG_LOG = "sglang 0.5.23, srt/managers/scheduler_components/metrics_reporter.py"
 SPECFORGE = "github.com/sgl-project/SpecForge"
-GPT_FAST = "github.com/meta-pytorch/gpt-fast, generate.py"
-CANDIDATES = "github.com/huggingface/transformers, generation/candidate_generator.py"
-ASSISTED = "github.com/gante/huggingface-demos, experiments/faster_generation"
+GPT_FAST = "github.com/meta-pytorch/gpt-fast 05f7c16, generate.py"
+CANDIDATES = "transformers 5.23.0, generation/candidate_generator.py"
+ASSISTED = (
+    "github.com/gante/huggingface-demos 1362c46, experiments/faster_generation/benchmark_decoder_open.py"
+)
 LLAMA_CPP = "github.com/ggml-org/llama.cpp, pull 24536"
 
 DEFINITIONS: tuple[Definition, ...] = (
     # ------------------------------------------------ acceptance length
     Definition(
         name="tau, whole steps",
-        who=("EAGLE (τ)", "Spec-Bench (#Mean accepted tokens)"),
+        who=(
+            "EAGLE (τ)",
+            "Spec-Bench (#Mean accepted tokens)",
+            "SGLang (accept len, avg_spec_accept_length)",
+        ),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣE / ΣS",
-        latex=r"\frac{\sum E}{\sum S}",
         counts="accepted + the target's own token, a step; steps without a draft count; prefill is no step",
         end=WHOLE,
         needs=("emitted", "steps"),
-        source=f"{SPEC_BENCH}: mean of accept_lengths; {EAGLE}, issue 195",
+        source=f"{SPEC_BENCH}: mean of accept_lengths; {EAGLE}, issue 195; "
+        f"{SGLANG_LOG}: spec_num_accept_tokens / spec_num_forward_ct",
         of=lambda t: _ratio(t.E, t.S),
     ),
     Definition(
         name="tau, emitted tokens",
-        who=("SGLang (accept len of its log line)", "specviz (tau)"),
+        who=("specviz (tau)",),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣE / ΣS",
-        latex=r"\frac{\sum E}{\sum S}",
         counts="the same, but what stands behind the text's end is dropped before it is counted",
         end=EMITTED,
         needs=("emitted", "steps"),
-        source=f"{SGLANG_LOG}: spec_num_accept_tokens / spec_num_forward_ct",
+        source="specviz.metrics.tau",
         of=lambda t: _ratio(t.E, t.S),
     ),
     Definition(
@@ -217,21 +229,19 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=LENGTH,
         average=POOLED,
         formula="1 + ΣA / ΣN",
-        latex=r"1 + \frac{\sum A}{\sum N}",
         counts="accepted + 1, a step with a draft; those without one are not counted, so a drafter that "
         "seldom speaks looks good",
         end=WHOLE,
         needs=("accepted", "drafts"),
-        source=f"{VLLM} (observe_draft); {AIPERF}; {LLAMA_CPP}",
+        source=f"{VLLM} (SpecDecodingLogging); {VLLM_BENCH}; {AIPERF}; {LLAMA_CPP}",
         of=lambda t: 1 + _ratio(t.A, t.N),
     ),
     Definition(
         name="1 + accepted a draft, by request",
-        who=("AIPerf (acceptance length)",),
+        who=("AIPerf (acceptance length)", "vLLM (mean_acceptance_length of a request)"),
         quantity=LENGTH,
         average=MEAN,
         formula="mean(1 + A / N)",
-        latex=r"\overline{1 + A / N}",
         counts="the same of each request; one without a draft in any step is left out",
         end=WHOLE,
         needs=("accepted", "drafts"),
@@ -240,42 +250,53 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="tokens a verify, by request",
-        who=("SGLang (spec_accept_length of a request)", "SpecForge (specforge benchmark)"),
+        who=("SGLang (spec_accept_length of a request)", "SpecForge (its earlier benchmark)"),
         quantity=LENGTH,
         average=MEAN,
         formula="mean(O / S)",
-        latex=r"\overline{O / S}",
         counts="all tokens of the answer, also the one that an engine's prefill emits, over verify passes",
         end=EMITTED,
         needs=("output", "steps"),
-        source=f"{SGLANG}: completion_tokens / spec_verify_ct; {SPECFORGE}, specforge/benchmarks/sglang.py",
+        source=f"{SGLANG}: completion_tokens / spec_verify_ct; {SPECFORGE} f28b5ec, "
+        "specforge/benchmarks/sglang.py",
         of=lambda t: _mean(t.O, t.S),
     ),
     Definition(
         name="tokens a verify",
-        who=("SpecForge (benchmarks/)",),
+        who=("SpecForge (accept_length)",),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣO / ΣS",
-        latex=r"\frac{\sum O}{\sum S}",
         counts="the same tokens and passes, summed first",
         end=EMITTED,
         needs=("output", "steps"),
-        source=f"{SPECFORGE}, benchmarks/benchmarker/utils.py",
+        source=f"{SPECFORGE} 2d3271d, specforge/benchmarks/runner.py; 9116048, "
+        "benchmarks/benchmarker/utils.py",
         of=lambda t: _ratio(t.O, t.S),
     ),
     Definition(
         name="accepted a step",
-        who=("gpt-fast (Mean Accepted)", "transformers-style (n_matches a round)"),
+        who=("gpt-fast (Mean Accepted)",),
         quantity=LENGTH,
         average=POOLED,
         formula="ΣA / ΣS",
-        latex=r"\frac{\sum A}{\sum S}",
         counts="draft tokens alone: the target's own is left out; so it is one less than the others",
         end=WHOLE,
         needs=("accepted", "steps"),
-        source=f"{GPT_FAST} (accept_counts); {CANDIDATES}: num_matches",
+        source=f"{GPT_FAST} (accept_counts)",
         of=lambda t: _ratio(t.A, t.S),
+    ),
+    Definition(
+        name="matches a round",
+        who=("transformers-style (n_matches)",),
+        quantity=LENGTH,
+        average=POOLED,
+        formula="ΣE / ΣS - 1",
+        counts="a round's new tokens less one, once it has been cut at an end token or the length",
+        end=EMITTED,
+        needs=("emitted", "steps"),
+        source="transformers 5.23.0, generation/utils.py (_assisted_decoding)",
+        of=lambda t: _ratio(t.E, t.S) - 1,
     ),
     Definition(
         name="tokens an index",
@@ -283,11 +304,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=LENGTH,
         average=MEAN,
         formula="mean(E / (S - 1))",
-        latex=r"\overline{E / (S - 1)}",
-        counts="divided by the index of the last step, which counts from 0: one step too few, so too high",
+        counts="divided by the index of the last step, which counts from 0: one step too few, so too high; "
+        "a mean of a question's turns, then of questions",
         end=WHOLE,
         needs=("emitted", "steps"),
-        source=f"{EAGLE}, eagle/evaluation/alpha_length.py (new_tokens / idxs)",
+        source="github.com/SafeAILab/EAGLE a47b61e, eagle/evaluation/alpha_length.py: new_tokens / idxs",
         of=lambda t: _mean(t.E, t.S - 1),
     ),
     # ------------------------------------------------ acceptance rate
@@ -301,11 +322,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=POOLED,
         formula="ΣA / ΣD",
-        latex=r"\frac{\sum A}{\sum D}",
         counts="over all that were drafted and sent, also behind a rejection; of a tree every node",
         end=WHOLE,
         needs=("accepted", "drafted"),
-        source=f"{VLLM}; {AIPERF}; {LLAMA_CPP}",
+        source=f"{VLLM}; {VLLM_BENCH}; {AIPERF}; {LLAMA_CPP}",
         of=lambda t: _ratio(t.A, t.D),
     ),
     Definition(
@@ -314,7 +334,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=MEAN,
         formula="mean(A / D)",
-        latex=r"\overline{A / D}",
         counts="the same of each request; AIPerf prints percent",
         end=WHOLE,
         needs=("accepted", "drafted"),
@@ -323,15 +342,14 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="accepted of the budget",
-        who=("SGLang (accept rate of its log line)",),
+        who=("SGLang (accept rate)",),
         quantity=RATE,
         average=POOLED,
         formula="ΣA / (k ΣS)",
-        latex=r"\frac{\sum A}{k \sum S}",
         counts="over the largest draft that a step could have, drafted or not",
-        end=EMITTED,
+        end=WHOLE,
         needs=("accepted", "steps", "most"),
-        source=f"{SGLANG_LOG}: num_correct_drafts / total_draft_tokens",
+        source=f"{SGLANG_LOG}: spec_num_correct_drafts / total_draft_tokens",
         of=lambda t: _ratio(t.A, t.k * t.S),
     ),
     Definition(
@@ -340,11 +358,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=MEAN,
         formula="mean(A / (k S))",
-        latex=r"\overline{A / (k S)}",
         counts="the same of each request",
-        end=EMITTED,
+        end=WHOLE,
         needs=("accepted", "steps", "most"),
-        source=f"{SGLANG}: accepted / (steps × lookahead)",
+        source=f"{SGLANG}: spec_num_correct_drafts / spec_num_proposed_drafts",
         of=lambda t: _mean(t.A, t.k * t.S),
     ),
     Definition(
@@ -353,7 +370,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=MEAN,
         formula="mean((A + N) / (D + N))",
-        latex=r"\overline{(A + N) / (D + N)}",
         counts="the target's own token stands above and below the line",
         end=WHOLE,
         needs=("accepted", "drafted", "drafts"),
@@ -362,15 +378,14 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="at the second position",
-        who=("vLLM (per-position acceptance rate)",),
+        who=("vLLM (per-position acceptance rate)", "llama.cpp (acceptance rate per position)"),
         quantity=RATE,
         average=POOLED,
-        formula="steps with a ≥ 2 / ΣN",
-        latex=r"\frac{|a \ge 2|}{\sum N}",
+        formula="Σ[a ≥ 2] / ΣN",
         counts="of all steps with a draft, whether or not they came so far; `by_position` has every place",
         end=WHOLE,
         needs=("accepted", "depth"),
-        source=VLLM,
+        source=f"{VLLM}; {VLLM_BENCH}; {LLAMA_CPP}",
         of=lambda t: _share(t.a >= 2, t.d > 0, t.d),
     ),
     Definition(
@@ -378,12 +393,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("EAGLE (n-α)",),
         quantity=RATE,
         average=POOLED,
-        formula="steps with a ≥ 2 / steps with a ≥ 1 and d ≥ 2",
-        latex=r"\frac{|a \ge 2|}{|a \ge 1, d \ge 2|}",
+        formula="Σ[a ≥ 2] / Σ[a ≥ 1, d ≥ 2]",
         counts="given that the first was accepted; EAGLE measures it on chains, its τ on trees",
         end=WHOLE,
         needs=("accepted", "depth"),
-        source=f"{EAGLE}, eagle/model/utils_alpha.py, eagle/evaluation/alpha.py; issue 169",
+        source="github.com/SafeAILab/EAGLE 577ad72, eagle/evaluation/alpha.py: alpha / alpha_num, counted in "
+        "08dc06c, eagle/model/utils_alpha.py; issue 169",
         of=lambda t: _share(t.a >= 2, (t.a >= 1) & (t.d >= 2), t.d),
     ),
     Definition(
@@ -391,11 +406,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("transformers-style (matches of its confidence threshold)",),
         quantity=RATE,
         average=POOLED,
-        formula="ΣA / (ΣA + steps with a < d)",
-        latex=r"\frac{\sum A}{\sum A + |a < d|}",
-        counts="a round's matches and its first mismatch; what stands behind it was never judged. For chains",
-        end=WHOLE,
-        needs=("accepted", "depth"),
+        formula="Σm / Σ(m + [m < d])",
+        counts="a round's matches over those and its first mismatch: what stands behind was never judged; "
+        "for chains",
+        end=EMITTED,
+        needs=("emitted", "depth"),
         source=f"{CANDIDATES}: update_candidate_strategy",
         of=_judged,
     ),
@@ -404,21 +419,19 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("transformers-style (its heuristic schedule)",),
         quantity=RATE,
         average=POOLED,
-        formula="steps with a = d > 0 / ΣN",
-        latex=r"\frac{|a = d|}{\sum N}",
+        formula="Σ[m = d > 0] / ΣN",
         counts="share of drafts accepted to the last token; then the next is 2 longer, else 1 shorter",
-        end=WHOLE,
-        needs=("accepted", "depth"),
+        end=EMITTED,
+        needs=("emitted", "depth"),
         source=f"{CANDIDATES}: update_candidate_strategy",
-        of=lambda t: _share(t.a == t.d, t.d > 0, t.d),
+        of=lambda t: _share(t.m == t.d, t.d > 0, t.d),
     ),
     Definition(
         name="nothing accepted",
         who=("gpt-fast (the first of Acceptance probs)",),
         quantity=RATE,
         average=POOLED,
-        formula="steps with a = 0 / ΣS",
-        latex=r"\frac{|a = 0|}{\sum S}",
+        formula="Σ[a = 0] / ΣS",
         counts="share of steps that only gave the target's own token",
         end=WHOLE,
         needs=("accepted",),
@@ -431,11 +444,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=RATE,
         average=POOLED,
         formula="ΣA / ΣO",
-        latex=r"\frac{\sum A}{\sum O}",
         counts="over the answer's tokens, not over drafts: 1 - 1/tau where nothing is cut",
         end=EMITTED,
         needs=("accepted", "output"),
-        source="lmstudio.ai/docs, TypeScript SDK: speculative decoding",
+        source="lmstudio.ai/docs/typescript/llm-prediction/speculative-decoding",
         of=lambda t: _ratio(t.A, t.O),
     ),
     # ------------------------------------------------ speedup; a primed symbol is b's
@@ -445,11 +457,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=MEAN,
         formula="mean(O / T) / mean(O′ / T′)",
-        latex=r"\overline{O / T} \,/\, \overline{O' / T'}",
-        counts="prefill inside; a short answer weighs as much as a long one; tokens from ids on both sides",
+        counts="prefill inside; a short answer weighs as much as a long one; tokens from ids on both sides; "
+        "in the scripts, those of EAGLE and Medusa go on to the end of the last step",
         end=EMITTED,
         needs=("output", "seconds"),
-        source=f"{SPEC_BENCH}; {EAGLE}, eagle/evaluation/speed.py; {GPT_FAST}",
+        source=f"{SPEC_BENCH}; {EAGLE}/evaluation/speed.py; {GPT_FAST}",
         of=lambda t, b: _per_second(t) / _per_second(b),
     ),
     Definition(
@@ -457,8 +469,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         who=("Spec-Bench (as its script counts)", "EAGLE (as its script counts)"),
         quantity=SPEED,
         average=MEAN,
-        formula="mean(O / T) / mean((O′ - end) / T′)",
-        latex=r"\overline{O / T} \,/\, \overline{(O' - e') / T'}",
+        formula="mean(O / T) / mean((O′ - [end]) / T′)",
         counts="the same, but the baseline's tokens are its text encoded again, without its end token",
         end=EMITTED,
         needs=("output", "seconds", "eos"),
@@ -467,15 +478,15 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         name="throughput",
-        who=("vLLM (bench serve)", "SGLang", "SpecForge (dashboard)"),
+        who=("vLLM (bench serve)", "SGLang (bench_serving)", "SpecForge (bench_model_speedup.py)"),
         quantity=SPEED,
         average=POOLED,
         formula="(ΣO / W) / (ΣO′ / W′)",
-        latex=r"\frac{\sum O / W}{\sum O' / W'}",
         counts="prefill inside; all tokens over the time of the whole run, in which requests may overlap",
         end=EMITTED,
         needs=("output", "wall"),
-        source=f"{VLLM_BENCH} (output_throughput); {SPECFORGE}, benchmarks/bench_model_speedup.py",
+        source=f"{VLLM_BENCH} and sglang 0.5.23, benchmark/serving.py (output_throughput); {SPECFORGE} "
+        "260057f, benchmarks/bench_model_speedup.py",
         of=lambda t, b: (t.O.sum() / t.W) / (b.O.sum() / b.W),
     ),
     Definition(
@@ -484,7 +495,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=POOLED,
         formula="(ΣT′ / ΣO′) / (ΣT / ΣO)",
-        latex=r"\frac{\sum T' / \sum O'}{\sum T / \sum O}",
         counts="prefill inside; one request at a time",
         end=EMITTED,
         needs=("output", "seconds"),
@@ -497,7 +507,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=POOLED,
         formula="ΣT′ / ΣT",
-        latex=r"\frac{\sum T'}{\sum T}",
         counts="latency alone: an answer that came out shorter counts as faster",
         end=EMITTED,
         needs=("seconds",),
@@ -510,11 +519,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=MEAN,
         formula="mean(T′ / T)",
-        latex=r"\overline{T' / T}",
         counts="each prompt against itself, prompts weighing alike",
         end=EMITTED,
         needs=("seconds",),
-        source="github.com/shreyansh26/Speculative-Decoding, common/metrics.py",
+        source="github.com/shreyansh26/Speculative-Decoding c6fddeb, common/metrics.py",
         of=lambda t, b: _mean(b.T, t.T),
     ),
     Definition(
@@ -523,7 +531,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=POOLED,
         formula="(ΣO / Σ(T - P)) / (ΣO′ / Σ(T′ - P′))",
-        latex=r"\frac{\sum O / \sum (T - P)}{\sum O' / \sum (T' - P')}",
         counts="prefill apart: what decoding alone gained",
         end=EMITTED,
         needs=("output", "seconds", "prefill"),
@@ -536,11 +543,10 @@ DEFINITIONS: tuple[Definition, ...] = (
         quantity=SPEED,
         average=MEAN,
         formula="mean((T′ - F′) / (O′ - 1)) / mean((T - F) / (O - 1))",
-        latex=r"\overline{\tfrac{T' - F'}{O' - 1}} \,/\, \overline{\tfrac{T - F}{O - 1}}",
         counts="behind the first tokens; if the first step emits several, it counts as one all the same",
         end=EMITTED,
         needs=("output", "seconds", "first"),
-        source=f"{VLLM_BENCH} (tpot); AIPerf, inter_token_latency_metric.py",
+        source=f"{VLLM_BENCH} (tpot); aiperf 0.13.0, metrics/types/inter_token_latency_metric.py",
         of=lambda t, b: _per_token(b) / _per_token(t),
     ),
 )

@@ -234,7 +234,7 @@ def _why(definition: Definition, found: Counts, base: Counts | None) -> str:
 
 NAMES = {
     "accepted": "how many were accepted",
-    "depth": "how many were drafted in each step",
+    "depth": "how long the draft of each step was",
     "drafted": "how many were drafted",
     "drafts": "which steps had a draft",
     "emitted": "how many tokens the steps emitted",

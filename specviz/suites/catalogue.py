@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _told: set[str] = set()  # suites whose licence has been printed
 SEVEN = ("en", "de", "fr", "es", "zh", "ja", "vi")
-# What Multi-SpecBench is made of (Do et al., section 5.1, Appendix C): in English, in any other language.
+# What UniSpec's Multi-SpecBench is made of (section 5.1, Appendix C): in English, in any other language.
 ENGLISH = ("spec-bench", "humaneval")
 SOURCES = ("mt-bench", "wikitext", "wikipedia", "webfaq", "mgsm", "xquad", "humaneval-xl")
 
@@ -67,9 +67,13 @@ CATALOGUE = {
         "Apache-2.0", tasks.spec_bench,
     ),
     "multi-specbench": Entry(
-        "Spec-Bench's kinds of work, and code, in a language: from the sources that UniSpec names",
-        "that of each source", None, SEVEN, "en",
-        "UniSpec's own selection is not published: these are the first 80 prompts of each source",
+        "Multi-SpecBench (Do, Le, Nguyen): 560 prompts a language, Spec-Bench's kinds of work and code",
+        "CC-BY-NC-4.0", tasks.multi_specbench, (*SEVEN, "mix"), "en",
+        "Its makers ask for a log-in on the hub; without one, multi-sources is put together from its sources",
+    ),
+    "multi-sources": Entry(
+        "the same kinds of work: the first 80 prompts of each source that UniSpec names for Multi-SpecBench",
+        "that of each source", None, SEVEN, "en", "Multi-SpecBench's own selection is multi-specbench",
     ),
     "mt-bench": Entry(
         "MT-bench: 80 conversations of two turns, and their translations", "Apache-2.0", tasks.mt_bench,
@@ -200,7 +204,7 @@ def _known(base: str, part: str, path: Path | None) -> Suite:
         raise ParameterError(f"{base} has no part {part!r}" + near(part, entry.parts))
     part = part or entry.default
     name = f"{base}:{part}" if part else base
-    if base == "multi-specbench":
+    if base == "multi-sources":
         found = _composed(name, part, path)
     elif entry.load is None:
         if path is not None:
@@ -229,10 +233,9 @@ def _known(base: str, part: str, path: Path | None) -> Suite:
 
 
 def _composed(name: str, part: str, path: Path | None) -> Suite:
-    """Multi-SpecBench in a language: 80 prompts a kind of work; or a file in Spec-Bench's form."""
-    licence = CATALOGUE["multi-specbench"].licence
+    """80 prompts a kind of work in a language, from each source or what a folder has of it."""
     if path is not None and not path.is_dir():
-        return Suite(({"language": part, **prompt} for prompt in files.read(path)), name, licence)
+        raise PromptError(f"{path} is no folder: {name} needs one with a file or folder of each source")
     found = []
     for base in ENGLISH if part == "en" else SOURCES:
         local = None
@@ -246,7 +249,7 @@ def _composed(name: str, part: str, path: Path | None) -> Suite:
         source = _known(base, part if part in CATALOGUE[base].parts else "", local)
         chosen = source.select(each=tasks.EACH)
         found += [{**prompt, "id": f"{base}/{prompt['id']}"} for prompt in chosen]
-    return Suite(found, name, licence)
+    return Suite(found, name, CATALOGUE["multi-sources"].licence)
 
 
 def list_suites() -> pd.DataFrame:

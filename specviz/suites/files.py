@@ -20,7 +20,7 @@ KEPT = ("id", "kind", "language", "reference", "source", "from")
 # Spec-Bench's words for kinds of work, in the bundled suite's. It reports MT-bench's categories as one.
 KINDS = dict.fromkeys(
     ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"), "conversation"
-) | {"math_reasoning": "arithmetic"}
+) | {"math_reasoning": "arithmetic", "humaneval": "code", "code_generation": "code"}
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:

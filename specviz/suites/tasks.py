@@ -7,6 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from specviz.errors import PromptError
+
 from . import files, wording
 from .fetching import File
 from .rows import Row, member, parsed, rows, squad
@@ -45,6 +47,20 @@ def spec_bench(get: Get, part: str) -> Prompts:
     (path,) = get(File(r"question\.jsonl$", url=url))
     for prompt in files.read(path):
         yield {"language": "en", **prompt}
+
+
+def multi_specbench(get: Get, part: str) -> Prompts:
+    """Seven kinds of work, 80 prompts each, in the form of Spec-Bench; ``mix`` is 588 in all languages.
+
+    Its files are shown to who has logged in; that they are named after the language is not confirmed.
+    """
+    pattern = rf"(^|[/_.-]){part}([/_.-][^/]*)?\.(jsonl?|parquet)$"
+    language = {} if part == "mix" else {"language": part}
+    for row in rows(get(File(pattern, repo="nguyenlab/Multi-SpecBench"))):
+        try:
+            yield files.entry(row.values) | language
+        except PromptError as error:
+            raise PromptError(f"{row.where}: {error}") from None
 
 
 # ---------------------------------------------------------------- code

@@ -40,7 +40,7 @@ REQUEST: dict[str, str] = {
 STEP: dict[str, str] = {
     "request": "Row of its request.",
     "drafted": "Draft tokens that the target read.",
-    "depth": "The draft's longest path; of a chain as many as were drafted.",
+    "depth": "The draft's longest path; of a chain as many as were drafted, of other tools' trees not known.",
     "accepted": "Draft tokens that were accepted and emitted.",
     "emitted": "Tokens that it emitted.",
     "beyond": "At most so many more were accepted, but stand behind the text's end.",

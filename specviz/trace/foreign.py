@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +39,12 @@ def read_counts(path: str | Path, origin: str, *, plain: bool = False) -> Counts
     origin : {"vllm", "aiperf", "spec-bench"}
         ``vllm``: responses of a server with ``--per-request-spec-decode-metrics``, which have
         ``metrics.speculative_decoding`` (``detailed``: step by step; ``summary``: a histogram), or only that
-        object. Source: docs.vllm.ai, features/speculative_decoding/acceptance_metrics.
+        object; of a streamed one the last chunk with ``usage``. Times: ``--enable-per-request-metrics``.
+        Source: vllm 0.33.0, v1/metrics/stats.py and entrypoints/generate/base/protocol.py.
         ``aiperf``: ``profile_export.jsonl``, written with ``--export-level records``, or only its acceptance
-        records. Source: github.com/ai-dynamo/aiperf, docs/reference/spec-decode-acceptance.md.
+        records. Source: aiperf 0.13.0, common/models/{record_models,spec_decode_models}.py.
         ``spec-bench``: an answer file; of each question the first choice, as its ``speed.py`` reads it.
-        Source: github.com/hemingkx/Spec-Bench, evaluation/eval.py.
+        Source: github.com/hemingkx/Spec-Bench 132ba4c, evaluation/speed.py; 70f8b28, evaluation/eval.py.
     plain : bool
         Whether the file is a run without speculation, to compare with.
 
@@ -77,7 +79,7 @@ def read_counts(path: str | Path, origin: str, *, plain: bool = False) -> Counts
         steps["request"] += [len(requests)] * len(found.accepted)
         steps["accepted"] += found.accepted
         steps["drafted"] += found.drafted
-        steps["depth"] += found.drafted
+        steps["depth"] += found.drafted if found.chain else [None] * len(found.accepted)
         steps["emitted"] += [a + 1 for a in found.accepted]
         requests.append(found.request)
         spans.append(found.span)
@@ -222,11 +224,12 @@ def _checked(path: Path, number: int, entry: Any, only: bool = False) -> Line:
 
 @dataclass(frozen=True)
 class Found:
-    """A request and its steps."""
+    """A request and its steps; whether drafts are chains, so that each is as long as it has tokens."""
 
     request: dict[str, Any]
     accepted: list[int]
     drafted: list[int | None]
+    chain: bool
     most: int | None = None
     span: tuple[float, float] | None = None
 
@@ -234,7 +237,7 @@ class Found:
 def _vllm(line: Line, plain: bool) -> Found | str:
     entry = line.entry
     if "num_spec_steps" in entry:  # the bare object
-        return _acceptance(line, entry, {"id": f"line {line.number}"}, chain=True)
+        return _acceptance(line, entry, {"id": f"line {line.number}"}, engine="vllm")
     metrics, usage = (line.part(entry.get(name) or {}, name) for name in ("metrics", "usage"))
     spec = metrics.get("speculative_decoding")
     choices = entry.get("choices")
@@ -258,7 +261,7 @@ def _vllm(line: Line, plain: bool) -> Found | str:
         return _plain(line, request, "usage.completion_tokens")
     if spec is None:
         return "no metrics.speculative_decoding: n > 1, or the server runs without speculation or its metrics"
-    return _acceptance(line, line.part(spec, "metrics.speculative_decoding"), request, chain=True)
+    return _acceptance(line, line.part(spec, "metrics.speculative_decoding"), request, engine="vllm")
 
 
 def _aiperf(line: Line, plain: bool) -> Found | str:
@@ -307,7 +310,7 @@ def _aiperf(line: Line, plain: bool) -> Found | str:
         return _plain(line, request, "metrics.output_sequence_length", span)
     if spec is None:
         return "no spec_decode_acceptance: no verify step, or a server without speculation or its metrics"
-    return _acceptance(line, line.part(spec, "spec_decode_acceptance"), request, span=span)
+    return _acceptance(line, line.part(spec, "spec_decode_acceptance"), request, span)
 
 
 def _integer(value: Any) -> Any:
@@ -353,14 +356,15 @@ def _spec_bench(line: Line, plain: bool) -> Found | str:
     if plain and any(length != 1 for length in lengths):
         line.fail("has steps of more than one token, so this is no run to compare with")
     emitted, answer, n = sum(lengths), sum(new), len(turns)
-    # Of each turn the prefill may have emitted a token more, and what its last step accepted may be cut off.
-    if not emitted - n * (max(lengths, default=1) - 1) <= answer <= emitted + n:
+    # The drafters there count differently: of each turn the prefill may have emitted a token more, what the
+    # last step accepted be cut off, or the prompt's last token be counted with the first (Token Recycling).
+    if not emitted - n * max(1, max(lengths, default=1) - 1) <= answer <= emitted + n:
         line.fail(f"has {answer} new_tokens, but its {len(lengths)} accept_lengths add up to {emitted}")
     request = {"id": name, "kind": _word(entry.get("category")), "steps": len(lengths), "emitted": emitted,
                "accepted": emitted - len(lengths), "output": answer, "seconds": sum(seconds)}  # fmt: skip
     if plain:
         request |= {"drafts": 0, "drafted": 0}
-    return Found(request, [length - 1 for length in lengths], [0 if plain else None] * len(lengths))
+    return Found(request, [length - 1 for length in lengths], [0 if plain else None] * len(lengths), plain)
 
 
 def _word(value: Any) -> str | None:
@@ -379,17 +383,18 @@ def _plain(
     request |= dict.fromkeys(("steps", "emitted"), output) | dict.fromkeys(
         ("drafts", "drafted", "accepted"), 0
     )
-    return Found(request, [0] * output, [0] * output, 0, (span[0], span[1]) if span else None)
+    return Found(request, [0] * output, [0] * output, True, 0, (span[0], span[1]) if span else None)
 
 
 def _acceptance(
     line: Line,
     spec: dict[str, Any],
     request: dict[str, Any],
-    chain: bool = False,
     span: tuple[float, ...] | None = None,
+    engine: str | None = None,
 ) -> Found:
     """vLLM's object and AIPerf's record, which have the same fields and identities."""
+    chain = (engine or spec.get("engine")) == "vllm"  # others verify trees, too
     for name in ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "acceptance_histogram"):
         if name not in spec:
             line.fail(f"has no {name}")
@@ -403,6 +408,8 @@ def _acceptance(
         else line.whole(spec["num_spec_tokens"], "num_spec_tokens")
     )
     counted = _histogram(line, spec["acceptance_histogram"])
+    if engine and most is not None and len(counted) != most + 1:
+        line.fail(f"has {len(counted)} entries of acceptance_histogram, but num_spec_tokens is {most}")
     if (total := sum(counted.values())) != steps:
         line.fail(f"counts {total} steps in its acceptance_histogram, but num_spec_steps is {steps}")
     if (total := sum(j * n for j, n in counted.items())) != accepted:
@@ -419,7 +426,7 @@ def _acceptance(
     if steps > STEP_LIMIT:
         line.fail(f"has more than {STEP_LIMIT:,} steps")
     each, of = _per_step(line, spec, steps, accepted, drafted, counted)
-    if of is None:  # a histogram alone: what a step drafted is known only if all did their most
+    if of is None:  # no draft of a step: it is known only if all did their most
         full = most is not None and drafted == most * steps
         of = [most if full else None] * steps
     if request.get("output") is None and spec.get("completion_tokens") is not None:
@@ -434,7 +441,7 @@ def _acceptance(
     # A step without a draft is not counted. An answer longer than these steps and the prefill wrote had some.
     if output is None or output <= emitted + 1:
         request |= {"steps": steps, "emitted": emitted}
-    return Found(request, each, of, most, (span[0], span[1]) if span else None)
+    return Found(request, each, of, chain, most, (span[0], span[1]) if span else None)
 
 
 def _histogram(line: Line, given: Any) -> dict[int, int]:
@@ -453,28 +460,32 @@ def _histogram(line: Line, given: Any) -> dict[int, int]:
 def _per_step(
     line: Line, spec: dict[str, Any], steps: int, accepted: int, drafted: int, counted: dict[int, int]
 ) -> tuple[list[int], list[int | None] | None]:
-    """Accepted and drafted tokens of each step; without the arrays in the histogram's order."""
-    names = ("per_step_accepted", "per_step_drafted")
-    there = [name for name in names if spec.get(name) is not None]
-    if not there:
-        return [j for j, n in sorted(counted.items()) for _ in range(n)], None
-    if len(there) == 1:
-        line.fail(f"has {there[0]}, but not {names[there[0] == names[0]]}")
-    each, of = (line.wholes(spec[name], name) for name in names)
-    for name, values, total in ((names[0], each, accepted), (names[1], of, drafted)):
+    """Accepted and drafted tokens of each step; in the histogram's order where the first array is not there.
+
+    vLLM writes both arrays or none, AIPerf what the engine tells.
+    """
+    found: dict[str, list[int]] = {}
+    for name, whole, total in (
+        ("per_step_accepted", "num_accepted_draft_tokens", accepted),
+        ("per_step_drafted", "num_draft_tokens", drafted),
+    ):
+        if spec.get(name) is None:
+            continue
+        found[name] = values = line.wholes(spec[name], name)
         if len(values) != steps:
             line.fail(f"has {len(values)} entries of {name}, but num_spec_steps is {steps}")
         if sum(values) != total:
-            whole = "num_accepted_draft_tokens" if values is each else "num_draft_tokens"
             line.fail(f"has {name} that adds up to {sum(values)}, but {whole} is {total}")
-    for i, (a, d) in enumerate(zip(each, of)):
-        if a > d:
-            line.fail(f"accepted {a} of {d} drafted tokens in step {i + 1}")
-    tally: dict[int, int] = {}
-    for a in each:
-        tally[a] = tally.get(a, 0) + 1
-    if tally != {j: n for j, n in counted.items() if n}:
+    each, of = found.get("per_step_accepted"), found.get("per_step_drafted")
+    if each is None:
+        return [j for j, n in sorted(counted.items()) for _ in range(n)], None
+    if Counter(each) != Counter(counted):
         line.fail("has per_step_accepted that its acceptance_histogram does not count")
+    if of is None:
+        return each, None
+    for i, (a, d) in enumerate(zip(each, of), 1):
+        if a > d:
+            line.fail(f"accepted {a} of {d} drafted tokens in step {i}")
     return each, list(of)
 
 

@@ -140,6 +140,10 @@ GIVEN = {
         lambda f: lines(f / "question.jsonl", {"question_id": 7, "category": "math", "turns": ["a", "b"], "reference": ["1", "2"]}),
         {"id": "7", "kind": "conversation", "language": "en", "turns": ["a", "b"], "reference": ["2"]},
     ),
+    "multi-specbench:de": (
+        lambda f: lines(f / "de.jsonl", {"question_id": 7, "category": "code_generation", "turns": ["a"]}),
+        {"id": "7", "kind": "code", "language": "de", "turns": ["a"]},
+    ),
     "mt-bench:de": (
         lambda f: lines(f / "question.jsonl", {"question_id": 7, "category": "coding", "turns": ["a", "b"]}),
         {"id": "7", "kind": "conversation", "language": "de", "turns": ["a", "b"]},
@@ -246,7 +250,7 @@ def test_a_local_file_is_read(name, tmp_path, capsys, monkeypatch):
 
 def test_every_suite_has_its_test():
     tested = {name.partition(":")[0] for name in GIVEN}
-    assert set(catalogue.CATALOGUE) == tested | {"town", "multi-town", "multi-specbench"}
+    assert set(catalogue.CATALOGUE) == tested | {"town", "multi-town", "multi-sources"}
     table = sv.list_suites()
     assert list(table["name"]) == list(catalogue.CATALOGUE) and (table["licence"] != "").all()
     assert set(table["name"][table["bundled"]]) == {"town", "multi-town"}
@@ -293,6 +297,8 @@ WRONG = {
     "no archive": ("acl6060", lambda f: text(f / "x.zip", "no"), "has no file like"),
     "a cut archive": ("flores:en-de", lambda f: (f / "c.tar.gz").write_bytes(flores_tar(f).read_bytes()[:80]) and f / "c.tar.gz", "c.tar.gz"),
     "an empty folder": ("gsm8k", lambda f: f, "has no file of gsm8k"),
+    "no turns": ("multi-specbench:de", lambda f: lines(f / "de.jsonl", {"turns": ["a"]}, {"turns": [1]}),
+                 "de.jsonl, line 2: 'turns' must be a list of texts"),
     "no tasks": ("mbpp", lambda f: lines(f / "t.jsonl", {"prompt": "a"}), "line 1: 'task_id and test_list' is wanted"),
 }  # fmt: skip
 
@@ -320,6 +326,7 @@ URLS = {  # what is on the web and not on the hub, and how it ends there
     "flores:en-de": "nllb/flores200_dataset.tar.gz",
 }
 HUB = {  # where a data set's file lies in its repository
+    "multi-specbench:de": ("nguyenlab/Multi-SpecBench", "data/de.jsonl"),
     "humaneval": ("openai/openai_humaneval", "openai_humaneval/test-00000-of-00001.parquet"),
     "humaneval-xl:ja": ("kogi-jwu/jhumaneval", "jhumaneval/test-00000-of-00001.parquet"),
     "mbpp": ("google-research-datasets/mbpp", "full/test-00000-of-00001.parquet"),
@@ -335,6 +342,7 @@ HUB = {  # where a data set's file lies in its repository
 }
 
 BESIDE = {  # what lies beside it and is not meant
+    "multi-specbench:de": ("data/en.jsonl", "data/mix.jsonl", "code/aide.jsonl"),
     "mbpp": ("sanitized/test-00000-of-00001.parquet", "full/train-00000-of-00001.parquet"),
     "gsm8k": ("socratic/test-00000-of-00001.parquet", "main/train-00000-of-00001.parquet"),
     "mgsm:de": ("mgsm_en.tsv", "exemplars.py"),
@@ -491,7 +499,7 @@ def test_what_is_no_suite_is_not_kept(answer, says, monkeypatch, own_cache):
     assert list(own_cache.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", [*GIVEN, "multi-specbench:de"])
+@pytest.mark.parametrize("name", [*GIVEN, "multi-sources:de"])
 def test_without_a_network_one_line_says_what_to_do(name, own_cache):
     with pytest.raises(PromptError) as caught:
         sv.suite(name)
@@ -536,7 +544,7 @@ def test_terms_to_accept_are_said(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- Multi-SpecBench
 
 
-def test_multi_specbench_is_put_together(tmp_path):
+def test_its_sources_are_put_together(tmp_path):
     for base in catalogue.SOURCES:
         folder = tmp_path / "all" / base
         folder.mkdir(parents=True)
@@ -550,24 +558,35 @@ def test_multi_specbench_is_put_together(tmp_path):
         tmp_path / "all" / "xquad.parquet"
     )
     (tmp_path / "all" / "xquad").rmdir()
-    found = sv.suite("multi-specbench:de", tmp_path / "all")
+    found = sv.suite("multi-sources:de", tmp_path / "all")
     assert found.languages == ["de"]
     assert set(found.kinds) == set(sv.suite("multi-town").kinds)
     assert len(found.select("translation")) == 80 and len(found) == 86
     (tmp_path / "all" / "xquad.parquet").unlink()
     with pytest.raises(PromptError, match="has no xquad"):
-        sv.suite("multi-specbench:de", tmp_path / "all")
+        sv.suite("multi-sources:de", tmp_path / "all")
 
 
 def test_english_is_spec_bench_and_code(tmp_path):
     (tmp_path / "spec-bench").mkdir()
     GIVEN["spec-bench"][0](tmp_path / "spec-bench")
     lines(tmp_path / "humaneval.jsonl", *[PROGRAM | {"task_id": f"HumanEval/{i}"} for i in range(164)])
-    found = sv.suite("multi-specbench", tmp_path)
+    found = sv.suite("multi-sources", tmp_path)
     assert found.kinds == ["conversation", "code"] and len(found) == 81
     assert found[0]["id"] == "spec-bench/7" and found[-1]["id"] == "humaneval/HumanEval/79"
 
 
-def test_multi_specbench_as_a_file(tmp_path):
-    path = lines(tmp_path / "question.jsonl", {"question_id": 1, "category": "qa", "turns": ["a"]})
+def test_a_file_is_no_folder_of_sources(tmp_path):
+    path = GIVEN["spec-bench"][0](tmp_path)
+    with pytest.raises(PromptError, match=r"question\.jsonl is no folder: multi-sources:vi needs one"):
+        sv.suite("multi-sources:vi", path)
+
+
+def test_multi_specbench_says_its_languages(tmp_path):
+    path = GIVEN["multi-specbench:de"][0](tmp_path)
     assert sv.suite("multi-specbench:vi", path)[0]["language"] == "vi"
+    assert "language" not in sv.suite("multi-specbench:mix", path)[0]
+    # Of a folder, as of the hub: the file of the language, however it is called.
+    for name in ("question_de.json", "de/question.jsonl", "specbench-de-00000-of-00001.jsonl"):
+        lines(tmp_path / name.replace("/", "-") / name, {"question_id": 1, "category": "qa", "turns": ["a"]})
+        assert len(sv.suite("multi-specbench:de", tmp_path / name.replace("/", "-"))) == 1
