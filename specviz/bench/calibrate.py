@@ -36,7 +36,7 @@ from specviz.bench.runner import setting as circumstances
 from specviz.calibration import Calibration, Point
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
 from specviz.loop import decode
-from specviz.loop.run import partner, ready, refuse_processors, setting, whole
+from specviz.loop.run import partner, ready, refuse_processors, setting, unmeasured, whole
 from specviz.loop.run import prompts as entries_of
 from specviz.methods import Method
 from specviz.suites import spread, suite
@@ -126,6 +126,7 @@ def calibrate(
     whole("max_new_tokens", max_new_tokens, 2)
     given = {"device": device, "dtype": dtype}
     model = ready(model, **given)
+    unmeasured(model, kind.size)
     drafter = partner(model, built, draft, **given)
     refuse_processors(model)
     if drafter is not None:

@@ -125,7 +125,10 @@ class Bench:
         self.models = models
         spec = job.model
         self.model = self._loaded(**spec)
+        self.ranks = getattr(self.model, "ranks", None)  # of a model that is split over processes
         self.clock, self.clock_name = quiet_clock(self.model.device)
+        if self.ranks is not None:  # waiting for the others is no work of this process, and counts
+            self.clock, self.clock_name = time.perf_counter, "wall clock"
         self.wait = synchroniser(self.model.device)
         self.drafts = {cell.draft: self._draft(cell.draft) for cell in job.cells if cell.draft}
         self.methods: dict[int, Method] = {}
@@ -148,9 +151,13 @@ class Bench:
 
     def _environment(self) -> dict[str, Any]:
         """What a reader must know to judge a measurement; no name of the machine or of a person."""
-        model = self.model
+        model, where = self.model, machine(self.model.device)
+        if self.ranks is not None:
+            devices = self.ranks.gather(where["device"])
+            one = len(set(devices)) == 1
+            where["device"] = f"{len(devices)} × {devices[0]}" if one else " + ".join(devices)
         return {
-            **machine(model.device),
+            **where,
             "cores": cores(),
             "threads": torch.get_num_threads(),
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -183,8 +190,10 @@ class Bench:
                 with contextlib.suppress(PromptError):  # one that is too long teaches nothing
                     finish(self._run(job, cell, method, entry, number, None))
         except (ModelError, ParameterError) as error:
+            self._stop(error)
             raise type(error)(f"{cell.label} on {cell.model}: {error}") from None
         except Exception as error:
+            self._stop(error)
             self.broken[cell.cell] = f"while warming up: {said(error)}"
         self.methods[cell.cell] = method if job.warm else fresh(cell)
 
@@ -201,12 +210,17 @@ class Bench:
             run = self._run(job, cell, method, job.entry, job.number, "judged" if job.traces else None)
             decoded = self._decode(run, job.timed)
         except Exception as error:
+            self._stop(error)
             return found | {"error": said(error)}
         texts = [self.model.decode([t for t in ids if t not in self.model.eos]) for ids in decoded["ids"]]
         more = {"text": texts, "memory": state, "exactness": run.recorder.run["exactness"]}
         if job.traces:
             more["trace"] = parquet(run.trace)
         return found | decoded | more
+
+    def _stop(self, error: Exception) -> None:
+        if self.ranks is not None:
+            self.ranks.stop(error)
 
     def _decode(self, run: Run, timed: bool) -> dict[str, Any]:
         """Run it to its end. Tokens are counted from their ids, the end token among them."""

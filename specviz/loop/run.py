@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import shlex
 import sys
@@ -22,6 +23,7 @@ from .. import calibration, methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import ADDITIONS, Method
 from ..methods.unmasking import Unmasking
+from ..models.ranks import whole as whole_weight
 from ..models.template import Template
 from ..sampling import Sampling
 from ..streams import Stream
@@ -119,6 +121,8 @@ class Run:
         if self.model.kind in ADDED:
             self.model.alone()
         check_writes(self.model, self.method)
+        self.ranks = getattr(self.model, "ranks", None)  # of a model that is split over processes
+        self._said = hashlib.sha256()  # all that it emitted, which the ranks compare
         self.drafter = partner(self.model, self.method, draft, device, dtype)
         if self.batch > 1:
             check_rows(self.model, self.drafter)
@@ -140,6 +144,7 @@ class Run:
             self.method.fits(self.max_new_tokens)
         self.calibration = None
         if self.method.calibrated:  # the method may have run elsewhere before
+            unmeasured(self.model, self.method.size)
             ran = self.model, self.method, self.drafter
             self.calibration = calibration.stored(setting(*ran), options=calibrate_options(*ran))
             self.method.resize(self.calibration.g)
@@ -155,7 +160,7 @@ class Run:
         ]
         self.clock = clock_for(self.model.device) if record else None
         name = f"{self.method.name}-{uuid.uuid4().hex[:8]}"
-        path = None if out is None else Path(out)
+        path = Path(out) if out is not None and (self.ranks is None or self.ranks.leads) else None
         if path is not None and path.suffix != ".parquet":
             path = path / f"{name}.parquet"
         recorder = Recorder(self._metadata(name), path, record, piece=self.model.piece, force=force)
@@ -169,7 +174,10 @@ class Run:
         return self
 
     def __next__(self) -> Cycle:
-        return next(self._cycles)
+        cycle = next(self._cycles)
+        if self.ranks is not None:
+            self._said.update(json.dumps([cycle.prompt, cycle.keep, cycle.tokens]).encode())
+        return cycle
 
     def close(self, stopped: str = "closed by the caller") -> None:
         """Stop here and keep the trace so far, which says why it `stopped`."""
@@ -298,6 +306,8 @@ class Run:
             self.recorder.run["memory"]["end"] = self.method.memory
         self.recorder.run["peak_memory"] = peak_memory(self.model.device)
         trace = self.recorder.close(complete=stopped is None, stopped=stopped)
+        if self.ranks is not None and stopped is None:
+            self.ranks.check(self._said.hexdigest(), "text")
         if self.record == "dense" and stopped is None:
             trace = densify(trace, self.model, self.drafter)
             if self.recorder.path is not None:
@@ -649,6 +659,17 @@ def setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
     }
 
 
+def unmeasured(model: Any, size: str) -> None:
+    """Refuse a model that is split over ranks, each of which would find a draft size of its own.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if getattr(model, "ranks", None) is not None:
+        raise ParameterError(f"no draft size is measured for a model split over ranks: give {size} a number")
+
+
 def identity(model: Any) -> dict[str, Any]:
     """What tells a model from another one of the same name: its size and a digest of some of its weights."""
     found = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
@@ -658,7 +679,7 @@ def identity(model: Any) -> dict[str, Any]:
     if net is not None:
         digest = hashlib.sha256()
         for weight in net.parameters():
-            flat = weight.detach().flatten()
+            flat = whole_weight(weight.detach()).flatten()
             digest.update(flat[:: max(1, len(flat) // 16)][:16].double().cpu().numpy().tobytes())
         found["weights"] = digest.hexdigest()[:16]
     return found
