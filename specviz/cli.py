@@ -933,6 +933,10 @@ def calibrate(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     revision: Revision = None,
+    tp_plan: Annotated[
+        str | None,
+        typer.Option(help="auto: split the model over the ranks of torchrun, on whose devices it then runs."),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where calibrations are kept; default: the user's cache.")
     ] = None,
@@ -962,7 +966,7 @@ def calibrate(
 
         kind = methods.find(method)
         values = _parameters(kind, set_ or [])
-        target = load(model, device, dtype, revision=revision)
+        target = load(model, None if tp_plan else device, dtype, revision=revision, tp_plan=tp_plan)
     with _threads(threads):
         begun = False
         try:
@@ -980,6 +984,8 @@ def calibrate(
         except KeyboardInterrupt:
             print("specviz: what was measured is kept: the same command goes on", file=sys.stderr)
             raise
+    if not ranks.leads():
+        return
     _show_calibration(found, begun)
     if png is not None:
         from specviz import view

@@ -108,6 +108,7 @@ def plan(folders, path, **more):
 def rank_decodes(root, found):
     """In each rank: texts by several models and methods, split and whole; what is refused."""
     rank = os.environ["RANK"]
+    os.environ["SPECVIZ_CALIBRATIONS"] = f"{root}/calibrations"
     texts, refused = {}, {}
 
     def text(model, method, **options):
@@ -145,10 +146,13 @@ def rank_decodes(root, found):
     for name in ("town-diffusion", "town-eagle", "town-t5"):
         refusal(name, specviz.load, name, tp_plan="auto")
     refusal("missing", specviz.load, f"{root}/target" if rank == "0" else "nowhere", tp_plan="auto")
-    refusal("calibrate", specviz.calibrate, split, "unispec")
-    refusal("calibrated", text, split, "unispec", draft_size="calibrated")
+    refusal("uncalibrated", text, split, "unispec", draft_size="calibrated")
     refusal("leaves", split.check_leaves)
-    told = split.ranks.told(lambda: f"of {rank}")
+    measured = specviz.calibrate(split, "unispec", [PROMPTS[0]], [1, 2, 4, 8], warm_up=0, rounds=1,
+                                 max_new_tokens=6)  # fmt: skip
+    best = specviz.generate(split, PROMPTS[0], "unispec", max_new_tokens=6, draft_size="calibrated").run
+    texts["calibrated"] = [best["parameters"]["draft_size"] == measured.g, "2 × " in measured.device]
+    told = [split.ranks.told(lambda: f"of {rank}"), [point.seconds for point in measured.points]]
     refusal("told", split.ranks.told, lambda: specviz.load("nobody"))
     words(Path(root) / f"words-{rank}.jsonl")
     run = {"methods": ["unispec"], "suites": [f"{root}/words-{rank}.jsonl"], "out": f"{root}/none-{rank}"}
@@ -168,9 +172,10 @@ def decoded(folders, tmp_path_factory):
 
 def test_texts_are_those_of_one_process(decoded, folders):
     for texts, _, told, again in decoded:
-        assert len(texts) == 3 + 5 + 1 + 1 + 1 + 1
+        assert len(texts) == 3 + 5 + 1 + 1 + 1 + 1 + 1
         assert all(all(held) for held in texts.values()), texts
-        assert told == "of 0" and again
+        assert told == ["of 0", decoded[0][2][1]] and again
+    assert len(list(folders.root.glob("calibrations/*"))) == 1
     assert [len(list(folders.root.glob(f"traces-{rank}/*"))) for rank in range(2)] == [1, 0]
 
 
@@ -184,8 +189,10 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
         "town-eagle": ("ModelError", "town-eagle is no causal model"),
         "town-t5": ("ModelError", "no tensor-parallel plan for town-t5 (t5)"),
         "missing": ("ModelError", "rank 1: no model 'nowhere'"),
-        "calibrate": ("ParameterError", "split over ranks: give draft_size a number"),
-        "calibrated": ("ParameterError", "split over ranks: give draft_size a number"),
+        "uncalibrated": (
+            "SpecvizError",
+            "run: torchrun --nproc-per-node 2 -m specviz calibrate unispec --model target --tp-plan auto",
+        ),
         "leaves": ("ModelError", "cannot leave early"),
         "told": ("ModelError", "no model 'nobody'"),
         "whole": ("ParameterError", "2 ranks would all decode"),
@@ -293,7 +300,7 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path):
 
 def test_one_process_is_rank_0_of_1(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    alone = ranks.Ranks()
+    alone = ranks.everyone()
     assert (alone.rank, alone.size, alone.leads, ranks.leads()) == (0, 1, True, True)
     assert alone.gather({"a": 1}) == [{"a": 1}] and alone.told(lambda: 3) == 3
     mine = ModelError("no such model")

@@ -289,9 +289,10 @@ def refuse_ranks(plan: Plan, executor: Any, size: int) -> None:
     ------
     ParameterError, ModelError
     """
-    memory = {name: getattr(model, "ranks", None) for name, model in plan.objects.items()}
-    split = [model["model"] for model in plan.models if model.get("tp_plan") or memory.get(model["model"])]
-    whole = [model["model"] for model in plan.models if model["model"] not in split]
+    loaded = {name for name, model in plan.objects.items() if ranks.holding(model).size > 1}
+    names = {model["model"] for model in plan.models}
+    split = loaded & names | {model["model"] for model in plan.models if model.get("tp_plan")}
+    whole = sorted(names - split)
     if executor is not None and (split or size > 1):
         raise ParameterError(
             "the ranks of torchrun decode one text together, and workers one each: drop --workers or --dask "

@@ -49,8 +49,8 @@ class Model(TorchModel):
     places : list of (torch.device, int) or None
         Of a model on several devices: each of them, in order of layers, and how many it holds. Ids go to the
         first one, scores come back to it.
-    ranks : specviz.models.ranks.Ranks or None
-        Of a model that is split over processes: all of them, of which this is one. Its contexts hold the keys
+    ranks : specviz.models.ranks.Ranks
+        The processes that it is split over, of which this is one; mostly it is alone. Contexts hold the keys
         and values of the heads that lie here.
 
     Raises
@@ -85,7 +85,7 @@ class Model(TorchModel):
         self.heads = getattr(config, "num_key_value_heads", None) or heads
         self.group = heads // self.heads
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        if self.ranks is not None:
+        if self.ranks.size > 1:
             self.heads = ranks.heads_here(config, self.heads)
         self.vocabulary = net.get_output_embeddings().weight.shape[0]
         self.parameters = sum(p.numel() for p in net.parameters())

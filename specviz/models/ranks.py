@@ -28,7 +28,7 @@ from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError
 # has died in a moment.
 LIMIT = timedelta(minutes=30)
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which torchrun sets
-COMMAND = "torchrun --nproc-per-node N -m specviz bench run ..."
+COMMAND = "torchrun --nproc-per-node {} -m specviz"
 KEYS = ("k_proj", "qkv_proj", "query_key_value")  # what makes keys, in transformers' plans
 
 
@@ -47,7 +47,7 @@ def leads() -> bool:
 
 
 class Ranks:
-    """The ranks as one of them sees them; outside torchrun there is one.
+    """The ranks as one of them sees them; where nothing is split there is one.
 
     Words (what is told, what is compared) travel over the CPU as JSON, beside the passes' own tensors.
 
@@ -56,10 +56,10 @@ class Ranks:
     rank, size : int
     """
 
-    def __init__(self) -> None:
+    def __init__(self, several: bool) -> None:
         self.rank, self.size = 0, 1
         self._group: Any = None
-        if size() > 1:
+        if several:
             self._meet()
 
     def _meet(self) -> None:
@@ -169,6 +169,8 @@ class Ranks:
 
         What follows from the prompt and the parameters is the same on all; memory may be full on one.
         """
+        if self.size == 1:
+            return
         asked = isinstance(error, (PromptError, ParameterError, ModelError))
         if asked and "out of memory" not in str(error):
             return
@@ -182,13 +184,16 @@ class Ranks:
         return RankError(f"rank {self.rank} of {self.size} stopped, or lost another one: {said}")
 
 
+ALONE = Ranks(False)
 _met: list[Ranks] = []
 
 
 def everyone() -> Ranks:
     """The ranks that this process is one of, met at the first call."""
+    if size() == 1:
+        return ALONE
     if not _met:
-        _met.append(Ranks())
+        _met.append(Ranks(True))
     return _met[0]
 
 
@@ -203,14 +208,19 @@ def join() -> Ranks:
     if size() < 2:
         raise ModelError(
             "tp_plan splits a model over the ranks of torchrun, and this process is alone: "
-            f"start it as {COMMAND}, or your own script by torchrun"
+            f"start it as {COMMAND.format('N')} bench run ..., or your own script by torchrun"
         )
     return everyone()
 
 
-def of(net: Any) -> Ranks | None:
-    """The ranks that hold a model's shards; None where it is whole."""
-    return join() if (getattr(net, "tp_size", None) or 1) > 1 else None
+def of(net: Any) -> Ranks:
+    """The ranks that hold the shards of a transformers model."""
+    return join() if (getattr(net, "tp_size", None) or 1) > 1 else ALONE
+
+
+def holding(model: Any) -> Ranks:
+    """The ranks that hold a model."""
+    return getattr(model, "ranks", ALONE)
 
 
 def heads_here(config: Any, heads: int) -> int:
