@@ -230,9 +230,7 @@ class Calibration:
                 raise ValueError("it is no calibration")
             if said.pop("schema") != SCHEMA:
                 raise ValueError("another version of specviz wrote it")
-            points = [Point(**point) for point in said.pop("points")]
-            fits = {str(name): Fit(**fit) for name, fit in said.pop("fits").items()}
-            found = cls(points=points, fits=fits, **said)
+            found = cls.of(said)
             found._check()
         except OSError as error:
             raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
@@ -241,6 +239,13 @@ class Calibration:
                 f"{path} is not a calibration that can be used ({error}): delete it and run specviz calibrate"
             ) from None
         return found
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Calibration:
+        """One as plain data, which ``dataclasses.asdict`` gives."""
+        points = [Point(**point) for point in said["points"]]
+        fits = {str(name): Fit(**fit) for name, fit in said["fits"].items()}
+        return cls(**{**said, "points": points, "fits": fits})
 
     def _check(self) -> None:
         """Raise ValueError if it is not what it should be."""
@@ -294,7 +299,12 @@ def calibrations(place: str | Path | None = None) -> Iterator[Calibration]:
                 yield found
 
 
-def stored(setting: Mapping[str, Any], place: str | Path | None = None, options: str = "") -> Calibration:
+def stored(
+    setting: Mapping[str, Any],
+    place: str | Path | None = None,
+    options: str = "",
+    program: str = "specviz",
+) -> Calibration:
     """The calibration of exactly this setting.
 
     Parameters
@@ -304,6 +314,8 @@ def stored(setting: Mapping[str, Any], place: str | Path | None = None, options:
         As `folder` takes it.
     options : str
         Of the command that makes it, beside the method and the model.
+    program : str
+        What that command begins with.
 
     Raises
     ------
@@ -314,7 +326,7 @@ def stored(setting: Mapping[str, Any], place: str | Path | None = None, options:
     """
     path = file(setting, place)
     model = setting["model"]["name"]
-    command = f"specviz calibrate {setting['method']} --model {model}{options}"
+    command = f"{program} calibrate {setting['method']} --model {model}{options}"
     if path.exists():
         found = Calibration.open(path)
         wrong = differences(found.setting, setting)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+from specviz.models import ranks
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
@@ -698,7 +699,8 @@ def bench_run(
     """Decode suites by methods beside autoregressive decoding, keep every row, print the table.
 
     What is finished is on disk at once: after Ctrl-C, or worse, the same command goes on. Exit status 1 if a
-    row failed.
+    row failed. A model that the plan splits over GPUs (tp_plan = "auto") is run by every rank of torchrun:
+    torchrun --nproc-per-node 2 -m specviz bench run plan.toml
     """
     with _loading():
         from specviz.bench.running import run
@@ -713,6 +715,8 @@ def bench_run(
         }  # fmt: skip
         with _workers(workers, dask) as executor, _progress() as tick:
             found = run(plan, out=out, executor=executor, retry=retry, tick=tick, **given)
+    if not ranks.leads():
+        raise typer.Exit(0)
     found.show(_console())
     raise typer.Exit(1 if len(found.failures()) else 0)
 
@@ -929,6 +933,10 @@ def calibrate(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     revision: Revision = None,
+    tp_plan: Annotated[
+        str | None,
+        typer.Option(help="auto: split the model over the ranks of torchrun, on whose devices it then runs."),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where calibrations are kept; default: the user's cache.")
     ] = None,
@@ -958,7 +966,7 @@ def calibrate(
 
         kind = methods.find(method)
         values = _parameters(kind, set_ or [])
-        target = load(model, device, dtype, revision=revision)
+        target = load(model, None if tp_plan else device, dtype, revision=revision, tp_plan=tp_plan)
     with _threads(threads):
         begun = False
         try:
@@ -976,6 +984,8 @@ def calibrate(
         except KeyboardInterrupt:
             print("specviz: what was measured is kept: the same command goes on", file=sys.stderr)
             raise
+    if not ranks.leads():
+        return
     _show_calibration(found, begun)
     if png is not None:
         from specviz import view
@@ -1724,7 +1734,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         console=_console(True),
         transient=True,
         refresh_per_second=2,
-        disable=not sys.stderr.isatty(),
+        disable=not sys.stderr.isatty() or not ranks.leads(),
     ) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)
@@ -1744,11 +1754,16 @@ def run(arguments: list[str] | None = None) -> int:
             raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except SpecvizError as error:
+        if not ranks.leads() and not isinstance(error, ranks.RankError):
+            return 2  # rank 0 has met it, too, and says it
         return _say(str(error))
     except complaint as error:
+        if not ranks.leads():
+            return 2
         return _say(f"{error.format_message()} (specviz --help)")  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
-        print("specviz: interrupted", file=sys.stderr)
+        if ranks.leads():
+            print("specviz: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return _quiet()

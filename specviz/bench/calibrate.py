@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ import torch
 from specviz import calibration, methods
 from specviz.bench import fits
 from specviz.bench.report import Bar, Report
-from specviz.bench.runner import quiet_clock, settled, synchroniser
+from specviz.bench.runner import clock_of, settled, synchroniser
 from specviz.bench.runner import setting as circumstances
 from specviz.calibration import Calibration, Point
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
@@ -39,6 +39,7 @@ from specviz.loop import decode
 from specviz.loop.run import partner, ready, refuse_processors, setting, whole
 from specviz.loop.run import prompts as entries_of
 from specviz.methods import Method
+from specviz.models.ranks import holding
 from specviz.suites import spread, suite
 
 PROMPTS, WARM_UP = 5, 20
@@ -139,30 +140,38 @@ def calibrate(
         "open": sizes is None,
         "max_new_tokens": max_new_tokens,
         "rounds": rounds,
-        "clock": quiet_clock(model.device)[1],
+        "clock": clock_of(model)[1],
     }
     where = setting(model, built, drafter)
     path = calibration.file(where, folder)
     partial = path.with_suffix(".partial")
-    for there in () if force else (path, partial):
-        with suppress(TraceError):  # missing, or damaged: it is measured anew
-            found = Calibration.open(there)
-            if (found.setting, found.how) == (where, how):
-                if found.complete:
-                    return found
-                break
-    else:
+    together = holding(model)  # where it is split over processes, the first one's files and times count
+
+    def look() -> dict[str, Any]:
+        for there in () if force else (path, partial):
+            with suppress(TraceError):  # missing, or damaged: it is measured anew
+                found = Calibration.open(there)
+                if (found.setting, found.how) == (where, how):
+                    return asdict(found)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        found = Calibration(where, kind.size, how, [], created=now)
+        return asdict(Calibration(where, kind.size, how, [], created=now))
+
+    def keep() -> None:
+        found.save(path)
+        partial.unlink(missing_ok=True)
+
+    found = Calibration.of(together.told(look))
+    if found.complete:
+        return found
     turns = Turns(model, kind, built.values, drafter, max_new_tokens)
-    with bar() if tick is None else nullcontext(tick) as told:
-        _measure(found, turns, texts, warm, told, lambda: found.save(partial))
+    shown = bar() if tick is None else nullcontext(tick)
+    with shown if together.leads else nullcontext(lambda *_: None) as told:
+        _measure(found, turns, texts, warm, told, lambda: found.save(partial) if together.leads else None)
     if len(found.points) < fits.LEAST:
         raise ModelError(f"only {len(found.points)} sizes could be measured ({found.ended}): nothing to fit")
     g, tau, s, _, _ = found.measured()
     found.fits, found.chosen = fits.fit(g, s, tau), fits.CHOSEN
-    found.save(path)
-    partial.unlink(missing_ok=True)
+    together.told(keep)
     return found
 
 
@@ -257,19 +266,28 @@ class Turns:
 
     def text(self, method: Method, ids: list[int]) -> tuple[int, int, float]:
         """Decode a text: tokens, cycles, and seconds of all cycles; the prefill is left out of all three."""
-        wait, (clock, _) = synchroniser(self.model.device), quiet_clock(self.model.device)
+        wait, (clock, _), together = (
+            synchroniser(self.model.device),
+            clock_of(self.model),
+            holding(self.model),
+        )
         tokens = cycles = 0
         begin = clock()
-        for cycle in decode(
-            self.model, ids, method, drafter=self.drafter, max_new_tokens=self.max_new_tokens
-        ):
-            if cycle.number:
-                tokens, cycles = tokens + len(cycle.tokens), cycles + 1
-            else:
-                wait()
-                begin = clock()
+        try:
+            for cycle in decode(
+                self.model, ids, method, drafter=self.drafter, max_new_tokens=self.max_new_tokens
+            ):
+                if cycle.number:
+                    tokens, cycles = tokens + len(cycle.tokens), cycles + 1
+                else:
+                    wait()
+                    begin = clock()
+        except Exception as error:
+            together.stop(error)
+            raise
         wait()
-        return tokens, cycles, clock() - begin
+        taken = clock() - begin
+        return tokens, cycles, together.told(lambda: taken)
 
 
 def _measure(

@@ -35,7 +35,8 @@ KEYS: dict[str, Any] = {
     "max_new_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "threads": 1, "timed": True,
     "traces": False, "device": "cpu", "dtype": "float32", "draft": None,
 }  # fmt: skip
-MODEL = ("model", "draft", "device", "dtype", "revision", "device_map")  # keys of a model's own table
+SPREAD = ("device_map", "tp_plan")  # in place of a device: over several
+MODEL = ("model", "draft", "device", "dtype", "revision", *SPREAD)  # keys of a model's own table
 CANVAS, STREAM = "stepwise", "retranslate"
 LANGUAGES = ("template", "source_language", "target_language")  # what streams must share to be compared
 
@@ -95,7 +96,7 @@ class Plan:
     Parameters
     ----------
     models : list of dict
-        ``model`` (a name), ``device`` or ``device_map``, ``dtype`` and ``revision`` of each.
+        ``model`` (a name), ``device``, ``device_map`` or ``tp_plan``, ``dtype`` and ``revision`` of each.
     cells : list of Cell
     suites : dict of name to Suite
     seeds : list of int
@@ -285,8 +286,8 @@ def read_models(
         found: dict[str, Any] = {"model": name_of(entry["model"], f"models[{i}]", objects)}
         if found["model"] not in objects:
             found |= {key: entry.get(key, said[key]) for key in ("device", "dtype")}
-            found |= {key: entry[key] for key in ("revision", "device_map") if entry.get(key)}
-            if "device_map" in found:
+            found |= {key: entry[key] for key in ("revision", *SPREAD) if entry.get(key)}
+            if not found.keys().isdisjoint(SPREAD):
                 found["device"] = entry.get("device")  # load says that it is one or the other
         beside = entry.get("draft", said["draft"])
         names = [] if beside is None else several("draft", beside)

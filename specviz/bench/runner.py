@@ -18,6 +18,7 @@ from specviz.errors import ParameterError, SpecvizError
 from specviz.loop import Run
 from specviz.loop.run import machine, versions
 from specviz.loop.run import setting as calibration_setting
+from specviz.models.ranks import holding
 
 BASELINE = "autoregressive"
 
@@ -171,6 +172,11 @@ def quiet_clock(device: Any) -> tuple[Callable[[], float], str]:
     if torch.device(device).type == "cpu" and torch.get_num_threads() == 1:
         return time.process_time, "processor time"
     return time.perf_counter, "wall clock"
+
+
+def clock_of(model: Any) -> tuple[Callable[[], float], str]:
+    """`quiet_clock` for a model; of one split over ranks the wall clock: waiting is no processor time."""
+    return quiet_clock(model.device) if holding(model).size == 1 else (time.perf_counter, "wall clock")
 
 
 @contextmanager

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from specviz.bench.calibrate import bar
 from specviz.bench.plan import Plan, plain
 from specviz.bench.rows import Results, begin, key_of, locked, write_bytes, write_json
 from specviz.errors import ParameterError, SpecvizError
+from specviz.models import ranks
 
 AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
 LOOK = 5.0  # seconds between two looks at whether workers are left
@@ -64,6 +66,14 @@ def run(
     Results
         Ctrl-C and what kills the process leave a folder that the same call goes on with.
 
+    Notes
+    -----
+    A model too large for one GPU is spread by ``device_map`` in its entry of ``models``, or split over
+    processes by ``tp_plan = "auto"`` there, every rank of torchrun making this call:
+    ``torchrun --nproc-per-node 2 -m specviz bench run plan.toml``. All ranks decode each prompt together;
+    rank 0 alone writes the folder, calls `tick` and takes the times. Tested with ranks on the CPU, never run
+    on several GPUs.
+
     Raises
     ------
     ParameterError, ModelError, PromptError, SpecvizError
@@ -74,38 +84,49 @@ def run(
     >>> found = specviz.bench.run(methods=["prompt_lookup"], prompts=3, out="RUN")  # doctest: +SKIP
     >>> found.table()[["method", "tau", "pooled_speedup", "paired_speedup"]]  # doctest: +SKIP
     """
-    settled = Plan.of(plan, **keys)
+    together = ranks.everyone()
+    settled = together.tried(lambda: Plan.of(plan, **keys))
+    refuse_ranks(settled, executor, together.size)
     if executor is not None and settled.objects:
         names = ", ".join(settled.objects)
         raise ParameterError(f"{names} is loaded in this process: give its name or folder to run elsewhere")
     at_once = workers or width(executor)
+    if together.size > 1:  # those of this machine
+        at_once = int(os.environ.get("LOCAL_WORLD_SIZE", together.size))
     refuse_sharing(settled, executor, at_once)
     path = Path(out) if out is not None else Path("specviz-runs") / settled.digest
     prompts = {name: list(map(plain, suite.entries)) for name, suite in settled.suites.items()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    results = begin(path, settled.settled, prompts, now)
-    with locked(path):
+    together.told(lambda: bool(begin(path, settled.settled, prompts, now)))
+    results = together.tried(lambda: Results(path))
+    with ExitStack() as stack:
+        together.told(lambda: stack.enter_context(locked(path)))
         keep = Keeper(results)
-        jobs = list(jobs_of(settled, keep.lacking(retry)))
+        lacking = {tuple(place) for place in together.told(lambda: sorted(keep.lacking(retry)))}
+        jobs = list(jobs_of(settled, lacking))
         done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
         try:
-            with bar() if tick is None else nullcontext(tick) as told:
-                told(done, total, "loading")
-                for row in (
-                    here(jobs, settled.objects) if executor is None else spread_out(jobs, executor, at_once)
-                ):
+            shown = bar() if tick is None else nullcontext(tick)
+            told = stack.enter_context(shown if together.leads else nullcontext(lambda *_: None))
+            told(done, total, "loading")
+            for row in (
+                here(jobs, settled.objects) if executor is None else spread_out(jobs, executor, at_once)
+            ):
+                if together.leads:  # the other ranks have decoded the same
                     keep(row)
-                    done += 1
-                    told(done, total, f"{row['method']} on {row['model']}, {row['suite']}")
+                done += 1
+                told(done, total, f"{row['method']} on {row['model']}, {row['suite']}")
         except KeyboardInterrupt:
-            print(
-                f"specviz: {path} keeps {len(results.done)} of {total} rows; the same command goes on",
-                file=sys.stderr,
-            )
+            if together.leads:
+                print(
+                    f"specviz: {path} keeps {len(results.done)} of {total} rows; the same command goes on",
+                    file=sys.stderr,
+                )
             raise
         except SpecvizError as error:
             kept = f" ({path} keeps {len(results.done)} of {total} rows)" if results.done else ""
             raise type(error)(f"{error}{kept}") from error.__cause__
+        together.gather(None)  # so that on every rank the folder is complete
     return results
 
 
@@ -259,6 +280,31 @@ def width(executor: Any) -> int:
     if found is None:
         raise ParameterError("how many workers has this executor on one machine? Say workers=")
     return int(found)
+
+
+def refuse_ranks(plan: Plan, executor: Any, size: int) -> None:
+    """Refuse what would not split each model over the ranks of torchrun, or would without any.
+
+    Raises
+    ------
+    ParameterError, ModelError
+    """
+    loaded = {name for name, model in plan.objects.items() if ranks.holding(model).size > 1}
+    names = {model["model"] for model in plan.models}
+    split = loaded & names | {model["model"] for model in plan.models if model.get("tp_plan")}
+    whole = sorted(names - split)
+    if executor is not None and (split or size > 1):
+        raise ParameterError(
+            "the ranks of torchrun decode one text together, and workers one each: drop --workers or --dask "
+            "(executor=), or tp_plan and torchrun"
+        )
+    if split and size == 1:
+        ranks.join()  # says how to start some
+    if whole and size > 1:
+        raise ParameterError(
+            f"{size} ranks would all decode {whole[0]} whole: split it with tp_plan = 'auto' in the plan, or "
+            "run without torchrun"
+        )
 
 
 def refuse_sharing(plan: Plan, executor: Any, workers: int) -> None:

@@ -25,11 +25,12 @@ import torch
 
 from specviz import methods
 from specviz.bench.plan import Cell
-from specviz.bench.runner import quiet_clock, settled, synchroniser, threads
+from specviz.bench.runner import clock_of, settled, synchroniser, threads
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
-from specviz.loop.run import beside, identity, machine, peak_memory, versions
+from specviz.loop.run import beside, identity, machine_of, peak_memory, versions
 from specviz.methods import Method
+from specviz.models.ranks import holding
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _ALONE = threading.Lock()  # whatever the executor's threads: a process decodes one text at a time
@@ -125,7 +126,8 @@ class Bench:
         self.models = models
         spec = job.model
         self.model = self._loaded(**spec)
-        self.clock, self.clock_name = quiet_clock(self.model.device)
+        self.ranks = holding(self.model)
+        self.clock, self.clock_name = clock_of(self.model)
         self.wait = synchroniser(self.model.device)
         self.drafts = {cell.draft: self._draft(cell.draft) for cell in job.cells if cell.draft}
         self.methods: dict[int, Method] = {}
@@ -150,7 +152,7 @@ class Bench:
         """What a reader must know to judge a measurement; no name of the machine or of a person."""
         model = self.model
         return {
-            **machine(model.device),
+            **machine_of(model),
             "cores": cores(),
             "threads": torch.get_num_threads(),
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -183,8 +185,10 @@ class Bench:
                 with contextlib.suppress(PromptError):  # one that is too long teaches nothing
                     finish(self._run(job, cell, method, entry, number, None))
         except (ModelError, ParameterError) as error:
+            self.ranks.stop(error)
             raise type(error)(f"{cell.label} on {cell.model}: {error}") from None
         except Exception as error:
+            self.ranks.stop(error)
             self.broken[cell.cell] = f"while warming up: {said(error)}"
         self.methods[cell.cell] = method if job.warm else fresh(cell)
 
@@ -201,6 +205,7 @@ class Bench:
             run = self._run(job, cell, method, job.entry, job.number, "judged" if job.traces else None)
             decoded = self._decode(run, job.timed)
         except Exception as error:
+            self.ranks.stop(error)
             return found | {"error": said(error)}
         texts = [self.model.decode([t for t in ids if t not in self.model.eos]) for ids in decoded["ids"]]
         more = {"text": texts, "memory": state, "exactness": run.recorder.run["exactness"]}

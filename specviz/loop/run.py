@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import shlex
 import sys
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,6 +25,8 @@ from .. import calibration, methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import ADDITIONS, Method
 from ..methods.unmasking import Unmasking
+from ..models.ranks import COMMAND, holding
+from ..models.ranks import whole as whole_weight
 from ..models.template import Template
 from ..sampling import Sampling
 from ..streams import Stream
@@ -119,6 +124,8 @@ class Run:
         if self.model.kind in ADDED:
             self.model.alone()
         check_writes(self.model, self.method)
+        self.ranks = holding(self.model)  # the processes that it is split over
+        self._said = hashlib.sha256()  # all that it emitted, which the ranks compare
         self.drafter = partner(self.model, self.method, draft, device, dtype)
         if self.batch > 1:
             check_rows(self.model, self.drafter)
@@ -141,7 +148,11 @@ class Run:
         self.calibration = None
         if self.method.calibrated:  # the method may have run elsewhere before
             ran = self.model, self.method, self.drafter
-            self.calibration = calibration.stored(setting(*ran), options=calibrate_options(*ran))
+            where, options = setting(*ran), calibrate_options(*ran)
+            program = COMMAND.format(self.ranks.size) if self.ranks.size > 1 else "specviz"
+            self.calibration = calibration.Calibration.of(
+                self.ranks.told(lambda: asdict(calibration.stored(where, options=options, program=program)))
+            )
             self.method.resize(self.calibration.g)
         self.template = Template(self.model, *self.method.wording()) if self.method.streams else None
         still = self.prompts if self.template is None else ()
@@ -155,7 +166,7 @@ class Run:
         ]
         self.clock = clock_for(self.model.device) if record else None
         name = f"{self.method.name}-{uuid.uuid4().hex[:8]}"
-        path = None if out is None else Path(out)
+        path = Path(out) if out is not None and self.ranks.leads else None
         if path is not None and path.suffix != ".parquet":
             path = path / f"{name}.parquet"
         recorder = Recorder(self._metadata(name), path, record, piece=self.model.piece, force=force)
@@ -169,7 +180,10 @@ class Run:
         return self
 
     def __next__(self) -> Cycle:
-        return next(self._cycles)
+        cycle = next(self._cycles)
+        if self.ranks.size > 1:
+            self._said.update(json.dumps([cycle.prompt, cycle.keep, cycle.tokens]).encode())
+        return cycle
 
     def close(self, stopped: str = "closed by the caller") -> None:
         """Stop here and keep the trace so far, which says why it `stopped`."""
@@ -298,6 +312,8 @@ class Run:
             self.recorder.run["memory"]["end"] = self.method.memory
         self.recorder.run["peak_memory"] = peak_memory(self.model.device)
         trace = self.recorder.close(complete=stopped is None, stopped=stopped)
+        if stopped is None:
+            self.ranks.check(self._said.hexdigest(), "text")
         if self.record == "dense" and stopped is None:
             trace = densify(trace, self.model, self.drafter)
             if self.recorder.path is not None:
@@ -343,7 +359,7 @@ class Run:
             "tokenizer": None if tokenizer is None else getattr(tokenizer, "name_or_path", "") or model.name,
             "eos": list(model.eos),
             "prompts": [],
-            "machine": machine(model.device),
+            "machine": machine_of(model),
             "threads": threads(model),
             "dtype": dtype,
             "backend": getattr(model, "backend", None),
@@ -631,15 +647,16 @@ def setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
 
     Threads are a processor's; on another device they are no part of it.
     """
-    where = machine(model.device)
+    where, count = machine_of(model), holding(model).size
     cpu = torch.device(model.device).type == "cpu"
+    processor = where["processor"] if count == 1 else f"{count} × {where['processor']}"
     known = versions()
     return {
         "method": method.name,
         "parameters": {name: value for name, value in method.values.items() if name != method.size},
         "model": identity(model),
         "draft": None if drafter is None or not method.needs_draft else identity(drafter),
-        "device": where["processor"] if cpu else where["device"],
+        "device": processor if cpu else where["device"],
         "dtype": str(model.dtype).removeprefix("torch."),
         "threads": threads(model) if cpu else None,
         "versions": {
@@ -655,13 +672,21 @@ def identity(model: Any) -> dict[str, Any]:
     net = getattr(model, "net", None)
     if net is None and hasattr(model, "digest"):
         found["weights"] = model.digest
-    if net is not None:
+    if net is not None and model in _split:
+        found["weights"] = _split[model]
+    elif net is not None:
         digest = hashlib.sha256()
         for weight in net.parameters():
-            flat = weight.detach().flatten()
+            flat = whole_weight(weight.detach()).flatten()
             digest.update(flat[:: max(1, len(flat) // 16)][:16].double().cpu().numpy().tobytes())
         found["weights"] = digest.hexdigest()[:16]
+        if holding(model).size > 1:
+            _split[model] = found["weights"]
     return found
+
+
+# The digests of split models: for one every weight is gathered, which takes its time.
+_split: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def whole(name: str, value: Any, low: int) -> int:
@@ -710,6 +735,16 @@ def machine(device: torch.device) -> dict[str, str]:
     return {"processor": processor, "device": name, "system": f"{platform.system()} {platform.release()}"}
 
 
+def machine_of(model: Any) -> dict[str, str]:
+    """As `machine`, of a model; of one that is split over ranks with all their devices."""
+    found, together = machine(model.device), holding(model)
+    if together.size > 1:
+        devices = together.gather(found["device"])
+        same = len(set(devices)) == 1
+        found["device"] = f"{len(devices)} × {devices[0]}" if same else " + ".join(devices)
+    return found
+
+
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python, specviz and the libraries that ran."""
@@ -739,7 +774,12 @@ def calibrate_options(model: Any, method: Method, drafter: Any = None) -> str:
     """What `specviz calibrate` must be told, beside method and model, to measure in this setting."""
     device, dtype = torch.device(model.device).type, str(model.dtype).removeprefix("torch.")
     told = [] if drafter is None else ["--draft", drafter.name]
-    told += ["--threads", str(threads(model))] if device == "cpu" else ["--device", device]
+    if holding(model).size > 1:
+        told += ["--tp-plan", "auto"]
+    elif device != "cpu":
+        told += ["--device", device]
+    if device == "cpu":
+        told += ["--threads", str(threads(model))]
     told += [] if dtype == "float32" else ["--dtype", dtype]
     for p in method.parameters:
         if p.name != method.size and method.values[p.name] != p.default:

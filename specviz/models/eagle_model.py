@@ -16,6 +16,7 @@ from specviz.models.attention import attend
 from specviz.models.context import Store, lower, no_memory
 from specviz.models.eagle import Eagle
 from specviz.models.layers import Lines, RMSNorm, activation, packs, stamp
+from specviz.models.ranks import whole
 
 
 class EagleModel:
@@ -94,8 +95,10 @@ def bound(net: Eagle, target: Any) -> Eagle:
     Embeddings and a head that equal the target's, as many folders have them, are left out: they are not
     copied, and the target's are read.
     """
-    whole = target.net
-    theirs = {"embed_tokens": whole.get_input_embeddings(), "lm_head": whole.get_output_embeddings()}
+    theirs = {
+        "embed_tokens": target.net.get_input_embeddings(),
+        "lm_head": target.net.get_output_embeddings(),
+    }
     net = copy.copy(net)
     net._modules = dict(net._modules)
     for name, their in theirs.items():
@@ -104,7 +107,8 @@ def bound(net: Eagle, target: Any) -> Eagle:
             continue
         if name == "lm_head" and (net.d2t is not None or their.bias is not None):
             continue
-        if torch.equal(own.weight.to(their.weight.device, their.weight.dtype), their.weight):
+        weight = whole(their.weight)
+        if torch.equal(own.weight.to(weight.device, weight.dtype), weight):
             net._modules[name] = None
     net = copy.deepcopy(net).to(target.device, target.dtype).requires_grad_(False)
     # Made anew: its frequencies are float32 in any format, and what was converted would be rounded.
@@ -127,7 +131,8 @@ class Arithmetic:
         self.read = stamp(own)
         pack = packs(own)  # it is smaller than its target
         self.net, self.config, self.generation = net, net.config, net.generation
-        self.embedding = (net.embed_tokens or own.get_input_embeddings()).weight.detach()
+        # Of a target in shards each rank gathers a copy: the drafter lies whole on all of them.
+        self.embedding = whole((net.embed_tokens or own.get_input_embeddings()).weight.detach())
         self.fc = Lines(net.fc, pack=pack)
         self.qkv = Lines(attention.q_proj, attention.k_proj, attention.v_proj, pack=pack)
         self.o = Lines(attention.o_proj, pack=pack)

@@ -22,11 +22,11 @@ from transformers.utils import logging
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
-from specviz.models import diffusion_checkpoints
+from specviz.models import diffusion_checkpoints, ranks
 from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
-from specviz.models.loading import CONVERT
+from specviz.models.loading import CONVERT, find
 from specviz.models.model import Model
 from specviz.models.torch_model import no_room
 from specviz.models.zoo import bundled
@@ -71,17 +71,15 @@ def fetch(
         raise ModelError('device_map needs accelerate: pip install "specviz-lm[large]"')
     target = _device(device)
     number = _dtype(dtype)
-    if path is None:
-        source, name, local = text[3:], text[3:], False
-    else:
-        source, name, local = str(path), path.resolve().name, True
+    source, name, local = _source(text, path)
     folder = path if path is not None else _hub_folder(source, revision)
     if folder is not None and (addition := load_addition(folder, name)):
         return addition  # on the device and in the format of the target that it will draft for
     given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
     if folder is not None and diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
         return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given)
-    net, words = _fetch(source, name, local, revision, number, device_map)
+    spread = {} if device_map is None else {"device_map": device_map}
+    net, words = _fetch(source, name, local, revision, number, spread)
     words = words if given is None else given
     try:
         net = net if device_map is not None else net.to(target)
@@ -90,6 +88,38 @@ def fetch(
             raise
         raise no_room(name, target, sum(p.numel() * p.element_size() for p in net.parameters())) from None
     return _model(net.eval().requires_grad_(False), words, name)
+
+
+def fetch_split(text: str, dtype: Any, tokenizer: Any, revision: str | None) -> Model:
+    """A causal model split over the ranks of torchrun: each reads its own shards."""
+    together = ranks.join()
+
+    def known() -> tuple[str, str, bool]:
+        path = find(text)
+        source, name, local = _source(text, path)
+        folder = path if path is not None else _hub_folder(source, revision)
+        if folder is not None and (
+            load_addition(folder, name)
+            or diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder))
+        ):
+            raise ModelError(f"{name} is no causal model, and only those are split: drop tp_plan")
+        return source, name, local
+
+    def read() -> tuple[PreTrainedModel, Any]:
+        spread = {"distributed_config": _split()}
+        net, words = _fetch(source, name, local, revision, _dtype(dtype), spread)
+        given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
+        return net.eval().requires_grad_(False), words if given is None else given
+
+    # First what each must find: one that ends here would be waited for while shards are made.
+    source, name, local = together.tried(known)
+    net, words = together.tried(read)
+    return _probed(Model(net, words, name))
+
+
+def _source(text: str, path: Path | None) -> tuple[str, str, bool]:
+    """What transformers is asked for, the model's name, and whether it is here."""
+    return (text[3:], text[3:], False) if path is None else (str(path), path.resolve().name, True)
 
 
 def _model(net: PreTrainedModel, words: Any, name: str) -> Model | EncoderDecoder:
@@ -126,11 +156,13 @@ def _probed(model: Model) -> Model:
 
 
 def _fetch(
-    source: str, name: str, local: bool, revision: str | None, dtype: Any, device_map: Any = None
+    source: str, name: str, local: bool, revision: str | None, dtype: Any, spread: dict[str, Any]
 ) -> tuple[PreTrainedModel, Any]:
-    """Weights and tokenizer: from the disk or the hub's cache, else from the network."""
+    """Weights and tokenizer: from the disk or the hub's cache, else from the network.
+
+    `spread` says to transformers where the weights go, if not to the CPU.
+    """
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
-    spread = {} if device_map is None else {"device_map": device_map}
     known = (
         OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError, SafetensorError,
         StrictDataclassError,
@@ -146,6 +178,8 @@ def _fetch(
                     _ask(source, revision)
                 config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
                 _check_config(config, name)
+                if "distributed_config" in spread:
+                    ranks.check_plan(config, name)
                 words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
                 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
                 net, found = kind.from_pretrained(
@@ -222,6 +256,15 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
             f"pass a local folder, or one of the bundled models: {', '.join(bundled()) or 'none here'}"
         )
     return f"hf:{source}{where} does not load as a language model: {said[:200]}"
+
+
+def _split() -> Any:
+    """What tells transformers to split a model over all ranks by its own plan."""
+    from transformers.distributed import DistributedConfig
+
+    if "tp_plan" not in DistributedConfig.__dataclass_fields__:
+        raise ModelError("tp_plan needs a newer transformers: pip install -U transformers")
+    return DistributedConfig(tp_plan="auto", tp_size=ranks.size())
 
 
 def _check_config(config: Any, name: str) -> None:

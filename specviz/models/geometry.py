@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import nn
 
+from specviz.models.ranks import here
+
 
 def causal(net: Any, layers: int) -> dict[str, Any] | None:
     """The geometry of the first `layers` layers of a transformers causal model.
@@ -159,7 +161,7 @@ def _ends(net: Any) -> dict[str, Any]:
     size = head.element_size()
     return {
         "vocabulary": head.shape[0],
-        "tied": head.data_ptr() == embedding.data_ptr(),
+        "tied": here(head).data_ptr() == here(embedding).data_ptr(),
         "weight_bytes": size,
         "cache_bytes": size,
         "activation_bytes": size,

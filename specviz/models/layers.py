@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
+from specviz.models.ranks import here, whole
+
 KERNELS = {
     "relu": torch.relu_,
     "gelu": F.gelu,
@@ -29,12 +31,14 @@ class Lines:
     """
 
     def __init__(self, *parts: Any, pack: bool) -> None:
-        weights = [part.weight.detach() for part in parts]
+        weights = [whole(part.weight.detach()) for part in parts]
         if pack and all(weight.numel() <= SMALL[0] for weight in weights):
             self.matrices = [torch.cat(weights).t().contiguous()]
         else:
             self.matrices = [weight.t() for weight in weights]  # views
-        self.bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
+        self.bias = (
+            None if parts[0].bias is None else torch.cat([whole(part.bias.detach()) for part in parts])
+        )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """All outputs side by side, [tokens, out]."""
@@ -100,7 +104,7 @@ def packs(net: Any) -> bool:
 
 def stamp(net: Any) -> list[tuple[int, int]]:
     """What changes when a model is moved, converted or trained."""
-    return [(p.data_ptr(), p._version) for p in net.parameters()]
+    return [(here(p).data_ptr(), p._version) for p in net.parameters()]
 
 
 class RMSNorm:

@@ -35,6 +35,7 @@ def describes(net: Any) -> bool:
         and all(type(part) is torch.nn.Linear for part in linear)  # not quantised, no adapter
         and not any(part._forward_hooks or part._forward_pre_hooks for part in net.modules())
         and len({p.device for p in net.parameters()}) == 1
+        and (getattr(net, "tp_size", None) or 1) == 1  # else they are shards, which only the modules add up
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import ModelError
+from specviz.models import ranks
 from specviz.models.zoo import bundled, ggufs
 
 GGUF = "gguf:"
@@ -48,6 +49,7 @@ def load(
     gpu_layers: int | None = None,
     context: int | None = None,
     device_map: Any = None,
+    tp_plan: str | None = None,
 ) -> Any:
     """Load a language model, or what was trained on top of one and drafts for it.
 
@@ -70,11 +72,16 @@ def load(
     threads, gpu_layers, context : int, optional
         Of a GGUF file: threads that it is computed on (default: torch's), layers on the GPU (-1: all; default
         none), most tokens of a text (default: what the model knows, at most 4096).
-
     device_map : str or dict, optional
         In place of `device`: how a causal model too large for one device is spread over several, as
         transformers takes it (``auto``, ``balanced``, or modules by device); it needs accelerate. Its layers
         run through transformers' modules, and each keeps its keys and values on its device.
+    tp_plan : "auto", optional
+        In place of `device`: split every matrix of a causal model over the ranks of torchrun, one GPU each
+        (without GPUs: processes on the CPU), by the tensor-parallel plan that transformers has for its
+        architecture. The script must run on every rank (``torchrun --nproc-per-node N script.py``), and all
+        ranks decode the same texts in step (`specviz.models.ranks`); a drafter is loaded whole on each.
+        Tested with ranks on the CPU; it was never run on several GPUs.
 
     Returns
     -------
@@ -84,14 +91,14 @@ def load(
     Raises
     ------
     ModelError
-        If there is no such model, it cannot be served, or the device is absent or full. No code that comes
-        with a model is ever run, and only safetensors weights are read.
+        If there is no such model, it cannot be served, or the device is absent or full; with `tp_plan` if
+        there are no ranks or they cannot share it. No code that comes with a model is ever run, and only
+        safetensors weights are read.
     """
+    _check_spread(spec, device, device_map, tp_plan)
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         return spec
     if isinstance(spec, str) and spec.startswith(GGUF):
-        if device_map is not None:
-            raise ModelError("a GGUF file is spread by gpu_layers: drop device_map")
         for name, value in (("tokenizer", tokenizer), ("revision", revision), ("dtype", dtype)):
             if value not in (None, "auto", "float32"):  # which is the default
                 raise ModelError(f"a GGUF file brings its own {name}: drop {name}={value!r}")
@@ -101,13 +108,13 @@ def load(
             gpu_layers = 0 if device is None or str(device) == "cpu" else -1
         name = spec.removeprefix(GGUF)
         return LlamaCpp(ggufs().get(name, Path(name)), threads, gpu_layers, context)
-    if device_map is not None and (device is not None or not isinstance(spec, (str, Path))):
-        raise ModelError(
-            "device_map says where the weights of a folder or hub model go: drop device=, give a name"
-        )
     for name, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
         if value is not None:
             raise ModelError(f"{name} is a GGUF file's (gguf:PATH): drop {name}={value!r}")
+    if tp_plan is not None:
+        from specviz.models.fetching import fetch_split
+
+        return fetch_split(str(spec), dtype or "float32", tokenizer, revision)
     if isinstance(spec, (str, Path)):
         path = find(str(spec))  # before the libraries are loaded, which takes seconds
         from specviz.models.fetching import fetch
@@ -116,6 +123,27 @@ def load(
     from specviz.models.fetching import adopt
 
     return adopt(spec, device, dtype, tokenizer)
+
+
+def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None:
+    """Refuse what does not go together, before anything is loaded."""
+    if device_map is not None and tp_plan is not None:
+        raise ModelError(
+            "device_map puts layers on devices, tp_plan splits each of them over ranks: drop one of them"
+        )
+    name, given = ("tp_plan", tp_plan) if device_map is None else ("device_map", device_map)
+    if given is None:
+        return
+    if isinstance(spec, str) and spec.startswith(GGUF):
+        raise ModelError(f"a GGUF file is spread by gpu_layers: drop {name}")
+    if device is not None or not isinstance(spec, (str, Path)):
+        raise ModelError(
+            f"{name} says where the weights of a folder or hub model go: drop device=, give a name"
+        )
+    if tp_plan is not None:
+        if tp_plan != "auto":
+            raise ModelError(f"tp_plan is 'auto', the plan of the model's architecture; got {tp_plan!r}")
+        ranks.join()
 
 
 def _check_folder(text: str, path: Path) -> None:

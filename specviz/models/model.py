@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
-from specviz.models import attention, geometry
+from specviz.models import attention, geometry, ranks
 from specviz.models.context import Context, Exit, Store
 from specviz.models.llama import Llama, describes
 from specviz.models.text import Text
@@ -49,6 +49,9 @@ class Model(TorchModel):
     places : list of (torch.device, int) or None
         Of a model on several devices: each of them, in order of layers, and how many it holds. Ids go to the
         first one, scores come back to it.
+    ranks : specviz.models.ranks.Ranks
+        The processes that it is split over, of which this is one; mostly it is alone. Contexts hold the keys
+        and values of the heads that lie here.
 
     Raises
     ------
@@ -72,6 +75,7 @@ class Model(TorchModel):
         self.config = config
         self.tokenizer = tokenizer
         self.places = _places(net, self.name)
+        self.ranks = ranks.of(net)
         if self.places and layers:
             raise ModelError(
                 f"the first layers of {self.name} cannot be run alone: it lies on several devices"
@@ -81,6 +85,8 @@ class Model(TorchModel):
         self.heads = getattr(config, "num_key_value_heads", None) or heads
         self.group = heads // self.heads
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        if self.ranks.size > 1:
+            self.heads = ranks.heads_here(config, self.heads)
         self.vocabulary = net.get_output_embeddings().weight.shape[0]
         self.parameters = sum(p.numel() for p in net.parameters())
         positions = getattr(config, "max_position_embeddings", None) or UNBOUNDED

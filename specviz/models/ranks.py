@@ -1,0 +1,266 @@
+"""Ranks of torchrun: processes that hold a shard of a model each and decode the same texts in lock-step.
+
+Every rank runs the whole loop: drafts, judges, records. Only the target's matrices are cut, by heads and by
+columns, so the ranks meet inside its passes: an all-reduce behind the embedding, behind attention and behind
+the feed-forward network of each layer, and one all-gather of the scores. Why all choose the same tokens:
+
+- each score is computed on one rank and copied to the others, bit for bit, and an all-reduce leaves the same
+  sum on all of them;
+- random numbers are functions of (seed, prompt, cycle), not of a state, and no choice looks at a clock;
+- a drafter lies whole on each rank, where the same code reads the same tokens. This is the part that the
+  hardware must keep: processors of different kinds may round differently.
+
+So nothing is sent to agree on tokens, and each finished text is compared (`Ranks.check`): a rank that parted
+is found. Importing this loads no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError
+
+# Longest wait for another rank: the slowest one's reading of its weights is inside. torchrun notices one that
+# has died in a moment.
+LIMIT = timedelta(minutes=30)
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which torchrun sets
+COMMAND = "torchrun --nproc-per-node {} -m specviz"
+KEYS = ("k_proj", "qkv_proj", "query_key_value")  # what makes keys, in transformers' plans
+
+
+class RankError(SpecvizError):
+    """What stopped one rank alone: it says so itself, whichever it is."""
+
+
+def size() -> int:
+    """How many ranks there are; 1 outside torchrun."""
+    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in VARIABLES) else 1
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes, prints and shows progress: rank 0, or the only one."""
+    return size() == 1 or os.environ["RANK"] == "0"
+
+
+class Ranks:
+    """The ranks as one of them sees them; where nothing is split there is one.
+
+    Words (what is told, what is compared) travel over the CPU as JSON, beside the passes' own tensors.
+
+    Attributes
+    ----------
+    rank, size : int
+    """
+
+    def __init__(self, several: bool) -> None:
+        self.rank, self.size = 0, 1
+        self._group: Any = None
+        if several:
+            self._meet()
+
+    def _meet(self) -> None:
+        """Join torch's process group: over NCCL where there are GPUs, else over gloo."""
+        import torch
+        import torch.distributed as dist
+
+        local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
+        cuda = torch.cuda.is_available()
+        if cuda and local >= torch.cuda.device_count():
+            raise ModelError(
+                f"each rank needs a GPU of its own, and torch sees {torch.cuda.device_count()}: start as "
+                "many ranks (torchrun --nproc-per-node)"
+            )
+        if not dist.is_initialized():
+            device = torch.device("cuda", local) if cuda else None
+            if device is not None:
+                torch.cuda.set_device(device)
+            dist.init_process_group("nccl" if cuda else "gloo", timeout=LIMIT, device_id=device)
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._group = dist.new_group(backend="gloo", timeout=LIMIT)
+
+    def __repr__(self) -> str:
+        return f"<rank {self.rank} of {self.size}>"
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, which JSON can hold, in the order of ranks.
+
+        Raises
+        ------
+        RankError
+            If another rank has died, or does not answer within `LIMIT`.
+        """
+        if self.size == 1:
+            return [value]
+        import torch
+        import torch.distributed as dist
+
+        data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
+        try:
+            dist.all_gather(sizes, torch.tensor([len(data)]), self._group)
+            longest = max(int(n) for n in sizes)
+            parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+            dist.all_gather(parts, torch.cat([data, data.new_zeros(longest - len(data))]), self._group)
+        except RuntimeError as error:
+            raise self.alone(error) from None
+        return [json.loads(bytes(part[: int(n)].tolist())) for part, n in zip(parts, sizes)]
+
+    def told(self, make: Callable[[], Any]) -> Any:
+        """What rank 0 makes, which JSON can hold, on all ranks.
+
+        Raises
+        ------
+        SpecvizError
+            On all of them, if it could not be made.
+        """
+        found = self.tried(lambda: make() if self.leads else None)
+        return self.gather(found)[0]
+
+    def tried(self, make: Callable[[], Any]) -> Any:
+        """What each rank makes for itself.
+
+        Raises
+        ------
+        SpecvizError
+            On all ranks, if one could not make it.
+        """
+        mine: SpecvizError | None = None
+        found = None
+        try:
+            found = make()
+        except SpecvizError as error:
+            mine = error
+        for rank, line in enumerate(self.gather(None if mine is None else str(mine))):
+            if line is None:
+                continue
+            if rank == self.rank and self.leads:
+                raise mine  # type: ignore[misc]
+            kind = SpecvizError if mine is None else type(mine)
+            raise kind(line if rank == 0 else f"rank {rank}: {line}") from mine
+        return found
+
+    def check(self, value: Any, what: str) -> None:
+        """Check that all ranks have the same.
+
+        Raises
+        ------
+        SpecvizError
+            On all of them, naming the first that has something else.
+        """
+        said = self.gather(value)
+        for rank, other in enumerate(said):
+            if other != said[0]:
+                raise SpecvizError(
+                    f"rank {rank} has another {what} than rank 0, so the ranks are no longer in step: they "
+                    "must run the same code on the same files, on devices of one kind"
+                )
+
+    def stop(self, error: Exception) -> None:
+        """After an error in mid-decode: raise it, unless every rank met it, for the others would wait.
+
+        What follows from the prompt and the parameters is the same on all; memory may be full on one.
+        """
+        if self.size == 1:
+            return
+        asked = isinstance(error, (PromptError, ParameterError, ModelError))
+        if asked and "out of memory" not in str(error):
+            return
+        if type(error) in (SpecvizError, RankError):  # said here, by all of them or by this one
+            raise error
+        raise self.alone(error) from error
+
+    def alone(self, error: Exception) -> RankError:
+        """The line for an error that this rank met alone."""
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return RankError(f"rank {self.rank} of {self.size} stopped, or lost another one: {said}")
+
+
+ALONE = Ranks(False)
+_met: list[Ranks] = []
+
+
+def everyone() -> Ranks:
+    """The ranks that this process is one of, met at the first call."""
+    if size() == 1:
+        return ALONE
+    if not _met:
+        _met.append(Ranks(True))
+    return _met[0]
+
+
+def join() -> Ranks:
+    """As `everyone`, where there must be several.
+
+    Raises
+    ------
+    ModelError
+        If there are not: the line says how to start some.
+    """
+    if size() < 2:
+        raise ModelError(
+            "tp_plan splits a model over the ranks of torchrun, and this process is alone: "
+            f"start it as {COMMAND.format('N')} bench run ..., or your own script by torchrun"
+        )
+    return everyone()
+
+
+def of(net: Any) -> Ranks:
+    """The ranks that hold the shards of a transformers model."""
+    return join() if (getattr(net, "tp_size", None) or 1) > 1 else ALONE
+
+
+def holding(model: Any) -> Ranks:
+    """The ranks that hold a model."""
+    return getattr(model, "ranks", ALONE)
+
+
+def heads_here(config: Any, heads: int) -> int:
+    """How many of a sharded model's key-value heads lie on each rank."""
+    return heads // size() if cuts_heads(config) else heads
+
+
+def cuts_heads(config: Any) -> bool:
+    """Whether an architecture's plan leaves each rank some of the heads; a few gather them again."""
+    plan = config.base_model_tp_plan
+    return any(key.rsplit(".", 1)[-1] in KEYS and how == "colwise" for key, how in plan.items())
+
+
+def check_plan(config: Any, name: str) -> None:
+    """Check, before a weight is read, that a model can be split over these ranks.
+
+    Raises
+    ------
+    ModelError
+        If transformers has no plan for its architecture, its heads do not divide, or it is quantised.
+    """
+    instead = "load it with device_map, or on one device"
+    if config.is_encoder_decoder or not getattr(config, "base_model_tp_plan", None):
+        raise ModelError(
+            f"transformers has no tensor-parallel plan for {name} ({config.model_type}): {instead}"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelError(f"{name} is quantised, and its packed weights are not split here: {instead}")
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    if cuts_heads(config) and heads % size():
+        able = [str(n) for n in range(2, heads + 1) if heads % n == 0]
+        start = f"start {' or '.join(able)} of them (torchrun --nproc-per-node)" if able else instead
+        raise ModelError(f"{name} has {heads} key-value head(s), which {size()} ranks cannot share: {start}")
+
+
+def whole(weight: Any) -> Any:
+    """A parameter in one piece, gathered from all ranks where it is in shards: every rank must ask."""
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+
+
+def here(weight: Any) -> Any:
+    """The part of a parameter that lies in this process: all of it, or its shard."""
+    return weight.to_local() if hasattr(weight, "to_local") else weight

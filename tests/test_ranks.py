@@ -1,0 +1,309 @@
+"""A model split over processes: real ones, that meet over gloo on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from checkpoints import tokenizer, write
+
+import specviz
+from specviz.errors import ModelError, ParameterError, SpecvizError
+from specviz.models import ranks
+
+HERE = Path(__file__).parent
+PROMPTS = ["the cook lost", "her bag at the station"]
+METHODS = {
+    "autoregressive": {},
+    "sampled": {"method": "speculative", "temperature": 1.0, "seed": 3},
+    "unispec": {"draft_size": 12},
+    "token_recycling": {"batch": 2, "keep": "prompt"},
+    "early_exit": {},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Tiny Llamas, and models of other kinds that can or cannot be split in two."""
+    import torch
+    from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Olmo2Config, Qwen2Config
+
+    root = tmp_path_factory.mktemp("ranks")
+    found = write(root)
+    small = {
+        "vocab_size": 261, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 160, "initializer_range": 0.5, "bos_token_id": 0,
+        "eos_token_id": 1, "pad_token_id": 4,
+    }  # fmt: skip
+    configs = {
+        "tied": Qwen2Config(**small, num_key_value_heads=2, tie_word_embeddings=True),  # and biases
+        "probed": Olmo2Config(**small, num_key_value_heads=4),  # of no family whose scores our tests compare
+        "alone": LlamaConfig(**small, num_key_value_heads=1),
+        "planless": GPT2Config(vocab_size=261, n_embd=32, n_layer=2, n_head=4, n_positions=160),
+    }
+    for name, config in configs.items():
+        torch.manual_seed(7)
+        AutoModelForCausalLM.from_config(config).save_pretrained(root / name)
+        tokenizer(root / name)
+    packed = json.loads((root / "target" / "config.json").read_text())
+    packed["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    (root / "packed").mkdir()
+    for file in (root / "target").iterdir():
+        (root / "packed" / file.name).write_bytes(file.read_bytes())
+    (root / "packed" / "config.json").write_text(json.dumps(packed))
+    return SimpleNamespace(**vars(found), root=root)
+
+
+def start(code, cwd, size=2):
+    """That many processes of `code`, as torchrun would start them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    known = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    path = os.pathsep.join([str(HERE), str(HERE.parent)])
+    begun = []
+    for rank in range(size):
+        more = known | {"RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": path, "OMP_NUM_THREADS": 1}
+        environment = os.environ | {name: str(value) for name, value in more.items()}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        begun.append(
+            subprocess.Popen([sys.executable, "-c", code], cwd=cwd, env=environment, text=True, **pipes)
+        )
+    found = []
+    try:
+        for process in begun:
+            out, said = process.communicate(timeout=240)
+            found.append(SimpleNamespace(status=process.returncode, out=out, said=said))
+    finally:
+        for process in begun:
+            process.kill()
+    return found
+
+
+def words(path):
+    lines = (json.dumps({"id": f"p{i}", "prompt": text}) for i, text in enumerate(["her bag", *PROMPTS]))
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def plan(folders, path, **more):
+    """Three contenders on two prompts; untimed, for the test's processes share cores."""
+    model = {"model": folders.target, "draft": folders.draft}
+    return {
+        "models": [model | more], "methods": ["speculative", {"method": "unispec", "draft_size": 12}],
+        "suites": [words(path / "words.jsonl")], "prompts": 2, "warm_up": 1, "max_new_tokens": 8,
+        "timed": False, "traces": True,
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- what every rank does
+
+
+def rank_decodes(root, found):
+    """In each rank: texts by several models and methods, split and whole; what is refused."""
+    rank = os.environ["RANK"]
+    os.environ["SPECVIZ_CALIBRATIONS"] = f"{root}/calibrations"
+    texts, refused = {}, {}
+
+    def text(model, method, **options):
+        given = {"draft": f"{root}/draft"} if method == "speculative" else {}
+        options = {"max_new_tokens": 12} | given | options
+        return specviz.generate(model, PROMPTS, method, **options).outputs["token"].tolist()
+
+    def refusal(name, make, *given, **options):
+        try:
+            make(*given, **options)
+        except SpecvizError as error:
+            refused[name] = [type(error).__name__, str(error)]
+
+    for folder in ("target", "tied", "probed"):
+        parts, model = specviz.load(f"{root}/{folder}", tp_plan="auto"), specviz.load(f"{root}/{folder}")
+        heads = parts.open([[1, 2]], 4).store.data.shape[3]
+        here = model.heads if folder == "probed" else model.heads // 2  # its plan gathers keys again
+        texts[folder] = [heads == here, parts.geometry == model.geometry]
+        for name, options in METHODS.items():
+            if folder == "target" or name == "unispec":
+                options = dict(options)
+                method = options.pop("method", name)
+                one, other = text(parts, method, **options), text(model, method, **options)
+                texts[f"{folder} {name}"] = [len(one) > 12, one == other]
+        if folder == "target":
+            split, same = parts, model
+    texts["written"] = [text(split, "unispec", out=f"{root}/traces-{rank}") == text(same, "unispec")]
+    town = [specviz.load("town", **how) for how in ({"tp_plan": "auto"}, {})]
+    one, other = (text(model, "eagle", draft="town-eagle3") for model in town)
+    texts["eagle"] = [len(one) > 12, one == other]
+
+    refusal("parted", text, split, "autoregressive", temperature=1.0, seed=int(rank))
+    for name in ("alone", "planless", "packed"):
+        refusal(name, specviz.load, f"{root}/{name}", tp_plan="auto")
+    for name in ("town-diffusion", "town-eagle", "town-t5"):
+        refusal(name, specviz.load, name, tp_plan="auto")
+    refusal("missing", specviz.load, f"{root}/target" if rank == "0" else "nowhere", tp_plan="auto")
+    refusal("uncalibrated", text, split, "unispec", draft_size="calibrated")
+    refusal("leaves", split.check_leaves)
+    measured = specviz.calibrate(split, "unispec", [PROMPTS[0]], [1, 2, 4, 8], warm_up=0, rounds=1,
+                                 max_new_tokens=6)  # fmt: skip
+    best = specviz.generate(split, PROMPTS[0], "unispec", max_new_tokens=6, draft_size="calibrated").run
+    texts["calibrated"] = [best["parameters"]["draft_size"] == measured.g, "2 × " in measured.device]
+    told = [split.ranks.told(lambda: f"of {rank}"), [point.seconds for point in measured.points]]
+    refusal("told", split.ranks.told, lambda: specviz.load("nobody"))
+    words(Path(root) / f"words-{rank}.jsonl")
+    run = {"methods": ["unispec"], "suites": [f"{root}/words-{rank}.jsonl"], "out": f"{root}/none-{rank}"}
+    refusal("whole", specviz.bench.run, models=[f"{root}/target"], **run)
+    again = text(split, "autoregressive") == text(same, "autoregressive")  # nothing has put them out of step
+    Path(found, f"{rank}.json").write_text(json.dumps([texts, refused, told, again]))
+
+
+@pytest.fixture(scope="module")
+def decoded(folders, tmp_path_factory):
+    found = tmp_path_factory.mktemp("decoded")
+    code = f"import test_ranks; test_ranks.rank_decodes({str(folders.root)!r}, {str(found)!r})"
+    for each in start(code, found):
+        assert each.status == 0, each.said
+    return [json.loads((found / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_texts_are_those_of_one_process(decoded, folders):
+    for texts, _, told, again in decoded:
+        assert len(texts) == 3 + 5 + 1 + 1 + 1 + 1 + 1
+        assert all(all(held) for held in texts.values()), texts
+        assert told == ["of 0", decoded[0][2][1]] and again
+    assert len(list(folders.root.glob("calibrations/*"))) == 1
+    assert [len(list(folders.root.glob(f"traces-{rank}/*"))) for rank in range(2)] == [1, 0]
+
+
+def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
+    said = {
+        "parted": ("SpecvizError", "rank 1 has another text than rank 0, so the ranks are no longer in step"),
+        "alone": ("ModelError", "alone has 1 key-value head(s), which 2 ranks cannot share: load it with"),
+        "planless": ("ModelError", "no tensor-parallel plan for planless (gpt2): load it with device_map"),
+        "packed": ("ModelError", "packed is quantised"),
+        "town-diffusion": ("ModelError", "town-diffusion is no causal model"),
+        "town-eagle": ("ModelError", "town-eagle is no causal model"),
+        "town-t5": ("ModelError", "no tensor-parallel plan for town-t5 (t5)"),
+        "missing": ("ModelError", "rank 1: no model 'nowhere'"),
+        "uncalibrated": (
+            "SpecvizError",
+            "run: torchrun --nproc-per-node 2 -m specviz calibrate unispec --model target --tp-plan auto",
+        ),
+        "leaves": ("ModelError", "cannot leave early"),
+        "told": ("ModelError", "no model 'nobody'"),
+        "whole": ("ParameterError", "2 ranks would all decode"),
+    }
+    for _, refused, *_ in decoded:
+        assert set(refused) == set(said)
+        for name, (_, line) in said.items():
+            assert line in refused[name][1] and "\n" not in refused[name][1], name
+    assert {name: kind for name, (kind, _) in decoded[0][1].items() if name != "missing"} == {
+        name: kind for name, (kind, _) in said.items() if name != "missing"
+    }
+
+
+# ---------------------------------------------------------------- runs
+
+
+def rank_runs(arguments, dies):
+    """In each rank: the command line, with a note of who writes; one rank ends without a word."""
+    from specviz import cli
+    from specviz.bench import rows, running, work
+
+    decode, write, begun = work.Bench.row, rows.write_bytes, []
+
+    def row(self, job, cell):
+        begun.append(cell)
+        if dies and os.environ["RANK"] == "1" and len(begun) == 5:
+            os._exit(1)
+        return decode(self, job, cell)
+
+    def write_bytes(path, content):
+        with open("writers", "a") as file:
+            file.write(os.environ["RANK"])
+        write(path, content)
+
+    work.Bench.row, rows.write_bytes, running.write_bytes = row, write_bytes, write_bytes
+    sys.exit(cli.run(arguments))
+
+
+def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
+    file = tmp_path / "plan.toml"
+    given = plan(folders, tmp_path, tp_plan="auto")
+    lines = [
+        f"{key} = {json.dumps(value)}" for key, value in given.items() if key not in ("models", "methods")
+    ]
+    lines += ['methods = ["speculative", {method = "unispec", draft_size = 12}]', "[[models]]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in given["models"][0].items()]
+    file.write_text("\n".join(lines))
+    arguments = ["bench", "run", str(file), "--out", str(tmp_path / "run")]
+
+    first, second = start(f"import test_ranks; test_ranks.rank_runs({arguments!r}, True)", tmp_path)
+    assert second.status == 1 and not second.out
+    assert first.status == 2 and not first.out
+    (line,) = (line for line in first.said.splitlines() if line.startswith("specviz:"))
+    assert line.startswith("specviz: rank 0 of 2 stopped, or lost another one: ")
+    assert line.endswith("/run keeps 4 of 6 rows)")
+    assert set((tmp_path / "writers").read_text()) == {"0"}
+
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "specviz", *arguments], cwd=tmp_path, env=environment, text=True, capture_output=True,
+        timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("6 of 6 rows") == 1 and "2 × cpu" in done.stdout
+    split = specviz.bench.results(tmp_path / "run")
+    whole = specviz.bench.run(plan(folders, tmp_path), out=tmp_path / "whole")
+    assert split.complete and not len(split.failures())
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {p.name for p in whole.path.iterdir()}
+    kept = ("cell", "prompt", "ids", "steps", "sent", "accepted", "end", "exactness", "memory", "text")
+    assert [[row[k] for k in kept] for row in split.records()] == [
+        [row[k] for k in kept] for row in whole.records()
+    ]
+    (said,) = split.environments.values()
+    (other,) = whole.environments.values()
+    assert said["model"] == other["model"] and said["drafts"] == other["drafts"]
+    assert said["clock"] == "wall clock" and said["device"] == "2 × cpu"
+    assert split.trace(2, 1).outputs["token"].tolist() == whole.trace(2, 1).outputs["token"].tolist()
+
+
+# ---------------------------------------------------------------- one process
+
+
+def test_alone_it_is_refused_with_the_command(folders, tmp_path):
+    with pytest.raises(ModelError, match="torchrun --nproc-per-node N -m specviz bench run"):
+        specviz.load(folders.target, tp_plan="auto")
+    out = tmp_path / "run"
+    given = plan(folders, tmp_path, tp_plan="auto")
+    with pytest.raises(ModelError, match="this process is alone"):
+        specviz.bench.run(given, out=out)
+    with pytest.raises(ParameterError, match="drop --workers or --dask"):
+        specviz.bench.run(given, out=out, executor=object(), workers=2)
+    assert not out.exists()
+    for options, line in (
+        ({"device_map": "auto"}, "drop one of them"),
+        ({"device": "cpu"}, "drop device="),
+    ):
+        with pytest.raises(ModelError, match=line):
+            specviz.load(folders.target, tp_plan="auto", **options)
+    with pytest.raises(ModelError, match="tp_plan is 'auto'"):
+        specviz.load(folders.target, tp_plan="colwise")
+    with pytest.raises(ModelError, match="gpu_layers: drop tp_plan"):
+        specviz.load("gguf:x.gguf", tp_plan="auto")
+
+
+def test_one_process_is_rank_0_of_1(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    alone = ranks.everyone()
+    assert (alone.rank, alone.size, alone.leads, ranks.leads()) == (0, 1, True, True)
+    assert alone.gather({"a": 1}) == [{"a": 1}] and alone.told(lambda: 3) == 3
+    mine = ModelError("no such model")
+    with pytest.raises(ModelError) as caught:
+        alone.tried(lambda: (_ for _ in ()).throw(mine))
+    assert caught.value is mine
