@@ -17,6 +17,7 @@ STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut", "unre
 ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain", "parallel")
 UNKNOWN = 2**31 - 1  # in a replay: a token that was drafted for certain and that nobody wrote down
 ENDS = ("eos", "length", "context", "interrupted")
+ROLLBACK = ("bild", "early_exit")  # methods with BiLD's policies: they fall back, and roll back by -ln p
 EXACTNESS = ("exact", "exact up to ties", "lossy")
 
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import TraceError
+from specviz.schema import EXACTNESS, ROLLBACK
 from specviz.trace.counts import Counts
 
 if TYPE_CHECKING:
@@ -671,8 +672,6 @@ def peak_memory(trace: Trace) -> float:
 
 def exactness(trace: Trace) -> str:
     """The weakest label of the runs: lossy, exact up to ties, exact; empty if a run has none."""
-    from specviz.schema import EXACTNESS
-
     labels = {part.run["exactness"] for part in trace.split()}
     return max(labels, key=EXACTNESS.index) if labels <= set(EXACTNESS) else ""
 
@@ -680,15 +679,15 @@ def exactness(trace: Trace) -> str:
 def recheck(trace: Trace) -> pd.DataFrame:
     """Decide every judged node again from what was recorded.
 
-    The rule follows from the run's metadata: ``rollback`` (method bild: keep y iff -ln p(y) <= the
-    rollback threshold, BiLD eq. 3), ``greedy`` (temperature 0: keep the target's first candidate
-    after the node's parent; without recorded candidates, rank 0), ``biased`` (method retranslate with a bias:
-    keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et al.), ``gap``
-    (where nodes have a threshold: keep y iff its gap is at most that and fewer than ``top_beta`` tokens are
-    likelier; specdec, cm_asd), ``surest`` (a canvas: keep y iff it stands in the surest masked cell of the
-    block in work, the leftmost of equals, and is that cell's likeliest token), ``oracle`` (method oracle:
-    keep y iff p(y) is at least ``least``) or ``sampling`` (keep iff u < min(1, p/q); q = 1 for a drafter that
-    did not sample; Leviathan et al. 2023, algorithm 1).
+    The rule follows from the run's metadata: ``rollback`` (methods bild and early_exit: keep y iff
+    -ln p(y) <= the rollback threshold, BiLD eq. 3), ``greedy`` (temperature 0: keep the target's first
+    candidate after the node's parent; without recorded candidates, rank 0), ``biased`` (method retranslate
+    with a bias: keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et
+    al.), ``gap`` (where nodes have a threshold: keep y iff its gap is at most that and fewer than
+    ``top_beta`` tokens are likelier; specdec, cm_asd), ``surest`` (a canvas: keep y iff it stands in the
+    surest masked cell of the block in work, the leftmost of equals, and is that cell's likeliest token),
+    ``oracle`` (method oracle: keep y iff p(y) is at least ``least``) or ``sampling`` (keep iff
+    u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023, algorithm 1).
 
     Returns
     -------
@@ -718,7 +717,7 @@ def _recheck(part: Trace) -> pd.DataFrame:
     if run.get("canvas") is not None:
         rule = "surest"
         nodes, expected, margin, close = _surest(part, nodes)
-    elif run["method"] == "bild":
+    elif run["method"] in ROLLBACK:
         threshold = parameters.get("rollback")
         if not isinstance(threshold, int | float):
             raise TraceError(f"run {run['run']} does not say its rollback threshold")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specviz import schema
 from specviz.errors import TraceError
 from specviz.view.picture import FATES, name_of, prompts, visible
 from specviz.view.plots import _axes, _legend
@@ -99,7 +100,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     scored = bool(nodes["score"].notna().any() and nodes["threshold"].notna().any())
     value = "score" if scored or not nodes["confidence"].notna().any() else "confidence"
     threshold, gap, allowed = nodes["threshold"], nodes["gap"], ("gap to the target's first choice", "τ_t")
-    if facts["method"] == "bild" and isinstance(parameters.get("rollback"), int | float):
+    if facts["method"] in schema.ROLLBACK and isinstance(parameters.get("rollback"), int | float):
         judged = nodes["status"].isin(["accepted", "rejected"]) & nodes["p"].notna()
         with np.errstate(divide="ignore"):
             gap = pd.Series(-np.log(nodes["p"].to_numpy(float)), nodes.index).where(judged)

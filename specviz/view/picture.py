@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specviz import schema
 from specviz.trace import whole_characters
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def headline(trace: Trace) -> Numbers:
     if metrics.draft_passes(trace):
         why = "forward passes of the drafter after the prefill"
         shown.append(("draft passes", metrics.draft_passes, "{:,.0f}", why))
-    if trace.run["method"] == "bild":
+    if trace.run["method"] in schema.ROLLBACK:
         shown += [
             ("fallback", metrics.fallback_share, "{:.0%}", "cycles that handed over, per token of the text"),
             (
@@ -395,7 +396,7 @@ def picture(trace: Trace, prompt: int) -> Picture:
     """
     one = trace.select(prompt=prompt)
     run, cycles, outputs, nodes = one.run, one.cycles, one.outputs, one.nodes
-    rollback = run["method"] == "bild"
+    rollback = run["method"] in schema.ROLLBACK
 
     kept = outputs[outputs["kept"]]
     filled = run.get("canvas") is not None  # its positions are cells, emitted in any order

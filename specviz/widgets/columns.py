@@ -347,7 +347,7 @@ def _small(values: Any) -> np.ndarray:
 def _kinds(origin: list[str | None], method: str) -> np.ndarray:
     """How each emitted token came about, as an index into `KINDS`."""
     index = {name: i for i, name in enumerate(KINDS)}
-    if method == "bild":
+    if method in schema.ROLLBACK:
         index["correction"] = index["rollback"]
     return np.array([index.get(o or "plain", 0) for o in origin], np.uint8)
 

@@ -13,6 +13,7 @@ import specviz
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import decode
 from specviz.models.encoder_decoder import EncoderDecoder
+from specviz.view.picture import headline
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from seq2seq import make
@@ -42,6 +43,10 @@ def test_it_is_bild_with_the_first_layers(model) -> None:
         assert own.nodes["status"].tolist() == other.nodes["status"].tolist()
         assert own.run["draft"]["name"] == f"{model.name}[:{layers}]"
         assert (own.passes["model"] == "draft").any()
+        again = own.recheck()
+        assert again["agrees"].all()
+        assert again["margin"].tolist() == other.recheck()["margin"].tolist()
+        assert [name for name, *_ in headline(own)] == [name for name, *_ in headline(other)]
 
 
 def test_without_a_rollback_threshold_it_is_greedy(model) -> None:
