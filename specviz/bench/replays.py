@@ -18,6 +18,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from specviz.bench.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.bench.report import Column, print_table
 from specviz.bench.rows import read_json, write_json
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 FILE, ALL = "replay.json", "replays.json"
 SAME = 1e-12  # a difference that is none
+FEWEST = 6  # texts that can make a comparison clear
 MANY = 90  # cells of a table that a terminal shows whole
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -50,6 +53,8 @@ class Replay:
     cells : list of dict
         The published rows in their order, each with ``measured``, ``low`` and ``high`` (None where nothing
         was measured) and ``why`` (the reason, else empty).
+    clear : list of (int, int)
+        Numbers of two contenders' cells of which it is clear which one is ahead here.
     setup : list of dict
         What differs: ``what``, ``paper``, ``here``.
     environment : dict
@@ -69,6 +74,7 @@ class Replay:
     place: str
     compare: tuple[str, ...]
     cells: list[dict[str, Any]]
+    clear: list[list[int]]
     setup: list[dict[str, str]]
     environment: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -120,11 +126,12 @@ class Replay:
             The column's keys, ``metric``, ``device`` and ``model``; ``first`` and ``second``, the contenders;
             ``printed`` and ``measured``, the first's figure less the second's; ``verdict``: ``agrees``,
             ``against``, ``tied`` where the paper printed the same number, or ``level`` where the same was
-            measured; ``clear``, whether the measured intervals are apart.
+            measured; ``clear``, whether other texts of the kind would say the same: the 95 % interval of the
+            measured difference, both sides drawn together, leaves zero out.
         """
         import pandas as pd
 
-        held = self.held
+        held, clear = self.held, set(map(tuple, self.clear))
         rows = []
         for one, two, printed, here in self._pairs():
             a, b = self.cells[one], self.cells[two]
@@ -134,7 +141,7 @@ class Replay:
             rows.append(
                 dict(zip(held, group))
                 | {"first": first, "second": second, "printed": printed, "measured": here,
-                   "verdict": verdict, "clear": apart(a, b)}
+                   "verdict": verdict, "clear": (one, two) in clear}
             )  # fmt: skip
         columns = [*held, "first", "second", "printed", "measured", "verdict", "clear"]
         return pd.DataFrame(rows, columns=columns)
@@ -313,8 +320,8 @@ class Replay:
 ARROW = "\N{RIGHTWARDS ARROW}"
 OURS = ("measured", "low", "high", "ratio", "why")
 KEPT = (
-    "table", "caption", "place", "compare", "cells", "setup", "environment", "notes", "runs", "asked",
-    "seconds", "created",
+    "table", "caption", "place", "compare", "cells", "clear", "setup", "environment", "notes", "runs",
+    "asked", "seconds", "created",
 )  # fmt: skip
 
 
@@ -341,10 +348,18 @@ def verdict_of(printed: float, here: float) -> str:
     return "agrees" if printed * here > 0 else "against"
 
 
-def apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two measured figures' intervals do not meet; without two intervals nobody knows."""
-    if any(cell[end] is None for cell in (a, b) for end in ("low", "high")):
+def ahead(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether it is clear which of two figures is larger: 95 % of the differences have one sign.
+
+    Both are drawn on the same texts, where they were measured on the same ones. On fewer than `FEWEST` texts
+    nothing is clear: five that all go one way are no rarer than 1 in 16.
+    """
+    measured = [each for each in (a, b) if each["texts"] or each["low"] != each["value"]]
+    if any(each["low"] is None or each["texts"] < FEWEST for each in measured):
         return False
+    if len(measured) == 2 and a["texts"] == b["texts"] and a["drawn"] is not None and b["drawn"] is not None:
+        low, high = np.nanquantile(a["drawn"] - b["drawn"], (0.025, 0.975))
+        return bool(low > 0 or high < 0)
     return bool(a["low"] > b["high"] or b["low"] > a["high"])
 
 
@@ -754,21 +769,24 @@ def compared(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> R
         return drawn(table, recipe, found, asked)
     frame = published(table)
     rows: Any = frame.drop(columns=["paper", "table"]).to_dict("records")
-    cells = []
+    cells, figures = [], list[Any]()
     for row in rows:
         figure = next(
             (f for f in found.rows if f["metric"] == row["metric"] and covers(f["where"], row)), None
         )
+        figures.append(figure)
         why = "" if figure else reason(row, recipe, found)
         taken = {name: figure[name] if figure else None for name in ("value", "low", "high")}
         cells.append(
             {**row, "measured": taken["value"], "low": taken["low"], "high": taken["high"], "why": why}
         )
-    return Replay(
-        table, frame.attrs["caption"], frame.attrs["place"], recipe.compare, cells,
+    made = Replay(
+        table, frame.attrs["caption"], frame.attrs["place"], recipe.compare, cells, [],
         differences(frame, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
+    made.clear = [[a, b] for a, b, *_ in made._pairs() if ahead(figures[a], figures[b])]
+    return made
 
 
 def drawn(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> Replay:
@@ -782,7 +800,7 @@ def drawn(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> Repl
     ]  # fmt: skip
     nothing = pd.DataFrame({"model": [], "device": []})
     return Replay(
-        table, recipe.caption, f"Figure {table.rpartition('figure')[2]}", recipe.compare, cells,
+        table, recipe.caption, f"Figure {table.rpartition('figure')[2]}", recipe.compare, cells, [],
         differences(nothing, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
