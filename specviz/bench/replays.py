@@ -34,6 +34,7 @@ FILE, ALL = "replay.json", "replays.json"
 SAME = 1e-12  # a difference that is none
 FEWEST = 6  # texts that can make a comparison clear
 MANY = 90  # cells of a table that a terminal shows whole
+MANY_COLUMNS = 6  # of numbers; what would be more stands in further rows
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 Tick = Callable[[int, int, str], None]
@@ -150,11 +151,13 @@ class Replay:
         """Cells, measured ones; comparisons that go the paper's way, or not; and how many of each clearly."""
         found = self.comparisons()
         right, wrong = found[found["verdict"] == "agrees"], found[found["verdict"] == "against"]
+        clear = int(right["clear"].sum()), int(wrong["clear"].sum())
         return {
             "cells": len(self.cells),
             "measured": sum(cell["measured"] is not None for cell in self.cells),
             "agrees": len(right), "against": len(wrong), "level": int((found["verdict"] == "level").sum()),
-            "clear_agrees": int(right["clear"].sum()), "clear_against": int(wrong["clear"].sum()),
+            "clear_agrees": clear[0], "unclear": len(right) + len(wrong) - sum(clear),
+            "clear_against": clear[1],
         }  # fmt: skip
 
     @property
@@ -167,7 +170,7 @@ class Replay:
         judged = n["agrees"] + n["against"]
         if judged:
             said += (
-                f"; {n['agrees']} of {judged} comparisons go the paper's way ({n['clear_agrees']} clearly), "
+                f"; of {judged} comparisons {n['agrees']} go the paper's way ({n['clear_agrees']} clearly), "
                 f"{n['against']} do not ({n['clear_against']} clearly)"
             )
         said += f"; {n['level']} are level here" if n["level"] else ""
@@ -217,7 +220,7 @@ class Replay:
                 for i, name in enumerate(headings)
             ]
             print_table(console, columns, rows)
-            line(f"printed {ARROW} measured here ({TIMES}ratio); agree: how many comparisons of the row do")
+            line(f"printed {ARROW} measured here ({TIMES}ratio). {ORDER}")
             hidden = len(self.cells) - len(self._shown())
             if hidden:
                 line(f"{hidden} further numbers: specviz bench report {self.path} --html")
@@ -236,7 +239,7 @@ class Replay:
         said = [f"### `{self.table}`: {self.caption}", "", f"{self.summary}.", ""]
         if any(cell["measured"] is not None for cell in self.cells):
             said += [
-                f"Printed {ARROW} measured on {self.device} ({TIMES}ratio).", "",
+                f"Printed {ARROW} measured on {self.device} ({TIMES}ratio). {ORDER}", "",
                 "| " + " | ".join(map(cellular, headings)) + " |",
                 "|" + "".join(" --- |" if i < left else " ---: |" for i in range(len(headings))),
                 *("| " + " | ".join(map(cellular, row)) + " |" for row in rows), "",
@@ -249,14 +252,15 @@ class Replay:
         """The table as it is shown: headings, rows of texts, and how many columns are names."""
         numbers = self._shown()
         cells = [self.cells[i] for i in numbers]
-        across = [
-            name for name in ("task", "language", "dataset") if name in self.keys and name not in self.compare
-        ]
-        down = [name for name in (*self.keys, "device", "model") if name not in across]
-        down = [name for name in down if len({cell[name] for cell in cells}) > 1 or name in self.compare]
+        needed = self.needed()
+        across = [name for name in needed if name in ("task", "language", "dataset")]
+        down = [name for name in needed if name not in across]
+        if len({(*(cell[name] for name in across), cell["metric"]) for cell in cells}) > MANY_COLUMNS:
+            across, down = [], across + down
+        down = [name for name in down if len({cell[name] for cell in cells}) > 1] + list(self.compare)
         columns: dict[tuple, None] = {}
         lines: dict[tuple, dict[tuple, str]] = {}
-        agreed, marks = self.agreement(), dict[tuple, list[int]]()
+        agreed, rows_agreed = self.agreement(), dict[tuple, list[Agreement]]()
         for number, cell in zip(numbers, cells):
             at = (*(str(cell[name]) for name in across), cell["metric"])
             columns[at] = None
@@ -266,15 +270,26 @@ class Replay:
                 here = said(cell["measured"], cell["printed"])
                 here += f" ({TIMES}{cell['measured'] / cell['value']:.2f})" if cell["value"] else ""
             row[at] = f"{cell['printed']} {ARROW} {here}" if cell["value"] is not None else here
-            right, of = agreed[number]
-            judged = marks.setdefault(tuple(str(cell[name]) for name in down), [0, 0])
-            judged[0], judged[1] = judged[0] + right, judged[1] + of
-        names = [" ".join(str(part).replace("_", " ") for part in at) for at in columns]
-        rows = [
-            [*at, *(row.get(c, "") for c in columns), "{} of {}".format(*marks[at]) if marks[at][1] else ""]
-            for at, row in lines.items()
-        ]
-        return [*(name.replace("_", " ") for name in down), *names, "agree"], rows, len(down)
+            rows_agreed.setdefault(tuple(str(cell[name]) for name in down), []).append(agreed[number])
+        names = [" ".join([*at[:-1], metric_name(at[-1])]) for at in columns]
+        places = [{value: i for i, value in enumerate(dict.fromkeys(column))} for column in zip(*lines)]
+        ordered = sorted(lines, key=lambda at: [place[value] for place, value in zip(places, at)])
+        rows = [[*at, *(lines[at].get(c, "") for c in columns)] for at in ordered]
+        headings = [*(name.replace("_", " ") for name in down), *names]
+        judged = [marks(added(rows_agreed[at])) for at in ordered]
+        if any(judged):
+            headings.append("order")
+            rows = [[*row, mark] for row, mark in zip(rows, judged)]
+        return headings, rows, len(down)
+
+    def needed(self) -> list[str]:
+        """Columns besides the contenders' without which two numbers would stand in one place."""
+        names = [name for name in (*self.keys, "device", "model") if name not in self.compare]
+        for name in reversed(names):
+            rest = [*(other for other in names if other != name), *self.compare, "metric"]
+            if len({tuple(cell[key] for key in rest) for cell in self.cells}) == len(self.cells):
+                names.remove(name)
+        return names
 
     def _shown(self) -> list[int]:
         """Numbers of the cells that are shown: of a large table its means."""
@@ -288,15 +303,16 @@ class Replay:
         """The cells that are shown: of a large table its means."""
         return [self.cells[i] for i in self._shown()]
 
-    def agreement(self) -> list[tuple[int, int]]:
-        """Of every cell, how many of its comparisons go the paper's way, and of how many."""
-        counts = [[0, 0] for _ in self.cells]
+    def agreement(self) -> list[Agreement]:
+        """Of every cell's comparisons, how many clearly go the paper's way, are unclear, clearly do not."""
+        counts, clear = [[0, 0, 0] for _ in self.cells], set(map(tuple, self.clear))
         for a, b, printed, here in self._pairs():
             verdict = verdict_of(printed, here)
-            for i in (a, b):
-                counts[i][0] += verdict == "agrees"
-                counts[i][1] += verdict in ("agrees", "against")
-        return [(right, of) for right, of in counts]
+            if verdict in ("agrees", "against"):
+                place = 1 if (a, b) not in clear else 0 if verdict == "agrees" else 2
+                counts[a][place] += 1
+                counts[b][place] += 1
+        return [(right, unclear, wrong) for right, unclear, wrong in counts]
 
     def _pairs(self) -> list[tuple[int, int, float, float]]:
         """Every two measured contenders of a column: their numbers, and the differences printed and here."""
@@ -318,6 +334,12 @@ class Replay:
 
 
 ARROW = "\N{RIGHTWARDS ARROW}"
+MARKS = ("\N{CHECK MARK}", "?", "\N{BALLOT X}")
+ORDER = (
+    f"order: comparisons with the column's other rows: {MARKS[0]} clearly the paper's way, "
+    f"{MARKS[1]} unclear, {MARKS[2]} clearly not"
+)
+Agreement = tuple[int, int, int]
 OURS = ("measured", "low", "high", "ratio", "why")
 KEPT = (
     "table", "caption", "place", "compare", "cells", "clear", "setup", "environment", "notes", "runs",
@@ -332,6 +354,25 @@ def said(value: float, printed: str) -> str:
     digits = len(printed.partition(".")[2])
     sign = "+" if printed.startswith("+") else ""
     return f"{value:{sign}.{digits}f}"
+
+
+def metric_name(metric: str) -> str:
+    """A metric as a heading."""
+    names = {"tau": "τ", "ne": "NE", "a_d": "A/D", "a_o": "A/O", "comet": "COMET", "bleu": "BLEU",
+             "relative_bleu": "relative BLEU"}  # fmt: skip
+    if metric.startswith("rouge_"):
+        return metric.replace("_", "-").upper()
+    return names.get(metric, metric.replace("_", " "))
+
+
+def marks(counts: Sequence[int]) -> str:
+    """Comparisons that clearly go the paper's way, are unclear, clearly do not."""
+    return " ".join(f"{mark}{n}" for mark, n in zip(MARKS, counts) if n)
+
+
+def added(all_counts: Sequence[Agreement]) -> list[int]:
+    """Such numbers of several cells."""
+    return [sum(numbers) for numbers in zip(*all_counts)]
 
 
 def cellular(text: str) -> str:
@@ -677,14 +718,21 @@ class Replays:
         return "\n".join(said) + "\n" + "\n".join(r.markdown() for r in self.found)
 
 
-OVERVIEW = ("measured", "agree", "clearly", "against", "clearly so", "seconds")
+OVERVIEW = (
+    "measured",
+    "paper's way",
+    f"{MARKS[0]} clearly",
+    f"{MARKS[1]} unclear",
+    f"{MARKS[2]} clearly not",
+    "seconds",
+)
 
 
 def counted(made: Replay) -> list[str]:
     """A replay's line of the overview."""
     n = made.counts()
     judged = n["agrees"] + n["against"]
-    shares = [f"{n['agrees']} of {judged}", n["clear_agrees"], n["against"], n["clear_against"]]
+    shares = [f"{n['agrees']} of {judged}", n["clear_agrees"], n["unclear"], n["clear_against"]]
     middle = list(map(str, shares)) if judged else ["–"] * 4
     return [f"{n['measured']} of {n['cells']}", *middle, f"{made.seconds:.0f}"]
 
