@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,50 @@ def ratio(above: Any, below: Any) -> Any:
         return np.where(np.asarray(below) > 0, above / np.asarray(below, float), np.nan)
 
 
-def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> Estimate:
+@dataclass(frozen=True)
+class Drawn(Estimate):
+    """An estimate that keeps its value of each set of texts that was drawn, so that two can be compared.
+
+    Parameters
+    ----------
+    values : array [draws], optional
+        None where the texts are too few.
+    """
+
+    values: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def on(cls, value: float, values: np.ndarray | None, texts: int) -> Drawn:
+        """With the interval that holds 95 % of the values."""
+        low = high = float("nan")
+        if values is not None:
+            low, high = np.nanquantile(values, (0.025, 0.975)).tolist()
+        return cls(float(value), low, high, texts, values)
+
+    def times(self, factor: float) -> Drawn:
+        """The same in another unit, or with the other sign."""
+        return derived(lambda value: factor * value, self)
+
+
+def derived(function: Callable[..., Any], *figures: Drawn) -> Drawn:
+    """A function of figures of the same texts."""
+    values = [each.values for each in figures if each.values is not None]
+    whole = len(values) == len(figures)
+    made = function(*values) if whole else None
+    return Drawn.on(function(*(each.median for each in figures)), made, figures[0].pairs)
+
+
+def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> Drawn:
     """A function of sums over texts, with its 95 % interval over texts drawn anew.
 
     The draws are the same at every call, so what is compared is drawn together.
     """
     n = len(arrays[0])
     value = float(function(*(a.sum(0) for a in arrays)))
-    low = high = float("nan")
-    if n > 2 and value == value:
-        drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
-        low, high = np.nanquantile(function(*(drawn @ a for a in arrays)), (0.025, 0.975)).tolist()
-    return Estimate(value, low, high, n)
+    if n < 3 or value != value:
+        return Drawn(value, float("nan"), float("nan"), n)
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+    return Drawn.on(value, function(*(drawn @ a for a in arrays)), n)
 
 
 class Quality:

@@ -9,8 +9,9 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const themed = (layout) => {
 	const line = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line") };
 	const axes = ["xaxis", "yaxis"].map((name) => [name, { automargin: true, ...layout[name], ...line }]);
+	const shapes = layout.shapes.map((shape) => ({ ...shape, line: { color: colour("--soft"), dash: "dot", width: 1.5 } }));
 	return {
-		...layout, ...Object.fromEntries(axes), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+		...layout, ...Object.fromEntries(axes), shapes, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
 		font: { color: colour("--fg"), family: "system-ui, sans-serif", size: 12 },
 	};
 };

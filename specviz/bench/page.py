@@ -9,16 +9,18 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from specviz.bench.recipes import CURVES, RECIPES
-from specviz.bench.replays import ALL, ARROW, FILE, OVERVIEW, Replay, Replays, cellular, counted, said
+from specviz.bench.replays import ALL, ARROW, FILE, MARKS, Replay, Replays, cellular, marks, metric_name, said
 from specviz.bench.rows import Results, fast, key_of, speed
 from specviz.errors import ParameterError, TraceError
+from specviz.paths import folder
 from specviz.view.picture import visible
 from specviz.view.static import write_text
 
@@ -31,6 +33,9 @@ NO_TRACES = (
     "No traces were kept, so there is no player to open: a run keeps them with traces = true (--traces)."
 )
 MOST_NOTES = 12
+MOST_COMPARISONS = 200  # that are listed one by one
+WIDE = 5  # columns of numbers of a table whose ratios stand below them
+LABEL = 30  # letters of a line of a plot's label
 PLOTS = 2  # metrics of a table that are drawn
 
 
@@ -174,28 +179,40 @@ class Page:
                 told.setdefault(name, f"{each['name']}{size}{mark}")
         told["versions"] = ", ".join(f"{name} {v}" for name, v in (found.get("versions") or {}).items())
         items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in told.items())
-        self.add(f"<h3>Environment</h3><dl>{items}</dl>")
+        self.add(f"<h2>Environment</h2><dl>{items}</dl>")
 
     def table(
         self, headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1, words: bool = False
     ) -> None:
         """A table of cells that are already HTML: the first `names` columns are names, the others numbers.
 
-        With `words` the others are sentences.
+        With `words` the others are sentences. In a wide table ratios stand below their numbers.
         """
+        wide = " class='wide'" if len(headings) - names > WIDE else ""
         head = "".join(
             f"<th scope='col'{self._side(i, names, words)}>{h}</th>" for i, h in enumerate(headings)
         )
-        body = "".join(
-            "<tr>"
-            + "".join(f"<td{self._side(i, names, words)}>{cell}</td>" for i, cell in enumerate(row))
-            + "</tr>"
-            for row in rows
-        )
+        body = "".join(f"<tr>{row}</tr>" for row in self._rows([list(row) for row in rows], names, words))
         self.add(
-            f"<div class='scroll' tabindex='0' role='region' aria-label='table'><table><thead><tr>{head}</tr>"
-            f"</thead><tbody>{body}</tbody></table></div>"
+            f"<div class='scroll' tabindex='0' role='region' aria-label='table'><table{wide}>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
+
+    def _rows(self, rows: list[list[str]], names: int, words: bool) -> Iterator[str]:
+        """Rows of cells; a name that stands for several rows, as all in front of it do, is written once."""
+        for at, row in enumerate(rows):
+            cells = ""
+            for i, cell in enumerate(row):
+                span, upto = "", i + 1
+                if i < names - 1:
+                    if at and rows[at - 1][:upto] == row[:upto]:
+                        continue
+                    many = 1
+                    while at + many < len(rows) and rows[at + many][:upto] == row[:upto]:
+                        many += 1
+                    span = f" rowspan='{many}'" if many > 1 else ""
+                cells += f"<td{self._side(i, names, words)}{span}>{cell}</td>"
+            yield cells
 
     @staticmethod
     def _side(i: int, names: int, words: bool) -> str:
@@ -269,8 +286,8 @@ class Page:
             + "</p>"
         )
 
-    def listed(self, title: str, lines: Sequence[str]) -> None:
-        """A list, if there is anything."""
+    def listed(self, title: str, lines: Sequence[str], tag: str = "h2") -> None:
+        """A list below a heading, if there is anything."""
         if not lines:
             return
         items = "".join(f"<li>{text(line)}</li>" for line in lines[:MOST_NOTES])
@@ -280,58 +297,107 @@ class Page:
             if more
             else ""
         )
-        self.add(f"<h3>{text(title)}</h3><ul>{items}</ul>{more}")
+        self.add(f"<{tag}>{text(title)}</{tag}><ul>{items}</ul>{more}")
 
     # ------------------------------------------------------------ replays
 
     def replays(self, every: Replays) -> None:
-        """The page of all tables: an overview, then each."""
+        """The page of all tables: an overview, then each, paper by paper."""
+        papers: dict[str, list[Replay]] = {}
+        for each in every.found:
+            papers.setdefault(each.table.partition("/")[0], []).append(each)
+        when = max((each.created for each in every.found), default="")[:10]
         self.heading(
             "The papers' numbers, measured here",
-            f"{len(every.found)} tables replayed, {len(every.left)} listed with the reason; {every.path}",
-        )
-        if every.found:
-            self.environment(every.found[0].environment)
-            self.add(
-                "<p>agree: of every two contenders in a column that the paper tells apart, how many stand in "
-                "the same order here; clearly: the measured 95 % intervals do not meet.</p>"
-            )
-            rows = [
-                [f"<a href='#{anchor(r.table)}'>{text(r.table)}</a>", text(r.caption), *map(text, counted(r))]
-                for r in every.found
-            ]
-            self.table(["table", "what it shows", *map(text, OVERVIEW)], rows, 2)
+            " · ".join(filter(None, [
+                f"{len(every.found)} tables and figures replayed, {len(every.left)} listed with the reason",
+                every.found[0].device if every.found else "", when,
+            ])),
+        )  # fmt: skip
+        links = [("overview", "overview"), *((name, name) for name in papers), ("left", "not replayed")]
+        self.add("<nav>", *(f"<a href='#{text(to)}'>{text(word)}</a>" for to, word in links), "</nav>")
+        self.add("<h2 id='overview'>Overview</h2>", f"<p>{HOW_TO_READ}</p>")
+        rows = [
+            [text(r.table.partition("/")[0]),
+             f"<a href='#{anchor(r.table)}'>{text(r.table.partition('/')[2])}</a> "
+             f"<span class='caption'>{text(r.caption)}</span>",
+             verdicts(n := r.counts()), f"{n['measured']} of {n['cells']}", f"{r.seconds:.0f}"]
+            for those in papers.values() for r in those
+        ]  # fmt: skip
+        self.table(["paper", "what it shows", "the same order here?", "measured", "seconds"], rows, 2)
+        self.add("<div id='left'></div>")
         self.listed("Not replayed", [f"{table}: {why}" for table, why in every.left.items()])
-        for each in every.found:
-            self.one(each)
+        if every.found:
+            self.environment({**every.found[0].environment, "model": None, "drafts": None})
+        for paper, those in papers.items():
+            chips = (f"<a href='#{anchor(r.table)}'>{text(r.table.partition('/')[2])}</a>" for r in those)
+            self.add(f"<h2 id='{text(paper)}'>{text(paper)}: {text(title(paper))}</h2>",
+                     "<p class='links'>", *chips, "</p>")  # fmt: skip
+            for each in those:
+                self.one(each, "h3")
 
     def replay(self, made: Replay) -> None:
         """The page of one table."""
-        self.heading(f"{made.table}, measured here", f"{made.created}; {made.path}")
+        self.heading(f"{made.table}, measured here", f"{made.device} · {made.created}")
         self.environment(made.environment)
         self.one(made)
 
-    def one(self, made: Replay) -> None:
+    def one(self, made: Replay, tag: str = "h2") -> None:
         """A table's section."""
+        below = f"h{int(tag[1]) + 1}"
         self.add(
-            f"<h2 id='{anchor(made.table)}'>{text(made.table)}: {text(made.caption)}</h2>",
-            f"<p class='soft'>{text(made.place)}; {made.seconds:.0f} seconds</p><p>{text(made.summary)}.</p>",
-        )
+            f"<section><{tag} id='{anchor(made.table)}'>{text(made.table)}: {text(made.caption)}</{tag}>",
+            f"<p class='soft'>{text(made.place)} · {made.seconds:.0f} seconds on {text(made.device)}</p>",
+            f"<p>{text(made.summary)}.</p>", f"<p class='verdict'>{verdicts(made.counts(), words=True)}</p>",
+        )  # fmt: skip
         self.plots(replay_figures(made))
         if any(cell["measured"] is not None for cell in made.cells):
             headings, rows, left = made.grid()
             self.table([text(h) for h in headings], [[coloured(c) for c in row] for row in rows], left)
-            self.add("<details><summary>Every number, with intervals and ratios</summary>")
-            self.table(*full(made))
-            self.add("</details>")
-        self.listed("Not measured", [f"{which}: {why} ({n})" for which, why, n in made.missing()])
-        self.add("<h3>What differs</h3>")
+            self.folded("Every number, with intervals and ratios", *full(made))
+            self.folded("Every comparison, one by one", *compared(made))
+        self.listed("Not measured", [f"{which}: {why} ({n})" for which, why, n in made.missing()], below)
+        self.add(f"<{below}>What differs</{below}>")
         rows = [[text(s["what"]), text(s["paper"]), text(s["here"])] for s in made.setup]
         self.table(["", "the paper", "here"], rows, words=True)
-        self.listed("Notes", made.notes)
+        self.listed("Notes", made.notes, below)
         for name in made.runs:
             if (made.path / name / "run.json").is_file():
                 self.traces(Results(made.path / name))
+        self.add("</section>")
+
+    def folded(self, name: str, headings: list[str], rows: list[list[str]], names: int) -> None:
+        """A table that a reader opens."""
+        if rows:
+            self.add(f"<details><summary>{text(name)}</summary>")
+            self.table(headings, rows, names)
+            self.add("</details>")
+
+
+def verdicts(n: Mapping[str, int], words: bool = False) -> str:
+    """How many comparisons clearly go the paper's way, are unclear, clearly do not: a bar, and numbers."""
+    counts = [n["clear_agrees"], n["unclear"], n["clear_against"]]
+    if not sum(counts):
+        return "" if words else "–"
+    bar = "".join(f"<i class='{kind}' style='flex:{c}'></i>" for kind, c in zip(KINDS, counts) if c)
+    said = (
+        f"<span class='{kind}'>{mark} {c}{' ' + word if words else ''}</span>"
+        for kind, mark, c, word in zip(KINDS, MARKS, counts, SAID)
+    )
+    return f"<span class='bar' aria-hidden='true'>{bar}</span> <span class='counts'>{' '.join(said)}</span>"
+
+
+KINDS = ("agrees", "unclear", "against")
+SAID = ("clearly the paper's way", "unclear", "clearly the other way")
+HOW_TO_READ = (
+    "A number that was printed for another model on another machine is not expected again; the order of the "
+    "contenders may be. Of every two in a column that the paper tells apart: "
+    f"{MARKS[0]} they clearly stand in the same order here, {MARKS[1]} the texts are too few or the "
+    f"difference too small to tell, {MARKS[2]} they clearly stand in the other one. Clear: 95 % of the "
+    "differences on the same texts, drawn anew, have one sign; where nothing differs, one comparison in "
+    "twenty is clear by chance. The same measurement stands beside what was printed for each of a paper's "
+    "devices and models."
+)
 
 
 def anchor(table: str) -> str:
@@ -340,22 +406,26 @@ def anchor(table: str) -> str:
 
 
 def coloured(cell: str) -> str:
-    """A cell of a grid: printed in grey, measured in bold."""
+    """A cell of a grid: printed in grey, measured in bold, the ratio below; or a row's verdicts."""
     printed, arrow, here = cell.partition(f" {ARROW} ")
     if not arrow:
-        return text(cell)
-    value, space, ratio = here.partition(" ")
-    return (
-        f"<span class='printed'>{text(printed)}</span> {ARROW} <span class='here'>{text(value)}</span>"
-        f"{space}<span class='ratio'>{text(ratio)}</span>"
+        return " ".join(tinted(part) for part in cell.split(" ")) if cell[:1] in MARKS else text(cell)
+    value, _, ratio = here.partition(" ")
+    return f"<span class='printed'>{text(printed)}</span> {ARROW} <span class='here'>{text(value)}</span>" + (
+        f"<br><span class='ratio'>{text(ratio.strip('()'))}</span>" if ratio else ""
     )
+
+
+def tinted(mark: str) -> str:
+    """A mark with its number."""
+    return f"<span class='{KINDS[MARKS.index(mark[0])]}'>{text(mark)}</span>"
 
 
 def full(made: Replay) -> tuple[list[str], list[list[str]], int]:
     """Every number of a table: what was printed, what was measured, the ratio, and the comparisons."""
     keys = [*made.keys, "metric", "device", "model"]
     shown = [k for k in keys if any(str(cell[k]) not in ("", "-") for cell in made.cells)]
-    marks = made.agreement()
+    agreed = made.agreement()
     rows = []
     for i, cell in enumerate(made.cells):
         if cell["measured"] is None:
@@ -365,13 +435,34 @@ def full(made: Replay) -> tuple[list[str], list[list[str]], int]:
             if cell["low"] is not None:
                 here += f" [{said(cell['low'], cell['printed'])}, {said(cell['high'], cell['printed'])}]"
             ratio = f"{cell['measured'] / cell['value']:.2f}" if cell["value"] else ""
-        right, of = marks[i]
-        mark = (
-            f"<span class='{'agrees' if 2 * right >= of else 'against'}'>{right} of {of}</span>" if of else ""
-        )
+        mark = coloured(marks(agreed[i])) if any(agreed[i]) else ""
         unit = "" if not cell["unit"] else f" {cell['unit']}"
         rows.append([*(text(cell[k]) for k in shown), text(cell["printed"] + unit), text(here), ratio, mark])
-    return [*(text(k) for k in shown), "printed", "measured", "ratio", "agree"], rows, len(shown)
+    return [*(text(k) for k in shown), "printed", "measured", "ratio", "order"], rows, len(shown)
+
+
+def compared(made: Replay) -> tuple[list[str], list[list[str]], int]:
+    """Every comparison of a table that is not too large."""
+    found = made.comparisons()
+    if len(found) > MOST_COMPARISONS:
+        return [], [], 0
+    held = [name for name in made.held if found[name].astype(str).nunique() > 1]
+    rows = []
+    for each in found.to_dict("records"):
+        words = str(each["verdict"])
+        if words in ("agrees", "against"):
+            place = 1 if not each["clear"] else 0 if words == "agrees" else 2
+            words = f"<span class='{KINDS[place]}'>{MARKS[place]} {SAID[place]}</span>"
+        numbers = [text(f"{each[name]:+.3g}") for name in ("printed", "measured")]
+        rows.append([*(text(each[name]) for name in (*held, "first", "second")), *numbers, words])
+    names = [*(text(name) for name in held), "this", "less this", "printed", "here", "order"]
+    return names, rows, len(held) + 2
+
+
+def title(paper: str) -> str:
+    """A paper's title."""
+    told = json.loads((folder("published") / paper / "tables.json").read_text(encoding="utf8"))
+    return str(told["title"])
 
 
 def marked(results: Results) -> tuple[dict[str, Any], dict[str, tuple[dict[str, Any], str]]] | None:
@@ -433,7 +524,7 @@ def run_figures(results: Results) -> list[tuple[str, dict[str, Any]]]:
                 ]
                 traces.append(dots("here", name.partition("_")[0], labels, spans, symbol))
         if traces:
-            made.append((f"{title}, by method", figure(title, traces)))
+            made.append((f"{title}, by method", figure(title, traces, one=title.startswith("times"))))
     return made
 
 
@@ -447,7 +538,7 @@ def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
     found = []
     for metric in sorted(metrics, key=lambda m: m != "speedup")[:PLOTS]:
         cells = [c for c in shown if c["metric"] == metric]
-        labels = [", ".join(str(c[name]) for name in made.compare) for c in cells]
+        labels = [", ".join(contender(name, str(c[name])) for name in made.compare) for c in cells]
         values = [(c["value"], None, None) for c in cells]
         beside = spread_over(made, cells)
         labels = [" · ".join([label, *(str(c[k]) for k in beside)]) for label, c in zip(labels, cells)]
@@ -464,20 +555,26 @@ def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
             continue
         names, columns = [label for label, _ in own], [column for _, column in own]
         here = dots("here", "measured here", names, list(own.values()), "diamond", columns)
-        title = metric.replace("_", " ") + (f" ({cells[0]['unit']})" if cells[0]["unit"] else "")
+        axis = axis_of(metric, cells[0]["unit"])
         both = [printed, here] if any(v is not None for v, _, _ in values) else [here]
-        found.append((f"{made.table}, {title}: printed and measured", figure(title, both)))
+        found.append(
+            (
+                f"{made.table}, {axis}: printed and measured",
+                figure(axis, both, metric == "speedup"),
+            )
+        )
     return found
+
+
+def contender(key: str, value: str) -> str:
+    """A contender's name; a bare number says of what."""
+    return f"{key.replace('_', ' ')} {value}" if value.replace(".", "", 1).isdigit() else value
 
 
 def spread_over(made: Replay, cells: Sequence[Mapping[str, Any]]) -> list[str]:
     """Columns that stand beside a contender's name: a line of a plot is one column of the table."""
-    found = []
-    for key in made.keys:
-        several = len({str(cell[key]) for cell in cells}) > 1
-        if key not in made.compare and several and len({str(cell[key]) for cell in cells}) <= 4:
-            found.append(key)
-    return found
+    keys = [key for key in made.needed() if key in made.keys]
+    return [key for key in keys if 1 < len({str(cell[key]) for cell in cells}) <= 4]
 
 
 def named(cell: Mapping[str, Any], keys: Sequence[str]) -> str:
@@ -497,7 +594,7 @@ def dots(
     x = [clean(v) for v, _, _ in values]
     made: dict[str, Any] = {
         "type": "scatter", "mode": "markers", "name": text(name), "meta": kind, "x": x,
-        "y": [text(label) for label in labels],
+        "y": ["<br>".join(map(text, wrap(label, LABEL))) for label in labels],
         "marker": {"symbol": symbol, "size": 9, "opacity": 1 if kind == "here" else 0.75},
     }  # fmt: skip
     if any(clean(low) is not None for _, low, _ in values):
@@ -511,17 +608,25 @@ def dots(
     return made
 
 
-def figure(title: str, traces: list[dict[str, Any]]) -> dict[str, Any]:
-    """Traces with their layout; contenders stand in the table's order, from above."""
-    count = len({label for trace in traces for label in trace["y"]})
+def axis_of(metric: str, unit: str) -> str:
+    """A metric with its unit, for an axis."""
+    unit = "times as fast" if unit == "x" else unit
+    return metric_name(metric) + (f" ({unit})" if unit else "")
+
+
+def figure(axis: str, traces: list[dict[str, Any]], one: bool = False) -> dict[str, Any]:
+    """Traces with their layout; contenders stand in the table's order, from above. `one` marks 1."""
+    labels = {label for trace in traces for label in trace["y"]}
+    count, tall = len(labels), any("<br>" in label for label in labels)
+    line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "meta": "one"}
     return {
         "data": traces,
         "layout": {
-            "title": {"text": text(title), "font": {"size": 14}, "x": 0.02},
-            "height": 130 + 30 * max(4, count),
-            "margin": {"t": 44, "b": 40, "l": 10, "r": 14}, "showlegend": True,
-            "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
-            "yaxis": {"autorange": "reversed", "type": "category"}, "xaxis": {"rangemode": "tozero"},
-            "hovermode": "closest",
+            "height": 110 + (34 if tall else 26) * max(4, count),
+            "margin": {"t": 34, "b": 46, "l": 10, "r": 14}, "showlegend": True,
+            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"},
+            "yaxis": {"autorange": "reversed", "type": "category"},
+            "xaxis": {"rangemode": "tozero", "title": {"text": text(axis)}},
+            "shapes": [line] if one else [], "hovermode": "closest",
         },
     }  # fmt: skip

@@ -150,11 +150,16 @@ BASELINES = (
 SPEC_BENCH = "Spec-Bench and code of HumanEval, 1024 new tokens at most"
 
 
+def few(prompts: int, max_new_tokens: int = 48) -> Where:
+    """Numbers in haste; six texts of a part are the least that can make a comparison within it clear."""
+    return {"prompts": prompts, "max_new_tokens": max_new_tokens}
+
+
 def unispec(compare: str | tuple[str, ...], rows: tuple[Row, ...], **more: Any) -> Recipe:
     """A recipe of UniSpec's paper."""
     given: dict[str, Any] = {
         "parts": {"task": TASKS}, "metrics": SPEED, "total": ("task", "AVG"), "precision": "float16",
-        "data": SPEC_BENCH, "differs": (SPEEDUP, TAU), "suite": "town",
+        "data": SPEC_BENCH, "differs": (SPEEDUP, TAU), "suite": "town", "quick": few(4 * len(TASKS)),
     }  # fmt: skip
     names = (compare,) if isinstance(compare, str) else compare
     return Recipe(more.pop("source", "run"), names, rows, **(given | more))
@@ -186,7 +191,9 @@ def precise(name: str, dtype: str) -> tuple[Row, ...]:
 
 ONE_TREE = Row({}, "unispec", UNISPEC)
 RECIPES: dict[str, Recipe] = {
-    "unispec/table1": unispec("method", tuple(FIVE.values()), differs=(SPEEDUP, TAU, BASELINES)),
+    "unispec/table1": unispec(
+        "method", tuple(FIVE.values()), differs=(SPEEDUP, TAU, BASELINES), quick=few(6 * len(TASKS))
+    ),
     "unispec/table2": unispec(
         "method",
         (
@@ -196,14 +203,14 @@ RECIPES: dict[str, Recipe] = {
             Row({"method": "w/o tree expansion mechanism"}, "unispec",
                 {"draft_size": BEST, "neighbours": False, "threshold": 0.0}),
         ),
-        parts={"task": TWO}, total=None,
+        parts={"task": TWO}, total=None, quick=few(7 * len(TWO)),
         differs=(SPEEDUP, TAU, BASELINES,
                  ("without calibration", "a fixed size that is not named", f"{FIXED}, Token Recycling's")),
     ),
     "unispec/table3": unispec(
         "method", (EAGLES["EAGLE-2"], EAGLES["EAGLE-3"], FIVE["UNISPEC (ours)"]),
         parts={"language": THREE}, total=None, drafts=HEADS, suite="multi-town",
-        data="MT-bench in three languages",
+        quick=few(7 * len(THREE)), data="MT-bench in three languages",
         differs=(SPEEDUP, TAU,
                  ("EAGLE's heads", "the published ones, trained on ShareGPT, mostly English",
                   "bundled ones, trained on this package's English texts alone; draft size 24")),
@@ -211,7 +218,7 @@ RECIPES: dict[str, Recipe] = {
     "unispec/table5": unispec(
         "method", tuple(FIVE.values()), parts={"language": LANGUAGES}, total=("language", "AVG"),
         suite="multi-town", data="Multi-SpecBench", differs=(SPEEDUP, TAU, BASELINES),
-        quick={"prompts": 18, "max_new_tokens": 48},
+        quick=few(6 * len(LANGUAGES)),
     ),
     "unispec/table6": unispec(("method", "temperature"), tempered(0.0) + tempered(1.0)),
     "unispec/table7": unispec(
@@ -221,7 +228,7 @@ RECIPES: dict[str, Recipe] = {
             Row({"gpus": 1, "method": "TokenRec."}, "token_recycling"),
             Row({"gpus": 1, "method": "Ours"}, "unispec", UNISPEC),
         ),
-        parts={"task": {name: TASKS[name] for name in ("MT", "QA", "Math", "Code")}},
+        parts={"task": {name: TASKS[name] for name in ("MT", "QA", "Math", "Code")}}, quick=few(6 * 4),
         absent=(({"gpus": 2}, "two GPUs with tensor parallelism: this replay runs on one device"),),
     ),
     "unispec/table8": unispec(
@@ -235,7 +242,7 @@ RECIPES: dict[str, Recipe] = {
     "unispec/table9": unispec(
         "method", (*EAGLES.values(), FIVE["UNISPEC (ours)"]),
         parts={"language": THREE}, total=None, drafts=HEADS, suite="multi-town",
-        data="MT-bench in three languages",
+        quick=few(7 * len(THREE)), data="MT-bench in three languages",
         differs=(SPEEDUP, TAU,
                  ("EAGLE's heads", "the published ones, trained on ShareGPT, mostly English",
                   "bundled ones, trained on this package's English texts alone; draft size 24")),
@@ -245,7 +252,7 @@ RECIPES: dict[str, Recipe] = {
         parts={"dataset": {"CNN": {"kind": "summarization"}, "GSM8K": {"kind": "arithmetic"}}}, total=None,
         metrics=dict(SPEED) | {f"rouge_{n}": f"rouge{n.upper()}" for n in ("1", "2", "l")},
         data="CNN/DailyMail and GSM8K", precision="as the rows say",
-        quick={"prompts": 8, "max_new_tokens": 64}, whole={"prompts": 20, "max_new_tokens": 128},
+        quick=few(8 * 2, 64), whole={"prompts": 20, "max_new_tokens": 128},
         differs=(SPEEDUP, TAU,
                  ("rouge", "against references, unnamed implementation", "rouge-score, F in percent, the "
                   "best of several references")),
@@ -254,7 +261,7 @@ RECIPES: dict[str, Recipe] = {
         "context",
         tuple(Row({"context": n}, "unispec", UNISPEC, plan={"context": n})
               for n in (1024, 2048, 4096, 8192, 16384, 32768)),
-        total=("task", "Avg."), quick={"prompts": 7, "max_new_tokens": 32},
+        total=("task", "Avg."), quick=few(2 * len(TASKS), 32),
         differs=(SPEEDUP, TAU,
                  ("context", "1K to 32K tokens, how made is not said",
                   "earlier questions and their answers stand in front; a model that reads less than 32K gets "
@@ -297,7 +304,7 @@ RECIPES: dict[str, Recipe] = {
               for theirs, ours in (("Lookahead", "lookahead"), ("SPECTRA", "spectra"),
                                    ("Token Recycling", "token_recycling"))
               for more in ("", " + Device-Aware")),
-        parts={"task": TWO}, total=None,
+        parts={"task": TWO}, total=None, quick=few(7 * len(TWO)),
         differs=(SPEEDUP, TAU, BASELINES,
                  ("draft sizes", "120, 60 and 80; 60, 30 and 53 as calibrated",
                   "our defaults; what calibration finds here for each method")),
@@ -326,7 +333,7 @@ def ssbd(compare: str | tuple[str, ...], rows: tuple[Row, ...], **more: Any) -> 
     given: dict[str, Any] = {
         "parts": {"language": INTO}, "model": "town-translator", "precision": "4 bits (Q4_K_M, llama.cpp)",
         "data": "Flores, three words an update", "differs": (CLOCK, ERASURE),
-        "quick": {"prompts": 6, "max_new_tokens": 96}, "whole": {"prompts": 60, "max_new_tokens": 128},
+        "quick": few(12, 96), "whole": {"prompts": 60, "max_new_tokens": 128},
     }  # fmt: skip
     names = (compare,) if isinstance(compare, str) else compare
     return Recipe("streams", names, rows, **(given | more))
@@ -380,7 +387,7 @@ def canvas(source: str, compare: str | tuple[str, ...], rows: tuple[Row, ...], *
     """A recipe of SSD's paper."""
     given: dict[str, Any] = {
         "parts": ONE_BENCHMARK, "model": "town-diffusion", "data": "GSM8K, MATH, HumanEval and MBPP",
-        "differs": (VALID, CELLS), "quick": {"prompts": 5, "max_new_tokens": 64, "rounds": 1},
+        "differs": (VALID, CELLS), "quick": {**few(8, 64), "rounds": 1},
         "whole": {"prompts": 30, "max_new_tokens": 64, "rounds": 3},
     }  # fmt: skip
     names = (compare,) if isinstance(compare, str) else compare
@@ -408,13 +415,13 @@ RECIPES |= {
     "ssd/table3": canvas(
         "canvases", ("method", "draft_length"),
         drafts("Greedy", "chain", int) + drafts("Mix-order", "mix", int),
-        options={"bounds": True}, data="MATH", differs=(CELLS,),
+        options={"bounds": True}, data="MATH", differs=(CELLS,), quick={**few(12, 64), "rounds": 1},
     ),
     "ssd/figure3": canvas(
         "lengths", ("method", "generation_length", "shots"), (),
         parts={"task": {"GSM8K": {"kind": "arithmetic"}, "MBPP": {"kind": "code"}}},
         options={"cells": {"128": 32, "512": 128}, "shots": (0, 3), "normal": 64}, data="GSM8K and MBPP",
-        quick={"prompts": 3, "max_new_tokens": 64, "rounds": 1},
+        quick={**few(6, 64), "rounds": 1},
         differs=(VALID, ("length", "128 and 512 cells, else 256", "32 and 128 cells, else 64")),
     ),
 }  # fmt: skip
@@ -454,8 +461,7 @@ def big_little(rows: tuple[Row, ...], curves: tuple[str, ...], **more: Any) -> R
         "parts": {"dataset": PAIR}, "model": "town-t5",
         "drafts": {"small": "town-t5-small", "aligned": "town-t5-small-aligned"},
         "differs": (LATENCY, POINTS), "data": "IWSLT 2017, WMT 2014, XSUM, CNN/DailyMail",
-        "quick": {"prompts": 8, "max_new_tokens": 64, "fallbacks": (0.3, 0.6, 0.9), "rollbacks": (1.0, 4.0),
-                  "windows": (4, 8)},
+        "quick": {**few(16, 64), "fallbacks": (0.3, 0.6, 0.9), "rollbacks": (1.0, 4.0), "windows": (4, 8)},
         "whole": {"prompts": 60, "max_new_tokens": 128, "fallbacks": (0.3, 0.5, 0.7, 0.9),
                   "rollbacks": (1.0, 2.0, 4.0, 8.0), "windows": (3, 4, 5, 6, 7, 8, 9, 10)},
     }  # fmt: skip
@@ -513,7 +519,7 @@ RECIPES |= {
     "bild/figure6": big_little(
         (fastest({"method": "BiLD"}, "early exit", ONE_POINT),), ("early exit",), model="town-t5-exit",
         parts={"dataset": {"IWSLT": {"task": "de-en"}, "WMT": {"task": "de-en"}}}, drafts={},
-        quick={"prompts": 8, "max_new_tokens": 64, "fallbacks": (0.2, 0.8), "rollbacks": (0.5, 1.5)},
+        quick={**few(16, 64), "fallbacks": (0.2, 0.8), "rollbacks": (0.5, 1.5)},
         whole={"prompts": 60, "max_new_tokens": 128, "fallbacks": (0.2, 0.5, 0.8),
                "rollbacks": (0.5, 1.0, 1.5)},
     ),
@@ -541,7 +547,7 @@ def modulated(rows: Mapping[str, str], **more: Any) -> Recipe:
         "parts": {"task": WMT}, "model": "town-t5", "differs": (BEAMS, VALUES),
         "drafts": {"small": "town-t5-small", "heads": "town-t5-heads"}, "options": {"points": "lineup"},
         "data": "WMT14 EN-DE, WMT16 EN-RO", "absent": (ROMANIAN,),
-        "quick": {"prompts": 8, "max_new_tokens": 64}, "whole": {"prompts": 50, "max_new_tokens": 128},
+        "quick": few(16, 64), "whole": {"prompts": 50, "max_new_tokens": 128},
     }  # fmt: skip
     made = tuple(Row({"method": theirs}, "", {"point": ours}) for theirs, ours in rows.items())
     return Recipe("beams", ("method",), made, **(given | more))

@@ -18,6 +18,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from specviz.bench.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.bench.report import Column, print_table
 from specviz.bench.rows import read_json, write_json
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 FILE, ALL = "replay.json", "replays.json"
 SAME = 1e-12  # a difference that is none
+FEWEST = 6  # texts that can make a comparison clear
 MANY = 90  # cells of a table that a terminal shows whole
+MANY_COLUMNS = 6  # of numbers; what would be more stands in further rows
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 Tick = Callable[[int, int, str], None]
@@ -50,6 +54,8 @@ class Replay:
     cells : list of dict
         The published rows in their order, each with ``measured``, ``low`` and ``high`` (None where nothing
         was measured) and ``why`` (the reason, else empty).
+    clear : list of (int, int)
+        Numbers of two contenders' cells of which it is clear which one is ahead here.
     setup : list of dict
         What differs: ``what``, ``paper``, ``here``.
     environment : dict
@@ -69,6 +75,7 @@ class Replay:
     place: str
     compare: tuple[str, ...]
     cells: list[dict[str, Any]]
+    clear: list[list[int]]
     setup: list[dict[str, str]]
     environment: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -120,11 +127,12 @@ class Replay:
             The column's keys, ``metric``, ``device`` and ``model``; ``first`` and ``second``, the contenders;
             ``printed`` and ``measured``, the first's figure less the second's; ``verdict``: ``agrees``,
             ``against``, ``tied`` where the paper printed the same number, or ``level`` where the same was
-            measured; ``clear``, whether the measured intervals are apart.
+            measured; ``clear``, whether other texts of the kind would say the same: the 95 % interval of the
+            measured difference, both sides drawn together, leaves zero out.
         """
         import pandas as pd
 
-        held = self.held
+        held, clear = self.held, set(map(tuple, self.clear))
         rows = []
         for one, two, printed, here in self._pairs():
             a, b = self.cells[one], self.cells[two]
@@ -134,7 +142,7 @@ class Replay:
             rows.append(
                 dict(zip(held, group))
                 | {"first": first, "second": second, "printed": printed, "measured": here,
-                   "verdict": verdict, "clear": apart(a, b)}
+                   "verdict": verdict, "clear": (one, two) in clear}
             )  # fmt: skip
         columns = [*held, "first", "second", "printed", "measured", "verdict", "clear"]
         return pd.DataFrame(rows, columns=columns)
@@ -143,11 +151,13 @@ class Replay:
         """Cells, measured ones; comparisons that go the paper's way, or not; and how many of each clearly."""
         found = self.comparisons()
         right, wrong = found[found["verdict"] == "agrees"], found[found["verdict"] == "against"]
+        clear = int(right["clear"].sum()), int(wrong["clear"].sum())
         return {
             "cells": len(self.cells),
             "measured": sum(cell["measured"] is not None for cell in self.cells),
             "agrees": len(right), "against": len(wrong), "level": int((found["verdict"] == "level").sum()),
-            "clear_agrees": int(right["clear"].sum()), "clear_against": int(wrong["clear"].sum()),
+            "clear_agrees": clear[0], "unclear": len(right) + len(wrong) - sum(clear),
+            "clear_against": clear[1],
         }  # fmt: skip
 
     @property
@@ -160,7 +170,7 @@ class Replay:
         judged = n["agrees"] + n["against"]
         if judged:
             said += (
-                f"; {n['agrees']} of {judged} comparisons go the paper's way ({n['clear_agrees']} clearly), "
+                f"; of {judged} comparisons {n['agrees']} go the paper's way ({n['clear_agrees']} clearly), "
                 f"{n['against']} do not ({n['clear_against']} clearly)"
             )
         said += f"; {n['level']} are level here" if n["level"] else ""
@@ -210,7 +220,7 @@ class Replay:
                 for i, name in enumerate(headings)
             ]
             print_table(console, columns, rows)
-            line(f"printed {ARROW} measured here ({TIMES}ratio); agree: how many comparisons of the row do")
+            line(f"printed {ARROW} measured here ({TIMES}ratio). {ORDER}")
             hidden = len(self.cells) - len(self._shown())
             if hidden:
                 line(f"{hidden} further numbers: specviz bench report {self.path} --html")
@@ -229,7 +239,7 @@ class Replay:
         said = [f"### `{self.table}`: {self.caption}", "", f"{self.summary}.", ""]
         if any(cell["measured"] is not None for cell in self.cells):
             said += [
-                f"Printed {ARROW} measured on {self.device} ({TIMES}ratio).", "",
+                f"Printed {ARROW} measured on {self.device} ({TIMES}ratio). {ORDER}", "",
                 "| " + " | ".join(map(cellular, headings)) + " |",
                 "|" + "".join(" --- |" if i < left else " ---: |" for i in range(len(headings))),
                 *("| " + " | ".join(map(cellular, row)) + " |" for row in rows), "",
@@ -242,14 +252,15 @@ class Replay:
         """The table as it is shown: headings, rows of texts, and how many columns are names."""
         numbers = self._shown()
         cells = [self.cells[i] for i in numbers]
-        across = [
-            name for name in ("task", "language", "dataset") if name in self.keys and name not in self.compare
-        ]
-        down = [name for name in (*self.keys, "device", "model") if name not in across]
-        down = [name for name in down if len({cell[name] for cell in cells}) > 1 or name in self.compare]
+        needed = self.needed()
+        across = [name for name in needed if name in ("task", "language", "dataset")]
+        down = [name for name in needed if name not in across]
+        if len({(*(cell[name] for name in across), cell["metric"]) for cell in cells}) > MANY_COLUMNS:
+            across, down = [], across + down
+        down = [name for name in down if len({cell[name] for cell in cells}) > 1] + list(self.compare)
         columns: dict[tuple, None] = {}
         lines: dict[tuple, dict[tuple, str]] = {}
-        agreed, marks = self.agreement(), dict[tuple, list[int]]()
+        agreed, rows_agreed = self.agreement(), dict[tuple, list[Agreement]]()
         for number, cell in zip(numbers, cells):
             at = (*(str(cell[name]) for name in across), cell["metric"])
             columns[at] = None
@@ -259,15 +270,26 @@ class Replay:
                 here = said(cell["measured"], cell["printed"])
                 here += f" ({TIMES}{cell['measured'] / cell['value']:.2f})" if cell["value"] else ""
             row[at] = f"{cell['printed']} {ARROW} {here}" if cell["value"] is not None else here
-            right, of = agreed[number]
-            judged = marks.setdefault(tuple(str(cell[name]) for name in down), [0, 0])
-            judged[0], judged[1] = judged[0] + right, judged[1] + of
-        names = [" ".join(str(part).replace("_", " ") for part in at) for at in columns]
-        rows = [
-            [*at, *(row.get(c, "") for c in columns), "{} of {}".format(*marks[at]) if marks[at][1] else ""]
-            for at, row in lines.items()
-        ]
-        return [*(name.replace("_", " ") for name in down), *names, "agree"], rows, len(down)
+            rows_agreed.setdefault(tuple(str(cell[name]) for name in down), []).append(agreed[number])
+        names = [" ".join([*at[:-1], metric_name(at[-1])]) for at in columns]
+        places = [{value: i for i, value in enumerate(dict.fromkeys(column))} for column in zip(*lines)]
+        ordered = sorted(lines, key=lambda at: [place[value] for place, value in zip(places, at)])
+        rows = [[*at, *(lines[at].get(c, "") for c in columns)] for at in ordered]
+        headings = [*(name.replace("_", " ") for name in down), *names]
+        judged = [marks(added(rows_agreed[at])) for at in ordered]
+        if any(judged):
+            headings.append("order")
+            rows = [[*row, mark] for row, mark in zip(rows, judged)]
+        return headings, rows, len(down)
+
+    def needed(self) -> list[str]:
+        """Columns besides the contenders' without which two numbers would stand in one place."""
+        names = [name for name in (*self.keys, "device", "model") if name not in self.compare]
+        for name in reversed(names):
+            rest = [*(other for other in names if other != name), *self.compare, "metric"]
+            if len({tuple(cell[key] for key in rest) for cell in self.cells}) == len(self.cells):
+                names.remove(name)
+        return names
 
     def _shown(self) -> list[int]:
         """Numbers of the cells that are shown: of a large table its means."""
@@ -281,15 +303,16 @@ class Replay:
         """The cells that are shown: of a large table its means."""
         return [self.cells[i] for i in self._shown()]
 
-    def agreement(self) -> list[tuple[int, int]]:
-        """Of every cell, how many of its comparisons go the paper's way, and of how many."""
-        counts = [[0, 0] for _ in self.cells]
+    def agreement(self) -> list[Agreement]:
+        """Of every cell's comparisons, how many clearly go the paper's way, are unclear, clearly do not."""
+        counts, clear = [[0, 0, 0] for _ in self.cells], set(map(tuple, self.clear))
         for a, b, printed, here in self._pairs():
             verdict = verdict_of(printed, here)
-            for i in (a, b):
-                counts[i][0] += verdict == "agrees"
-                counts[i][1] += verdict in ("agrees", "against")
-        return [(right, of) for right, of in counts]
+            if verdict in ("agrees", "against"):
+                place = 1 if (a, b) not in clear else 0 if verdict == "agrees" else 2
+                counts[a][place] += 1
+                counts[b][place] += 1
+        return [(right, unclear, wrong) for right, unclear, wrong in counts]
 
     def _pairs(self) -> list[tuple[int, int, float, float]]:
         """Every two measured contenders of a column: their numbers, and the differences printed and here."""
@@ -311,10 +334,16 @@ class Replay:
 
 
 ARROW = "\N{RIGHTWARDS ARROW}"
+MARKS = ("\N{CHECK MARK}", "?", "\N{BALLOT X}")
+ORDER = (
+    f"order: comparisons with the column's other rows: {MARKS[0]} clearly the paper's way, "
+    f"{MARKS[1]} unclear, {MARKS[2]} clearly not"
+)
+Agreement = tuple[int, int, int]
 OURS = ("measured", "low", "high", "ratio", "why")
 KEPT = (
-    "table", "caption", "place", "compare", "cells", "setup", "environment", "notes", "runs", "asked",
-    "seconds", "created",
+    "table", "caption", "place", "compare", "cells", "clear", "setup", "environment", "notes", "runs",
+    "asked", "seconds", "created",
 )  # fmt: skip
 
 
@@ -325,6 +354,25 @@ def said(value: float, printed: str) -> str:
     digits = len(printed.partition(".")[2])
     sign = "+" if printed.startswith("+") else ""
     return f"{value:{sign}.{digits}f}"
+
+
+def metric_name(metric: str) -> str:
+    """A metric as a heading."""
+    names = {"tau": "τ", "ne": "NE", "a_d": "A/D", "a_o": "A/O", "comet": "COMET", "bleu": "BLEU",
+             "relative_bleu": "relative BLEU"}  # fmt: skip
+    if metric.startswith("rouge_"):
+        return metric.replace("_", "-").upper()
+    return names.get(metric, metric.replace("_", " "))
+
+
+def marks(counts: Sequence[int]) -> str:
+    """Comparisons that clearly go the paper's way, are unclear, clearly do not."""
+    return " ".join(f"{mark}{n}" for mark, n in zip(MARKS, counts) if n)
+
+
+def added(all_counts: Sequence[Agreement]) -> list[int]:
+    """Such numbers of several cells."""
+    return [sum(numbers) for numbers in zip(*all_counts)]
 
 
 def cellular(text: str) -> str:
@@ -341,10 +389,18 @@ def verdict_of(printed: float, here: float) -> str:
     return "agrees" if printed * here > 0 else "against"
 
 
-def apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two measured figures' intervals do not meet; without two intervals nobody knows."""
-    if any(cell[end] is None for cell in (a, b) for end in ("low", "high")):
+def ahead(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether it is clear which of two figures is larger: 95 % of the differences have one sign.
+
+    Both are drawn on the same texts, where they were measured on the same ones. On fewer than `FEWEST` texts
+    nothing is clear: five that all go one way are no rarer than 1 in 16.
+    """
+    measured = [each for each in (a, b) if each["texts"] or each["low"] != each["value"]]
+    if any(each["low"] is None or each["texts"] < FEWEST for each in measured):
         return False
+    if len(measured) == 2 and a["texts"] == b["texts"] and a["drawn"] is not None and b["drawn"] is not None:
+        low, high = np.nanquantile(a["drawn"] - b["drawn"], (0.025, 0.975))
+        return bool(low > 0 or high < 0)
     return bool(a["low"] > b["high"] or b["low"] > a["high"])
 
 
@@ -662,14 +718,21 @@ class Replays:
         return "\n".join(said) + "\n" + "\n".join(r.markdown() for r in self.found)
 
 
-OVERVIEW = ("measured", "agree", "clearly", "against", "clearly so", "seconds")
+OVERVIEW = (
+    "measured",
+    "paper's way",
+    f"{MARKS[0]} clearly",
+    f"{MARKS[1]} unclear",
+    f"{MARKS[2]} clearly not",
+    "seconds",
+)
 
 
 def counted(made: Replay) -> list[str]:
     """A replay's line of the overview."""
     n = made.counts()
     judged = n["agrees"] + n["against"]
-    shares = [f"{n['agrees']} of {judged}", n["clear_agrees"], n["against"], n["clear_against"]]
+    shares = [f"{n['agrees']} of {judged}", n["clear_agrees"], n["unclear"], n["clear_against"]]
     middle = list(map(str, shares)) if judged else ["–"] * 4
     return [f"{n['measured']} of {n['cells']}", *middle, f"{made.seconds:.0f}"]
 
@@ -754,21 +817,24 @@ def compared(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> R
         return drawn(table, recipe, found, asked)
     frame = published(table)
     rows: Any = frame.drop(columns=["paper", "table"]).to_dict("records")
-    cells = []
+    cells, figures = [], list[Any]()
     for row in rows:
         figure = next(
             (f for f in found.rows if f["metric"] == row["metric"] and covers(f["where"], row)), None
         )
+        figures.append(figure)
         why = "" if figure else reason(row, recipe, found)
         taken = {name: figure[name] if figure else None for name in ("value", "low", "high")}
         cells.append(
             {**row, "measured": taken["value"], "low": taken["low"], "high": taken["high"], "why": why}
         )
-    return Replay(
-        table, frame.attrs["caption"], frame.attrs["place"], recipe.compare, cells,
+    made = Replay(
+        table, frame.attrs["caption"], frame.attrs["place"], recipe.compare, cells, [],
         differences(frame, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
+    made.clear = [[a, b] for a, b, *_ in made._pairs() if ahead(figures[a], figures[b])]
+    return made
 
 
 def drawn(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> Replay:
@@ -782,7 +848,7 @@ def drawn(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> Repl
     ]  # fmt: skip
     nothing = pd.DataFrame({"model": [], "device": []})
     return Replay(
-        table, recipe.caption, f"Figure {table.rpartition('figure')[2]}", recipe.compare, cells,
+        table, recipe.caption, f"Figure {table.rpartition('figure')[2]}", recipe.compare, cells, [],
         differences(nothing, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip

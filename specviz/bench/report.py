@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -270,7 +270,11 @@ def _cell(value: Any, form: str) -> str:
 
 
 def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: asdict(v) if isinstance(v, Estimate) else v for k, v in row.items()} for row in rows]
+    names = [each.name for each in fields(Estimate)]
+    return [
+        {k: {n: getattr(v, n) for n in names} if isinstance(v, Estimate) else v for k, v in row.items()}
+        for row in rows
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 
 from specviz import audit, metrics
 from specviz.bench import late
-from specviz.bench.claims import Claim, Quality, ratio, resampled, together
+from specviz.bench.claims import Claim, Drawn, Quality, ratio, resampled, together
 from specviz.bench.report import Estimate, Part, Report
 from specviz.bench.runner import closing, paired, quiet_clock, setting, synchroniser
 from specviz.bench.translations import references, streams, texts
@@ -179,24 +179,24 @@ class Decoded:
     chrf: float = float("nan")
     comet: float = float("nan")
 
-    def of(self, function: Callable[..., Any], *names: str) -> Estimate:
+    def of(self, function: Callable[..., Any], *names: str) -> Drawn:
         """A function of sums over the texts."""
         return resampled(function, *(self.sums[name] for name in names))
 
-    def over(self, other: Decoded, prefill: bool = False) -> Estimate:
+    def over(self, other: Decoded, prefill: bool = False) -> Drawn:
         """How many times the other's tokens a second."""
         names = ("emitted", "total" if prefill else "seconds")
         return self._against(other, lambda e, s, f, t: (e / s) / (f / t), names)
 
-    def more(self, other: Decoded, above: str, below: str) -> Estimate:
+    def more(self, other: Decoded, above: str, below: str) -> Drawn:
         """By how much a ratio of sums is larger than the other's."""
         return self._against(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), (above, below))
 
-    def better(self, other: Decoded, quality: Quality) -> Estimate:
+    def better(self, other: Decoded, quality: Quality) -> Drawn:
         """By how much BLEU is higher than the other's."""
         return self._against(other, lambda a, b: quality.bleu(a) - quality.bleu(b), ("bleu",))
 
-    def _against(self, other: Decoded, function: Callable[..., Any], names: Sequence[str]) -> Estimate:
+    def _against(self, other: Decoded, function: Callable[..., Any], names: Sequence[str]) -> Drawn:
         return resampled(function, *(side.sums[name] for side in (self, other) for name in names))
 
 

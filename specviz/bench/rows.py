@@ -397,19 +397,18 @@ def results(path: str | Path) -> Results:
 
 # ---------------------------------------------------------------- figures
 
+Row = Mapping[str, Any]
+Rows = Iterable[Row]
+
 
 def figures(
     rows: list[dict[str, Any]], base: list[dict[str, Any]], cell: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A cell's figures over its rows, beside the rows of its reference."""
     good = [row for row in rows if row["error"] is None]
-    theirs = {(row["round"], row["prompt"]): row for row in base if row["error"] is None}
     itself = cell["cell"] == cell["against"]
-    beside = [(row, theirs.get((row["round"], row["prompt"]))) for row in good]
-    # A pair is two texts decoded one right after the other; what a killed run left half is none.
-    pairs = [
-        (a, b) for a, b in beside if b is not None and a["sitting"] == b["sitting"] and fast(a) and fast(b)
-    ]
+    known = beside(rows, base)
+    pairs = paired(rows, base)
     timed = [row for row in good if fast(row)]
     tokens, steps = sums(good, "tokens"), sums(good, "steps")
     tau = pooled(tokens, steps)
@@ -430,13 +429,24 @@ def figures(
         "device_memory": most(good, "device_memory"),
         "timed": bool(good) and all(row["timed"] for row in good),
     }
-    known = [(a, b) for a, b in beside if b is not None]
     if not itself and not cell["temperature"] and known:
         found["same"] = float(np.mean([a["ids"] == b["ids"] for a, b in known]))
     return found
 
 
-def speedups(pairs: list[tuple[dict, dict]], itself: bool) -> dict[str, float]:
+def beside(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
+    """Each good row with its reference's, where that is good too."""
+    theirs = {(row["round"], row["prompt"]): row for row in base if row["error"] is None}
+    good = [(row, theirs.get((row["round"], row["prompt"]))) for row in rows if row["error"] is None]
+    return [(a, b) for a, b in good if b is not None]
+
+
+def paired(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
+    """Those decoded one right after the other, so that their times compare; what a kill left half is none."""
+    return [(a, b) for a, b in beside(rows, base) if a["sitting"] == b["sitting"] and fast(a) and fast(b)]
+
+
+def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
     """The four speedups over the reference, which itself has 1."""
     names = ("pooled_speedup", "request_speedup", "paired_speedup", "decode_speedup")
     if itself:

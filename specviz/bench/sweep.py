@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from specviz.bench.claims import ratio, resampled
+from specviz.bench.claims import Drawn, ratio, resampled
 from specviz.bench.pairs import Score
-from specviz.bench.report import Estimate
 from specviz.bench.runner import BASELINE, closing, paired, quiet_clock
 from specviz.loop import Run
 from specviz.methods import find
@@ -127,21 +126,21 @@ class Measured:
     score: Score
 
     @property
-    def quality(self) -> Estimate:
+    def quality(self) -> Drawn:
         """BLEU or ROUGE-L."""
         return resampled(self.score.of, self.sums["score"])
 
-    def lost(self, base: Measured) -> Estimate:
+    def lost(self, base: Measured) -> Drawn:
         """By how much the score is below another's, the texts drawn together."""
         return resampled(
             lambda a, b: self.score.of(b) - self.score.of(a), self.sums["score"], base.sums["score"]
         )
 
-    def over(self, base: Measured) -> Estimate:
+    def over(self, base: Measured) -> Drawn:
         """How many times less time than `base` the same texts took, prefill inside (the paper's latency)."""
         return resampled(lambda mine, other: other / mine, self.sums["seconds"], base.sums["seconds"])
 
-    def share(self, above: str, below: str) -> Estimate:
+    def share(self, above: str, below: str) -> Drawn:
         """A ratio of sums."""
         return resampled(ratio, self.sums[above], self.sums[below])
 

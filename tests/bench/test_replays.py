@@ -11,9 +11,10 @@ import pytest
 import specviz
 from specviz import cli
 from specviz.bench import page, replays, sources
+from specviz.bench.claims import ratio, resampled
 from specviz.bench.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.bench.report import Estimate
-from specviz.bench.sources.shared import Found, totals
+from specviz.bench.sources.shared import Found, known, totals
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
 from specviz.papers import list_published, published
 from specviz.suites import Suite
@@ -138,16 +139,49 @@ def test_the_set_up_is_told_apart():
     assert told["data"]["here"] == "ours" and {"speedup", "tau"} <= set(told)
 
 
+def on_texts(values):
+    """A mean over texts."""
+    values = np.asarray(values, float)
+    return resampled(ratio, values, np.ones(len(values)))
+
+
 def test_totals_are_means_of_all_parts_or_nothing():
     recipe = Recipe("run", ("method",), parts={"task": {"A": {}, "B": {}}}, total=("task", "AVG"))
-    found = Found()
-    found.add({"method": "m", "task": "A"}, "speedup", figure(1.0, 0.3))
-    found.add({"method": "m", "task": "B"}, "speedup", figure(2.0, 0.4))
+    rng = np.random.default_rng(1)
+    texts, found = {"A": rng.normal(1, 1, 40), "B": rng.normal(2, 3, 40)}, Found()
+    for task, values in texts.items():
+        found.add({"method": "m", "task": task}, "speedup", on_texts(values))
+        found.add({"method": "more", "task": task}, "speedup", on_texts(values + 0.01))
+        found.add({"method": "same", "task": task}, "speedup", known(1.0))
     found.add({"method": "n", "task": "A"}, "speedup", figure(2.0))
     totals(found, recipe)
-    (mean,) = (row for row in found.rows if row["where"]["task"] == "AVG")
-    assert mean["where"]["method"] == "m" and mean["value"] == 1.5
-    assert mean["low"] == pytest.approx(1.25) and mean["high"] == pytest.approx(1.75)
+    mean, more, same = (row for row in found.rows if row["where"]["task"] == "AVG")
+    assert [row["where"]["method"] for row in (mean, more, same)] == ["m", "more", "same"]
+    assert mean["value"] == pytest.approx((texts["A"].mean() + texts["B"].mean()) / 2) and mean["texts"] == 80
+    parts = [row for row in found.rows if row["where"]["method"] == "m" and row is not mean]
+    widths = [row["high"] - row["low"] for row in parts]
+    assert mean["high"] - mean["low"] == pytest.approx(np.hypot(*widths) / 2, rel=0.1)
+    assert replays.ahead(mean, more), "two that differ by the same on every text"
+    assert same["low"] == same["high"] == same["value"] == 1.0
+
+
+def test_what_is_clear_is_so_on_the_same_texts():
+    texts = np.random.default_rng(0).normal(5, 2, 12)
+
+    def clear(one, two):
+        found = Found()
+        for value in (one, two):
+            found.add({}, "tau", value)
+        return replays.ahead(*found.rows)
+
+    assert clear(on_texts(texts), on_texts(texts + 0.1)), "though the intervals overlap by far"
+    assert clear(on_texts(texts + 0.1), on_texts(texts))
+    assert not clear(on_texts(texts), on_texts(texts + np.tile([0.1, -0.1], 6)))
+    assert not clear(on_texts(texts[:5]), on_texts(texts[:5] + 0.1)), "five texts are too few"
+    assert not clear(on_texts(texts), on_texts(texts[:11] + 0.1)), "other texts: by the intervals"
+    assert clear(figure(1.0, 0.3), figure(2.0, 0.3)) and not clear(figure(1.0, 0.3), figure(2.0, 0.8))
+    assert clear(known(1.0), on_texts(texts)) and not clear(known(5.0), on_texts(texts))
+    assert not clear(1.0, 2.0), "without an interval nobody knows"
 
 
 # ---------------------------------------------------------------- running

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from specviz.bench import confidence
+from specviz.bench.claims import Drawn, Quality, ratio, resampled
 from specviz.bench.pairs import suite
 from specviz.bench.recipes import Recipe
-from specviz.bench.sources.shared import Found, How, about
+from specviz.bench.sources.shared import Found, How, about, known
 from specviz.bench.sources.thresholds import drafter
 from specviz.bench.sweep import Measured, Point, sweep
 from specviz.metrics import Estimate
@@ -25,8 +26,8 @@ def beams(recipe: Recipe, how: How) -> Found:
         for row in recipe.rows:
             mine = every[row.values["point"]]
             where = {**row.where, **({"task": task} if task else {})}
-            found.add(where, "speedup", 1.0 if mine is base else mine.over(base))
-            found.add(where, "relative_bleu", 100.0 if mine is greedy else confidence.relative(mine, greedy))
+            found.add(where, "speedup", known() if mine is base else mine.over(base))
+            found.add(where, "relative_bleu", relative(mine, greedy))
             found.add(where, "accepted_tokens", taken(mine))
             found.add(where, "draft_latency", times.get(row.values["point"]))
             if mine.score.name == "BLEU":
@@ -38,23 +39,29 @@ def beams(recipe: Recipe, how: How) -> Found:
     return found
 
 
-def taken(mine: Measured) -> float | None:
+def taken(mine: Measured) -> Estimate:
     """Accepted draft tokens an iteration; without a draft it is one token of its own."""
     if "accepted" not in mine.sums or mine.point.method == confidence.BASELINE:
-        return 1.0
-    return mine.share("accepted", "cycles").median
+        return known()
+    return mine.share("accepted", "cycles")
 
 
-def rouges(mine: Measured, entries: list[dict[str, Any]]) -> dict[str, Estimate]:
+def relative(mine: Measured, greedy: Measured) -> Estimate:
+    """BLEU of the texts against those of greedy decoding."""
+    if mine is greedy:
+        return known(100.0)
+    against = Quality("13a", [[text] for text in greedy.texts])
+    return resampled(against.bleu, against.statistics(mine.texts))
+
+
+def rouges(mine: Measured, entries: list[dict[str, Any]]) -> dict[str, Drawn]:
     """Mean ROUGE of the summaries."""
     rouge = Rouge()
     each = [rouge(entry["reference"], text) for entry, text in zip(entries, mine.texts)]
     found = {}
     for name in ("1", "2", "L"):
         values = np.array([scores[f"rouge{name}"] for scores in each])
-        drawn = np.random.default_rng(0).choice(values, (1000, len(values))).mean(1)
-        low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
-        found[f"rouge_{name.lower()}"] = Estimate(float(values.mean()), low, high, len(values))
+        found[f"rouge_{name.lower()}"] = resampled(ratio, values, np.ones(len(values)))
     return found
 
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from specviz import metrics
 from specviz.bench.canvases import Way, ssd, stepwise, suite, timed
-from specviz.bench.claims import resampled
+from specviz.bench.claims import derived, resampled
 from specviz.bench.diffusion import DRAFTS, PAPER
 from specviz.bench.recipes import Recipe, Row
-from specviz.bench.sources.shared import Found, How, about, totals
+from specviz.bench.sources.shared import Found, How, about, figure, known, totals
 from specviz.errors import ParameterError
 from specviz.loop import generate
+from specviz.metrics import Estimate
 
 STEPWISE = ("stepwise", None)
 TOGETHER = 8  # prompts decoded together where nothing is timed
@@ -104,7 +105,7 @@ def canvases(recipe: Recipe, how: How) -> Found:
                 found.add(where, "speedup", resampled(faster, tokens, seconds, their_tokens, their_seconds))
                 passes = [np.array([text.passes for text in each.texts], float) for each in (mine, base)]
                 found.add(where, "step_reduction", resampled(saved, *passes))
-                found.add(where, "verification_nodes", 1 + ways[key]().nodes)
+                found.add(where, "verification_nodes", known(1 + ways[key]().nodes))
     further(recipe, found)
     totals(found, recipe)
     means(recipe, found)
@@ -122,30 +123,28 @@ def means(recipe: Recipe, found: Found) -> None:
         return
     column, name = recipe.total
     found.rows = [r for r in found.rows if not (r["metric"] == "speedup" and r["where"].get(column) == name)]
-    speeds = {
-        tuple(r["where"].items()): r for r in found.rows
-        if r["metric"] == "throughput" and r["where"].get(column) == name
-    }  # fmt: skip
-    base = next((r["value"] for r in speeds.values() if r["where"].get("draft_length") == "-"), None)
-    for row in list(speeds.values()):
-        if base and row["where"]["draft_length"] != "-":
-            found.add(row["where"], "speedup", row["value"] / base)
+    speeds = [r for r in found.rows if r["metric"] == "throughput" and r["where"].get(column) == name]
+    for base in [r for r in speeds if r["where"]["draft_length"] == "-"]:
+        for row in speeds:
+            if row is not base:
+                found.add(row["where"], "speedup", derived(np.divide, figure(row), figure(base)))
 
 
 def further(recipe: Recipe, found: Found) -> None:
     """Table 3's numbers in brackets, and its bound: what mix-order adds to the chain."""
     if "bounds" not in recipe.options:
         return
-    values = {(r["where"]["method"], r["where"]["draft_length"], r["metric"]): r["value"] for r in found.rows}
+    rows = {(r["where"]["method"], r["where"]["draft_length"], r["metric"]): r for r in found.rows}
     for n in DRAFTS:
         for metric, gain in (
             ("verification_nodes", "added_nodes"),
             ("step_reduction", "step_reduction_gain"),
         ):
-            mix, chain = (values.get((name, n, metric)) for name in ("Mix-order", "Greedy"))
+            mix, chain = (rows.get((name, n, metric)) for name in ("Mix-order", "Greedy"))
             if mix is not None and chain is not None:
-                found.add({"method": "Mix-order", "draft_length": n}, gain, mix - chain)
-        found.add({"method": "-", "draft_length": n}, "step_reduction_bound", 100 * n / (n + 1))
+                more = derived(np.subtract, figure(mix), figure(chain))
+                found.add({"method": "Mix-order", "draft_length": n}, gain, more)
+        found.add({"method": "-", "draft_length": n}, "step_reduction_bound", known(100 * n / (n + 1)))
 
 
 def limits(recipe: Recipe, how: How) -> Found:
@@ -163,14 +162,13 @@ def limits(recipe: Recipe, how: How) -> Found:
         for row in limited:
             n, k = int(row.draft_length), int(row.top)
             where = {"draft_length": n, "k": str(k), "task": task}
-            value = 100 * float(row.reduction)
-            found.add(where, "step_reduction", value, 100 * row.reduction_lo, 100 * row.reduction_hi)
+            value, ends = 100 * float(row.reduction), (100 * row.reduction_lo, 100 * row.reduction_hi)
+            found.add(where, "step_reduction", Estimate(value, *ends, len(ids)))
             if n in last:
                 found.add(where, "step_reduction_gain", value - last[n])
             last[n] = value
-            found.add(
-                {"draft_length": n, "k": "-", "task": task}, "step_reduction_bound", 100 * float(row.bound)
-            )
+            bound = known(100 * float(row.bound))
+            found.add({"draft_length": n, "k": "-", "task": task}, "step_reduction_bound", bound)
     return found
 
 

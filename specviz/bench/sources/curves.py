@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from specviz import metrics
 from specviz.bench import batches as together
 from specviz.bench import diffusion, passes
 from specviz.bench.pairs import suite
 from specviz.bench.recipes import Recipe
-from specviz.bench.report import Estimate
 from specviz.bench.sources.canvases import refuse
 from specviz.bench.sources.prompts import prompts_of
-from specviz.bench.sources.shared import Found, How, about
+from specviz.bench.sources.shared import Found, How, about, known
 from specviz.bench.sources.thresholds import drafter, measured
 from specviz.loop import generate
 
@@ -86,16 +83,13 @@ def settings(recipe: Recipe, how: How) -> Found:
     """BiLD's trade-offs: quality against speed, setting by setting."""
     found = Found(environment=about(how.model), data=f"{how.prompts} generated texts a task (bundled)")
     for dataset, part in recipe.parts["dataset"].items():
-        for curve in recipe.options["curves"]:
-            every = measured(curve, part["task"], recipe, how)
+        for name in recipe.options["curves"]:
+            every = measured(name, part["task"], recipe, how)
             for each in every.values():
                 base = every[each.point.base]
-                where = {
-                    "dataset": dataset,
-                    "curve": each.point.group or "greedy",
-                    "setting": each.point.label,
-                }
+                curve = each.point.group or "greedy"
+                setting = each.point.label.removeprefix(curve).lstrip(":, ")
+                where = {"dataset": dataset, "curve": curve, "setting": setting}
                 found.add(where, "bleu" if each.score.name == "BLEU" else "rouge_l", each.quality)
-                speed: Any = Estimate(1.0, float("nan"), float("nan"), 0) if each is base else each.over(base)
-                found.add(where, "speedup", speed)
+                found.add(where, "speedup", known() if each is base else each.over(base))
     return found

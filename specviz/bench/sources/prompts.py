@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from specviz.bench.claims import Drawn, ratio, resampled
 from specviz.bench.recipes import Best, Recipe, Row
 from specviz.bench.report import Estimate
-from specviz.bench.rows import figures
-from specviz.bench.sources.shared import Found, How, Where, about, middle, totals
+from specviz.bench.rows import fast, paired, per_prompt, speed, sums
+from specviz.bench.sources.shared import Found, How, Where, about, known, middle, totals
 from specviz.errors import ParameterError
 
 LONGEST = 32768  # Table 11's; a model that reads less gets the same shares of what it reads
@@ -63,16 +64,8 @@ def run(recipe: Recipe, how: How) -> Found:
                 )
                 if not mine:
                     continue
-                said: Any = figures(mine, base, cell)
                 for theirs, ours in recipe.metrics.items():
-                    value = (
-                        scored(results, mine, ours)
-                        if ours.startswith("rouge")
-                        else Estimate(
-                            said[ours], said.get(f"{ours}_low"), said.get(f"{ours}_high"), len(mine)
-                        )
-                    )
-                    found.add({**row.where, **where}, theirs, value)
+                    found.add({**row.where, **where}, theirs, FIGURES[ours](results, mine, base))
     if recipe.options.get("passes"):
         equation_2(recipe, how, found)
     sizes = {row.method: how.best(row.method) for row in recipe.rows if has_best(row)}
@@ -192,21 +185,60 @@ def fits(row: Mapping[str, Any], part: Where) -> bool:
     return all(row.get(key) == value for key, value in part.items())
 
 
-def scored(results: Any, rows: Sequence[Mapping[str, Any]], name: str) -> Estimate:
-    """ROUGE of the last answers against the prompts' references."""
-    from specviz.metrics.rouge import Rouge
+# ---------------------------------------------------------------- figures
 
-    rouge, entries = Rouge(), results.prompts("prompts")
-    values = [
-        rouge(entries[row["prompt"]]["reference"], row["text"][-1])[name]
-        for row in rows
-        if row["error"] is None and entries[row["prompt"]].get("reference")
-    ]
-    if not values:
-        return Estimate(float("nan"), float("nan"), float("nan"), 0)
-    drawn = np.random.default_rng(0).choice(values, (1000, len(values))).mean(1)
-    low, high = np.quantile(drawn, (0.025, 0.975)).tolist() if len(values) > 2 else (float("nan"),) * 2
-    return Estimate(float(np.mean(values)), low, high, len(values))
+Rows = Sequence[Mapping[str, Any]]  # of one cell, or of its reference
+
+
+def per_cycle(results: Any, mine: Rows, base: Rows) -> Drawn:
+    """τ: tokens a cycle, all cycles pooled."""
+    good = [row for row in mine if row["error"] is None]
+    return resampled(ratio, sums(good, "tokens"), sums(good, "steps"))
+
+
+def of_requests(results: Any, mine: Rows, base: Rows) -> Drawn:
+    """Mean over the prompts of tokens/s, prefill inside."""
+    speeds = np.array(per_prompt([row for row in mine if row["error"] is None and fast(row)], speed))
+    return resampled(ratio, speeds, np.ones(len(speeds)))
+
+
+def of_decoding(results: Any, mine: Rows, base: Rows) -> Drawn:
+    """Tokens of all prompts over the seconds of their decoding."""
+    good = [row for row in mine if row["error"] is None and fast(row)]
+    return resampled(ratio, sums(good, "tokens"), sums(good, "decode_seconds"))
+
+
+def over_reference(results: Any, mine: Rows, base: Rows) -> Estimate:
+    """Spec-Bench's speedup: the ratio of two means over the prompts of tokens/s, pair by pair."""
+    pairs = paired(mine, base)
+    if any(a is b for a, b in pairs):
+        return known()
+    speeds = (np.array(per_prompt(side, speed)) for side in zip(*pairs)) if pairs else np.zeros((2, 0))
+    return resampled(ratio, *speeds)
+
+
+def scored(name: str) -> Callable[[Any, Rows, Rows], Drawn]:
+    """ROUGE of the last answers against the prompts' references."""
+
+    def mean(results: Any, mine: Rows, base: Rows) -> Drawn:
+        from specviz.metrics.rouge import Rouge
+
+        rouge, entries = Rouge(), results.prompts("prompts")
+        values = [
+            rouge(entries[row["prompt"]]["reference"], row["text"][-1])[name]
+            for row in mine
+            if row["error"] is None and entries[row["prompt"]].get("reference")
+        ]
+        return resampled(ratio, np.array(values), np.ones(len(values)))
+
+    return mean
+
+
+# Our metrics that a recipe may name.
+FIGURES: dict[str, Callable[[Any, Rows, Rows], Estimate]] = {
+    "tau": per_cycle, "request_speedup": over_reference, "request_throughput": of_requests,
+    "decode_throughput": of_decoding, **{name: scored(name) for name in ("rouge1", "rouge2", "rougeL")},
+}  # fmt: skip
 
 
 def equation_2(recipe: Recipe, how: How, found: Found) -> None:

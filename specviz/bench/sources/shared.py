@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from specviz.bench.claims import Drawn
 from specviz.bench.recipes import Best, Recipe, Row
 from specviz.bench.report import Estimate
 from specviz.bench.runner import calibrated
+from specviz.metrics.interval import RESAMPLES
 from specviz.suites import Suite
 
 Where = Mapping[str, Any]
@@ -92,14 +94,13 @@ class Found:
     Parameters
     ----------
     rows : list of dict
-        ``where`` (columns of the published table and their values), ``metric``, ``value``, ``low``, ``high``.
+        ``where`` (columns of the published table and their values), ``metric``, ``value``, ``low``, ``high``;
+        ``texts``, how many it was measured on, and ``drawn``, its values on texts drawn anew (or None).
     absent : list of (where, reason)
     environment : dict
         Device, processor, threads, versions ...
     data : str
         The prompts in words.
-    metrics : dict
-        Metric: what ours is, where it says more than the recipe.
     notes : list of str
     runs : list of str
         Folders of runs, below the replay's.
@@ -114,42 +115,56 @@ class Found:
 
     def add(self, where: Where, metric: str, value: Any, low: Any = None, high: Any = None) -> None:
         """A figure; an `Estimate` brings its interval."""
+        drawn, texts = getattr(value, "values", None), 0
         if isinstance(value, Estimate):
-            value, low, high = value.median, value.low, value.high
+            value, low, high, texts = value.median, value.low, value.high, value.pairs
         if value is None or value != value:
             return
         ends = [None if end is None or end != end else float(end) for end in (low, high)]
-        row = {"where": dict(where), "metric": metric, "value": float(value), "low": ends[0], "high": ends[1]}
-        self.rows.append(row)
+        self.rows.append(
+            {"where": dict(where), "metric": metric, "value": float(value), "low": ends[0], "high": ends[1],
+             "texts": texts, "drawn": drawn}
+        )  # fmt: skip
+
+
+def known(value: float = 1.0) -> Estimate:
+    """What needs no measuring, as a reference's speedup over itself."""
+    return Estimate(value, value, value, 0)
+
+
+def figure(row: Mapping[str, Any]) -> Drawn:
+    """A row's figure, to derive another one from."""
+    low, high = (float("nan") if row[end] is None else row[end] for end in ("low", "high"))
+    return Drawn(row["value"], low, high, row["texts"], row["drawn"])
 
 
 def totals(found: Found, recipe: Recipe) -> None:
     """Add the means over the parts of a column, as the paper's own total has them.
 
-    The interval of a mean of independent parts: their half widths, squared, add up.
+    The parts are other texts, so their draws are put together in an order of each part's own, the same one
+    for all contenders.
     """
     if recipe.total is None:
         return
     column, name = recipe.total
-    groups: dict[Any, list[dict[str, Any]]] = {}
+    parts = {part: np.random.default_rng(i) for i, part in enumerate(recipe.parts.get(column, ()))}
+    orders = {part: random.permutation(RESAMPLES) for part, random in parts.items()}
+    groups: dict[Any, dict[str, dict[str, Any]]] = {}
     for row in found.rows:
         if column in row["where"]:
             rest = tuple(sorted((k, v) for k, v in row["where"].items() if k != column))
-            groups.setdefault((rest, row["metric"]), []).append(row)
+            groups.setdefault((rest, row["metric"]), {})[row["where"][column]] = row
     for (rest, metric), rows in groups.items():
-        if len(rows) < len(recipe.parts.get(column, ())):
+        if len(rows) < len(orders):
             continue  # a mean of some parts is not the paper's
-        value = float(np.mean([row["value"] for row in rows]))
-        low = high = None
-        if all(row["low"] is not None for row in rows):
-            below, above = (
-                float(np.sqrt(sum((row[end] - row["value"]) ** 2 for row in rows))) / len(rows)
-                for end in ("low", "high")
-            )
-            low, high = value - below, value + above
-        elif all(row["low"] is None for row in rows) and len({row["value"] for row in rows}) == 1:
-            pass  # a reference's speedup is 1
-        found.add(dict(rest) | {column: name}, metric, value, low, high)
+        value = float(np.mean([row["value"] for row in rows.values()]))
+        made = known(value)
+        if any(row["low"] is None or row["low"] < row["high"] for row in rows.values()):
+            drawn = [row["drawn"][orders[p]] for p, row in rows.items() if row["drawn"] is not None]
+            whole = len(drawn) == len(rows)
+            texts = sum(row["texts"] for row in rows.values())
+            made = Drawn.on(value, np.mean(drawn, 0) if whole else None, texts)
+        found.add(dict(rest) | {column: name}, metric, made)
 
 
 def about(model: Any, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from specviz.bench import retranslation
 from specviz.bench.claims import ratio
 from specviz.bench.recipes import Recipe, Row
-from specviz.bench.sources.shared import Found, How, about
+from specviz.bench.sources.shared import Found, How, about, known
 from specviz.bench.translations import references, texts
 from specviz.bench.translations import streams as arriving
 from specviz.errors import ParameterError
@@ -46,11 +46,11 @@ def streams(recipe: Recipe, how: How) -> Found:
             drafted = mine.sums["drafted"].any()
             found.add(where, "ne", mine.of(ratio, "erased", "final"))
             found.add(where, "throughput", mine.of(ratio, "emitted", "seconds"))
-            found.add(where, "speedup", 1.0 if mine is base else mine.over(base))
+            found.add(where, "speedup", known() if mine is base else mine.over(base))
             found.add(where, "comet", mine.comet)
             if drafted:
                 for metric, below in (("a_d", "drafted"), ("a_o", "emitted")):
-                    found.add(where, metric, percent(mine.of(ratio, "accepted", below)))
+                    found.add(where, metric, mine.of(ratio, "accepted", below).times(100))
             bleu = mine.of(quality.bleu, "bleu").median
             found.notes.append(f"{language}, {label(row)}: BLEU {bleu:.1f}, chrF {mine.chrf:.1f}")
     found.absent.append(({"metric": "comet"}, NO_COMET))
@@ -87,8 +87,3 @@ def sources(how: How, code: str, partial: bool) -> tuple[list[Any], list[list[st
         )
         for i, each in enumerate(made)
     ], right
-
-
-def percent(value: Any) -> Any:
-    """A share as the paper prints it."""
-    return type(value)(100 * value.median, 100 * value.low, 100 * value.high, value.pairs)

@@ -41,12 +41,10 @@ def thresholds(recipe: Recipe, how: How) -> Found:
                 continue
             found.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
             found.add(where, "speedup", mine.over(base))
-            lost = mine.lost(base)
-            found.add(where, f"{metric}_gain", -lost.median, -lost.high, -lost.low)
+            found.add(where, f"{metric}_gain", mine.lost(base).times(-1))
             for name in ("fallback", "rollback"):
                 if name == "rollback" or mine.point.method == "bild":
-                    share = mine.share(f"{name}s", "tokens")
-                    found.add(where, name, 100 * share.median, 100 * share.low, 100 * share.high)
+                    found.add(where, name, mine.share(f"{name}s", "tokens").times(100))
     found.absent.append(({"metric": "fallback"}, NO_FALLBACK))
     found.absent += [({"dataset": name}, why) for name, why in recipe.options.get("left", {}).items()]
     found.data = (
