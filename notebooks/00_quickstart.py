@@ -71,13 +71,14 @@ print(f"A/D {numbers['A/D']:.3f}   A/O {numbers['A/O']:.3f}   1 - 1/tau {1 - 1 /
 # One row is one cycle. `nodes` unfolds the drafts, `outputs` the text, `passes` the forward passes.
 
 # %%
-one.cycles[["cycle", "context", "drafted", "accepted", "emitted", "stop", "draft_time", "forward_time"]].head(8)
+columns = ["cycle", "context", "drafted", "accepted", "emitted", "stop", "draft_time", "forward_time"]
+one.cycles[columns].head(8).round(4)
 
 # %%
-one.nodes[["cycle", "node", "text", "q", "p", "rank", "confidence", "status"]].head(12)
+one.nodes[["cycle", "node", "text", "q", "p", "rank", "confidence", "status"]].head(12).round(3)
 
 # %% [markdown]
-# `q` is what the drafter believed of its token, `p` what the target thinks of it, `rank` its place in the target's
+# Times are in seconds. `q` is what the drafter believed of its token, `p` what the target thinks of it, `rank` its place in the target's
 # list (0 is the top). In greedy decoding a token is accepted exactly when its rank is 0 and everything before it was
 # accepted. The record holds enough to check each of those decisions again:
 
@@ -92,7 +93,7 @@ print(f"{len(again)} decisions, {int(again['agrees'].sum())} come out as recorde
 # fourth place?
 
 # %%
-metrics.by_depth(trace)
+metrics.by_depth(trace).round(3)
 
 # %% [markdown]
 # Two rates stand side by side: `overall`, among all drafts that reach that place, and `given`, among those in which the
@@ -101,6 +102,8 @@ metrics.by_depth(trace)
 # ## Was the drafter right to be sure?
 #
 # Its confidence is its largest probability. If it were perfectly calibrated, the points would lie on the diagonal.
+#
+# **Predict.** Above the diagonal it is too modest, below it too sure. Which is it, where it is nearly certain?
 
 # %%
 from specviz import view
@@ -108,10 +111,14 @@ from specviz import view
 view.reliability(trace, "confidence");
 
 # %% [markdown]
+# Bars are 95 % intervals, hollow marks have fewer than ten tokens: of those nothing can be said. Where it is nearly
+# certain it is right as often as it says.
+#
 # ## Several methods side by side
 #
-# A folder of traces opens as one. Here are the same prompts decoded one token at a time, by speculative decoding,
-# and by BiLD.
+# Here are the same prompts decoded one token at a time, by speculative decoding, and by BiLD.
+#
+# **Predict.** Speculative decoding needs a quarter of the target's passes. Is it four times as fast?
 
 # %%
 runs = {name: sv.open(sv.example(name)) for name in ("autoregressive", "speculative", "bild")}
@@ -124,6 +131,8 @@ import matplotlib.pyplot as plt
 _, axes = plt.subplots(3, 1, figsize=(10, 4.6), layout="constrained")
 for ax, (name, run) in zip(axes, runs.items()):
     view.timeline(run, prompt=0, ax=ax).set_title(name, loc="left", size=9)
+for ax in axes:  # one scale, so that lengths compare
+    ax.set_xlim(0, max(other.get_xlim()[1] for other in axes))
 plt.show()
 
 # %% [markdown]

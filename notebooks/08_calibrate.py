@@ -67,7 +67,9 @@ found = sv.calibrate(model, "unispec")
 print(found.summary)
 if found.ended:
     print(f"no larger sizes: {found.ended}")
-found.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_per_second": 0})
+found.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_per_second": 0}).rename(
+    columns={"ms_q25": "ms, first quartile", "ms_q75": "ms, third quartile", "tokens_per_second": "tokens/s"}
+).set_index("g")
 
 # %% [markdown]
 # Each row comes from real decodes of five prompts, one for each of five kinds of work. All sizes decode a text right after
@@ -85,7 +87,8 @@ plt.show()
 
 # %% [markdown]
 # $s(g)$ never falls: more nodes are more work. But it need not be smooth: libraries compute matrices in tiles, and pick other
-# kernels for a vector, a few rows and many rows. τ(g) rises ever more slowly, for the tree is filled best node first.
+# kernels for a vector, a few rows and many rows. τ(g) should rise ever more slowly, for the tree is filled best node first;
+# the fit holds it to that, and with five texts the points waver about it. (The axis is logarithmic: it stretches the left.)
 #
 # **Predict.** Divide the two. Is there a sharp peak?
 
@@ -100,8 +103,9 @@ print(f"g*: your guess {size_guess}, measured {found.g}")
 print(f"g = 24 loses: your guess {loss_guess:.0%}, measured {loss:.0%}")
 
 # %% [markdown]
-# The peak is flat: in its neighbourhood τ and $s$ rise in nearly the same proportion, so missing it by a little costs little.
-# That is good news for calibration, and bad news for anyone who reads much into the exact number. (The paper's Table 13 has
+# Where there is a peak it is flat: in its neighbourhood τ and $s$ rise in nearly the same proportion, so missing it by a
+# little costs little. That is good news for calibration, and bad news for anyone who reads much into the exact number. If
+# the best size here is 1 or 2, there is no peak but a slope: every node costs more than it brings. (The paper's Table 13 has
 # a steep peak instead, 8 % lost fifteen nodes beside it; there τ is larger at 95 nodes than at 110, and the speedup lower,
 # which equation 2 does not allow if $s$ rises.)
 #
@@ -149,7 +153,7 @@ figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
 view.curve(even, "tau", ax=axes[0])
 view.curve(even, "speed", ax=axes[1])
 plt.show()
-print({name: fit.g for name, fit in even.fits.items()})
+print("g*:", ", ".join(f"{fit.g} ({name})" for name, fit in even.fits.items()))
 
 # %% [markdown]
 # ## Expected and real
@@ -243,7 +247,10 @@ plt.show()
 
 # %%
 fast = sv.generate(model, prompt, method="unispec", draft_size="calibrated", max_new_tokens=40)
-print(fast.run["parameters"]["draft_size"], fast.run["calibration"])
+kept = fast.run["calibration"]
+print(
+    f"draft size {kept['value']}, calibrated on {kept['device']}, {kept['created'][:16].replace('T', ' ')} UTC"
+)
 
 # %% [markdown]
 # In another process with other threads, on another device or after an update of `torch` the same line refuses, and says what

@@ -56,7 +56,7 @@ trace
 
 # %%
 printed = sv.published("unispec/table3")
-print(printed.attrs["caption"], "-", printed.attrs["place"], "-", printed["model"][0])
+print(printed.attrs["caption"], printed.attrs["place"], printed["model"][0], sep=" · ")
 wide = printed.pivot(index="method", columns=["metric", "language"], values="value")
 wide[[(m, lang) for m in ("tau", "speedup") for lang in ("EN", "DE", "JA")]]
 
@@ -78,7 +78,12 @@ replayed = sv.replay("unispec/table3", quick=True, out=out / "table3")
 frame = replayed.frame()
 print(replayed.summary)
 print(f"took {replayed.seconds:.0f} s on {replayed.device}")
-frame[["method", "language", "metric", "printed", "measured", "low", "high", "ratio"]].round(2)
+order = [(metric, language) for metric in ("tau", "speedup") for language in ("EN", "DE", "JA")]
+cells = frame.assign(
+    cell=[f"{x.printed} → {x.measured:.2f} [{x.low:.2f}, {x.high:.2f}]" for x in frame.itertuples()]
+)
+print("printed → measured here [95 % interval]")
+cells.pivot(index=["metric", "language"], columns="method", values="cell").loc[order]
 
 # %%
 speedups = frame[frame["metric"] == "speedup"]
@@ -123,9 +128,24 @@ print(f"in one of twenty such replays in {np.quantile(chance, 0.95):.0f} or more
 
 # %%
 pairs = replayed.comparisons()
-pairs.assign(pair=pairs["first"] + " - " + pairs["second"])[
-    ["metric", "language", "pair", "printed", "measured", "verdict", "clear"]
-].round(2).sort_values(["metric", "language"])
+pairs["pair"] = pairs["first"] + " minus " + pairs["second"]
+signs = {"agrees": "✓", "against": "✕"}
+pairs["cell"] = [
+    f"{x.printed:+.2f} → {x.measured:+.2f} {signs.get(x.verdict, '·')}{' clear' if x.clear else ''}".replace(
+        "-", "−"
+    )
+    for x in pairs.itertuples()
+]
+
+
+def tint(cell):
+    """Blue goes the paper's way, vermilion the other; what is clear is darker."""
+    hue = "0, 114, 178" if "✓" in cell else "213, 94, 0" if "✕" in cell else "128, 128, 128"
+    return f"background: rgba({hue}, {0.35 if 'clear' in cell else 0.1}); white-space: nowrap"
+
+
+print("printed → measured; ✓ the paper's way, ✕ the other way; clear: the two intervals are apart")
+pairs.pivot(index=["metric", "language"], columns="pair", values="cell").loc[order].style.map(tint)
 
 # %%
 names = list(wide.index)
@@ -141,7 +161,8 @@ for ax, metric in zip(axes, ("tau", "speedup")):
         ax.errorbar(
             x + 0.05, rows["measured"], [low.clip(0), high.clip(0)], fmt="o", color=colours[name], label=name
         )
-    ax.set(title={"tau": "τ", "speedup": "speedup"}[metric], xticks=range(3), xticklabels=("EN", "DE", "JA"))
+    label = {"tau": "τ, tokens a cycle", "speedup": "speedup over autoregressive decoding"}[metric]
+    ax.set(ylabel=label, xlabel="language", xticks=range(3), xticklabels=("EN", "DE", "JA"))
     ax.set_ylim(0)
 axes[1].axhline(1, color="#888888", lw=1, ls=":")
 axes[0].plot([], [], "o", mfc="none", color="black", label="printed")
@@ -154,8 +175,16 @@ plt.show()
 # the same order; the distance from hollow to filled last, for it compares two models, two machines and two sets of
 # prompts at once. That is what the set-up is printed for:
 
+
 # %%
-pd.DataFrame(replayed.setup).style.hide().set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
+def to_read(frame, columns):
+    """A table whose columns of words begin on the left."""
+    left = [{"selector": "", "props": "text-align: left; white-space: pre-wrap"}]
+    return frame.style.set_table_styles(dict.fromkeys(columns, left)).format(precision=2, escape="html")
+
+
+setup = pd.DataFrame(replayed.setup)
+to_read(setup, setup.columns).hide()
 
 # %%
 print(*replayed.notes, sep="\n")
@@ -253,7 +282,8 @@ plain = everything.select(method="autoregressive")
 rows = run.rows().pivot(index=["prompt", "kind", "language", "tokens"], columns="method", values="steps")
 rows = rows.reset_index(["kind", "language", "tokens"])  # the four decoded the same texts
 E, S = rows["tokens"], rows[list(traces)]
-rows
+print("tokens of each text, and the cycles in which each drafter's decode wrote them:")
+rows[["kind", "language", "tokens", *traces]].rename_axis(columns=None)
 
 # %% [markdown]
 # Take two of these texts: the English one that EAGLE writes in the fewest cycles, and the Japanese one on which it needs
@@ -264,7 +294,7 @@ two = [
     int(rows[rows["language"] == "en"]["eagle"].idxmin()),
     int((rows["eagle"] - rows["unispec"])[rows["language"] == "ja"].idxmax()),
 ]
-rows.loc[two, ["kind", "language", "tokens", "eagle", "unispec"]]
+rows.loc[two, ["kind", "language", "tokens", "eagle", "unispec"]].rename_axis(columns=None)
 
 # %% [markdown]
 # **Predict**, by hand, from the table: $\tau$ of either drafter over these two texts, pooled and per request. Who wins?
@@ -295,9 +325,8 @@ rosetta = {name: metrics.rosetta(each, plain) for name, each in traces.items()}
 values = pd.DataFrame({name: each["value"] for name, each in rosetta.items()})
 about = rosetta["eagle"]
 told = about[about["quantity"] == "acceptance length"][["who", "average", "formula", "counts"]]
-told.join(values).style.set_properties(**{"text-align": "left", "white-space": "pre-wrap"}).format(
-    precision=2
-)
+told["formula"] = told["formula"].str.replace(" ", "\N{NO-BREAK SPACE}")
+to_read(told.join(values), told.columns)
 
 # %% [markdown]
 # (Symbols, of a request: $S$ cycles, $N$ of them with a draft, $D$ drafted tokens, $A$ accepted, $E$ emitted, $O$ tokens of
@@ -340,23 +369,21 @@ print(f"eights: your guess {eights_guess:.0%}, measured {eights:.0%}")
 # %%
 values = values.drop(index=["nothing accepted"])  # small is good there
 relative = values.div(values.max(axis=1), axis=0)
-hues = dict(zip(traces, ("#cc79a7", "#009e73", "#0072b2")))
+looks = dict(zip(traces, (("^", "#cc79a7"), ("s", "#009e73"), ("o", "#0072b2"))))
 groups = about.loc[values.index, "quantity"]
-figure, axes = plt.subplots(
-    1, 3, figsize=(13, 4.4), layout="constrained", gridspec_kw={"width_ratios": (1, 1, 1)}
-)
+figure, axes = plt.subplots(1, 3, figsize=(12, 4.6), layout="constrained")
 for ax, (quantity, part) in zip(axes, relative.groupby(groups, sort=False)):
     for y, (_, row) in enumerate(part.iterrows()):
         ax.plot([row.min(), 1], [y, y], color="#dddddd", lw=1, zorder=0)
         for method, x in row.items():
-            best = x == 1
-            ax.plot(x, y, "o" if best else ".", color=hues[method], ms=9 if best else 7)
-    ax.set(title=quantity, xlim=(0, 1.06), xlabel="of the best of the three")
+            marker, hue = looks[method]
+            ax.plot(x, y, marker, color=hue, ms=10 if x == 1 else 5, clip_on=False)
+    ax.set(title=quantity, xlim=(0, 1.06), xlabel="share of the best of the three")
     ax.set_yticks(range(len(part)), part.index, fontsize=8)
     ax.invert_yaxis()
-for method, hue in hues.items():
-    axes[0].plot([], [], "o", color=hue, label=method)
-axes[0].legend(frameon=False, fontsize=8, loc="lower left")
+for method, (marker, hue) in looks.items():
+    axes[0].plot([], [], marker, color=hue, ms=7, label=method)
+figure.legend(loc="outside upper left", ncols=3, frameon=False)
 plt.show()
 values.idxmax(axis=1).groupby(groups, sort=False).value_counts().unstack(fill_value=0)
 
@@ -385,14 +412,15 @@ print(f"cycles without a draft: {1 - n.drafts / n.steps:.0%}")
 # %%
 speeds = run.table().set_index("method")
 ways = ("pooled", "request", "paired", "decode")
+said = {}
 for name in traces:
     row = speeds.loc[name]
-    said = "   ".join(
-        f"{way} {row[f'{way}_speedup']:.2f} [{row[f'{way}_speedup_low']:.2f}, {row[f'{way}_speedup_high']:.2f}]"
+    said[name] = [
+        f"{row[f'{way}_speedup']:.2f} [{row[f'{way}_speedup_low']:.2f}, {row[f'{way}_speedup_high']:.2f}]"
         for way in ways
-    )
-    print(f"{name:14} {said}")
-print("best:", {way: speeds.loc[list(traces), f"{way}_speedup"].idxmax() for way in ways})
+    ]
+said["best"] = [speeds.loc[list(traces), f"{way}_speedup"].idxmax() for way in ways]
+pd.DataFrame.from_dict(said, orient="index", columns=["pooled", "per request", "paired", "decoding alone"])
 
 # %% [markdown]
 # ## What a tool's number leaves out

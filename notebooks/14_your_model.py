@@ -107,12 +107,22 @@ attempts = {
     "a drafter of another model": lambda: sv.generate("town-draft", prompt, "eagle", draft="town-eagle"),
     "a draft of another kind": lambda: sv.generate(model, prompt, "speculative", draft="town-t5-small"),
 }
+told = []
 for what, attempt in attempts.items():
     try:
         attempt()
-        print(f"{what}: it works here")
+        told.append((what, "(it works here)"))
     except sv.SpecvizError as error:
-        print(f"{what}: {error}")
+        told.append((what, str(error).replace(str(scratch), "…")))
+
+
+def to_read(frame):
+    """A table of words, each column beginning on the left."""
+    left = [{"selector": "", "props": "text-align: left; white-space: pre-wrap"}]
+    return frame.style.set_table_styles(dict.fromkeys(frame.columns, left)).format(escape="html")
+
+
+to_read(pd.DataFrame(told, columns=["tried", "told"])).hide()
 
 # %% [markdown]
 # One line each, before any work. Three of the refusals are choices: a pickle can run code when it is opened, code that comes
@@ -175,7 +185,7 @@ for name in sv.list_methods():
         "its greedy text is": kind().exactness(Sampling(0), "float32"),
         "samples": "no" if kind.only_greedy else "yes",
     }
-pd.DataFrame(told).T
+to_read(pd.DataFrame(told).T)
 
 # %% [markdown]
 # Say your task is to answer greedily, with the target's own text, in English, German and Japanese; a draft model and EAGLE
@@ -237,26 +247,25 @@ print(f"above 1: your guess {above_guess}, measured {(table['paired_speedup'] > 
 print(f"with the whole interval {(table['paired_speedup_low'] > 1).sum()}")
 
 # %%
-figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+MARKERS, HUES = "^sDov", ("#cc79a7", "#009e73", "#e69f00", "#0072b2", "#d55e00")
+looks = {name: {"fmt": m, "color": hue} for name, m, hue in zip(table.index, MARKERS, HUES)}
+figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
 for name, row in table.iterrows():
-    line = ax.errorbar(
-        row["tau"], row["paired_speedup"],
-        [[row["paired_speedup"] - row["paired_speedup_low"]], [row["paired_speedup_high"] - row["paired_speedup"]]],
-        [[row["tau"] - row["tau_low"]], [row["tau_high"] - row["tau"]]], fmt="o", label=name,
+    speed, τ = row["paired_speedup"], row["tau"]
+    ax.errorbar(
+        τ, speed, label=name, **looks[name],
+        yerr=[[speed - row["paired_speedup_low"]], [row["paired_speedup_high"] - speed]],
+        xerr=[[τ - row["tau_low"]], [row["tau_high"] - τ]],
     )  # fmt: skip
-top = max(1.6, table["paired_speedup_high"].max() + 0.1)
-x = np.linspace(1, table["tau_high"].max(), 50)
-for c in (1, 2, 4, 8):
-    ax.plot(x, x / c, color="#dddddd", lw=1, zorder=0)
-    at = 0.93 * min(x[-1], top * c)
-    ax.text(at, at / c, f"c = {c}", fontsize=8, color="#777777", ha="right", va="bottom")
+right, top = table["tau_high"].max() + 0.2, max(1.6, table["paired_speedup_high"].max() + 0.1)
+for c in (1, 2, 4, 8):  # a name at each line's end, outside of the frame
+    end = min(right, top * c)
+    ax.plot([1, end], [1 / c, end / c], color="#cccccc", lw=1, zorder=0)
+    beside = {"xytext": (4, 0), "va": "center"} if end == right else {"xytext": (0, 3), "ha": "center"}
+    ax.annotate(f"c = {c}", (end, end / c), textcoords="offset points", color="#666666", size=9, **beside)
 ax.axhline(1, color="#888888", ls=":")
-ax.set(
-    xlabel="τ, tokens a cycle",
-    ylabel="speedup, paired",
-    ylim=(0, top),
-)
-ax.legend(frameon=False, fontsize=8)
+ax.set(xlabel="τ, tokens a cycle", ylabel="speedup, paired", xlim=(0.9, right), ylim=(0, top))
+figure.legend(loc="outside right upper", frameon=False)
 plt.show()
 
 # %% [markdown]
@@ -267,12 +276,8 @@ plt.show()
 # As code, so that it does what it says:
 
 # %%
-NEEDS = {
-    "prompt_lookup": 0,
-    "unispec": 1,
-    "speculative": 2,
-    "eagle": 3,
-}  # 2: a small model; 3: training on this one
+# What each needs: nothing, memory for a store, a small model, training on this very target.
+NEEDS = {"prompt_lookup": 0, "unispec": 1, "speculative": 2, "eagle": 3}
 
 
 def decide(table):
@@ -289,9 +294,15 @@ def decide(table):
 
 
 print("decision:", decide(table))
-table[["tau", "paired_speedup", "paired_speedup_low", "paired_speedup_high", "decode_speedup", "same"]].round(
-    2
-)
+pd.DataFrame(
+    {
+        "τ": table["tau"],
+        "speedup, paired": table["paired_speedup"],
+        "95 % from": table["paired_speedup_low"],
+        "to": table["paired_speedup_high"],
+        "speedup of decoding": table["decode_speedup"],
+    }
+).rename_axis(None).round(2)
 
 # %% [markdown]
 # If it says *none*, that is a result: with few prompts an interval is wide, and on so small a target a gain is small. More
@@ -325,9 +336,12 @@ step = pd.DataFrame(step).T
 step["c"] = step["whole"] / step.loc["autoregressive", "whole"]
 print(f"EAGLE's drafting: your guess {share_guess:.0%}, measured ", end="")
 print(f"{step.loc['eagle town-eagle', 'draft_time'] / step.loc['eagle town-eagle', 'whole']:.0%}")
-ax = step[PHASES].iloc[::-1].plot.barh(stacked=True, figsize=(8, 3), width=0.7)
+hues = ["#56b4e9", "#0072b2", "#e69f00", "#999999"]  # as in the player
+ax = step[PHASES].iloc[::-1].plot.barh(stacked=True, figsize=(8, 3), width=0.7, color=hues)
 ax.set(xlabel="ms a cycle, prefill left out", ylabel="")
-ax.legend([p.removesuffix("_time") for p in PHASES], frameon=False, fontsize=8)
+ax.legend(
+    [p.removesuffix("_time") for p in PHASES], frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1)
+)
 plt.show()
 
 # %% [markdown]
@@ -337,7 +351,7 @@ plt.show()
 # %%
 step["τ"] = table["tau"].reindex(step.index).fillna(1.0)
 step["τ / c"] = step["τ"] / step["c"]
-step[["whole", "c", "τ", "τ / c"]].round(2)
+step[["whole", "c", "τ", "τ / c"]].rename(columns={"whole": "ms a cycle"}).round(2)
 
 # %% [markdown]
 # A method pays where $\tau > c$, and by how much is their quotient: the speedup of decoding (`decode_speedup` of the table, the
@@ -367,12 +381,17 @@ winner_guess = "speculative"
 # %%
 pass_time = step.loc["autoregressive", "forward_time"]
 rest = step["whole"] - step["forward_time"]  # drafting, verdict and cache: as measured
+modelled = {}
 for times in (1, 3, 10, 100):
     cycle = rest + times * pass_time
-    modelled = step["τ"] * (cycle["autoregressive"] / cycle)
-    said = "  ".join(f"{name} {value:.2f}" for name, value in modelled.drop("autoregressive").items())
-    print(f"{times:3d} times: {said}   -> {modelled.idxmax()}")
-print("your guess for ten:", winner_guess)
+    modelled[times] = step["τ"] * (cycle["autoregressive"] / cycle)
+modelled = pd.DataFrame(modelled).T.rename_axis("pass, times as long")
+print(
+    f"ten times: your guess {winner_guess}, modelled {modelled.loc[10].idxmax()}; speedups, the best in bold"
+)
+modelled.style.format(precision=2).highlight_max(
+    axis=1, props="font-weight: bold; text-decoration: underline"
+)
 
 # %% [markdown]
 # **Modelled**, and kindly: a draft model is usually chosen larger for a larger target, EAGLE's layer grows with it, and a pass
@@ -388,24 +407,26 @@ print("your guess for ten:", winner_guess)
 by = named(run.table(by="language"))
 figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
 order = ["en", "de", "ja"]
-for ax, column, label in ((axes[0], "tau", "τ"), (axes[1], "paired_speedup", "speedup, paired")):
+for ax, column, label in (
+    (axes[0], "tau", "τ, tokens a cycle"),
+    (axes[1], "paired_speedup", "speedup, paired"),
+):
     for i, (name, part) in enumerate(by.groupby("name", sort=False)):
         part = part.set_index("language").loc[order]
         below, above = part[column] - part[f"{column}_low"], part[f"{column}_high"] - part[column]
         x = np.arange(3) + (i - 2) * 0.14
-        ax.errorbar(x, part[column], [below.clip(0), above.clip(0)], fmt="o", ms=5, label=name)
-    ax.set(xticks=range(3), xticklabels=order, ylabel=label)
+        ax.errorbar(x, part[column], [below.clip(0), above.clip(0)], ms=5, label=name, **looks[name])
+    ax.set(xticks=range(3), xticklabels=order, xlabel="language", ylabel=label)
     ax.set_ylim(0)
 axes[1].axhline(1, color="#888888", ls=":")
-axes[0].set_ylim(0, 1.3 * by["tau_high"].max())
-axes[0].legend(frameon=False, fontsize=7, loc="upper right", ncols=2)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
 plt.show()
 for language in order:
     print(f"{language}: {decide(by[by['language'] == language])}")
 
 # %% [markdown]
 # The English drafter proposes what an English text would say next, and in another language nearly all of it is rejected: it
-# still costs a whole cycle, so it is far slower than no drafter. The same layer trained on all seven languages keeps its τ. What
+# still costs a whole cycle, so it is far slower than no drafter. The same layer trained on all seven languages keeps most of its τ. What
 # remembers does not care about the language, and has little τ on texts this short, in any.
 #
 # A sum over all prompts would have hidden this behind the share of English in the suite. Group by what your users differ in

@@ -94,7 +94,7 @@ def curve(
             )  # fmt: skip
     ax.set(xscale="log", ylim=(bottom, top), xlabel="draft size g", ylabel=WHAT[what])
     _sizes(ax, g)
-    ax.legend(frameon=False, fontsize=8)
+    ax.legend(frameon=False, fontsize=8, loc="best" if what == "speed" else "upper left")  # the others rise
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 

@@ -183,6 +183,7 @@ def confidence_lane(shown: Picture) -> str:
         return f'<p class="note">{shown.why_no_beliefs}</p>'
     beliefs = [b for b in shown.beliefs if isfinite(b.value)]
     drawn = beliefs[: 4 * MOST_CYCLES]
+    drawn.sort(key=lambda b: (b.status == "accepted", b.status == "rejected"))  # what matters lies on top
     last = max(b.position for b in drawn) + 1
     top, low = 6, 70
     dots = []

@@ -252,7 +252,7 @@ function narrate(cycle, phase, whole, stage) {
 	if (cycle.prefill && update) return `${head}: ${update.said}, the target reads ${count(targetTokens(cycle), "token")}.`;
 	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
-	const stop = { fallback: "; it stopped where it was unsure", eos: "; it ended the text", unsure: "; it stopped where it was unsure" }[cycle.stop] ?? "";
+	const unsure = "; it stopped where it was unsure", stop = { fallback: unsure, eos: "; it ended the text", unsure }[cycle.stop] ?? "";
 	const lost = [["pruned", "below the threshold"], ["unsent", "over the budget"]].map(([name, why]) => [cycle.fared(name), why]).filter(([lost]) => lost);
 	const branches = cycle.children.some((below) => below.length > 1);
 	const cuts = branches && lost.length ? `; not sent: ${lost.map(([n, why]) => `${n} ${why}`).join(", ")}` : "";
@@ -801,7 +801,7 @@ function render({ model, el }) {
 	// A guess: a node survives with all above it, and only one child of each.
 	function mark(i) {
 		const cycle = record.cycle(row);
-		if (!waits(row) || i >= cycle.n || ["unsent", "pruned"].includes(cycle.status[i])) return false;
+		if (!waits(row) || i >= cycle.n || ghost(cycle, i)) return false;
 		const below = (j) => { guesses.delete(j); for (const k of cycle.children[j + 1]) below(k); };
 		if (guesses.has(i)) below(i);
 		else for (let j = i; j >= 0; j = cycle.parent[j]) {
@@ -818,7 +818,7 @@ function render({ model, el }) {
 		let right = 0, asked = 0, byBelief = 0;
 		const sure = new Set();
 		for (let i = 0; i < cycle.n; i++) {
-			if (["unsent", "pruned"].includes(cycle.status[i])) continue;
+			if (ghost(cycle, i)) continue;
 			const survives = cycle.path.includes(i), parent = cycle.parent[i];
 			if ((cycle.value("q", i) ?? cycle.value("confidence", i) ?? 0) >= 0.5 && (parent < 0 || sure.has(parent))) sure.add(i);
 			asked++;

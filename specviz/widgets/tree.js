@@ -174,14 +174,15 @@ class TreeLane {
 		const lanes = this.lanes(cycle), top = 1.5 * em;
 		const even = placed(cycle, ahead, true, 1);
 		// the signals take what a small tree leaves, and give way to a large one
-		const gap = 0.8 * em, spare = this.room - top - Math.min(0.68 * this.room, even.rows * 3.1 * em);
-		this.lane = { gap, tall: Math.max(1.05 * em, Math.min(2.5 * em, spare / Math.max(1, lanes.length) - gap)) };
+		const above = Math.min(5.7 * em, this.width / even.columns) < 0.43 * em * Math.max(...lanes.map(([[, title]]) => title.length)); // else a name is beside its lane
+		const gap = (above ? 1.6 : 0.8) * em, spare = this.room - top - Math.min(0.68 * this.room, even.rows * 3.1 * em);
+		this.lane = { gap, above, tall: Math.max(1.05 * em, Math.min(2.5 * em, spare / Math.max(1, lanes.length) - gap)) };
 		const below = lanes.length * (this.lane.tall + this.lane.gap) + 0.4 * em;
 		const style = this.style(cycle, ahead, even, Math.max(8 * em, this.room - top - below));
 		const { plan, dense, tall } = style, small = style.spots;
 		Object.assign(this, { plan, small });
 		const narrow = this.fit && small ? 3.2 * em : 4.6 * em;
-		const rooted = small ? 4.9 * em : 0; // the root's column is a narrow one
+		const rooted = small ? 5.7 * em : 0; // the root's column is a narrow one
 		const wide = Math.max(narrow, Math.min(10.5 * em, (this.width - 1.5 * em - rooted) / (plan.columns - (rooted ? 1 : 0))));
 		const box = wide - (dense ? 1.1 : 1.5) * em, rootBoxed = rooted ? Math.min(box, rooted - 1.1 * em) : box;
 		const x = (depth) => Math.round(0.5 * em + (depth && rooted ? Math.min(rooted, wide) + (depth - 1) * wide : depth * wide));
@@ -237,7 +238,7 @@ class TreeLane {
 			if (asBox) {
 				const ny = cy - tall / 2;
 				set(part.box, { x: nx, y: ny, width: box, height: tall, "fill-opacity": extra ? 1 : known(belief) ? (0.08 + 0.52 * belief).toFixed(2) : 0 });
-				label(part.word, word, nx + box / 2, ny + (dense ? tall / 2 - 1 : tall * 0.42), letters);
+				label(part.word, word, nx + box / 2, ny + tall * (dense ? 0.38 : 0.42), letters);
 				if (source && this.sources.length) add("origin", "own", draw(nx, cy, 0.3 * em)); // where its edge comes in
 				const bar = box - 10, low = ny + tall - (dense ? 5 : 10);
 				if (known(belief)) add("bar", "q", `M${nx + 5} ${low + 1}h${Math.max(1, bar * belief).toFixed(1)}`);
@@ -329,7 +330,7 @@ class TreeLane {
 	}
 	// They stand under the nodes' columns.
 	signals(top, rows, there) {
-		const { cycle, em, x, box, record, plan } = this, { tall, gap } = this.lane;
+		const { cycle, em, x, box, record, plan } = this, { tall, gap, above } = this.lane;
 		const params = record.header.run.parameters ?? {};
 		const across = [], seen = [];
 		const order = cycle.token.map((_, i) => i).filter((i) => there[i]).sort((i, j) => plan.row[i] - plan.row[j]);
@@ -343,7 +344,7 @@ class TreeLane {
 			set(row.g, { display: "inline" });
 			row.title.textContent = meaning;
 			row.base = base;
-			label(row.name, title, x(0), base - tall / 2, 99);
+			label(row.name, title, x(0), base - (above ? tall + 0.85 * em : tall / 2), 99);
 			set(row.top, { x: x(1) - 4, y: base - tall + 0.25 * em });
 			row.top.textContent = most === 1 ? "1" : most.toFixed(1);
 			set(row.axis, { x1: x(1), x2: right, y1: base, y2: base });
@@ -455,5 +456,5 @@ class TreeLane {
 	}
 }
 
-const SOURCE_WORDS = { ngram: "n-gram pool", model: "draft model", previous: "output before", heads: "target's own heads", slots: "parallel drafter" };
+const SOURCE_WORDS = { ngram: "n-gram pool", model: "drafter", previous: "output before", heads: "target's own heads", slots: "parallel drafter" };
 const sourceWord = (source) => SOURCE_WORDS[source] ?? source;
