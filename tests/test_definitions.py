@@ -80,6 +80,9 @@ def test_speedups_of_the_same_texts_flip_likewise():
     assert steady["paired latency"] == pytest.approx((5.5 / 3.5 + 18.5 / 6.5) / 2)
     assert sprint["decode tokens/s"] == pytest.approx(2.3)
     assert steady["decode tokens/s"] == pytest.approx(23 / 9)
+    # Behind the first step, at 1.5 s: 0 and 8 s for 4 and 17 tokens; 2 and 5 s; the baseline a second each.
+    assert sprint["time per output token"] == pytest.approx(1 / ((0 / 4 + 8 / 17) / 2))
+    assert steady["time per output token"] == pytest.approx(1 / ((2 / 4 + 5 / 17) / 2))
     for each in ("mean tokens/s", "paired latency"):
         assert sprint[each] > steady[each]
     for pooled in ("throughput", "decode tokens/s", "time per token", "time per input"):

@@ -69,11 +69,11 @@ CATALOGUE = {
     "multi-specbench": Entry(
         "Multi-SpecBench (Do, Le, Nguyen): 560 prompts a language, Spec-Bench's kinds of work and code",
         "CC-BY-NC-4.0", tasks.multi_specbench, (*SEVEN, "mix"), "en",
-        "Its makers ask for a log-in on the hub; without one, multi-sources is put together from its sources",
+        "Its card names AdaSpec; UniSpec, of the same group, describes a set of this name and size",
     ),
     "multi-sources": Entry(
         "the same kinds of work: the first 80 prompts of each source that UniSpec names for Multi-SpecBench",
-        "that of each source", None, SEVEN, "en", "Multi-SpecBench's own selection is multi-specbench",
+        "that of each source", None, SEVEN, "en", "The makers' own selection is multi-specbench",
     ),
     "mt-bench": Entry(
         "MT-bench: 80 conversations of two turns, and their translations", "Apache-2.0", tasks.mt_bench,
