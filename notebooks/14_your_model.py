@@ -58,7 +58,8 @@ trace
 # | a GGUF file | `sv.load("gguf:model.gguf")` | llama.cpp: `pip install "specviz-lm[llamacpp]"` |
 # | for an NVIDIA GPU | `sv.load(..., "cuda", "bfloat16")` | a CUDA build of torch |
 # | for a Mac's GPU | `sv.load(..., "mps")`, or `sv.load("gguf:model.gguf", gpu_layers=-1)` | Apple silicon; for GGUF a Metal build |
-# | larger than one GPU | `sv.load(..., device_map="auto")` | accelerate |
+# | larger than one GPU | `sv.load(..., device_map="auto")`, layer by layer | accelerate |
+# | the same, every layer on all of them | `sv.load(..., tp_plan="auto")` | a script under `torchrun --nproc-per-node N` |
 #
 # The same words go to `specviz generate METHOD --model ...`. A folder and a model in memory, here and now:
 

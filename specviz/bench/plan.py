@@ -3,6 +3,10 @@
 A plan comes from a small TOML file, a dict or arguments. Lists cross. Every cell (a model, a method with its
 parameters, a suite, a temperature) is compared with the reference that it speeds up, which the plan adds by
 itself.
+
+A model is a name, or a table that also says where it lies: ``device``, or ``device_map`` (its layers on
+several devices), or ``tp_plan = "auto"`` (every layer over the ranks of torchrun), as `specviz.load` takes
+them.
 """
 
 from __future__ import annotations
