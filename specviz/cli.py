@@ -357,8 +357,15 @@ def metrics(
 
 @app.command("import")
 def import_counts(
-    path: Annotated[Path, typer.Argument(help="JSON lines.")],
-    origin: Annotated[str, typer.Option("--from", help="vllm, aiperf or spec-bench.")],
+    path: Annotated[Path, typer.Argument(help="A file of JSON lines, a request a line.")],
+    origin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="vllm (responses of a server with --per-request-spec-decode-metrics), aiperf "
+            "(profile_export.jsonl) or spec-bench (an answer file).",
+        ),
+    ],
     baseline: Baseline = None,
     aiperf: AIPerf = None,
     force: Force = False,
@@ -488,8 +495,21 @@ def audit(
     raise typer.Exit(0 if result.holds else 1)
 
 
+def _benches() -> Iterator[tuple[str, str]]:
+    """What follows ``specviz bench``, each with a line."""
+    from specviz.bench import BENCHES
+
+    yield "run", "a run of your own: models x methods x parameters x suites (see bench run --help)"
+    yield "report", "what a run or a replay found, as a text, as Markdown or as a page"
+    yield from BENCHES.items()
+
+
 class Benches(typer.core.TyperGroup):
-    """``specviz bench NAME`` is short for ``specviz bench measure NAME``."""
+    """``specviz bench NAME`` is short for ``specviz bench measure NAME``, and what the help lists."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_benches()))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] != "--help":
@@ -503,15 +523,11 @@ app.add_typer(bench_app, name="bench")
 
 @bench_app.callback()
 def benches(context: typer.Context) -> None:
-    """Measure: specviz bench NAME (without a name they are listed), or a run of your own: bench run."""
+    """Measure: a run of your own (bench run), or one that has a name (bench NAME; bench NAME --help)."""
     if context.invoked_subcommand is not None:
         return
-    from specviz.bench import BENCHES
-
-    for known, meaning in BENCHES.items():
-        print(f"{known:12} {meaning}")
-    print(f"{'run':12} a run of your own: models x methods x parameters x suites (see bench run --help)")
-    print(f"{'report':12} what a run or a replay found, as a text, as Markdown or as a page")
+    for known, meaning in _benches():
+        print(f"{known:13} {meaning}")
 
 
 @bench_app.command("measure")
@@ -701,6 +717,15 @@ def bench_run(
     What is finished is on disk at once: after Ctrl-C, or worse, the same command goes on. Exit status 1 if a
     row failed. A model that the plan splits over GPUs (tp_plan = "auto") is run by every rank of torchrun:
     torchrun --nproc-per-node 2 -m specviz bench run plan.toml
+
+    A plan has the keys that sv.bench.run takes; lists cross:
+
+    \b
+      models = ["town", { model = "./folder", draft = "./draft" }]
+      methods = ["prompt_lookup", { method = "unispec", draft_size = [16, 32] }]
+      suites = ["town", "mine.jsonl"]
+      prompts = 20          # of each suite
+      max_new_tokens = 128
     """
     with _loading():
         from specviz.bench.running import run
@@ -1760,7 +1785,8 @@ def run(arguments: list[str] | None = None) -> int:
     except complaint as error:
         if not ranks.leads():
             return 2
-        return _say(f"{error.format_message()} (specviz --help)")  # type: ignore[attr-defined]
+        where = error.ctx.command_path if error.ctx else "specviz"  # type: ignore[attr-defined]
+        return _say(f"{error.format_message()} ({where} --help)")  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         if ranks.leads():
             print("specviz: interrupted", file=sys.stderr)

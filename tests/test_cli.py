@@ -140,6 +140,15 @@ def test_show_needs_no_torch(here, say, folders):
     assert done.stderr == ""
 
 
+def test_a_text_that_fills_the_context_says_so(here, say, folders):
+    ask = ("generate", "autoregressive", "-m", folders.target, "-p", "x" * 120)
+    status, out, err = say(*ask, "-n", 128)
+    assert status == 0, err
+    assert "The text is cut where the model's context was full." in out
+    status, out, err = say(*ask, "-n", 1)
+    assert "context" not in out and "ms in 1 cycle: " in out
+
+
 def test_a_partial_opens(here, say, folders, monkeypatch):
     say("generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
     monkeypatch.setattr("specviz.trace.recorder.write_parquet", _full)
@@ -174,7 +183,11 @@ ASK = ("--prompt", "Hello")
     [
         # what is missing or unknown; near names are offered
         (("generate", "speculative", "--model", "no/such", "--draft", "DRAFT", *ASK), "no model 'no/such'"),
-        (("generate", "speculative", "--model", "no/such", *ASK), "no model 'no/such'"),
+        (("generate", "speculative", "--model", "no/such", *ASK), "'no/such'; did you mean hf:no/such?"),
+        (("generate", "speculative", "--model", "./no/such", *ASK), "no model './no/such'. Bundled"),
+        (("generat",), "Did you mean 'generate'? (specviz --help)"),
+        (("generate",), "Missing argument 'method'. (specviz generate --help)"),
+        (("bench", "run", "--methd", "x"), "(specviz bench run --help)"),
         (("generate", "bild", "--model", "twn", *ASK), "did you mean town? Bundled: town, town-diffusion, "),
         (("generate", "speculative", "--model", "TARGET", "--draft", "no/such", *ASK), "no model 'no/such'"),
         (("generate", "speculative", "--model", "EMPTY", "--draft", "DRAFT", *ASK), "config.json"),

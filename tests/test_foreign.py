@@ -472,6 +472,10 @@ def test_what_a_file_can_get_wrong(tmp_path):
     assert ", line 1 is not JSON" in refused(path, "vllm")
     path.write_text('{"a": 1}\n')
     assert ", line 1 is no response of vLLM" in refused(path, "vllm")
+    path.write_text('# HELP x\nvllm:spec_decode_num_drafts_total{engine="0"} 10.0\n')
+    assert "is a server's /metrics page: it has a server's sums alone" in refused(path, "vllm")
+    path.write_text('{"date": "now", "spec_decode_acceptance_length": 2.8}')
+    assert "is the result of vllm bench serve" in refused(path, "vllm")
     assert "was speculated" in refused(write(path, VLLM), "vllm", plain=True)
     assert "has steps of more than one token" in refused(write(path, BENCH), "spec-bench", plain=True)
     with pytest.raises(ParameterError, match="no origin 'tgi': choose one of vllm, aiperf, spec-bench"):

@@ -254,7 +254,11 @@ class AuditResult:
         failed += [str(each) for each in self.drawn if not each.holds]
         updates = [row.prompts for row in self.rows if row.streams]
         prompts = [row.prompts for row in self.rows if not row.streams]
-        most = [f"{max(some)} {word}" for some, word in ((prompts, "prompts"), (updates, "updates")) if some]
+        most = [
+            f"{max(some)} {word}{'s' * (max(some) != 1)}"
+            for some, word in ((prompts, "prompt"), (updates, "update"))
+            if some
+        ]
         head = (
             f"audit of {self.model}, {self.dtype} on {self.device}, {self.threads} thread"
             f"{'s' * (self.threads != 1)}: {' and '.join(most) or 'nothing'}, "

@@ -49,7 +49,7 @@ BENCHES: dict[str, str] = {
     "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
     "stores": "building a tree and updating its store (bars: 10 % of a cycle, 1 ms at 150 k words)",
     "calibrate": "the calibrated draft size against trying every one (bars: 3 %, and 90 s)",
-    "retranslation": "re-translation, SSBD, continuous decoding: quality, erasure, speed (bars: see --help)",
+    "retranslation": "re-translation, SSBD, continuous decoding: quality, erasure, speed (bar: 1.3 times)",
     "bild": "BiLD on the encoder-decoders: sweep, ablations, exits, CALM (bars: 1.3 and 1.5 times greedy)",
     "confidence": "CM-ASD and its neighbours: speed, quality, signals, batches (bars: lossless, batch 8)",
     "diffusion": "SSD on the diffusion model (bars: exact, 50 % fewer passes, 1.4 times stepwise, ...)",

@@ -92,7 +92,8 @@ def markdown(found: Results | Replay | Replays) -> str:
     rows: list[Any] = [list(shown), ["---"] * len(list(shown)), *shown.to_numpy().tolist()]
     lines = ["| " + " | ".join(map(cellular, row)) + " |" for row in rows]
     where = [
-        f"- {e['device']} ({e['processor']}), {e['threads']} thread(s), {e['dtype']}; times by {e['clock']}"
+        f"- {e['device']} ({e['processor']}), {e['threads']} thread{'s' * (e['threads'] != 1)}, "
+        f"{e['dtype']}; times by {e['clock']}"
         for e in found.environments.values()
     ]
     head = [f"### specviz bench run: {found.path.name}", ""]

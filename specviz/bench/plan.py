@@ -142,6 +142,11 @@ class Plan:
         said = KEYS | said
         if said["methods"] is None:
             raise ParameterError("a plan needs methods, as methods = ['prompt_lookup', 'unispec']")
+        if not isinstance(said["prompts"], int | None):
+            raise ParameterError(
+                f"prompts is how many of each suite, as prompts = 20, got {said['prompts']!r:.80}; files and "
+                "suites are named by suites = ['town', 'mine.jsonl']"
+            )
         prompts = None if said["prompts"] is None else whole("prompts", said["prompts"], 1)
         warm_up = whole("warm_up", said["warm_up"], 0)
         for name in ("timed", "traces"):

@@ -7,6 +7,7 @@ when it is needed.
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from specviz.models import ranks
 from specviz.models.zoo import bundled, ggufs
 
 GGUF = "gguf:"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # owner and name, as on the hub
 # Nothing is unpickled here; torch reads tensors alone out of a pickle, and that is left to the user.
 CONVERT = (
     "convert pytorch_model.bin once, in its folder: import torch, safetensors.torch as s; "
@@ -150,6 +152,8 @@ def _check_folder(text: str, path: Path) -> None:
     names = list(bundled())
     if not path.exists():
         near = difflib.get_close_matches(text, names, 1)
+        if not near and HUB_ID.fullmatch(text):
+            near = [f"hf:{text}"]
         meant = f"; did you mean {near[0]}?" if near else "."
         raise ModelError(
             f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Others are a folder, "

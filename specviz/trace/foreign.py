@@ -26,6 +26,10 @@ FILE_LIMIT = 1 << 30  # bytes of a file
 STEP_LIMIT = 20_000_000  # steps of a file: a histogram names many in a few characters
 MOST = 2**31 - 1  # of any count
 NAME_LIMIT = 256  # characters of a name
+SUMS = (
+    "it has a server's sums alone; responses of a server with --per-request-spec-decode-metrics have each "
+    "request's counts"
+)
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0, "seconds": 1.0}
 
 
@@ -189,6 +193,8 @@ def _lines(path: Path) -> Iterator[Line]:
     numbered = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
         raise TraceError(f"{path} is empty")
+    if any(line.startswith("vllm:") for _, line in numbered):
+        raise TraceError(f"{path} is a server's /metrics page: {SUMS}")
     if not isinstance(_json(numbered[0][1]), dict):  # one object, or one list, over several lines
         whole = _json(text)
         if isinstance(whole, dict | list):
@@ -242,7 +248,12 @@ def _vllm(line: Line, plain: bool) -> Found | str:
     spec = metrics.get("speculative_decoding")
     choices = entry.get("choices")
     if not metrics and not usage and not isinstance(choices, list):
-        line.fail("is no response of vLLM: it has neither metrics nor usage nor choices")
+        bench = "spec_decode_acceptance_length" in entry
+        line.fail(
+            f"is the result of vllm bench serve: {SUMS}"
+            if bench
+            else "is no response of vLLM: it has neither metrics nor usage nor choices"
+        )
     request: dict[str, Any] = {"id": f"line {line.number}"}
     for name, there in (("prompt_tokens", "prompt_tokens"), ("output", "completion_tokens")):
         if usage.get(there) is not None:

@@ -442,11 +442,11 @@ def picture(trace: Trace, prompt: int) -> Picture:
 
     asked = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
     threshold = (run.get("parameters") or {}).get(BELIEFS[belief][1])
-    note = (
-        ""
-        if run.get("complete", True)
-        else f"The run did not end by itself: {run.get('stopped') or 'cut off'}."
-    )
+    note = ""
+    if not run.get("complete", True):
+        note = f"The run did not end by itself: {run.get('stopped') or 'cut off'}."
+    elif (cycles["end"] == "context").any():
+        note = "The text is cut where the model's context was full."
     return Picture(
         method=str(run["method"]),
         exactness=str(run["exactness"]),

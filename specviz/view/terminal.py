@@ -65,8 +65,9 @@ def block(picture: Picture, colour: bool = False) -> str:
         none = " (–: nothing sent)" if any(c.label == "–" for c in picture.cycles[:32]) else ""
         lines.append(f"accepted/sent by cycle{none}: {strip}{more}")
     if whole := sum(picture.phases.values()):
+        many = len(picture.cycles)
         shares = ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in picture.phases.items())
-        lines.append(f"time: {whole * 1e3:.1f} ms in {len(picture.cycles)} cycles: {shares}")
+        lines.append(f"time: {whole * 1e3:.1f} ms in {many} cycle{'s' * (many != 1)}: {shares}")
     return "\n".join(lines)
 
 

@@ -87,6 +87,7 @@ def test_the_default_is_every_exact_method(pair):
         "early_exit (rollback=0, cap=2, review_end=True)",
     } <= {row.method for row in result.rows}  # fmt: skip
     assert result.holds
+    assert "1 thread: 1 prompt, 0 ties" in result.summary
 
 
 GREEDY = {

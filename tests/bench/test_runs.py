@@ -451,6 +451,7 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
         ("methods = ['unispec']\nmodels = ['town', 'town']", "models holds 'town' twice"),
         ("methods = ['unispec']\nsuites = ['twon']", "no prompts 'twon'"),
         ("methods = ['unispec']\nsuites = ['bad.jsonl']", "bad.jsonl, line 2: not a JSON object"),
+        ("methods = ['unispec']\nprompts = ['a.jsonl']", r"got \[.a.jsonl.\]; files and suites are named by"),
         ("methods = ['unispec']\nprompts = 0", "prompts must be a whole number of at least 1"),
         ("methods = ['unispec']\nseeds = [1, 1]", "seeds holds 1 twice"),
         ("methods = ['unispec']\ntemperature = -1", "temperature"),
