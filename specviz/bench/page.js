@@ -16,7 +16,9 @@ const themed = (layout) => {
 	};
 };
 const tinted = (trace) => {
-	const hue = colour(trace.meta === "here" ? "--blue" : "--soft");
+	const curve = /^curve(\d+)$/.exec(trace.meta);
+	const hues = ["--blue", "--bad", "--good", "--soft"];
+	const hue = colour(curve ? hues[curve[1] % hues.length] : trace.meta === "here" ? "--blue" : "--soft");
 	return { ...trace, marker: { ...trace.marker, color: hue, line: { color: hue, width: 1.5 } },
 		line: { ...trace.line, color: hue } };
 };

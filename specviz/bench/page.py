@@ -351,7 +351,7 @@ class Page:
             f"<p class='soft'>{text(made.place)} · {made.seconds:.0f} seconds on {text(made.device)}</p>",
             f"<p>{text(made.summary)}.</p>", f"<p class='verdict'>{verdicts(made.counts(), words=True)}</p>",
         )  # fmt: skip
-        self.plots(replay_figures(made))
+        self.plots(curve_figures(made) if made.table in CURVES else replay_figures(made))
         if any(cell["measured"] is not None for cell in made.cells):
             headings, rows, left = made.grid()
             self.table([text(h) for h in headings], [[coloured(c) for c in row] for row in rows], left)
@@ -533,8 +533,7 @@ def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
     """Printed beside measured, contender by contender, for the first metrics of a table."""
     shown = made.shown_cells()
     metrics = list(dict.fromkeys(c["metric"] for c in shown if c["measured"] is not None))
-    recipe = RECIPES.get(made.table) or CURVES.get(made.table)
-    first = [name for name in (recipe.metrics if recipe else ()) if name in metrics]
+    first = [name for name in RECIPES[made.table].metrics if name in metrics]
     metrics = list(dict.fromkeys([*first, *(m for m in metrics if not m.endswith("_gain"))]))
     found = []
     for metric in sorted(metrics, key=lambda m: m != "speedup")[:PLOTS]:
@@ -558,13 +557,74 @@ def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
         here = dots("here", "measured here", names, list(own.values()), "diamond", columns)
         axis = axis_of(metric, cells[0]["unit"])
         both = [printed, here] if any(v is not None for v, _, _ in values) else [here]
-        found.append(
-            (
-                f"{made.table}, {axis}: printed and measured",
-                figure(axis, both, metric == "speedup"),
-            )
-        )
+        drawn = figure(axis, both, metric == "speedup")
+        found.append((f"{made.table}, {axis}: printed and measured", drawn))
     return found
+
+
+def curve_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
+    """Curves as the paper draws them: quality by speed, or a metric by what varies."""
+    metrics = list(dict.fromkeys(cell["metric"] for cell in made.cells))
+    along = made.compare[-1]
+    if "speedup" in metrics:
+        datasets = dict.fromkeys(cell["dataset"] for cell in made.cells)
+        return [trade_off(made, dataset) for dataset in datasets]
+    found = []
+    for metric in metrics[:PLOTS]:
+        lines: dict[str, list[dict[str, Any]]] = {}
+        for cell in made.cells:
+            if cell["metric"] == metric:
+                name = ", ".join(str(cell[key]) for key in made.compare[:-1]) or "measured here"
+                lines.setdefault(name, []).append(cell)
+        traces = [line(i, name, [(c[along], c["measured"], "") for c in those], "lines+markers")
+                  for i, (name, those) in enumerate(lines.items())]  # fmt: skip
+        units = {"throughput": "tokens/s", "latency": "s", "forward_time": "s"}
+        axis = axis_of(metric, units.get(metric, ""))
+        found.append((f"{made.table}: {axis} by {along}", chart(along, axis, traces)))
+    return found
+
+
+def trade_off(made: Replay, dataset: str) -> tuple[str, dict[str, Any]]:
+    """Quality by speed of every setting on a data set."""
+    settings: dict[tuple[str, str], dict[str, float]] = {}
+    for cell in made.cells:
+        if cell["dataset"] == dataset:
+            settings.setdefault((cell["curve"], cell["setting"]), {})[cell["metric"]] = cell["measured"]
+    lines: dict[str, list[tuple[float, float, str]]] = {}
+    quality = next(name for values in settings.values() for name in values if name != "speedup")
+    for (curve, setting), values in settings.items():
+        lines.setdefault(curve, []).append((values["speedup"], values[quality], setting))
+    traces = [line(i, name, points, "markers") for i, (name, points) in enumerate(lines.items())]
+    axes = axis_of("speedup", "x"), f"{axis_of(quality, '')}, {dataset}"
+    return f"{made.table}: {axes[1]} by {axes[0]}", chart(*axes, traces)
+
+
+SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x")
+
+
+def line(number: int, name: str, points: Sequence[tuple[Any, Any, str]], mode: str) -> dict[str, Any]:
+    """One curve of a chart; curves differ by their marks, too."""
+    x, y, words = zip(*points)
+    return {
+        "type": "scatter", "mode": mode, "name": text(name), "meta": f"curve{number}", "x": [
+            text(each) if isinstance(each, str) else round(each, 6) for each in x],
+        "y": [round(float(each), 6) for each in y], "text": [text(each) for each in words],
+        "hovertemplate": "%{x}, %{y}<br>%{text}<extra>" + text(name) + "</extra>",
+        "marker": {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9, "opacity": 0.85},
+    }  # fmt: skip
+
+
+def chart(x: str, y: str, traces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Curves with their layout."""
+    return {
+        "data": traces,
+        "layout": {
+            "height": 380, "margin": {"t": 40, "b": 46, "l": 10, "r": 14}, "showlegend": len(traces) > 1,
+            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"},
+            "xaxis": {"title": {"text": text(x)}}, "yaxis": {"title": {"text": text(y)}}, "shapes": [],
+            "hovermode": "closest",
+        },
+    }  # fmt: skip
 
 
 def contender(key: str, value: str) -> str:
@@ -618,12 +678,12 @@ def axis_of(metric: str, unit: str) -> str:
 def figure(axis: str, traces: list[dict[str, Any]], one: bool = False) -> dict[str, Any]:
     """Traces with their layout; contenders stand in the table's order, from above. `one` marks 1."""
     labels = {label for trace in traces for label in trace["y"]}
-    count, tall = len(labels), any("<br>" in label for label in labels)
+    rows, tall = max(4, len(labels)), max((label.count("<br>") for label in labels), default=0)
     line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "meta": "one"}
     return {
         "data": traces,
         "layout": {
-            "height": 110 + (34 if tall else 26) * max(4, count),
+            "height": 110 + (26 + 10 * tall) * rows,
             "margin": {"t": 34, "b": 46, "l": 10, "r": 14}, "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"},
             "yaxis": {"autorange": "reversed", "type": "category"},

@@ -149,6 +149,7 @@ SPEEDUP = (
     "speedup", "not said; Spec-Bench's, which it uses, is the ratio of two mean throughputs",
     "Spec-Bench's: mean over prompts of tokens/s over the same of autoregressive decoding, prefill inside",
 )  # fmt: skip
+THROUGHPUT = ("throughput", "not said", "mean over prompts of tokens/s, prefill inside")
 TAU = ("tau", "Spec-Bench's: tokens a cycle", "tokens a cycle, the bonus token counted, all cycles pooled")
 BASELINES = (
     "baselines", "SPECTRA with a datastore, Lookahead and Token Recycling as their makers set them",
@@ -236,6 +237,7 @@ RECIPES: dict[str, Recipe] = {
             Row({"gpus": 1, "method": "Ours"}, "unispec", UNISPEC),
         ),
         parts={"task": {name: TASKS[name] for name in ("MT", "QA", "Math", "Code")}}, quick=few(6 * 4),
+        differs=(SPEEDUP, TAU, THROUGHPUT),
         absent=(({"gpus": 2}, TWO_GPUS),),
     ),
     "unispec/table8": unispec(
@@ -244,7 +246,8 @@ RECIPES: dict[str, Recipe] = {
         quick={"prompts": 10, "max_new_tokens": 40, "rounds": 2},
         whole={"prompts": 30, "max_new_tokens": 128, "rounds": 5},
         differs=(("speedup", "not said",
-                  "tokens/s of decoding over autoregressive decoding's at the same batch size"),),
+                  "tokens/s of decoding over autoregressive decoding's at the same batch size"),
+                 ("draft size", "not said", "24, the default; the store begins anew with each prompt")),
     ),
     "unispec/table9": unispec(
         "method", (*EAGLES.values(), FIVE["UNISPEC (ours)"]),
@@ -293,7 +296,9 @@ RECIPES: dict[str, Recipe] = {
                        Row({"draft_size": 111}, "unispec", UNISPEC)),
         parts={}, total=None, metrics={"tau": "tau", "throughput": "decode_throughput"},
         options={"passes": True}, data="not said",
-        differs=(("draft size", "75, and 111 as found best", "the same shares of the g* that is found here"),
+        differs=(TAU, ("draft size", "75, and 111 as found best",
+                       "the same shares of the g* that is found here"),
+                 ("throughput", "not said", "tokens of all prompts over the seconds of their decoding"),
                  ("expected throughput", "equation 2", "equation 2: tokens a cycle over the time of a pass")),
     ),
     "unispec/table16": unispec(
@@ -302,7 +307,7 @@ RECIPES: dict[str, Recipe] = {
            for n in (25, 50, 75, 100, 125)),
          Row({"found_by": "calibration", "draft_size": 111}, "unispec", UNISPEC)),
         parts={}, total=None, data="not said",
-        differs=(TAU, ("draft size", "25 to 125, and 111 as found best",
+        differs=(TAU, THROUGHPUT, ("draft size", "25 to 125, and 111 as found best",
                        "the same shares of the g* that is found here")),
     ),
     "unispec/table17": unispec(
@@ -330,7 +335,7 @@ CLOCK = (
 )  # fmt: skip
 ERASURE = (
     "NE", "tokens of SacreBLEU's Flores-101 tokenizer",
-    "tokens of sacrebleu's tokenizer for the language, where it needs none of a download",
+    "tokens of sacrebleu's tokenizer for the language, where it needs none of a download; all texts pooled",
 )  # fmt: skip
 RT, SSBD = {"mode": "rt"}, {"beta": 0.2}
 
@@ -417,7 +422,8 @@ RECIPES |= {
     ),
     "ssd/table2": canvas(
         "limits", ("k", "draft_length"), (), data="MATH",
-        differs=(CELLS, ("reading", "not said in full", "rounds of N + 1 steps, any order counts")),
+        differs=(("length", "256 cells", "64 cells, blocks of 8, without a cache"),
+                 ("reading", "not said in full", "rounds of N + 1 steps, any order counts")),
     ),
     "ssd/table3": canvas(
         "canvases", ("method", "draft_length"),
@@ -579,6 +585,9 @@ RECIPES |= {
         },
         parts={"task": {"EN-DE": {"task": "en-de"}}}, drafts={"small": "town-t5-small"},
         options={"points": "ablation", "drafting": True}, data="WMT14 EN-DE", absent=(),
+        differs=(BEAMS, VALUES,
+                 ("accepted tokens", "of an iteration; whether the verifier's own counts is not said",
+                  "of the draft, the verifier's own left out; 1 without a draft")),
     ),
     "cm_asd/table4": modulated(
         {"AR BART-base (b=5)": "beam 5 (transformers)", "AR BART-base (b=1)": "autoregressive",

@@ -61,9 +61,15 @@ class Counted:
         self.how.tick(self.done, self.of, "writing canvases")
 
 
-def speed(measured: Any, ends: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def speed(measured: Any, ends: Sequence[int], rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Valid tokens and seconds of each text: section 4.1 counts up to the first end token."""
-    return np.array([len(text.text(ends)) for text in measured.texts], float), np.array(measured.seconds)
+    tokens = [len(text.text(ends)) for text in measured.texts]
+    return each_text(tokens, rounds), each_text(measured.seconds, rounds)
+
+
+def each_text(values: Sequence[float], rounds: int) -> np.ndarray:
+    """What each text adds up to, of the values of all texts in one round after the other."""
+    return np.reshape(np.asarray(values, float), (rounds, -1)).sum(0)
 
 
 def over(tokens: Any, taken: Any) -> Any:
@@ -90,20 +96,20 @@ def canvases(recipe: Recipe, how: How) -> Found:
         if n is not None:
             ways[tree, n] = ssd(n, tree, **PAPER)
     prompts = asked(recipe, how)
-    tick = Counted(how, len(ways) * sum(map(len, prompts.values())))
     rounds = how.options.get("rounds", 1)
+    tick = Counted(how, rounds * len(ways) * sum(map(len, prompts.values())))
     for task, ids in prompts.items():
         made = dict(zip(ways, timed(how.model, ids, list(ways.values()), how.max_new_tokens, rounds, tick)))
         base = made[STEPWISE]
-        their_tokens, their_seconds = speed(base, how.model.eos)
+        their_tokens, their_seconds = speed(base, how.model.eos, rounds)
         for row in recipe.rows:
             key = key_of(row)
             mine, where = made[key], {**row.where, "task": task}
-            tokens, seconds = speed(mine, how.model.eos)
+            tokens, seconds = speed(mine, how.model.eos, rounds)
             found.add(where, "throughput", resampled(over, tokens, seconds))
             if mine is not base:
                 found.add(where, "speedup", resampled(faster, tokens, seconds, their_tokens, their_seconds))
-                passes = [np.array([text.passes for text in each.texts], float) for each in (mine, base)]
+                passes = [each_text([t.passes for t in each.texts], rounds) for each in (mine, base)]
                 found.add(where, "step_reduction", resampled(saved, *passes))
                 found.add(where, "verification_nodes", known(1 + ways[key]().nodes))
     further(recipe, found)
@@ -184,12 +190,11 @@ def lengths(recipe: Recipe, how: How) -> Found:
         *(({"generation_length": theirs, "shots": "-"}, ours, 0) for theirs, ours in cells.items()),
         *(({"generation_length": "-", "shots": str(n)}, normal, n) for n in shots),
     ]
-    tick = Counted(how, len(ways) * len(plans) * how.prompts * len(recipe.parts["task"]))
+    rounds = how.options.get("rounds", 1)
+    tick = Counted(how, rounds * len(ways) * len(plans) * how.prompts * len(recipe.parts["task"]))
     for where, length, examples in plans:
         for task, ids in asked(recipe, how, examples).items():
-            for name, made in zip(
-                names, timed(how.model, ids, ways, length, how.options.get("rounds", 1), tick)
-            ):
-                tokens, seconds = speed(made, how.model.eos)
+            for name, made in zip(names, timed(how.model, ids, ways, length, rounds, tick)):
+                tokens, seconds = speed(made, how.model.eos, rounds)
                 found.add({**where, **name, "task": task}, "throughput", resampled(over, tokens, seconds))
     return found
