@@ -151,7 +151,8 @@ class Calibration:
 
         A machine is slower at some moments than at others, by much more than one size differs from the next.
         All sizes decode a text one right after the other, so what they share in that moment is divided out:
-        each time is taken relative to the geometric mean over the sizes, of these the median over rounds.
+        each time is taken relative to the geometric mean over the sizes, of these the median over rounds (and
+        the quartiles), text by text.
         """
         seconds = np.array([point.seconds for point in self.points], np.float64)  # [sizes, rounds, texts]
         cycles = np.array([point.cycles for point in self.points], np.float64)  # [sizes, texts]
@@ -160,7 +161,7 @@ class Calibration:
         relative, usual = seconds / moment, np.median(moment, 0)
         total = cycles.sum(1)
         s = (np.median(relative, 1) * usual).sum(1) / total
-        low, high = np.quantile((relative * usual).sum(2) / total[:, None], (0.25, 0.75), axis=1)
+        low, high = (np.quantile(relative, (0.25, 0.75), axis=1) * usual).sum(2) / total
         return np.array([p.g for p in self.points]), tokens.sum(1) / total, s, low, high
 
     @property

@@ -191,7 +191,8 @@ def bar() -> Iterator[Tick]:
             bar.update(done - bar.n)
 
         yield tell
-        bar.total = bar.n  # fewer steps than foreseen are no failure, which a notebook shows in red
+        # Fewer steps than foreseen are no failure, which a notebook's bar would show in red.
+        bar.total = bar.n
 
 
 def _sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:

@@ -337,7 +337,7 @@ def _confidence(shown: Picture, ax: Axes) -> Axes:
     from matplotlib.ticker import MaxNLocator
 
     looks: dict[str, dict[str, Any]] = {
-        "accepted": {"marker": "o", "color": "#0072b2", "s": 16},
+        "accepted": {"marker": "o", "color": "#0072b2", "s": 16, "zorder": 3},
         "rejected": {"marker": "x", "color": "#d55e00", "s": 26},
         "unjudged": {"marker": ".", "color": "#777777", "s": 14},
         "unreviewed": {"marker": "$?$", "color": "#777777", "s": 30},
@@ -354,7 +354,7 @@ def _confidence(shown: Picture, ax: Axes) -> Axes:
     if shown.why_no_beliefs:
         ax.text(0.5, 0.5, shown.why_no_beliefs, transform=ax.transAxes, ha="center", size=9)
     else:
-        _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.02))
+        _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.06))
     ax.set(ylim=(-0.04, 1.04), yticks=(0, 0.5, 1))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("position in the output")

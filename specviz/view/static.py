@@ -59,7 +59,13 @@ def style() -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if isfinite(seconds) else "not recorded"
+    """As the player says it."""
+    if not isfinite(seconds):
+        return "not recorded"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    digits = 2 if seconds < 0.01 else 1 if seconds < 0.1 else 0
+    return f"{seconds * 1e3:.{digits}f} ms"
 
 
 def _shown(text: str) -> str:

@@ -256,7 +256,7 @@ def test_time_between_cycles_is_named():
     trace = recorded("speculative", made)
     gaps = [c.pause for c in picture(trace, 0).cycles]
     assert gaps[1] == pytest.approx(0.05) and sum(gaps) == pytest.approx(0.05)
-    assert "between cycles 50.00 ms" in view.html(trace)
+    assert "between cycles 50.0 ms" in view.html(trace)
     assert "between cycles" not in view.html(traces.build("speculative", tokens=40))
 
 
