@@ -97,10 +97,16 @@ def draw(p: Tensor, u: Tensor | np.ndarray | float) -> Tensor:
     is never drawn.
     """
     kind = exact_type(p.device)
-    cdf = p.to(kind).cumsum(-1)
-    u = send(u, p.device, kind)[..., None]
-    if kind != torch.float64:
+    return located(p.to(kind).cumsum(-1), send(u, p.device, kind)[..., None])[..., 0]
+
+
+def located(cdf: Tensor, u: Tensor) -> Tensor:
+    """Where `u` [..., n] lies in the sums `cdf` [..., vocabulary], as `draw` draws: token indices [..., n].
+
+    Where all sums are 0 nothing can be drawn, and the index is the vocabulary's size.
+    """
+    if cdf.dtype != torch.float64:
         u = u.clamp(max=1 - 2**-24)  # the largest u below 1 may have been rounded up to it
     # The first index whose sum lies strictly above u * total. With u at most 1 - 2^-53 (2^-24 in float32)
     # the product rounds to less than the total, so there is one.
-    return torch.searchsorted(cdf, u * cdf[..., -1:], right=True)[..., 0]
+    return torch.searchsorted(cdf, u * cdf[..., -1:], right=True)

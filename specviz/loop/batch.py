@@ -130,7 +130,9 @@ class Batch:
             text.method.start(text.session)
         self._compute()
         marks = [begin, passed, self.mark()]
-        return [text.prefilled(marks) for text in new]
+        cycles = [text.prefilled(marks) for text in new]
+        self._free()
+        return cycles
 
     def _compute(self, hidden: tuple[int, ...] = ()) -> None:
         for shared in self.contexts.values():
@@ -164,7 +166,15 @@ class Batch:
         for text in on:
             text.method.learn(drafts[text.place], results[text.place], verdicts[text.place])
         marks = [begin, drafted, passed, verified, self.mark()]
-        return [text.cycle(*each, marks) for text, *each in zip(self.texts, drafts, results, verdicts)]
+        cycles = [text.cycle(*each, marks) for text, *each in zip(self.texts, drafts, results, verdicts)]
+        self._free()
+        return cycles
+
+    def _free(self) -> None:
+        """Free what texts that ended had of their own; their rows of the shared contexts go to others."""
+        for text in self.texts:
+            if text.end is not None:
+                text.close()
 
     def _drafts(self) -> list[Draft]:
         """Every row's draft. The passes that drafters ask for on the way are run for all who ask at once."""
@@ -203,6 +213,8 @@ class Batch:
         """Free the contexts."""
         for shared in self.contexts.values():
             shared.context.close()
+        for text in filter(None, self.texts):
+            text.close()
 
 
 class Row(Text):
@@ -224,6 +236,7 @@ class Row(Text):
         )
         self.batch, self.place, self.row = batch, place, row
         self.opened = 0
+        self.owned: list[Watched] = []
         self.target: Any = None
 
     def open(self, model: Any, tokens: list[int], room: int, name: str) -> Part | Watched:
@@ -242,7 +255,14 @@ class Row(Text):
 
     def own(self, model: Any, tokens: list[int], room: int, name: str) -> Watched:
         """A context of this row alone, of a drafter that reads states beside tokens."""
-        return Watched(model.open([tokens], room), name, self.batch.clock, self.passes)
+        self.owned.append(Watched(model.open([tokens], room), name, self.batch.clock, self.passes))
+        return self.owned[-1]
+
+    def close(self) -> None:
+        """Free the contexts of this row alone."""
+        for context in self.owned:
+            context.close()
+        self.owned.clear()
 
     def _cycle(self, marks: list[Any]) -> Cycle:
         cycle = super()._cycle(marks)
@@ -323,7 +343,7 @@ class Shared:
             if context.prefill(places, hidden) if hidden else context.prefill(places):
                 self._note(group, [due[text] for text in group], begin)
             for text in group if hidden else ():
-                text.session.states = context.states[text.place]
+                text.session.states = context.states.pop(text.place)
 
     def _note(self, texts: list[Row], fed: list[int], begin: Any) -> None:
         end = self.clock.mark() if self.clock else None

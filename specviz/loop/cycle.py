@@ -148,7 +148,7 @@ def decode(
         layers = method.hidden_layers(text.session.drafter)
         if method.reads_prompt:
             context.prefill(layers)
-            text.session.states = context.states.get(0, {})
+            text.session.states = context.states.pop(0, {})  # the context keeps none
         else:
             context.prefill()
         passed = mark()

@@ -27,10 +27,12 @@ from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
 from ..paths import folder
-from ..sampling import ACCEPT, DRAFT, FINAL, Sampling, draw
+from ..sampling import ACCEPT, DRAFT, FINAL, Sampling, exact_type, located
 from .base import Method, Parameter, Session, Unsent, Verdict
 from .template import MOST, Template, read
 from .tree import bring, drawn, judge
+
+WIDEST = 64  # children of a node
 
 
 class Eagle(Method):
@@ -41,16 +43,20 @@ class Eagle(Method):
     paper = "Li et al. 2024, 2024, 2025"
     parameters = (
         Parameter(
-            "draft_size", 24, 1, MOST, "tokens", "Nodes of the tree that are sent, without the root.", "g"
+            "draft_size", 24, 1, MOST, "tokens",
+            "Nodes that are sent, without the root; of a static tree, unless given, all.", "g",
         ),
         Parameter(
             "tree", "dynamic", choices=("dynamic", "static"),
             meaning="Grown where the drafter is sure (EAGLE-2, 3), or the same in every cycle (EAGLE-1).",
         ),
-        Parameter("depth", 6, 1, 64, "tokens", "Most levels of a dynamic tree.", "d"),
         Parameter(
-            "branches", 10, 1, 64, "tokens",
-            "Children of a node, and nodes that are read a level, of a dynamic tree.", "k",
+            "depth", 6, 1, 64, "tokens", "Most levels; of a static tree, unless given, its template's.", "d"
+        ),
+        Parameter(
+            "branches", 10, 1, WIDEST, "tokens",
+            "Most children of a node, and nodes that are read a level; static, unless given: the template's.",
+            "k",
         ),
         Parameter(
             "template", "",
@@ -90,12 +96,19 @@ class Eagle(Method):
         self.paths = []
         if self.tree == "static":
             file = Path(self.template) if self.template else folder("templates") / "eagle.json"
-            self.paths = read(file, MOST)[: self.draft_size]
+            paths = read(file, WIDEST)
+            deep, wide = max(map(len, paths)), 1 + max(map(max, paths))
+            own = {"draft_size": len(paths), "depth": deep, "branches": wide}
+            for p in self.parameters:
+                if p.name in own.keys() - values.keys():  # what is not asked for is as the template has it
+                    setattr(self, p.name, p.check(own[p.name]))
+            paths = [path for path in paths if len(path) <= self.depth and max(path) < self.branches]
+            self.paths = paths[: self.draft_size]
         elif self.template:
             raise ParameterError("template is a static tree's: pass tree='static' with it")
         self.spare = self.draft_size
         # The drafter reads nodes that are not sent: so many slots of its own.
-        self.reads = len(self.paths) if self.paths else self.branches * (self.depth - 1)
+        self.reads = self.branches * (self.depth - 1) if self.tree == "dynamic" else len(self.paths)
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"
@@ -109,7 +122,9 @@ class Eagle(Method):
         self.context = session.open(session.drafter, session.prompt, session.limit + self.reads, "draft")
         tree = Template([path for path in self.paths if max(path) < session.target.vocabulary])
         self.ranks = ranked(tree, len(tree.levels))
-        self.ends = send(np.array(sorted(session.eos), np.int64), session.target.device)
+        over = np.zeros(session.target.vocabulary, np.float32)
+        over[[token for token in session.eos if token < len(over)]] = -np.inf
+        self.over = send(over, session.target.device)
         self.new: tuple[Tensor, Tensor] | None = None
         if len(session.prompt) == 1:
             return
@@ -125,6 +140,7 @@ class Eagle(Method):
         parts = [states[layer] for layer in self.session.drafter.layers]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
+    @torch.inference_mode()
     def draft(self, left: int) -> Draft:
         self.growth = None
         self.session.control.pop("candidates", None)
@@ -132,18 +148,18 @@ class Eagle(Method):
             return Draft.empty("room")
         if self.new is None:  # a prompt of one token: the target has said nothing yet
             return Draft.empty("none")
-        if self.paths and not self.ranks:  # ranks that so small a vocabulary has not
+        if self.tree == "static" and not self.ranks:  # ranks that so small a vocabulary has not
             return Draft.empty("none")
         state, logits = self.context.read(*self.new)
-        given = self.session, self.context, self.ends, state, logits
+        given = self.session, self.context, self.over, state, logits
         if self.tree == "static":
             ranks = self.ranks[: left - 1]
-            growth = Growth(*given, sum(each.kept.size for each in ranks))
+            growth = Growth(*given, [each.kept.shape for each in ranks])
             growth.static(ranks)
         else:
             levels, k = min(self.depth, left - 1), min(self.branches, self.session.target.vocabulary)
-            growth = Growth(*given, k + (levels - 1) * k * k)
-            growth.dynamic(levels, k)
+            growth = Growth(*given, [(1, k), *[(k, k)] * (levels - 1)])
+            growth.dynamic(self.draft_size)
         self.growth = growth
         draft, self.unsent = growth.cut(self.draft_size)
         self.session.control |= {"candidates": growth.size}
@@ -203,161 +219,169 @@ class Level:
 
 
 class Growth:
-    """A tree on the device, grown from the root's level down; `cut` brings what is sent to the host.
+    """A tree on the device, grown from the root's level down; `cut` brings it to the host, and what is sent.
 
     Parameters
     ----------
     session : Session
     context : EagleContext
         Which has just read the text.
-    ends : tensor of int
-        Tokens that end a text.
+    over : tensor [vocabulary]
+        −inf for tokens that end a text, else 0.
     state, logits : tensors [1, width], [1, vocabulary]
         What it said there.
-    most : int
-        Most children of a cycle: so many uniforms are drawn, in a sampled run.
+    shapes : list of (int, int)
+        Of each level, from the first one down, the most nodes that are read and the children of each. So
+        many uniforms are drawn, in a sampled run, and none depends on what another one drew.
     """
 
     def __init__(
-        self, session: Session, context: Any, ends: Tensor, state: Tensor, logits: Tensor, most: int
-    ) -> None:
-        self.sampling, self.context = session.sampling, context
+        self, session: Session, context: Any, over: Tensor, state: Tensor, logits: Tensor,
+        shapes: list[tuple[int, ...]],
+    ) -> None:  # fmt: skip
+        self.sampling, self.context, self.over, self.shapes = session.sampling, context, over, shapes
         self.state, self.logits = state, logits
         self.parents = torch.full((1,), -1, device=logits.device)
         self.sure = logits.new_zeros(1)
-        self.ends = ends
-        self.u = None if session.sampling.greedy else session.uniforms(DRAFT, most)
+        self.u: list[np.ndarray] | None = None
+        if not session.sampling.greedy:
+            ends = np.cumsum([m * k for m, k in shapes])
+            self.u = np.split(session.uniforms(DRAFT, int(ends[-1])), ends[:-1])
         self.levels: list[Level] = []
         self.size = 0  # children so far
-        self.read: list[Tensor] = []  # those that were read, a tensor a level
+        self.read = 0  # how many of them were read
 
-    def dynamic(self, levels: int, k: int) -> None:
+    def dynamic(self, g: int) -> None:
         """EAGLE-2, section 4.1: each level the k best nodes are read, and each gets k children."""
-        for number in range(levels):
-            if number:
-                last = self.levels[-1]
-                worth = torch.where(last.sure > -torch.inf, last.score, -torch.inf).flatten()
-                self._read(worth.sort(descending=True, stable=True).indices[:k])
-            self._children(k)
+        self._children()
+        top = self.levels[0].score[0]
+        for k, _ in self.shapes[1:]:
+            last = self.levels[-1]
+            worth = last.sure if self.u is None else last.score + self.over.take(last.tokens)
+            value, best = (each[:k] for each in worth.flatten().sort(descending=True, stable=True))
+            if value.device.type == "cpu":  # to look costs no wait there
+                # Scores never rise, and of equal ones the earlier goes first: what is not above the g-th best
+                # so far has no child that would be sent. Nor has an end token.
+                least = top[-1] if len(top) == g else -torch.inf
+                best = best[value > least]
+                if not len(best):
+                    return
+            self._read(best)
+            self._children()
+            if value.device.type == "cpu":
+                top = torch.cat((top, self.levels[-1].score.flatten())).topk(min(g, self.size)).values
 
     def static(self, levels: list[Ranks]) -> None:
         """EAGLE-1: the nodes of a template are read and grown, whatever the drafter thinks of them."""
         for number, ranks in enumerate(levels):
             if number:
                 self._read(send(ranks.read, self.logits.device))
-            self._children(ranks.k)
+            self._children()
             other = send(~ranks.kept, self.logits.device)
             self.levels[-1].score.masked_fill_(other, -torch.inf)
 
     def _read(self, best: Tensor) -> None:
         """Let the drafter read some children of the last level, by their places in it."""
         last = self.levels[-1]
-        row = best // last.tokens.shape[1]
-        above = None
-        if self.read:  # else they hang on the root
-            above = sum(map(len, self.read)) - len(self.read[-1]) + row
-        self.parents = self.size - last.tokens.numel() + best
-        self.sure = last.sure.flatten().index_select(0, best)
-        self.read.append(self.parents)
-        tokens, states = last.tokens.flatten().index_select(0, best), self.state.index_select(0, row)
-        self.state, self.logits = self.context.grow(tokens, states, above)
+        m, k = last.tokens.shape
+        row = best.div(k, rounding_mode="floor")
+        above = row + (self.read - m) if self.read else None  # among all that were read; or the root
+        self.parents = best + (self.size - m * k)
+        self.sure = last.sure.take(best)
+        self.read += len(best)
+        self.state, self.logits = self.context.grow(
+            last.tokens.take(best), self.state.index_select(0, row), above
+        )
 
-    def _children(self, k: int) -> None:
+    def _children(self) -> None:
         """The k likeliest tokens behind each node that was read, or k draws without replacement."""
-        logits, base = self.logits, self.sure[:, None]
-        k = min(k, logits.shape[1])
+        logits, base, q, number = self.logits, self.sure[:, None], None, len(self.levels)
+        k = self.shapes[number][1]
         if self.u is None:
             p, tokens = logits.log_softmax(-1).topk(k)
-            level = Level(tokens, base + p, base + p, self.parents, logits, None)
+            score = path = base + p
         else:
-            m = len(logits)
-            u, self.u = self.u[: m * k].reshape(m, k), self.u[m * k :]
-            tokens, left, p, q = without_replacement(logits, self.sampling, send(u, logits.device))
-            level = Level(tokens, base + left.log(), base + p.log(), self.parents, logits, q)
-        if len(self.ends):
-            level.sure = level.sure.masked_fill(torch.isin(level.tokens, self.ends), -torch.inf)
-        self.levels.append(level)
-        self.size += level.tokens.numel()
+            u = self.u[number].reshape(-1, k)[: len(logits)]
+            tokens, left, p, q = without_replacement(logits, self.sampling, u)
+            score, path = base + left.log(), base + p.log()
+        self.levels.append(Level(tokens, score, path + self.over.take(tokens), self.parents, logits, q))
+        self.size += tokens.numel()
 
     def cut(self, g: int) -> tuple[Draft, Unsent]:
         """The g nodes of highest score, and what else was read (EAGLE-2, section 4.2)."""
         levels = self.levels
-        tokens = torch.cat([each.tokens.flatten() for each in levels])
-        score = torch.cat([each.score.flatten() for each in levels])
-        parents = torch.cat([each.parents.repeat_interleave(each.tokens.shape[1]) for each in levels])
+        token, score, parents = bring(
+            torch.cat([each.tokens.flatten() for each in levels]),
+            torch.cat([each.score.flatten() for each in levels]),
+            torch.cat([each.parents for each in levels]),
+        )
+        # Rows are nodes that were read, the root first: of each its number of children, and of each child.
+        wide = np.repeat([each.tokens.shape[1] for each in levels], [len(each.tokens) for each in levels])
+        row = np.repeat(np.arange(len(wide)), wide)
         # Of equal scores the earlier child goes first, so that none is sent without its parent.
-        sent = score.sort(descending=True, stable=True).indices[:g].sort().values
-        read = torch.cat([*self.read, sent[:0]])
-        shown = torch.cat((sent, read))
-        host = bring(shown, tokens[shown], parents[shown], score[shown])
-        at, word, above, value = (each[: len(sent)] for each in host)
-        real = np.flatnonzero(value > -np.inf)
+        sent = np.sort(np.argsort(-score, kind="stable")[:g])
+        sent = sent[score[sent] > -np.inf]
         place = np.full(self.size + 1, -2)
         place[-1] = -1
-        place[at[real]] = np.arange(len(real))
-        if len(real) < len(sent):
-            sent = sent[send(real, sent.device)]
-        stop = "budget" if len(real) == g else "length"
+        place[sent] = np.arange(len(sent))
+        more = parents[1:]
+        more = more[(place[more] == -2) & (score[more] > -np.inf)]
+        place[more] = len(sent) + np.arange(len(more))
+        logits = [each.logits for each in levels]
+        first = np.cumsum(wide) - wide
         draft = Draft(
-            word[real].astype(np.int64), place[above[real]], q=None if self.u is None else self._from(sent),
-            logits=Behind(self._logits, self._rows(sent)), signals={"score": np.exp(value[real])}, stop=stop,
-        )  # fmt: skip
-        at, word, above, value = (each[len(at) :] for each in host)
-        rest = np.flatnonzero((place[at] == -2) & (value > -np.inf))
-        place[at[rest]] = len(real) + np.arange(len(rest))
+            token[sent].astype(np.int64),
+            place[parents[row[sent]]],
+            q=None if self.u is None else self._from(row[sent], sent - first[row[sent]]),
+            logits=Behind(logits, row[sent]),
+            signals={"score": np.exp(score[sent])},
+            stop="budget" if len(sent) == g else "length",
+        )
         unsent = Unsent(
-            word[rest].tolist(), place[above[rest]].tolist(), signals={"score": np.exp(value[rest])},
-            logits=Behind(self._logits, self._rows(read[send(rest, read.device)])),
-        )  # fmt: skip
+            token[more].tolist(),
+            place[parents[row[more]]].tolist(),
+            logits=Behind(logits, row[more]),
+            signals={"score": np.exp(score[more])},
+        )
         return draft, unsent
 
-    def _rows(self, nodes: Tensor) -> Tensor:
-        """Of children, each one's parent among all nodes that were read, the root first."""
-        wide = np.repeat([each.tokens.shape[1] for each in self.levels], [*map(len, self._logits)])
-        return send(np.repeat(np.arange(len(wide)), wide), nodes.device)[nodes]
-
-    @property
-    def _logits(self) -> list[Tensor]:
-        return [each.logits for each in self.levels]
-
-    def _from(self, nodes: Tensor) -> Tensor:
-        """What each child was drawn from: its parent's q without its elder siblings, [n, vocabulary]."""
-        row, levels = self._rows(nodes), self.levels
+    def _from(self, row: np.ndarray, rank: np.ndarray) -> Tensor:
+        """What children of these rows and ranks were drawn from: q without the elders, [n, vocabulary]."""
+        levels, device = self.levels, self.logits.device
         most = max(each.tokens.shape[1] for each in levels)
-        drawn = torch.cat([F.pad(each.tokens, (0, most - each.tokens.shape[1])) for each in levels])[row]
-        wide = np.repeat([each.tokens.shape[1] for each in levels], [*map(len, self._logits)])
-        first = send(np.cumsum(wide) - wide, nodes.device)[row]
-        elder = torch.arange(most, device=nodes.device) < (nodes - first)[:, None]
-        q = torch.cat([each.q for each in levels if each.q is not None])[row]
-        q.scatter_reduce_(1, drawn, torch.where(elder, 0.0, torch.inf).to(q.dtype), "amin")
+        at = send(row, device)
+        drawn = torch.cat([F.pad(each.tokens, (0, most - each.tokens.shape[1])) for each in levels])[at]
+        elder = send(np.where(np.arange(most) < rank[:, None], 0.0, np.inf), device)
+        q = torch.cat([each.q for each in levels if each.q is not None])[at]
+        q.scatter_reduce_(1, drawn, elder.to(q.dtype), "amin")
         return q / q.sum(-1, keepdim=True)
 
 
 class Behind(Sequence):
     """What the drafter said where each of n nodes was chosen: fetched when it is recorded, if it is."""
 
-    def __init__(self, logits: list[Tensor], rows: Tensor) -> None:
+    def __init__(self, logits: list[Tensor], rows: np.ndarray) -> None:
         self.logits, self.rows = logits, rows
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, i: Any) -> Any:
-        return torch.cat(self.logits)[self.rows[i]]
+        return torch.cat(self.logits)[send(self.rows[i], self.logits[0].device)]
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self[:].unbind())
 
 
 def without_replacement(
-    logits: Tensor, sampling: Sampling, u: Tensor
+    logits: Tensor, sampling: Sampling, u: np.ndarray | Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """k different tokens behind each of m nodes, drawn one after another.
 
     Parameters
     ----------
     logits : tensor [m, vocabulary]
-    u : tensor [m, k]
+    u : array [m, k]
         Uniforms.
 
     Returns
@@ -370,14 +394,16 @@ def without_replacement(
     q : tensor [m, vocabulary]
     """
     q = sampling.probabilities(logits)
-    rest, last = q.clone(), q.shape[1] - 1
+    rest, last = q.to(exact_type(q.device), copy=True), q.shape[1] - 1
     tokens, left, p = [], [], []
-    for each in u.unbind(1):
-        left.append(rest.sum(-1).clamp(max=1))  # or rounding puts a child before its parent
-        tokens.append(draw(rest, each).clamp_(max=last))
-        p.append(rest.gather(1, tokens[-1][:, None])[:, 0])
-        rest.scatter_(1, tokens[-1][:, None], 0.0)
-    return torch.stack(tokens, 1), torch.stack(left, 1), torch.stack(p, 1), q
+    for each in send(u, q.device, rest.dtype).split(1, 1):
+        sums = rest.cumsum(-1)
+        tokens.append(located(sums, each).clamp_(max=last))
+        left.append(sums[:, -1:])
+        p.append(rest.gather(1, tokens[-1]))
+        rest.scatter_(1, tokens[-1], 0.0)
+    # At most 1: rounding must not put a child before its parent.
+    return torch.cat(tokens, 1), torch.cat(left, 1).clamp_(max=1).to(q.dtype), torch.cat(p, 1).to(q.dtype), q
 
 
 @dataclass(frozen=True)
@@ -386,15 +412,12 @@ class Ranks:
 
     Attributes
     ----------
-    k : int
-        Children of each node that is read.
     kept : array of bool [m, k]
-        Which of them the template has.
+        Which of the k likeliest children of each node that is read the template has.
     read : array of int [m]
         The nodes that are read, by their places among the children of the level above.
     """
 
-    k: int
     kept: np.ndarray
     read: np.ndarray
 
@@ -410,6 +433,6 @@ def ranked(template: Template, levels: int) -> list[Ranks]:
         kept = np.zeros((len(read), k), bool)
         rows = np.array([row[node] for node in level.above.tolist()])
         kept[rows, level.rank] = True
-        found.append(Ranks(k, kept, np.array([place.get(node, 0) for node in read])))
+        found.append(Ranks(kept, np.array([place.get(node, 0) for node in read])))
         place = dict(zip(level.at.tolist(), (rows * k + level.rank).tolist()))
     return found

@@ -245,13 +245,13 @@ class EagleContext:
             raise ModelError(lower(f"a cache of {slots} tokens for {model.name}", model)) from None
         self.group = config.num_attention_heads // config.num_key_value_heads
         self.slots = slots
-        # Of the tree's nodes read so far: a row each, 0 where it sees. Rows that are free see the text.
+        # Of a tree's nodes: a row each, 0 where it sees. Rows that are free see the text and themselves.
         self.mask = torch.full((64, slots), -torch.inf, dtype=model.dtype, device=model.device)
         self.nodes = self.depth = 0
 
     def close(self) -> None:
         """Free the storage."""
-        self.store = None  # type: ignore[assignment]
+        self.store = self.mask = None  # type: ignore[assignment]
 
     @torch.no_grad()
     def read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -268,12 +268,13 @@ class EagleContext:
         -------
         state, logits : tensors [1, width of the layer], [1, vocabulary]
         """
-        start, n = self.length, len(tokens)
+        start, n, rows = self.length, len(tokens), len(self.mask)
         end = start + n
         self.store.aim(start, n, end)
-        self.mask[: self.nodes, start:] = -torch.inf
-        self.mask[:, start:end] = 0
         self.length, self.nodes, self.depth = end, 0, 0
+        self.mask[:, start:end] = 0
+        tree = self.mask[:, end : end + rows]
+        tree.fill_(-torch.inf).diagonal().zero_()
         arithmetic = self.model.arithmetic
         assert arithmetic is not None
         return arithmetic(tokens, arithmetic.fuse(states), slice(start, end), None, self.store, 1)
@@ -300,15 +301,15 @@ class EagleContext:
         if self.nodes + k > len(self.mask):
             more = self.mask.new_full((self.nodes + 2 * k, self.slots), -torch.inf)
             more[:, : self.length] = 0
+            more[:, self.length :].diagonal().zero_()
             more[: self.nodes] = self.mask[: self.nodes]
             self.mask = more
         rows = self.mask[self.nodes : self.nodes + k]
-        if above is not None:
-            rows.copy_(self.mask.index_select(0, above))
-        rows[:, start:end].fill_diagonal_(0)
+        if above is not None:  # a node sees what its parent sees
+            torch.maximum(rows, self.mask.index_select(0, above), out=rows)
         self.store.aim(start, k, end)
         place = self.length + self.depth
         self.nodes, self.depth = self.nodes + k, self.depth + 1
-        mask = rows[:, :end].repeat(self.group, 1)[None, None]
+        mask = rows[:, :end].expand(self.group, -1, -1).reshape(1, 1, -1, end)
         assert self.model.arithmetic is not None
         return self.model.arithmetic(tokens, states, slice(place, place + 1), mask, self.store, k)

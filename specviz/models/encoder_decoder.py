@@ -13,6 +13,7 @@ from specviz.errors import ModelError
 from specviz.models import bart, geometry, t5
 from specviz.models.context import Exit, Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
+from specviz.models.layers import hooked
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
 
@@ -197,7 +198,7 @@ def _served(net: Any, name: str) -> Any:
         own = type(part).__module__.startswith(PLAIN)
         if not own or (isinstance(part, torch.nn.Linear) and type(part) is not torch.nn.Linear):
             raise refuse(f"its decoder holds a {type(part).__name__} (quantised, or with an adapter)")
-        if part._forward_hooks or part._forward_pre_hooks:
+        if hooked(part):
             raise refuse("its decoder has hooks, which would not be called")
     if len({p.device for p in net.parameters()}) > 1:
         raise refuse("its layers lie on several devices; load it on one")

@@ -19,6 +19,7 @@ KERNELS = {
     "silu": F.silu,
     "swish": F.silu,
 }
+RECORDS = "transformers.utils.output_capturing"
 SMALL = 1 << 20, 1 << 25  # elements of a matrix, and of a model, that is laid anew for a CPU
 
 
@@ -100,6 +101,15 @@ def packs(net: Any) -> bool:
     """Whether a model is small enough, and where, for its matrices to be laid anew."""
     size = sum(p.numel() for p in net.parameters())
     return net.device.type == "cpu" and net.dtype == torch.float32 and size <= SMALL[1]
+
+
+def hooked(part: Any) -> bool:
+    """Whether a module has hooks that change what it computes, so that they must be called.
+
+    Those that transformers leaves where states were asked for do not: they take notes while somebody asks.
+    """
+    hooks = (*part._forward_pre_hooks.values(), *part._forward_hooks.values())
+    return any(getattr(hook, "__module__", None) != RECORDS for hook in hooks)
 
 
 def stamp(net: Any) -> list[tuple[int, int]]:

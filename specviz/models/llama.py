@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from specviz.models.attention import attend
-from specviz.models.layers import Lines, Rest, RMSNorm, packs, stamp
+from specviz.models.layers import Lines, Rest, RMSNorm, hooked, packs, stamp
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the length so far
@@ -33,7 +33,7 @@ def describes(net: Any) -> bool:
         and rope.get("rope_type", "default") in ROPES
         and rope.get("partial_rotary_factor", 1.0) == 1.0
         and all(type(part) is torch.nn.Linear for part in linear)  # not quantised, no adapter
-        and not any(part._forward_hooks or part._forward_pre_hooks for part in net.modules())
+        and not any(hooked(part) for part in net.modules())
         and len({p.device for p in net.parameters()}) == 1
         and (getattr(net, "tp_size", None) or 1) == 1  # else they are shards, which only the modules add up
     )

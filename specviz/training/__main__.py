@@ -125,7 +125,7 @@ def make(
                 "slots": lambda: encoder_decoders.SlotsLoss(target)}[recipe.part]()  # fmt: skip
 
     if on_states:
-        loss = eagle.EagleLoss(target, recipe.states, recipe.ahead)
+        loss = eagle.EagleLoss(target.eval().requires_grad_(False), recipe.states, recipe.ahead)
 
     def shard(number: int) -> shards.Shard:
         if recipe.target and not on_states:

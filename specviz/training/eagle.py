@@ -85,7 +85,7 @@ class EagleLoss:
     Parameters
     ----------
     target : transformers model
-        A causal one; it is not changed.
+        A causal one, frozen and in its mode of evaluation: here it is read, not changed.
     layers : tuple of int
         Whose states generation 3 reads (0 the embedding, the last behind the final norm).
     steps : int
@@ -93,7 +93,7 @@ class EagleLoss:
     """
 
     def __init__(self, target: Any, layers: tuple[int, ...] = (), steps: int = 1) -> None:
-        self.target, self.layers, self.steps = target.eval().requires_grad_(False), layers, steps
+        self.target, self.layers, self.steps = target, layers, steps
 
     def __call__(
         self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float

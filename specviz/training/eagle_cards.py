@@ -51,7 +51,7 @@ def scores(made: Recipe, out: Path, models: Path, device: str = "cpu", n: int = 
 
     reader = models / str(made.target)
     pieces = Tokenizer.from_file(str(reader / "tokenizer.json"))
-    loss = EagleLoss(load(reader).to(device), made.states)
+    loss = EagleLoss(load(reader).to(device).eval().requires_grad_(False), made.states)
     model = load_eagle(out)[0].to(device)
     found = {}
     for code, samples in drawn(n).items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ import specviz
 from specviz import metrics
 from specviz.audit import law
 from specviz.errors import ModelError, ParameterError
+from specviz.loop.batch import decode_batch
 from specviz.loop.cycle import decode
 from specviz.methods import eagle, tree
 from specviz.methods.eagle import Eagle
@@ -133,6 +136,82 @@ def test_a_static_tree_has_the_ranks_of_its_template(tmp_path):
     assert found == {word([0, 1, 2], ranks) for ranks in ([0], [2], [2, 1], [2, 1, 0], [0, 0])}
 
 
+def test_a_static_tree_is_its_templates_unless_asked(tmp_path):
+    whole = Eagle(tree="static")
+    assert len(whole.paths) == 25
+    assert (whole.draft_size, whole.depth, whole.branches) == (25, 5, 4)
+    for values in ({}, {"depth": 2}, {"branches": 2}, {"draft_size": 7}):
+        method = Eagle(tree="static", **values)
+        wanted = [
+            path
+            for path in whole.paths
+            if len(path) <= values.get("depth", 9) and max(path) < values.get("branches", 9)
+        ]
+        assert method.paths == wanted[: values.get("draft_size", 99)]
+        assert method.again().paths == method.paths and method.again().values == method.values
+    file = tmp_path / "tree.json"
+    file.write_text(str([[0] * n for n in range(1, 31)]))
+    assert len(Eagle(tree="static", template=str(file)).again().paths) == 30
+    file.write_text(str([[0] * n for n in range(1, 71)]))
+    with pytest.raises(ParameterError, match=r"depth must lie in \[1, 64\], got 70"):
+        Eagle(tree="static", template=str(file))
+    file.write_text("[[64]]")
+    with pytest.raises(ParameterError, match="ranks go from 0 to 63"):
+        Eagle(tree="static", template=str(file))
+    assert Eagle().values == {"draft_size": 24, "tree": "dynamic", "depth": 6, "branches": 10, "template": ""}
+
+
+def contexts_of(monkeypatch, *models):
+    """Every context that models open from now on."""
+    opened = []
+    for model in models:
+
+        def open(prompts, room, honest=model.open):
+            opened.append(honest(prompts, room))
+            return opened[-1]
+
+        monkeypatch.setattr(model, "open", open)
+    return opened
+
+
+def test_a_row_that_ends_gives_its_storage_back(target, monkeypatch):
+    drafter = head(target, 3).on(target)
+    opened = contexts_of(monkeypatch, drafter)
+    prompts = [[3, 4, 5], [7], [1, 2, 3], [5, 6], [9, 8, 7]]
+    ended, most = set(), 0
+    run = decode_batch(
+        target, prompts, Eagle(depth=2, branches=2, draft_size=3), rows=2, drafter=drafter, max_new_tokens=7,
+        eos=(),
+    )  # fmt: skip
+    for cycles in run:
+        ended |= {cycle.prompt for cycle in cycles if cycle.end}
+        held = [context for context in opened if context.store is not None or context.mask is not None]
+        assert held == [context for number, context in enumerate(opened) if number not in ended]
+        most = max(most, len(held))
+    assert len(opened) == 5 and len(ended) == 5 and most == 2
+    opened.clear()
+    run = decode_batch(target, prompts, Eagle(), rows=2, drafter=drafter, max_new_tokens=7, eos=())
+    next(run)
+    assert [context.store is None for context in opened] == [False, False]
+    run.close()  # whoever stops early gets it back, too
+    assert [context.store is None for context in opened] == [True, True]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_prompts_states_go_when_they_are_read(target, monkeypatch, rows):
+    drafter = head(target, 3).on(target)
+    opened = contexts_of(monkeypatch, target)
+    options = {"drafter": drafter, "max_new_tokens": 6}
+    if rows == 1:
+        run = decode(target, PROMPTS[2], Eagle(), **options)
+    else:
+        run = decode_batch(target, [PROMPTS[2], PROMPTS[0]], Eagle(), rows=2, **options)
+    next(run)
+    assert opened[0].states == {}
+    shape = len(PROMPTS[2]) - 1, target.net.config.hidden_size
+    assert not [each for each in gc.get_objects() if torch.is_tensor(each) and each.shape == shape]
+
+
 def test_the_law_is_the_targets():
     assert all(each.holds for each in law.check(lambda: Eagle(**Eagle.toy)))
     short = {"draft_size": 3, "depth": 2, "branches": 2}
@@ -155,9 +234,8 @@ def test_what_is_chosen_by_its_own_token_has_another_law(monkeypatch):
 def test_siblings_that_forget_each_other_have_another_law(monkeypatch):
     honest = eagle.Growth._from
 
-    def forgetful(self, nodes):
-        q = torch.cat([each.q for each in self.levels])
-        return q[self._rows(nodes)]
+    def forgetful(self, row, rank):
+        return torch.cat([each.q for each in self.levels])[torch.from_numpy(row)]
 
     monkeypatch.setattr(eagle.Growth, "_from", forgetful)
     assert law.check(lambda: Eagle(**Eagle.toy), law.SETTINGS[:1])[0].error > 0.001

@@ -158,6 +158,20 @@ def test_any_causal_target_gives_its_states(name: str, plain: bool, kind: str, t
     assert len(trace.nodes)
 
 
+def test_asking_transformers_for_states_changes_nothing_here() -> None:
+    """The hooks that it leaves behind take notes for who asks: a model that has them is as plain as ever."""
+    model = target("llama", torch.float32)
+    net = model.net
+    states(model, (1,), TEXT)
+    assert any(part._forward_hooks for part in net.modules())
+    again = type(model)(net, name="village")
+    assert again.plain and again.first(2).plain
+    wanted = sv.generate(model, TEXT, "autoregressive", max_new_tokens=6).outputs.token.tolist()
+    assert sv.generate(again, TEXT, "autoregressive", max_new_tokens=6).outputs.token.tolist() == wanted
+    net.model.layers[1].register_forward_hook(lambda *_: None)
+    assert not type(model)(net).plain  # somebody's own would not be called
+
+
 # -- training -------------------------------------------------------------------------------------------
 
 
