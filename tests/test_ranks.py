@@ -14,6 +14,7 @@ import pytest
 from checkpoints import tokenizer, write
 
 import specviz
+from specviz import cli
 from specviz.errors import ModelError, ParameterError, SpecvizError
 from specviz.models import ranks
 
@@ -148,6 +149,7 @@ def rank_decodes(root, found):
     refusal("missing", specviz.load, f"{root}/target" if rank == "0" else "nowhere", tp_plan="auto")
     refusal("uncalibrated", text, split, "unispec", draft_size="calibrated")
     refusal("leaves", split.check_leaves)
+    refusal("live", specviz.generate, split, specviz.streams.Stream(iter(())), "retranslate")
     measured = specviz.calibrate(split, "unispec", [PROMPTS[0]], [1, 2, 4, 8], warm_up=0, rounds=1,
                                  max_new_tokens=6)  # fmt: skip
     best = specviz.generate(split, PROMPTS[0], "unispec", max_new_tokens=6, draft_size="calibrated").run
@@ -194,6 +196,7 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
             "run: torchrun --nproc-per-node 2 -m specviz calibrate unispec --model target --tp-plan auto",
         ),
         "leaves": ("ModelError", "cannot leave early"),
+        "live": ("PromptError", "a stream that is still to come reaches each rank at another time"),
         "told": ("ModelError", "no model 'nobody'"),
         "whole": ("ParameterError", "2 ranks would all decode"),
     }
@@ -211,7 +214,6 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
 
 def rank_runs(arguments, dies):
     """In each rank: the command line, with a note of who writes; one rank ends without a word."""
-    from specviz import cli
     from specviz.bench import rows, running, work
 
     decode, write, begun = work.Bench.row, rows.write_bytes, []
@@ -276,7 +278,7 @@ def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
 # ---------------------------------------------------------------- one process
 
 
-def test_alone_it_is_refused_with_the_command(folders, tmp_path):
+def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
     with pytest.raises(ModelError, match="torchrun --nproc-per-node N -m specviz bench run"):
         specviz.load(folders.target, tp_plan="auto")
     out = tmp_path / "run"
@@ -296,6 +298,25 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path):
         specviz.load(folders.target, tp_plan="colwise")
     with pytest.raises(ModelError, match="gpu_layers: drop tp_plan"):
         specviz.load("gguf:x.gguf", tp_plan="auto")
+    assert cli.run(["calibrate", "unispec", "--model", folders.target, "--tp-plan", "auto"]) == 2
+    assert "torchrun --nproc-per-node N -m specviz" in capsys.readouterr().err
+
+
+def test_each_rank_has_a_gpu_of_its_own(monkeypatch):
+    known = {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(ModelError, match="torch sees 1: start as many ranks"):
+        ranks.join()
+    assert not ranks.leads() and ranks._met == []
 
 
 def test_one_process_is_rank_0_of_1(monkeypatch):
