@@ -20,6 +20,7 @@ from specviz.models import ranks
 
 HERE = Path(__file__).parent
 PROMPTS = ["the cook lost", "her bag at the station"]
+LONG = 150  # seconds
 METHODS = {
     "autoregressive": {},
     "sampled": {"method": "speculative", "temperature": 1.0, "seed": 3},
@@ -79,12 +80,40 @@ def start(code, cwd, size=2):
     found = []
     try:
         for process in begun:
-            out, said = process.communicate(timeout=240)
+            out, said = process.communicate(timeout=LONG)
             found.append(SimpleNamespace(status=process.returncode, out=out, said=said))
     finally:
         for process in begun:
             process.kill()
     return found
+
+
+def torchrun(arguments, cwd):
+    """`specviz` with these arguments on two ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(
+        [*command, "specviz", *arguments], cwd=cwd, env=environment, text=True, **pipes
+    )
+    try:
+        out, said = process.communicate(timeout=LONG)
+    finally:
+        process.terminate()  # which it hands on to its ranks
+        process.wait()
+    return SimpleNamespace(status=process.returncode, out=out, said=said)
+
+
+def ended(make, *given):
+    """What processes found; they are started once more if they do not end.
+
+    On a machine with far more work than cores gloo was once seen to wait for itself (in a buffer's
+    destructor, torch 2.13), in one of two dozen runs. A person gives the same command again; so does this.
+    """
+    try:
+        return make(*given)
+    except subprocess.TimeoutExpired:
+        return make(*given)
 
 
 def words(path):
@@ -167,7 +196,7 @@ def rank_decodes(root, found):
 def decoded(folders, tmp_path_factory):
     found = tmp_path_factory.mktemp("decoded")
     code = f"import test_ranks; test_ranks.rank_decodes({str(folders.root)!r}, {str(found)!r})"
-    for each in start(code, found):
+    for each in ended(start, code, found):
         assert each.status == 0, each.said
     return [json.loads((found / f"{rank}.json").read_text()) for rank in range(2)]
 
@@ -178,7 +207,7 @@ def test_texts_are_those_of_one_process(decoded, folders):
         assert all(all(held) for held in texts.values()), texts
         assert told == ["of 0", decoded[0][2][1]] and again
     assert len(list(folders.root.glob("calibrations/*"))) == 1
-    assert [len(list(folders.root.glob(f"traces-{rank}/*"))) for rank in range(2)] == [1, 0]
+    assert [any(folders.root.glob(f"traces-{rank}/*")) for rank in range(2)] == [True, False]
 
 
 def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
@@ -252,14 +281,9 @@ def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
     assert line.endswith("/run keeps 4 of 6 rows)")
     assert set((tmp_path / "writers").read_text()) == {"0"}
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "specviz", *arguments], cwd=tmp_path, env=environment, text=True, capture_output=True,
-        timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("6 of 6 rows") == 1 and "2 × cpu" in done.stdout
+    done = ended(torchrun, arguments, tmp_path)
+    assert done.status == 0, done.said
+    assert done.out.count("6 of 6 rows") == 1 and "2 × cpu" in done.out
     split = specviz.bench.results(tmp_path / "run")
     whole = specviz.bench.run(plan(folders, tmp_path), out=tmp_path / "whole")
     assert split.complete and not len(split.failures())
