@@ -1610,6 +1610,9 @@ def _show_calibration(found: Any, new: bool) -> None:
     if found.at_end:
         print("g* is the largest size that was measured: try larger ones with --sizes")
     print(found.summary)
+    if ranks.size() > 1:  # of a model that only a plan can split
+        print(f'to use it: {found.size} = "calibrated" in a plan of specviz bench run, on as many ranks')
+        return
     command = f"specviz generate {found.setting['method']} --set {found.size}=calibrated"
     print(f"to use it: {command} ...")
 

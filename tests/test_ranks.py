@@ -14,11 +14,13 @@ import pytest
 from checkpoints import tokenizer, write
 
 import specviz
+from specviz import cli
 from specviz.errors import ModelError, ParameterError, SpecvizError
 from specviz.models import ranks
 
 HERE = Path(__file__).parent
 PROMPTS = ["the cook lost", "her bag at the station"]
+LONG = 150  # seconds
 METHODS = {
     "autoregressive": {},
     "sampled": {"method": "speculative", "temperature": 1.0, "seed": 3},
@@ -78,12 +80,40 @@ def start(code, cwd, size=2):
     found = []
     try:
         for process in begun:
-            out, said = process.communicate(timeout=240)
+            out, said = process.communicate(timeout=LONG)
             found.append(SimpleNamespace(status=process.returncode, out=out, said=said))
     finally:
         for process in begun:
             process.kill()
     return found
+
+
+def torchrun(arguments, cwd):
+    """`specviz` with these arguments on two ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(
+        [*command, "specviz", *arguments], cwd=cwd, env=environment, text=True, **pipes
+    )
+    try:
+        out, said = process.communicate(timeout=LONG)
+    finally:
+        process.terminate()  # which it hands on to its ranks
+        process.wait()
+    return SimpleNamespace(status=process.returncode, out=out, said=said)
+
+
+def ended(make, *given):
+    """What processes found; they are started once more if they do not end.
+
+    On a machine with far more work than cores gloo was once seen to wait for itself (in a buffer's
+    destructor, torch 2.13), in one of two dozen runs. A person gives the same command again; so does this.
+    """
+    try:
+        return make(*given)
+    except subprocess.TimeoutExpired:
+        return make(*given)
 
 
 def words(path):
@@ -148,6 +178,7 @@ def rank_decodes(root, found):
     refusal("missing", specviz.load, f"{root}/target" if rank == "0" else "nowhere", tp_plan="auto")
     refusal("uncalibrated", text, split, "unispec", draft_size="calibrated")
     refusal("leaves", split.check_leaves)
+    refusal("live", specviz.generate, split, specviz.streams.Stream(iter(())), "retranslate")
     measured = specviz.calibrate(split, "unispec", [PROMPTS[0]], [1, 2, 4, 8], warm_up=0, rounds=1,
                                  max_new_tokens=6)  # fmt: skip
     best = specviz.generate(split, PROMPTS[0], "unispec", max_new_tokens=6, draft_size="calibrated").run
@@ -165,7 +196,7 @@ def rank_decodes(root, found):
 def decoded(folders, tmp_path_factory):
     found = tmp_path_factory.mktemp("decoded")
     code = f"import test_ranks; test_ranks.rank_decodes({str(folders.root)!r}, {str(found)!r})"
-    for each in start(code, found):
+    for each in ended(start, code, found):
         assert each.status == 0, each.said
     return [json.loads((found / f"{rank}.json").read_text()) for rank in range(2)]
 
@@ -176,7 +207,7 @@ def test_texts_are_those_of_one_process(decoded, folders):
         assert all(all(held) for held in texts.values()), texts
         assert told == ["of 0", decoded[0][2][1]] and again
     assert len(list(folders.root.glob("calibrations/*"))) == 1
-    assert [len(list(folders.root.glob(f"traces-{rank}/*"))) for rank in range(2)] == [1, 0]
+    assert [any(folders.root.glob(f"traces-{rank}/*")) for rank in range(2)] == [True, False]
 
 
 def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
@@ -194,6 +225,7 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
             "run: torchrun --nproc-per-node 2 -m specviz calibrate unispec --model target --tp-plan auto",
         ),
         "leaves": ("ModelError", "cannot leave early"),
+        "live": ("PromptError", "a stream that is still to come reaches each rank at another time"),
         "told": ("ModelError", "no model 'nobody'"),
         "whole": ("ParameterError", "2 ranks would all decode"),
     }
@@ -211,7 +243,6 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
 
 def rank_runs(arguments, dies):
     """In each rank: the command line, with a note of who writes; one rank ends without a word."""
-    from specviz import cli
     from specviz.bench import rows, running, work
 
     decode, write, begun = work.Bench.row, rows.write_bytes, []
@@ -250,14 +281,9 @@ def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
     assert line.endswith("/run keeps 4 of 6 rows)")
     assert set((tmp_path / "writers").read_text()) == {"0"}
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "specviz", *arguments], cwd=tmp_path, env=environment, text=True, capture_output=True,
-        timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("6 of 6 rows") == 1 and "2 × cpu" in done.stdout
+    done = ended(torchrun, arguments, tmp_path)
+    assert done.status == 0, done.said
+    assert done.out.count("6 of 6 rows") == 1 and "2 × cpu" in done.out
     split = specviz.bench.results(tmp_path / "run")
     whole = specviz.bench.run(plan(folders, tmp_path), out=tmp_path / "whole")
     assert split.complete and not len(split.failures())
@@ -276,7 +302,7 @@ def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
 # ---------------------------------------------------------------- one process
 
 
-def test_alone_it_is_refused_with_the_command(folders, tmp_path):
+def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
     with pytest.raises(ModelError, match="torchrun --nproc-per-node N -m specviz bench run"):
         specviz.load(folders.target, tp_plan="auto")
     out = tmp_path / "run"
@@ -296,6 +322,25 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path):
         specviz.load(folders.target, tp_plan="colwise")
     with pytest.raises(ModelError, match="gpu_layers: drop tp_plan"):
         specviz.load("gguf:x.gguf", tp_plan="auto")
+    assert cli.run(["calibrate", "unispec", "--model", folders.target, "--tp-plan", "auto"]) == 2
+    assert "torchrun --nproc-per-node N -m specviz" in capsys.readouterr().err
+
+
+def test_each_rank_has_a_gpu_of_its_own(monkeypatch):
+    known = {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(ModelError, match="torch sees 1: start as many ranks"):
+        ranks.join()
+    assert not ranks.leads() and ranks._met == []
 
 
 def test_one_process_is_rank_0_of_1(monkeypatch):

@@ -125,6 +125,13 @@ class Run:
             self.model.alone()
         check_writes(self.model, self.method)
         self.ranks = holding(self.model)  # the processes that it is split over
+        if self.ranks.size > 1 and self.method.streams:
+            to_come = [e for e in self.prompts if not isinstance(e["stream"].updates, list | tuple)]
+            if to_come:
+                raise PromptError(
+                    "a stream that is still to come reaches each rank at another time: give its updates as a "
+                    "list to a model split over ranks"
+                )
         self._said = hashlib.sha256()  # all that it emitted, which the ranks compare
         self.drafter = partner(self.model, self.method, draft, device, dtype)
         if self.batch > 1:
