@@ -154,6 +154,12 @@ def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
     assert metrics.tau(trace) == value["tau, emitted tokens"]
 
 
+def test_a_draft_is_what_the_target_read():
+    trace = decode([[A, R, "pruned"], [A, "unsent", "unsent"], ["unreviewed"]])
+    steps = metrics.counts(trace).steps
+    assert steps["drafted"].tolist() == steps["depth"].tolist() == [2, 1, 0]
+
+
 def test_steps_without_a_draft_are_what_vllm_does_not_see():
     # vLLM's pull request 24344: 993 drafts, 3562 accepted, 821 tokens without a draft; 4.59 and 2.96.
     accepted = np.diff(np.linspace(0, 3562, 994).astype(int))
