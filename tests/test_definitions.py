@@ -125,23 +125,39 @@ def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
     # The second draft's first token is accepted and ends the text; the other two were not looked at.
     trace = decode([[A, A, R], [A, C, C]], ends=(0,))
     table = metrics.rosetta(trace)
+    value = table["value"]
+    # Emitted: 3 + 1. Whole steps: 3 + (1 to 3, and the target's own). S = N = 2, D = 6, A = 3 to 5, k = 3.
+    whole = {
+        "tau, whole steps": (5 / 2, 7 / 2),
+        "1 + accepted a draft": (1 + 3 / 2, 1 + 5 / 2),
+        "1 + accepted a draft, by request": (1 + 3 / 2, 1 + 5 / 2),
+        "accepted a step": (3 / 2, 5 / 2),
+        "tokens an index": (5 / 1, 7 / 1),
+        "accepted of drafted": (3 / 6, 5 / 6),
+        "accepted of drafted, by request": (3 / 6, 5 / 6),
+        "accepted of the budget": (3 / 6, 5 / 6),
+        "accepted of the budget, by request": (3 / 6, 5 / 6),
+        "accepted per verified": (5 / 8, 7 / 8),
+        "at the second position": (1 / 2, 2 / 2),
+        "1-α": (1 / 2, 2 / 2),
+    }
     bounded = table[table["badge"] == "bounded"]
-    assert set(bounded["end"]) == {"whole steps"}
-    value, high = table["value"], table["high"]
-    # Whole steps: 3 + (1 to 3, and the target's own) tokens; emitted: 3 + 1.
-    assert (value["tau, whole steps"], high["tau, whole steps"]) == (5 / 2, 7 / 2)
+    assert dict(zip(bounded.index, zip(bounded["value"], bounded["high"]))) == whole
+    assert set(table.index[table["end"] == "whole steps"]) == {*whole, "nothing accepted"}
     assert value["tau, emitted tokens"] == 2.0
-    assert (value["accepted of drafted"], high["accepted of drafted"]) == (3 / 6, 5 / 6)
-    assert (value["accepted of the budget"], high["accepted of the budget"]) == (3 / 6, 5 / 6)
-    assert (value["accepted a step"], high["accepted a step"]) == (3 / 2, 5 / 2)
     assert value["accepted of output"] == 3 / 4
     # transformers cuts a round first: 2 and 0 matches, and a mismatch in both.
     assert (value["matches a round"], value["accepted of judged"]) == (2 / 2, 2 / 4)
     assert value["all accepted"] == 0
-    assert (
-        values(decode([[A, A]], ends=(0,)))["all accepted"] == 0
-    )  # the last of them counts as its own token
+    whole_draft = decode([[A, A]], ends=(0,))  # the last of them counts as the target's own
+    assert values(whole_draft)["all accepted"] == 0
     assert metrics.tau(trace) == value["tau, emitted tokens"]
+
+
+def test_a_draft_is_what_the_target_read():
+    trace = decode([[A, R, "pruned"], [A, "unsent", "unsent"], ["unreviewed"]])
+    steps = metrics.counts(trace).steps
+    assert steps["drafted"].tolist() == steps["depth"].tolist() == [2, 1, 0]
 
 
 def test_steps_without_a_draft_are_what_vllm_does_not_see():

@@ -162,7 +162,8 @@ GIVEN = {
         lambda f: lines(f / "mbpp.jsonl",
                         {"text": "No.", "code": "x", "task_id": 10, "test_list": []},
                         {"text": "Add.", "code": "def add(): ...", "task_id": 11, "test_setup_code": "",
-                         "test_list": ["assert add(1, 2) == 3"], "challenge_test_list": []}),
+                         "test_list": ["assert add(1, 2) == 3"], "challenge_test_list": []},
+                        {"text": "No.", "code": "x", "task_id": 511, "test_list": []}),
         {"id": "mbpp/11", "kind": "code", "reference": ["def add(): ..."],
          "prompt": "Add.\nThe code must pass these tests:\nassert add(1, 2) == 3"},
     ),
@@ -263,6 +264,7 @@ def test_order_and_number(tmp_path):
     path = lines(tmp_path / "HumanEval.jsonl", *rows)
     assert len(sv.suite("humaneval", path)) == 164
     assert [p["id"] for p in sv.suite("humaneval:80", path)] == [f"HumanEval/{i}" for i in range(80)]
+    assert [p["id"] for p in sv.suite("mbpp", GIVEN["mbpp"][0](tmp_path))] == ["mbpp/11"]  # to mbpp/510
     assert len(sv.suite("webfaq:fr", GIVEN["webfaq:fr"][0](tmp_path))) == 1  # each question once
 
 
