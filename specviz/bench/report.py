@@ -165,7 +165,7 @@ class Report:
         TraceError
             If the file exists (unless `force`) or cannot be written.
         """
-        from specviz.view.static import write_text
+        from specviz.writing import write_text
 
         return write_text(path, json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n", force)
 

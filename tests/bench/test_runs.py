@@ -279,7 +279,7 @@ def test_a_run_killed_ten_times_has_the_same_rows(plan, tmp_path):
     assert killed.table().drop(columns=unlike).equals(whole.table().drop(columns=unlike))
 
 
-def test_ctrl_c_leaves_a_folder_that_goes_on(plan, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_leaves_a_folder_that_goes_on(plan, tmp_path, monkeypatch):
     from specviz.methods.prompt_lookup import PromptLookup
 
     calls = []
@@ -292,11 +292,13 @@ def test_ctrl_c_leaves_a_folder_that_goes_on(plan, tmp_path, monkeypatch, capsys
         return verify(self, *args)
 
     monkeypatch.setattr(PromptLookup, "verify", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"run keeps \d+ of 12 rows; the same command goes on"
+    ) as caught:
         specviz.bench.run(plan, out=tmp_path / "run")
     left = specviz.bench.results(tmp_path / "run")
     assert 0 < len(left.records()) < 12
-    assert f"keeps {len(left.records())} of 12 rows" in capsys.readouterr().err
+    assert f"keeps {len(left.records())} of 12 rows" in str(caught.value)
     before = left.records()
     found = specviz.bench.run(plan, out=tmp_path / "run")
     assert found.complete
@@ -345,7 +347,7 @@ def test_failures_are_rows(plan, tmp_path, monkeypatch):
 
 def test_a_pool_of_processes_gets_the_same_rows(plan, tmp_path):
     alone = specviz.bench.run(plan, out=tmp_path / "alone", timed=False)
-    with ProcessPoolExecutor(2, get_context("spawn"), initializer=work.deaf) as pool:
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         found = specviz.bench.run(plan, out=tmp_path / "pool", executor=pool, timed=False)
     assert same(found) == same(alone)
     assert found.table()["pooled_speedup"].isna().sum() == 3
@@ -426,9 +428,12 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
     pool._max_workers = 2
     with pytest.raises(ParameterError, match="2 workers on one cuda device"):
         specviz.bench.run(plan, out=tmp_path / "run", executor=pool)
-    assert running.width(ThreadPoolExecutor(5)) == 1  # they decode one at a time
+    with pytest.raises(ParameterError, match="3 worker"):
+        specviz.bench.run(plan, out=tmp_path / "run", workers=3)
+    assert running.machines(ThreadPoolExecutor(5), None) == [(1, 2)]  # they decode one at a time
+    assert running.machines(Executor(), 3) == [(3, 2)]
     with pytest.raises(ParameterError, match="Say workers="):
-        running.width(Executor())
+        running.machines(Executor(), None)
 
 
 # ---------------------------------------------------------------- refused before any work
