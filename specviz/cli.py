@@ -23,11 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
-<<<<<<< HEAD
 from specviz.models import ranks
-=======
 from specviz.writing import write_bytes, write_text
->>>>>>> 37b0a8e (One writer of whole files; a run's workers end with it; clusters by machine, watched while they work; Ctrl-C says what is kept)
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
@@ -743,15 +740,10 @@ def bench_run(
             "top_k": top_k, "top_p": top_p, "warm_up": warm_up, "threads": threads, "device": device,
             "dtype": dtype, "timed": False if untimed else None, "traces": traces or None,
         }  # fmt: skip
-<<<<<<< HEAD
-        with _workers(workers, dask) as executor, _progress() as tick:
-            found = run(plan, out=out, executor=executor, retry=retry, tick=tick, **given)
-    if not ranks.leads():
-        raise typer.Exit(0)
-=======
         with _kept(), _cluster(dask) as executor, _progress() as tick:
             found = run(plan, out=out, executor=executor, workers=workers, retry=retry, tick=tick, **given)
->>>>>>> 37b0a8e (One writer of whole files; a run's workers end with it; clusters by machine, watched while they work; Ctrl-C says what is kept)
+    if not ranks.leads():
+        raise typer.Exit(0)
     found.show(_console())
     raise typer.Exit(1 if len(found.failures()) else 0)
 

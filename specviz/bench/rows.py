@@ -73,7 +73,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LIMIT:
             raise ValueError("it is too long")
-        found = json.loads(path.read_text(encoding="utf8"))
+        found = json.loads(path.read_text("utf8", "surrogatepass"))
         if not isinstance(found, dict):
             raise ValueError("it is no JSON object")
     except OSError as error:
@@ -212,7 +212,7 @@ class Results:
             raise ParameterError(f"the run has no suite {suite!r}; it has {', '.join(self.plan['suites'])}")
         file = self.path / "suites" / f"{file_of(suite)}.jsonl"
         try:
-            return [json.loads(line) for line in file.read_text(encoding="utf8").splitlines() if line]
+            return [json.loads(line) for line in file.read_text("utf8", "surrogatepass").split("\n") if line]
         except OSError as error:
             raise TraceError(f"cannot read {file}: {error.strerror or error}") from None
         except ValueError as error:
@@ -286,7 +286,7 @@ class Results:
                 if f"{name}_low" in table and not pd.isna(row[f"{name}_low"]):
                     text += f" [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
                 cells.append(text)
-            if name not in ("failures", "device_memory") or table[name].fillna(0).any():
+            if not table[name].isna().all() and (name != "failures" or table[name].any()):
                 out[heading] = cells
         return pd.DataFrame(out)
 
@@ -301,14 +301,12 @@ class Results:
 
         table = self.shown()
         first = [name for name in table if name in (*SAID, *KEPT)]
-        spare = ("MiB", "of means", "a request", "tokens", "prompts")
+        ends = ("MiB", "of means", "a request", "tokens", "prompts", "decoding", "tokens/s pooled", "draft")
+        spare = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
         columns = [
-            Column(
-                str(name), right=name not in first, folds=20 if name == "parameters" else None,
-                spare=next((i for i, end in enumerate(spare) if str(name).endswith(end)), None),
-            )
-            for name in table
-        ]  # fmt: skip
+            Column(str(name), right=name not in first, folds=0 if name not in SAID[1:3] else None, spare=rank)
+            for name, rank in zip(table, spare)
+        ]
         print_table(console, columns, table.to_numpy().tolist())
         for said in self.environments.values():
             where = f"{said['device']} ({said['processor']})"
@@ -408,7 +406,7 @@ def figures(
         "pooled_throughput": over(sum(r["tokens"] for r in timed), sum(map(seconds, timed))),
         "request_throughput": mean(per_prompt(timed, speed)),
         "decode_throughput": over(sum(r["tokens"] for r in timed), sum(r["decode_seconds"] for r in timed)),
-        **speedups([] if itself else pairs, itself),
+        **speedups([] if itself else pairs, itself and bool(timed)),
         "prefill_share": over(sum(r["prefill_seconds"] for r in timed), sum(map(seconds, timed))),
         "same": None,
         "peak_memory": most(good, "peak_memory"),
@@ -433,7 +431,7 @@ def paired(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
 
 
 def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
-    """The four speedups over the reference, which itself has 1."""
+    """The four speedups over the reference; `itself` has 1."""
     names = ("pooled_speedup", "request_speedup", "paired_speedup", "decode_speedup")
     if itself:
         one = Estimate(1.0, float("nan"), float("nan"), 0)

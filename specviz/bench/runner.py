@@ -179,10 +179,10 @@ def quiet_clock(device: Any) -> tuple[Callable[[], float], str]:
 def clock_of(model: Any) -> tuple[Callable[[], float], str]:
     """`quiet_clock` for a model.
 
-    Split over ranks, or with threads or a GPU of llama.cpp's own, it is timed by the wall clock: waiting is no
-    processor time, and the time of several threads adds up.
+    Split over ranks, or with threads or a GPU of llama.cpp's own, it is timed by the wall clock: waiting is
+    no processor time, and that of several threads adds up.
     """
-    if holding(model).size > 1 or computing(model) > 1 or getattr(model, "gpu_layers", 0):
+    if holding(model).size > 1 or computing(model) > 1 or getattr(model, "gpu_layers", None):
         return time.perf_counter, "wall clock"
     return quiet_clock(model.device)
 
