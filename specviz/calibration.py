@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import SpecvizError, TraceError
+from specviz.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,18 +201,8 @@ class Calibration:
         TraceError
             If the disk or the folder refuses.
         """
-        path = Path(path)
-        part = path.with_name(path.name + ".part")
         text = json.dumps({"specviz": "calibration", "schema": SCHEMA} | asdict(self), ensure_ascii=False)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(text + "\n", encoding="utf8")
-            os.replace(part, path)
-        except OSError as error:
-            with suppress(OSError):
-                part.unlink()
-            raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
-        return path
+        return write_text(Path(path), text + "\n", force=True)
 
     @classmethod
     def open(cls, path: str | Path) -> Calibration:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -23,6 +24,7 @@ import typer
 
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.models import ranks
+from specviz.writing import write_bytes, write_text
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
@@ -333,7 +335,7 @@ def show(
     if png is not None:
         from specviz import view
 
-        print(f"picture: {_write_bytes(png, view.png(trace.split()[0]))}")
+        print(f"picture: {write_bytes(png, view.png(trace.split()[0]), force=True)}")
 
 
 @app.command()
@@ -489,8 +491,6 @@ def audit(
         print(f"{len(result.differences) - MOST_DIFFERENCES} more differences are in the result (--json)")
     print(result.summary)
     if json is not None:
-        from specviz.view.static import write_text
-
         write_text(json, result.to_json() + "\n", force)
     raise typer.Exit(0 if result.holds else 1)
 
@@ -727,6 +727,8 @@ def bench_run(
       prompts = 20          # of each suite
       max_new_tokens = 128
     """
+    if workers is not None and dask is not None:
+        raise ParameterError("--workers are processes of this machine, --dask is a cluster: drop one of them")
     with _loading():
         from specviz.bench.running import run
 
@@ -738,8 +740,8 @@ def bench_run(
             "top_k": top_k, "top_p": top_p, "warm_up": warm_up, "threads": threads, "device": device,
             "dtype": dtype, "timed": False if untimed else None, "traces": traces or None,
         }  # fmt: skip
-        with _workers(workers, dask) as executor, _progress() as tick:
-            found = run(plan, out=out, executor=executor, retry=retry, tick=tick, **given)
+        with _kept(), _cluster(dask) as executor, _progress() as tick:
+            found = run(plan, out=out, executor=executor, workers=workers, retry=retry, tick=tick, **given)
     if not ranks.leads():
         raise typer.Exit(0)
     found.show(_console())
@@ -791,35 +793,23 @@ def _method(text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _workers(count: int | None, address: str | None) -> Iterator[Any]:
-    """Who works: None (this process), so many processes, or a Dask cluster."""
-    if count is not None and address is not None:
-        raise ParameterError("--workers are processes of this machine, --dask is a cluster: drop one of them")
-    if address is not None:
-        try:
-            from distributed import Client
-        except ModuleNotFoundError:
-            raise SpecvizError('Dask is not installed: pip install "specviz-lm[cluster]"') from None
-        try:
-            client = Client(address, timeout=10)
-        except (OSError, ValueError, TimeoutError) as error:
-            raise SpecvizError(f"no Dask scheduler answers at {address}: {error}") from None
-        with client:
-            yield client.get_executor()
-    elif count is not None:
-        from concurrent.futures import ProcessPoolExecutor
-        from multiprocessing import get_context
-
-        from specviz.bench.work import deaf
-
-        with ProcessPoolExecutor(count, get_context("spawn"), initializer=deaf) as pool:
-            try:
-                yield pool
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-    else:
+def _cluster(address: str | None) -> Iterator[Any]:
+    """A Dask cluster's executor; None without an address."""
+    if address is None:
         yield None
+        return
+    try:
+        from distributed import Client
+    except ModuleNotFoundError:
+        raise SpecvizError('Dask is not installed: pip install "specviz-lm[cluster]"') from None
+    for name in ("distributed", "tornado"):  # what matters the run says itself, in one line
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise SpecvizError(f"no Dask scheduler answers at {address}: {error}") from None
+    with client:
+        yield client.get_executor()
 
 
 def _listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
@@ -1015,7 +1005,7 @@ def calibrate(
     if png is not None:
         from specviz import view
 
-        print(f"picture: {_write_bytes(png, view.calibration_png(found))}")
+        print(f"picture: {write_bytes(png, view.calibration_png(found), force=True)}")
 
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -1541,19 +1531,6 @@ def _writable(path: Path, force: bool) -> None:
         raise TraceError(f"cannot write {path}: no permission to write into {above}")
 
 
-def _write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all; whether it exists was checked before."""
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise TraceError(f"cannot write {path}: {error.strerror or error}") from error
-    return path
-
-
 def _command(name: str, *arguments: Any) -> str:
     """A command that can be copied."""
     return shlex.join(["specviz", name, *map(str, arguments)])
@@ -1794,6 +1771,9 @@ def run(arguments: list[str] | None = None) -> int:
         if ranks.leads():
             print("specviz: interrupted", file=sys.stderr)
         return 130
+    except _Interrupted as error:
+        print(f"specviz: interrupted: {error}", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         return _quiet()
     except MemoryError as error:
@@ -1808,6 +1788,21 @@ def run(arguments: list[str] | None = None) -> int:
         if "out of memory" not in str(error) and "allocate memory" not in str(error):
             raise
         return _say(_memory(error))
+
+
+class _Interrupted(Exception):
+    """Ctrl-C, with a word on what is kept; typer would drop the word."""
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Carry the word of an interrupt past typer."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not str(error):
+            raise
+        raise _Interrupted(str(error)) from None
 
 
 def _say(line: str) -> int:

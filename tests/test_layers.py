@@ -12,6 +12,7 @@ GROUND, LOOKING, RUNNING, APART, DOOR = "ground", "looking", "running", "apart",
 
 ROOMS: dict[str, tuple[str, float]] = {
     "errors": (GROUND, 0),
+    "writing": (GROUND, 0.5),
     "paths": (GROUND, 1),
     "papers": (GROUND, 1.5),
     "schema": (GROUND, 0),

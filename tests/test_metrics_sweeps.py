@@ -81,7 +81,7 @@ def test_rouge_counts_words():
     # F of 2 of 2 and 2 of 3 is 0.8; its pairs: 1 of 1 and 1 of 2
     assert found["rouge1"].median == pytest.approx(100 * (0.8 + 1 + 0) / 3)
     assert found["rouge2"].median == pytest.approx(100 * (2 / 3 + 1 + 0) / 3)
-    assert found["rougeL"].low < found["rougeL"].median < found["rougeL"].high and found["texts"] == 3
+    assert np.isnan(found["rougeL"].low) and found["texts"] == 3  # too few for an interval
     with pytest.raises(TraceError, match="reference"):
         metrics.rouge(said("the cat", reference=None))
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specviz as sv
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, TraceError
 from specviz.streams import (
     Live,
     Stream,
@@ -379,7 +379,7 @@ def test_partials_go_through_a_file(tmp_path_factory, utterances):
 def test_a_file_of_partials_is_whole_or_not_there(tmp_path):
     file = tmp_path / "new" / "p.jsonl"
     save_partials(simulate_partials("one two three", 1), file)
-    with pytest.raises(PromptError, match="exists"):
+    with pytest.raises(TraceError, match="exists"):
         save_partials(simulate_partials("four", 1), file)
     save_partials(simulate_partials("four", 1), file, force=True)
     assert plain(from_partials(file)[0])[-1] == "four"
@@ -391,7 +391,7 @@ def test_a_file_of_partials_is_whole_or_not_there(tmp_path):
     with pytest.raises(RuntimeError):
         save_partials(Stream(failing()), file, force=True)
     assert plain(from_partials(file)[0])[-1] == "four"
-    with pytest.raises(PromptError, match="cannot write"):
+    with pytest.raises(TraceError, match="cannot write"):
         save_partials(simulate_partials("x", 1), file / "below.jsonl")
     assert [p.name for p in file.parent.iterdir()] == ["p.jsonl"]
 

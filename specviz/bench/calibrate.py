@@ -187,6 +187,7 @@ def bar() -> Iterator[Tick]:
         def tell(done: int, of: int, what: str) -> None:
             if of != bar.total:
                 bar.reset(of)
+                bar.n = bar.initial = bar.last_print_n = done  # what was there before took no time
             bar.set_description(what, refresh=False)
             bar.update(done - bar.n)
 

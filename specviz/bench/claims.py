@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specviz.bench.report import Bar, Estimate
-from specviz.metrics.interval import RESAMPLES
+from specviz.metrics.interval import LEAST, RESAMPLES
 
 
 def ratio(above: Any, below: Any) -> Any:
@@ -52,13 +52,13 @@ def derived(function: Callable[..., Any], *figures: Drawn) -> Drawn:
 
 
 def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> Drawn:
-    """A function of sums over texts, with its 95 % interval over texts drawn anew.
+    """A function of sums over texts, with its 95 % interval over texts drawn anew; none for fewer than six.
 
     The draws are the same at every call, so what is compared is drawn together.
     """
     n = len(arrays[0])
     value = float(function(*(a.sum(0) for a in arrays)))
-    if n < 3 or value != value:
+    if n < LEAST or value != value:
         return Drawn(value, float("nan"), float("nan"), n)
     drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
     return Drawn.on(value, function(*(drawn @ a for a in arrays)), n)

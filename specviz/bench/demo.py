@@ -168,7 +168,8 @@ def write_page(report: Report, traces: dict[str, Any], path: Path, force: bool) 
     from html import escape
 
     from specviz.view.picture import picture
-    from specviz.view.static import contents, document, fragment, table, write_text
+    from specviz.view.static import contents, document, fragment, table
+    from specviz.writing import write_text
 
     first = next(iter(traces.values()))
     listed = first.prompts

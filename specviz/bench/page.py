@@ -22,7 +22,7 @@ from specviz.bench.rows import Results, fast, key_of, speed
 from specviz.errors import ParameterError, TraceError
 from specviz.paths import folder
 from specviz.view.picture import visible
-from specviz.view.static import write_text
+from specviz.writing import write_text
 
 PAGE, PAGES = "report.html", "pages"
 POLICY = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,7 +166,7 @@ class Report:
         TraceError
             If the file exists (unless `force`) or cannot be written.
         """
-        from specviz.view.static import write_text
+        from specviz.writing import write_text
 
         return write_text(path, json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n", force)
 
@@ -215,7 +216,7 @@ def print_table(console: Any, columns: list[Column], rows: list[list[str]], head
         named = [column.heading] if headings else []
         narrow = longest([word for text in named for word in text.split()])
         if column.folds is not None and longest(cells) > column.folds:
-            narrow = max(narrow, column.folds, longest([word for text in cells for word in text.split()]))
+            narrow = max(narrow, column.folds, longest([word for text in cells for word in words(text)]))
         else:
             narrow = max(narrow, longest(cells))
         least.append(narrow)
@@ -251,11 +252,31 @@ def print_table(console: Any, columns: list[Column], rows: list[list[str]], head
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(row[i]) for i in kept))
+        table.add_row(
+            *(Text(folded(row[i], widths[i]) if columns[i].folds is not None else row[i]) for i in kept)
+        )
     console.print(table)
     if left_out:
         line = f"left out, for the terminal is {console.width} columns wide: {', '.join(left_out)}"
         console.print(Text(line))
+
+
+def words(text: str) -> list[str]:
+    """What of a cell stays on one line: its words, an interval being one."""
+    return re.findall(r"\[[^\]]*\]|\S+", text)
+
+
+def folded(text: str, width: int) -> str:
+    """A cell in lines of at most so many characters, where its words allow it."""
+    from rich.cells import cell_len
+
+    lines: list[str] = []
+    for word in words(text):
+        if lines and cell_len(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "\n".join(lines)
 
 
 def _cell(value: Any, form: str) -> str:

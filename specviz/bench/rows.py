@@ -12,7 +12,6 @@ ratio of that prompt's two speeds. The prefill is inside in all three; *decode* 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 from specviz.bench.claims import resampled
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.metrics import Estimate, pooled
+from specviz.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 LIMIT = 64 << 20  # bytes of a file
+OURS = (
+    "lock",
+    "suites",
+    "run.json.part",
+)  # what a run that was killed before its run.json leaves in its folder
 # What of a row may differ between two runs of one plan.
 TIMINGS = (
     "prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "device_memory", "sitting", "started",
@@ -53,28 +58,8 @@ def file_of(suite: str) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file whole or not at all.
-
-    Raises
-    ------
-    TraceError
-        If the disk or the folder refuses.
-    """
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
-    write_bytes(path, text.encode("utf8", "surrogatepass"))
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """As `write_json`."""
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
+    """Write a file of one line, whole or not at all."""
+    write_text(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n", force=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -88,7 +73,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LIMIT:
             raise ValueError("it is too long")
-        found = json.loads(path.read_text(encoding="utf8"))
+        found = json.loads(path.read_text("utf8", "surrogatepass"))
         if not isinstance(found, dict):
             raise ValueError("it is no JSON object")
     except OSError as error:
@@ -227,7 +212,7 @@ class Results:
             raise ParameterError(f"the run has no suite {suite!r}; it has {', '.join(self.plan['suites'])}")
         file = self.path / "suites" / f"{file_of(suite)}.jsonl"
         try:
-            return [json.loads(line) for line in file.read_text(encoding="utf8").splitlines() if line]
+            return [json.loads(line) for line in file.read_text("utf8", "surrogatepass").split("\n") if line]
         except OSError as error:
             raise TraceError(f"cannot read {file}: {error.strerror or error}") from None
         except ValueError as error:
@@ -301,7 +286,7 @@ class Results:
                 if f"{name}_low" in table and not pd.isna(row[f"{name}_low"]):
                     text += f" [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
                 cells.append(text)
-            if name not in ("failures", "device_memory") or table[name].fillna(0).any():
+            if not table[name].isna().all() and (name != "failures" or table[name].any()):
                 out[heading] = cells
         return pd.DataFrame(out)
 
@@ -316,14 +301,12 @@ class Results:
 
         table = self.shown()
         first = [name for name in table if name in (*SAID, *KEPT)]
-        spare = ("MiB", "of means", "a request", "tokens", "prompts")
+        ends = ("MiB", "of means", "a request", "tokens", "prompts", "decoding", "tokens/s pooled", "draft")
+        spare = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
         columns = [
-            Column(
-                str(name), right=name not in first, folds=20 if name == "parameters" else None,
-                spare=next((i for i, end in enumerate(spare) if str(name).endswith(end)), None),
-            )
-            for name in table
-        ]  # fmt: skip
+            Column(str(name), right=name not in first, folds=0 if name not in SAID[1:3] else None, spare=rank)
+            for name, rank in zip(table, spare)
+        ]
         print_table(console, columns, table.to_numpy().tolist())
         for said in self.environments.values():
             where = f"{said['device']} ({said['processor']})"
@@ -423,7 +406,7 @@ def figures(
         "pooled_throughput": over(sum(r["tokens"] for r in timed), sum(map(seconds, timed))),
         "request_throughput": mean(per_prompt(timed, speed)),
         "decode_throughput": over(sum(r["tokens"] for r in timed), sum(r["decode_seconds"] for r in timed)),
-        **speedups([] if itself else pairs, itself),
+        **speedups([] if itself else pairs, itself and bool(timed)),
         "prefill_share": over(sum(r["prefill_seconds"] for r in timed), sum(map(seconds, timed))),
         "same": None,
         "peak_memory": most(good, "peak_memory"),
@@ -448,7 +431,7 @@ def paired(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
 
 
 def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
-    """The four speedups over the reference, which itself has 1."""
+    """The four speedups over the reference; `itself` has 1."""
     names = ("pooled_speedup", "request_speedup", "paired_speedup", "decode_speedup")
     if itself:
         one = Estimate(1.0, float("nan"), float("nan"), 0)
@@ -547,16 +530,14 @@ def begin(
             raise SpecvizError(
                 f"{path} holds another run: {'; '.join(wrong)}. Give the same plan, or another folder"
             )
-        for part in path.glob("*/*.part"):  # of a killed run
+        for part in path.rglob("*.part"):  # of a killed run
             with suppress(OSError):
                 part.unlink()
         if not wrong:
             return found
-    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise SpecvizError(f"{path} exists and is no folder of a run: choose another one")
     for name, entries in prompts.items():
         lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-        write_bytes(path / "suites" / f"{file_of(name)}.jsonl", lines.encode("utf8", "surrogatepass"))
+        write_text(path / "suites" / f"{file_of(name)}.jsonl", lines, force=True)
     said = {"specviz": "bench run", "schema": SCHEMA, "created": created, "plan": plan}
     write_json(path / "run.json", said)  # last: a folder without it was never begun
     return Results(path)
@@ -603,23 +584,30 @@ def labelled(cell: Mapping[str, Any]) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """No second run writes to the folder meanwhile; a killed one leaves no lock behind.
+    """Make the folder, and let no second run write to it meanwhile; a killed one leaves no lock behind.
 
     Raises
     ------
-    SpecvizError
-        If one does.
+    SpecvizError, TraceError
+        If one does, the folder holds something else, or it cannot be written.
     """
+    begun = not path.exists() or (path / "run.json").exists()
+    if not begun and (not path.is_dir() or any(file.name not in OURS for file in path.iterdir())):
+        raise SpecvizError(f"{path} exists and is no folder of a run: choose another one")
     try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with open(path / "lock", "w") as file:
+        path.mkdir(parents=True, exist_ok=True)
+        file = open(path / "lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
+    with file:
         try:
+            import fcntl
+
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise SpecvizError(
                 f"another run is writing to {path}: wait for it, or choose another folder"
             ) from None
+        except (ImportError, OSError):  # Windows, or a file system without locks
+            pass
         yield

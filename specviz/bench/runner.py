@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from specviz.errors import ParameterError, SpecvizError
 from specviz.loop import Run
 from specviz.loop.run import machine, versions
 from specviz.loop.run import setting as calibration_setting
+from specviz.loop.run import threads as computing
 from specviz.models.ranks import holding
 
 BASELINE = "autoregressive"
@@ -159,7 +161,7 @@ def synchroniser(device: Any) -> Callable[[], None]:
     """A function that waits until the device has nothing left to do."""
     kind = torch.device(device).type
     if kind == "cuda":
-        return torch.cuda.synchronize
+        return partial(torch.cuda.synchronize, torch.device(device))
     return torch.mps.synchronize if kind == "mps" else lambda: None
 
 
@@ -175,8 +177,14 @@ def quiet_clock(device: Any) -> tuple[Callable[[], float], str]:
 
 
 def clock_of(model: Any) -> tuple[Callable[[], float], str]:
-    """`quiet_clock` for a model; of one split over ranks the wall clock: waiting is no processor time."""
-    return quiet_clock(model.device) if holding(model).size == 1 else (time.perf_counter, "wall clock")
+    """`quiet_clock` for a model.
+
+    Split over ranks, or with threads or a GPU of llama.cpp's own, it is timed by the wall clock: waiting is
+    no processor time, and that of several threads adds up.
+    """
+    if holding(model).size > 1 or computing(model) > 1 or getattr(model, "gpu_layers", None):
+        return time.perf_counter, "wall clock"
+    return quiet_clock(model.device)
 
 
 @contextmanager

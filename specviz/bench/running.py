@@ -9,21 +9,33 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
+import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from contextlib import ExitStack, nullcontext
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
+from multiprocessing import active_children, get_context
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 from specviz.bench import work
 from specviz.bench.calibrate import bar
 from specviz.bench.plan import Plan, plain
-from specviz.bench.rows import Results, begin, key_of, locked, write_bytes, write_json
+from specviz.bench.rows import Results, begin, key_of, locked, write_json
 from specviz.errors import ParameterError, SpecvizError
 from specviz.models import ranks
+from specviz.writing import write_bytes
 
 AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
 LOOK = 5.0  # seconds between two looks at whether workers are left
@@ -53,7 +65,8 @@ def run(
         Who works: a process pool (context ``spawn``), a Dask cluster's ``client.get_executor()``. Default:
         this process. Each worker loads a model once, and decodes one text at a time.
     workers : int, optional
-        How many it works with at once on one machine; default: what it says of itself.
+        Without an executor: so many processes of this machine. With one: how many it works with at once, if
+        it does not say so itself.
     retry : bool
         Decode again what failed.
     tick : callable
@@ -86,43 +99,42 @@ def run(
     """
     together = ranks.everyone()
     settled = together.tried(lambda: Plan.of(plan, **keys))
-    refuse_ranks(settled, executor, together.size)
-    if executor is not None and settled.objects:
+    elsewhere = executor is not None or workers is not None
+    refuse_ranks(settled, elsewhere, together.size)
+    if elsewhere and settled.objects:
         names = ", ".join(settled.objects)
         raise ParameterError(f"{names} is loaded in this process: give its name or folder to run elsewhere")
-    at_once = workers or width(executor)
+    at_once = workers or 1
     if together.size > 1:  # those of this machine
         at_once = int(os.environ.get("LOCAL_WORLD_SIZE", together.size))
-    refuse_sharing(settled, executor, at_once)
+    places = [(at_once, work.cores())] if executor is None else machines(executor, workers)
+    refuse_sharing(settled, places)
     path = Path(out) if out is not None else Path("specviz-runs") / settled.digest
     prompts = {name: list(map(plain, suite.entries)) for name, suite in settled.suites.items()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    together.told(lambda: bool(begin(path, settled.settled, prompts, now)))
-    results = together.tried(lambda: Results(path))
     with ExitStack() as stack:
         together.told(lambda: stack.enter_context(locked(path)))
+        together.told(lambda: bool(begin(path, settled.settled, prompts, now)))
+        results = together.tried(lambda: Results(path))
         keep = Keeper(results)
         lacking = {tuple(place) for place in together.told(lambda: sorted(keep.lacking(retry)))}
         jobs = list(jobs_of(settled, lacking))
         done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
+        failed = 0
         try:
             shown = bar() if tick is None else nullcontext(tick)
             told = stack.enter_context(shown if together.leads else nullcontext(lambda *_: None))
             told(done, total, "loading")
-            for row in (
-                here(jobs, settled.objects) if executor is None else spread_out(jobs, executor, at_once)
-            ):
+            for row in decoded(jobs, settled, executor, workers):
                 if together.leads:  # the other ranks have decoded the same
                     keep(row)
                 done += 1
-                told(done, total, f"{row['method']} on {row['model']}, {row['suite']}")
+                failed += row["error"] is not None
+                where = f"{row['suite']} by {Path(row['model']).name}"
+                told(done, total, f"{where}, {failed} failed" if failed else where)
         except KeyboardInterrupt:
-            if together.leads:
-                print(
-                    f"specviz: {path} keeps {len(results.done)} of {total} rows; the same command goes on",
-                    file=sys.stderr,
-                )
-            raise
+            kept = f"{path} keeps {len(results.done)} of {total} rows; the same command goes on"
+            raise KeyboardInterrupt(*[kept] * together.leads) from None
         except SpecvizError as error:
             kept = f" ({path} keeps {len(results.done)} of {total} rows)" if results.done else ""
             raise type(error)(f"{error}{kept}") from error.__cause__
@@ -164,7 +176,7 @@ class Keeper:
         key = key_of(row["cell"], row["round"], row["prompt"])
         trace = row.pop("trace", None)
         if trace is not None:
-            write_bytes(path / "traces" / f"{key}.parquet", trace)
+            write_bytes(path / "traces" / f"{key}.parquet", trace, force=True)
         write_json(path / "rows" / f"{key}.json", row)
 
     def _same_weights(self, said: dict[str, Any]) -> None:
@@ -201,6 +213,19 @@ def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]]) -> Iterator[work.Job
                         )  # fmt: skip
 
 
+def decoded(
+    jobs: list[work.Job], plan: Plan, executor: Executor | None, workers: int | None
+) -> Iterator[dict[str, Any]]:
+    """The rows of all jobs: from an executor, from processes of its own, or decoded here."""
+    if executor is not None:
+        yield from spread_out(jobs, executor, plan, workers, ours=False)
+    elif workers is not None:
+        with processes(workers) as pool:
+            yield from spread_out(jobs, pool, plan, workers, ours=True)
+    else:
+        yield from here(jobs, plan.objects)
+
+
 def here(jobs: list[work.Job], objects: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The rows of all jobs, decoded in this process."""
     try:
@@ -210,27 +235,34 @@ def here(jobs: list[work.Job], objects: dict[str, Any]) -> Iterator[dict[str, An
         work.forget()
 
 
-def spread_out(jobs: list[work.Job], executor: Executor, workers: int) -> Iterator[dict[str, Any]]:
-    """The rows of all jobs as an executor finishes them.
+def spread_out(
+    jobs: list[work.Job], executor: Any, plan: Plan, workers: int | None, ours: bool
+) -> Iterator[dict[str, Any]]:
+    """The rows of all jobs as an executor finishes them; `ours` ends with the run.
 
     A job whose worker died again and again is a row of failures for each of its cells, where the executor
     knows which one it was; where it does not, or no worker is left, the run stops.
     """
     waiting, running = iter(jobs), dict[Future, work.Job]()
     since: float | None = None
+    known = present(executor)
+    count = sum(n for n, _ in machines(executor, workers)) if known is None else len(known)
 
     def more() -> None:
-        while len(running) < AHEAD * workers and (job := next(waiting, None)) is not None:
+        while len(running) < AHEAD * max(1, count) and (job := next(waiting, None)) is not None:
             running[executor.submit(work.work, job)] = job
 
     try:
         more()
         while running:
             finished = wait(running, LOOK, FIRST_COMPLETED).done
-            if not finished:
-                since = None if width(executor) else since or time.monotonic()
-                if since is not None and time.monotonic() - since > ALONE:
-                    raise SpecvizError("no worker is left: start workers, then give the same command again")
+            if known is not None and (now := present(executor)) != known:  # workers come and go
+                known, count = now, len(now)  # type: ignore[arg-type]
+                if known:
+                    refuse_sharing(plan, machines(executor, workers))
+            since = (since or time.monotonic()) if known == frozenset() and not finished else None
+            if since is not None and time.monotonic() - since > ALONE:
+                raise SpecvizError("no worker is left: start workers, then give the same command again")
             for future in finished:
                 job = running.pop(future)
                 try:
@@ -241,15 +273,18 @@ def spread_out(jobs: list[work.Job], executor: Executor, workers: int) -> Iterat
                     yield from lost(job, error)
             more()
     except (BrokenExecutor, CancelledError) as error:
-        for future in running:
-            if future.done() and not future.cancelled() and future.exception() is None:
+        for future in wait(running, LOOK).done:
+            if not future.cancelled() and future.exception() is None:
                 yield from future.result()
         raise SpecvizError(
             "a worker died (killed, or out of memory): give the same command again, with fewer workers if "
             "memory ran out"
+            if isinstance(error, BrokenExecutor)
+            else "the executor gave up its work (did its scheduler end?): start it, then give the same "
+            "command again"
         ) from error
     finally:
-        for future in running:
+        for future in () if ours else running:
             future.cancel()
 
 
@@ -261,28 +296,75 @@ def lost(job: work.Job, error: Exception) -> Iterator[dict[str, Any]]:
             yield work.about(job, cell, place) | why
 
 
-def width(executor: Any) -> int:
-    """How many processes of one machine an executor works with, at most; of a cluster the busiest machine's.
+# ---------------------------------------------------------------- who works
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Executor]:
+    """So many processes of this machine.
+
+    They do not hear Ctrl-C, which is for this one, and end when it does, however that ends.
+    """
+    before, listening = set(active_children()), current_thread() is main_thread()
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=work.attend) as pool:
+        heard = (
+            signal.signal(signal.SIGINT, signal.SIG_IGN) if listening else None
+        )  # a new process inherits it
+        try:
+            for _ in range(count):
+                pool.submit(work.cores)
+        finally:
+            if listening:
+                signal.signal(signal.SIGINT, heard)
+        ours = set(active_children()) - before
+        try:
+            yield pool
+        except BaseException:
+            for process in ours:  # what they decode would be lost anyway
+                process.kill()
+            raise
+
+
+def present(executor: Any) -> frozenset[str] | None:
+    """Addresses of the workers that a Dask cluster has just now; None: another executor."""
+    client = getattr(executor, "_client", None)
+    return None if client is None else frozenset(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def machines(executor: Any, workers: int | None) -> list[tuple[int, int]]:
+    """Of each machine: how many processes of an executor work there at once, and how many cores they have.
 
     Threads of one process count once: they decode one text at a time.
+
+    Raises
+    ------
+    ParameterError, SpecvizError
+        If an executor does not say it, or a worker of a cluster cannot run this package.
     """
-    if executor is None:
-        return 1
     client = getattr(executor, "_client", None)
-    if client is not None:  # Dask
-        hosts: dict[str, int] = {}
-        for each in client.scheduler_info(n_workers=-1)["workers"].values():
-            hosts[each["host"]] = hosts.get(each["host"], 0) + 1
-        return max(hosts.values(), default=0)
-    if hasattr(executor, "_threads"):
-        return 1
-    found = getattr(executor, "_max_workers", None)
-    if found is None:
-        raise ParameterError("how many workers has this executor on one machine? Say workers=")
-    return int(found)
+    if client is None:
+        found = 1 if hasattr(executor, "_threads") else workers or getattr(executor, "_max_workers", None)
+        if found is None:
+            raise ParameterError("how many workers has this executor? Say workers=")
+        return [(int(found), work.cores())]
+    hosts: Counter[str] = Counter()
+    least: dict[str, int] = {}
+    places = client.scheduler_info(n_workers=-1)["workers"]
+    for address, cores in client.run(work.cores, on_error="return").items():
+        if isinstance(cores, OSError):  # it has just gone
+            continue
+        if not isinstance(cores, int):
+            raise SpecvizError(
+                f"the worker {address} cannot run specviz ({work.said(cores)}): install it there"
+            )
+        if address in places:
+            host = places[address]["host"]
+            hosts[host] += 1
+            least[host] = min(cores, least.get(host, cores))
+    return [(hosts[host], least[host]) for host in hosts]
 
 
-def refuse_ranks(plan: Plan, executor: Any, size: int) -> None:
+def refuse_ranks(plan: Plan, elsewhere: bool, size: int) -> None:
     """Refuse what would not split each model over the ranks of torchrun, or would without any.
 
     Raises
@@ -293,7 +375,7 @@ def refuse_ranks(plan: Plan, executor: Any, size: int) -> None:
     names = {model["model"] for model in plan.models}
     split = loaded & names | {model["model"] for model in plan.models if model.get("tp_plan")}
     whole = sorted(names - split)
-    if executor is not None and (split or size > 1):
+    if elsewhere and (split or size > 1):
         raise ParameterError(
             "the ranks of torchrun decode one text together, and workers one each: drop --workers or --dask "
             "(executor=), or tp_plan and torchrun"
@@ -307,8 +389,13 @@ def refuse_ranks(plan: Plan, executor: Any, size: int) -> None:
         )
 
 
-def refuse_sharing(plan: Plan, executor: Any, workers: int) -> None:
+def refuse_sharing(plan: Plan, places: list[tuple[int, int]]) -> None:
     """Refuse to time what would share cores, or a GPU.
+
+    Parameters
+    ----------
+    places : list of (int, int)
+        Workers and cores of each machine.
 
     Raises
     ------
@@ -316,19 +403,19 @@ def refuse_sharing(plan: Plan, executor: Any, workers: int) -> None:
     """
     if not plan.timed:
         return
-    client = getattr(executor, "_client", None)
-    counts = [work.cores()] if client is None else list(client.run(work.cores).values())
-    if not counts or not workers:
+    if not places:
         raise ParameterError("the cluster has no workers: start some first")
-    least = min(counts)
+    threads = max(plan.threads, *(getattr(model, "threads", 1) for model in plan.objects.values()), 1)
     instead = "or give up times: timed = false (--untimed), which the rows then say"
-    if workers * plan.threads > least:
-        raise ParameterError(
-            f"{workers} worker(s) of {plan.threads} thread(s) on {least} core(s) would not be timed rightly: "
-            f"take fewer, {instead}"
-        )
+    for workers, cores in places:
+        if workers * threads > cores:
+            raise ParameterError(
+                f"{workers} worker(s) of {threads} thread(s) on {cores} core(s) would not be timed rightly: "
+                f"take fewer, {instead}"
+            )
     devices = {str(model.get("device") or "cpu").partition(":")[0] for model in plan.models} - {"cpu"}
-    if workers > 1 and devices:
+    most = max(workers for workers, _ in places)
+    if most > 1 and devices:
         raise ParameterError(
-            f"{workers} workers on one {devices.pop()} device would not be timed rightly: take one, {instead}"
+            f"{most} workers on one {devices.pop()} device would not be timed rightly: take one, {instead}"
         )

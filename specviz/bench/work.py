@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -316,9 +317,17 @@ def parquet(trace: Any) -> bytes:
 # ---------------------------------------------------------------- the machine
 
 
-def deaf() -> None:
-    """Of a pool's process: Ctrl-C is the parent's to hear."""
+def attend() -> None:
+    """Of a pool's process: Ctrl-C is for its parent, and a parent that was killed takes it along."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def cores() -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from ..errors import SpecvizError
 from ..paths import walkthroughs
+from ..writing import write_text
 
 TAG = "solution"  # of the cells that students do not get
 
@@ -59,13 +59,7 @@ def copy_exercises(folder: str | Path, force: bool = False) -> list[Path]:
         path = folder / source.name
         if path.exists() and not force:
             raise SpecvizError(f"{path} exists: choose another folder, or overwrite it with --force")
-        part = path.with_name(path.name + ".part")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(without_solutions(book), ensure_ascii=False, indent=1)
-            part.write_text(text + "\n", encoding="utf8")
-            os.replace(part, path)
-        except OSError as error:
-            raise SpecvizError(f"cannot write {path}: {error.strerror or error}") from error
+        text = json.dumps(without_solutions(book), ensure_ascii=False, indent=1)
+        write_text(path, text + "\n", force)
         written.append(path)
     return written

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 2000
+LEAST = 6  # texts for an interval: of five, even the whole range misses the median in 6 of 100 cases
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,13 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        """The estimate from one value a pair; the interval is NaN for fewer than three."""
+        """The estimate from one value a pair; the interval is NaN for fewer than six."""
         found = np.asarray(values, np.float64)
         found = found[np.isfinite(found)]
         if not len(found):
             return cls(float("nan"), float("nan"), float("nan"), 0)
         low = high = float("nan")
-        if len(found) > 2:
+        if len(found) >= LEAST:
             draws = np.random.default_rng(0).choice(found, (RESAMPLES, len(found)))
             low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975)).tolist()
         return cls(float(np.median(found)), low, high, len(found))
@@ -40,7 +41,8 @@ class Estimate:
 def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
     """A ratio of sums over texts with its 95 % bootstrap interval; in place of a median stands the ratio.
 
-    Where all texts have the same ratio (τ of autoregressive decoding) there is no interval.
+    With fewer than six texts there is no interval, nor where all have the same ratio (τ of autoregressive
+    decoding).
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:
     if not n or not below.sum():
         return Estimate.of([])
     low = high = float("nan")
-    if n > 2 and (above * below.sum() != below * above.sum()).any():
+    if n >= LEAST and (above * below.sum() != below * above.sum()).any():
         draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
         under = below[draws].sum(1)
         ratios = above[draws].sum(1)[under > 0] / under[under > 0]

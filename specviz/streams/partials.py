@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from specviz.errors import ParameterError, PromptError
+from specviz.writing import write_text
 
 from .lag import read, whole
 from .segmentation import clusters, segmenter, words
@@ -120,12 +119,9 @@ def save_partials(streams: Stream | Iterable[Stream], path: str | Path, *, force
 
     Raises
     ------
-    PromptError
+    TraceError
         If the file exists, or the disk or folder refuses.
     """
-    path = Path(path)
-    if path.exists() and not force:
-        raise PromptError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
     lines = []
     for stream in [streams] if isinstance(streams, Stream) else streams:
         updates = list(stream)
@@ -135,16 +131,7 @@ def save_partials(streams: Stream | Iterable[Stream], path: str | Path, *, force
                 line["time"] = update.time
             line["final"] = update.last or i == len(updates)
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text("".join(lines), encoding="utf8")
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise PromptError(f"cannot write {path}: {error.strerror or error}") from error
-    return path
+    return write_text(Path(path), "".join(lines), force)
 
 
 def simulate_partials(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from specviz.errors import TraceError
 from specviz.trace.counts import Counts
-from specviz.trace.files import reason
+from specviz.writing import write_text
 
 
 def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
@@ -36,15 +35,7 @@ def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
     for i, given in enumerate(table.to_dict("records")):
         row = {str(name): None if pd.isna(value) else value for name, value in given.items()}
         lines.append(json.dumps(_record(i, row, by.get(i), counts.most), ensure_ascii=False))
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text("\n".join(lines) + "\n", "utf8")
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise TraceError(f"cannot write {path}: {reason(error)}") from error
-    return path
+    return write_text(path, "\n".join(lines) + "\n", force)
 
 
 def _record(number: int, row: dict[str, Any], steps: Any, most: int | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.view.picture import prompts, spaced, visible
 from specviz.view.plots import _axes, fonts
-from specviz.view.static import chips, document, style, write_text
+from specviz.view.static import chips, document, style
 from specviz.view.updates import (
     FATES,
     REUSES,
@@ -31,6 +31,7 @@ from specviz.view.updates import (
     ribbon,
     side_by_side,
 )
+from specviz.writing import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

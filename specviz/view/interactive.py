@@ -17,8 +17,8 @@ import numpy as np
 from specviz.errors import ParameterError, TraceError
 from specviz.view.control import MOST, loop
 from specviz.view.picture import FATES, spaced, visible
-from specviz.view.static import write_text
 from specviz.view.tradeoff import based, columns_of, curves, on_front
+from specviz.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd

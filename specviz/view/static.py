@@ -6,8 +6,6 @@ is written into the page but numbers and our own words.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from collections.abc import Iterable
 from html import escape
@@ -16,7 +14,6 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specviz.errors import TraceError
 from specviz.view.picture import (
     FATES,
     KINDS,
@@ -30,6 +27,7 @@ from specviz.view.picture import (
     spaced,
     visible,
 )
+from specviz.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -359,28 +357,6 @@ def fragment(shown: Picture, anchor: str = "") -> str:
     """One method's name and one text's picture, for a page that has the style already."""
     at = f' id="{anchor}"' if anchor else ""
     return f'<section class="run"{at}>{head(shown)}{section(shown)}</section>'
-
-
-def write_text(path: Path, text: str, force: bool = False) -> Path:
-    """Write a file whole or not at all.
-
-    Raises
-    ------
-    TraceError
-        If it exists (unless `force`), or the disk or folder refuses.
-    """
-    if path.exists() and not force:
-        raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
-    partial = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf8")
-        os.replace(partial, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise TraceError(f"cannot write {path}: {error.strerror or error}") from error
-    return path
 
 
 def write(trace: Trace, path: Path, force: bool = False, most: int = 20) -> Path:

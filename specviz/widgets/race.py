@@ -14,11 +14,12 @@ from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
 from specviz.view.picture import PHASES, visible
-from specviz.view.static import table, write_text
+from specviz.view.static import table
 from specviz.view.updates import is_stream
 from specviz.widgets import columns
 from specviz.widgets.assets import script, style
 from specviz.widgets.page import View, document
+from specviz.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd

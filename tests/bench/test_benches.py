@@ -34,13 +34,13 @@ def pair(folders):
 
 
 def test_estimate():
-    found = report.Estimate.of([1.0, 2.0, 3.0, 4.0, 100.0])
+    found = report.Estimate.of([1.0, 2.0, 3.0, 3.0, 4.0, 100.0])
     assert found.median == 3
     assert 1 <= found.low < 3 < found.high <= 100
-    assert found.pairs == 5
+    assert found.pairs == 6
     assert math.isnan(report.Estimate.of([]).median)
-    assert math.isnan(report.Estimate.of([1.0, 2.0]).low)
-    same = report.Estimate.of([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert math.isnan(report.Estimate.of([1.0, 2.0, 3.0, 4.0, 100.0]).low)  # of five no interval
+    same = report.Estimate.of([1.0, 2.0, 3.0, 3.0, 4.0, 100.0])
     assert same == found  # seeded
 
 

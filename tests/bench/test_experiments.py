@@ -91,10 +91,12 @@ def test_a_store_is_warm_only_with_what_is_not_measured(model):
 
 
 def test_pooled_is_a_ratio_of_sums():
-    found = metrics.pooled(np.array([10, 1, 1]), np.array([1, 1, 1]))
+    found = metrics.pooled(np.array([10, 1, 1] * 2), np.ones(6, int))
     assert found.median == 4
     assert found.low < 4 < found.high
-    assert np.isnan(metrics.pooled(np.array([2, 3, 4]), np.array([2, 3, 4])).low)
+    assert np.isnan(metrics.pooled(np.array([10, 1, 1, 10, 1]), np.ones(5, int)).low)
+    same = np.arange(2, 9)
+    assert np.isnan(metrics.pooled(same, same).low)
     assert np.isnan(metrics.pooled(np.array([]), np.array([])).median)
 
 

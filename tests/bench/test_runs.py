@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import re
 import signal
 import time
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import product
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import specviz
 from specviz.bench import rows as files
-from specviz.bench import running, work
+from specviz.bench import runner, running, work
 from specviz.bench.plan import Plan
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.metrics import Estimate
@@ -83,6 +88,11 @@ def test_rows_are_the_methods_texts(plan, folders, tmp_path):
         assert row["environment"] in found.environments
     turns = [[r["place"] for r in found.records() if r["cell"] == cell] for cell in range(4)]
     assert turns == [[0, 3, 2], [1, 0, 3], [2, 1, 0], [3, 2, 1]]
+    for number in range(3):  # they were decoded in that order, one prompt after the other
+        sitting = sorted((r for r in found.records() if r["prompt"] == number), key=lambda r: r["place"])
+        assert len({r["sitting"] for r in sitting}) == 1
+        begun = [r["started"] for r in sitting]
+        assert begun == sorted(begun)
 
 
 def test_the_table_is_computed_from_the_rows(plan, tmp_path):
@@ -105,7 +115,6 @@ def test_the_table_is_computed_from_the_rows(plan, tmp_path):
         (ours["tokens"].sum() / ours["decode_seconds"].sum())
         / (base["tokens"].sum() / base["decode_seconds"].sum())
     )
-    assert one["pooled_speedup_low"] <= one["pooled_speedup"] <= one["pooled_speedup_high"]
     assert one["same"] == 1 and np.isnan(table["same"].astype(float)[0])
     assert (table.iloc[0][["pooled_speedup", "tau", "paired_speedup"]] == 1).all()
     kinds = found.table(by="kind")
@@ -116,10 +125,10 @@ def test_the_table_is_computed_from_the_rows(plan, tmp_path):
         found.table(by="weather")
 
 
-def write(root, rows, cells):
-    """A folder whose rows are made up: (cell, prompt, tokens, seconds, sitting)."""
+def write(root, rows, cells, rounds=1):
+    """A folder whose rows are made up: (cell, prompt, tokens, seconds, sitting), the same in each round."""
     plan = {
-        "models": [{"model": "m"}], "seeds": [0], "timed": True,
+        "models": [{"model": "m"}], "seeds": list(range(rounds)), "timed": True,
         "suites": {"s": {"digest": "", "prompts": 9}},
         "cells": [
             {"cell": i, "model": "m", "method": name, "draft": None, "parameters": {}, "suite": "s",
@@ -127,14 +136,38 @@ def write(root, rows, cells):
         ],
     }  # fmt: skip
     found = files.begin(root, plan, {"s": []}, "now")
-    for cell, prompt, tokens, seconds, sitting in rows:
+    for number, (cell, prompt, tokens, seconds, sitting) in product(range(rounds), rows):
         row = {
-            "cell": cell, "round": 0, "seed": 0, "prompt": prompt, "kind": None, "error": None,
+            "cell": cell, "round": number, "seed": 0, "prompt": prompt, "kind": None, "error": None,
             "tokens": tokens, "steps": tokens, "ids": [[0]], "sitting": sitting, "timed": True,
             "prefill_seconds": 0.0, "decode_seconds": seconds, "peak_memory": 1, "device_memory": None,
         }  # fmt: skip
-        files.write_json(root / "rows" / f"{files.key_of(cell, 0, prompt)}.json", row)
+        files.write_json(root / "rows" / f"{files.key_of(cell, number, prompt)}.json", row)
     return found
+
+
+def test_a_prompt_is_paired_with_itself_and_rounds_are_no_texts(tmp_path):
+    ratios = [2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 0.5, 0.25]
+    taken = [1.0, 40.0, 3.0, 20.0, 5.0, 70.0, 2.0, 9.0]  # of the reference: a wrong partner would show
+    rows = [(0, i, 10 + i, t, f"{i}") for i, t in enumerate(taken)]
+    rows += [(1, i, 10 + i, t / r, f"{i}") for i, (t, r) in enumerate(zip(taken, ratios))]
+    once, thrice = (
+        write(tmp_path / str(n), rows, ("autoregressive", "a"), n).table().iloc[1] for n in (1, 3)
+    )
+    want = Estimate.of(ratios)
+    assert (once["paired_speedup"], once["paired_speedup_low"], once["paired_speedup_high"]) == (
+        want.median, want.low, want.high,
+    )  # fmt: skip
+    assert once["pooled_speedup"] == pytest.approx(sum(taken) / sum(t / r for t, r in zip(taken, ratios)))
+    assert once["pooled_speedup_low"] < once["pooled_speedup"] < once["pooled_speedup_high"]
+    assert thrice["pairs"] == once["pairs"] == 8
+    for name in ("pooled", "request", "paired", "decode"):
+        for end in ("", "_low", "_high"):  # drawn by a fixed seed, over prompts
+            assert thrice[f"{name}_speedup{end}"] == pytest.approx(once[f"{name}_speedup{end}"], rel=1e-12)
+    few = [row for row in rows if row[1] < 5]
+    one = write(tmp_path / "few", few, ("autoregressive", "a")).table().iloc[1]
+    assert one["paired_speedup"] == 5 and np.isnan(one["paired_speedup_low"])  # five texts give no interval
+    assert np.isnan(one["pooled_speedup_low"])
 
 
 def test_pooled_and_request_averages_can_flip_the_winner(tmp_path):
@@ -156,13 +189,67 @@ def test_a_pair_is_of_one_sitting(tmp_path):
     one = found.table().iloc[1]
     assert (one["prompts"], one["pairs"], one["pooled_speedup"]) == (2, 1, 2.0)
     assert any("no pair" in note for note in found.notes())
-    ratios = [2.0, 3.0, 4.0, 8.0]
-    rows = [(0, i, 10, 1.0, "x") for i in range(4)] + [(1, i, 10, 1 / r, "x") for i, r in enumerate(ratios)]
-    one = write(tmp_path / "s", rows, ("autoregressive", "a")).table().iloc[1]
-    want = Estimate.of(ratios)
-    assert [one[f"paired_speedup{end}"] for end in ("", "_low", "_high")] == pytest.approx(
-        [want.median, want.low, want.high]
-    )
+
+
+def test_prefill_and_decoding_are_timed_apart_when_the_device_is_done(plan, tmp_path, monkeypatch):
+    events = []
+
+    def clock():
+        events.append("read")
+        return float(events.count("read") ** 2)  # each span has another length
+
+    monkeypatch.setattr(work, "clock_of", lambda model: (clock, "a clock"))
+    monkeypatch.setattr(work, "synchroniser", lambda device: lambda: events.append("wait"))
+    found = specviz.bench.run(plan, out=tmp_path / "run", methods=["prompt_lookup"], prompts=1)
+    assert events == ["wait", "read"] * 6
+    first, second = sorted(found.records(), key=lambda row: row["place"])
+    assert (first["prefill_seconds"], first["decode_seconds"]) == (4 - 1, 9 - 4)
+    assert (second["prefill_seconds"], second["decode_seconds"]) == (25 - 16, 36 - 25)
+    assert first["clock"] == "a clock"
+
+
+def test_each_device_is_waited_for(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(str(device)))
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
+    for device in ("cuda:1", "mps", "cpu"):
+        runner.synchroniser(device)()
+    assert waited == ["cuda:1", "mps"]
+
+
+def test_the_clock_counts_threads_once():
+    torch.set_num_threads(1)
+    for own, name in (
+        ({}, "processor time"),
+        ({"threads": 2}, "wall clock"),
+        ({"gpu_layers": -1}, "wall clock"),
+    ):
+        assert runner.clock_of(SimpleNamespace(device="cpu", **own))[1] == name
+
+
+@pytest.mark.skipif(not work.CLEAR.exists(), reason="the system does not forget a peak")
+def test_peak_memory_is_of_its_own_decode(plan, tmp_path, monkeypatch):
+    from specviz.methods.prompt_lookup import PromptLookup
+
+    verify = PromptLookup.verify
+
+    def hungry(self, *args):
+        np.ones(40 << 20)  # 320 MiB, given back at once
+        return verify(self, *args)
+
+    monkeypatch.setattr(PromptLookup, "verify", hungry)
+    found = specviz.bench.run(plan, out=tmp_path / "run", methods=["prompt_lookup"])
+    peaks = [[r["peak_memory"] for r in found.records() if r["cell"] == cell] for cell in (0, 1)]
+    assert max(peaks[0]) + (200 << 20) < min(peaks[1])
+
+
+def test_where_the_layers_lie_is_written_down(plan):
+    settled = Plan.of(plan)
+    (job, *_) = running.jobs_of(settled, {(0, 0, 0)})
+    bench = work.Bench(job, {})
+    assert bench.environment["places"] == []
+    bench.model.places = [(torch.device("cuda:0"), 3), (torch.device("cuda:1"), 2)]
+    assert bench._environment()["places"] == [["cuda:0", 3], ["cuda:1", 2]]
 
 
 def test_every_prompt_begins_with_the_same_memory(folders, tmp_path):
@@ -279,7 +366,7 @@ def test_a_run_killed_ten_times_has_the_same_rows(plan, tmp_path):
     assert killed.table().drop(columns=unlike).equals(whole.table().drop(columns=unlike))
 
 
-def test_ctrl_c_leaves_a_folder_that_goes_on(plan, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_leaves_a_folder_that_goes_on(plan, tmp_path, monkeypatch):
     from specviz.methods.prompt_lookup import PromptLookup
 
     calls = []
@@ -292,11 +379,13 @@ def test_ctrl_c_leaves_a_folder_that_goes_on(plan, tmp_path, monkeypatch, capsys
         return verify(self, *args)
 
     monkeypatch.setattr(PromptLookup, "verify", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"run keeps \d+ of 12 rows; the same command goes on"
+    ) as caught:
         specviz.bench.run(plan, out=tmp_path / "run")
     left = specviz.bench.results(tmp_path / "run")
     assert 0 < len(left.records()) < 12
-    assert f"keeps {len(left.records())} of 12 rows" in capsys.readouterr().err
+    assert f"keeps {len(left.records())} of 12 rows" in str(caught.value)
     before = left.records()
     found = specviz.bench.run(plan, out=tmp_path / "run")
     assert found.complete
@@ -343,15 +432,106 @@ def test_failures_are_rows(plan, tmp_path, monkeypatch):
 # ---------------------------------------------------------------- other processes
 
 
-def test_a_pool_of_processes_gets_the_same_rows(plan, tmp_path):
+def test_processes_get_the_same_rows(plan, tmp_path):
     alone = specviz.bench.run(plan, out=tmp_path / "alone", timed=False)
-    with ProcessPoolExecutor(2, get_context("spawn"), initializer=work.deaf) as pool:
-        found = specviz.bench.run(plan, out=tmp_path / "pool", executor=pool, timed=False)
+    found = specviz.bench.run(plan, out=tmp_path / "pool", workers=2, timed=False)
     assert same(found) == same(alone)
-    assert found.table()["pooled_speedup"].isna().sum() == 3
+    assert found.table()["pooled_speedup"].isna().all()
     assert not found.rows()["timed"].any()
     assert found.rows()["decode_seconds"].isna().all()
     assert "untimed" in " ".join(found.notes())
+    assert not {"speedup pooled", "paired", "tokens/s pooled"} & set(found.shown())
+
+
+def worker(connection):
+    work.attend()
+    connection.send(os.getpid())
+    time.sleep(60)
+
+
+def parent_of_one(connection):
+    """A run that has a worker."""
+    get_context("fork").Process(target=worker, args=(connection,)).start()
+    time.sleep(60)
+
+
+def test_workers_end_with_a_run_that_is_killed_and_do_not_hear_ctrl_c():
+    ours, theirs = get_context("fork").Pipe()
+    run = get_context("fork").Process(target=parent_of_one, args=(theirs,))
+    run.start()
+    theirs.close()
+    pid = ours.recv()
+    os.kill(pid, signal.SIGINT)
+    assert not ours.poll(0.3)
+    os.kill(run.pid, signal.SIGKILL)
+    assert ours.poll(20), "the worker has outlived its run"
+    with pytest.raises(EOFError):
+        ours.recv()
+    run.join()
+
+
+class Cluster(Executor):
+    """As Dask's: hosts with their workers and cores, which may change; work is done when it is handed in."""
+
+    def __init__(self, *hosts, cores=2, later=None):
+        self.hosts, self.cores, self.later, self.handed, self._client = list(hosts), cores, later, 0, self
+
+    def scheduler_info(self, n_workers):
+        return {"workers": {f"{host}:{i}": {"host": host} for i, host in enumerate(self.hosts)}}
+
+    def run(self, function, on_error):
+        assert on_error == "return"
+        return {f"{host}:{i}": self.cores for i, host in enumerate(self.hosts)}
+
+    def submit(self, function, job):
+        future = Future()
+        self.handed += 1
+        if self.hosts:
+            future.set_result(function(job))
+        if self.later is not None:
+            self.hosts, self.later = self.later, None
+        return future
+
+
+def test_a_cluster_without_workers(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "LOOK", 0.01)
+    monkeypatch.setattr(running, "ALONE", 0.05)
+    with pytest.raises(ParameterError, match="the cluster has no workers: start some first"):
+        specviz.bench.run(plan, out=tmp_path / "run", executor=Cluster())
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(
+        SpecvizError, match="no worker is left: start workers, then give the same command again"
+    ):
+        specviz.bench.run(plan, out=tmp_path / "run", executor=Cluster(), timed=False)
+    broken = Cluster("a", cores=ModuleNotFoundError("no specviz"))
+    with pytest.raises(
+        SpecvizError, match=r"cannot run specviz \(ModuleNotFoundError: no .*\): install it there"
+    ):
+        specviz.bench.run(plan, out=tmp_path / "run", executor=broken, timed=False)
+    gone = Cluster("a", cores=OSError("closed"))
+    with pytest.raises(ParameterError, match="no workers"):
+        specviz.bench.run(plan, out=tmp_path / "run", executor=gone)
+
+
+def test_a_cluster_is_refused_by_machine_and_while_it_works(plan, tmp_path):
+    # three workers in all, none sharing its two cores
+    assert sorted(running.machines(Cluster("a", "a", "b"), None)) == [(1, 2), (2, 2)]
+    assert specviz.bench.run(plan, out=tmp_path / "run", executor=Cluster("a", "a", "b")).complete
+    with pytest.raises(ParameterError, match="3 worker"):
+        specviz.bench.run(plan, out=tmp_path / "no", executor=Cluster("a", "a", "b", "a"))
+    # a worker is added, and the cores are shared from then on
+    grown = Cluster("a", "a", later=["a", "a", "a"])
+    with pytest.raises(ParameterError, match="3 worker"):
+        specviz.bench.run(plan, out=tmp_path / "grown", executor=grown)
+
+
+def test_every_worker_of_a_cluster_has_work(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "AHEAD", 1)
+    seen = []
+    cluster = Cluster("a", "b", "c")
+    specviz.bench.run(plan, out=tmp_path / "run", executor=cluster, timed=False,
+                      tick=lambda *_: seen.append(cluster.handed))  # fmt: skip
+    assert seen[1] == 3  # before the first row was written down
 
 
 def hold_up(seconds):
@@ -426,9 +606,12 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
     pool._max_workers = 2
     with pytest.raises(ParameterError, match="2 workers on one cuda device"):
         specviz.bench.run(plan, out=tmp_path / "run", executor=pool)
-    assert running.width(ThreadPoolExecutor(5)) == 1  # they decode one at a time
+    with pytest.raises(ParameterError, match="3 worker"):
+        specviz.bench.run(plan, out=tmp_path / "run", workers=3)
+    assert running.machines(ThreadPoolExecutor(5), None) == [(1, 2)]  # they decode one at a time
+    assert running.machines(Executor(), 3) == [(3, 2)]
     with pytest.raises(ParameterError, match="Say workers="):
-        running.width(Executor())
+        running.machines(Executor(), None)
 
 
 # ---------------------------------------------------------------- refused before any work
@@ -513,6 +696,25 @@ def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
         specviz.bench.run(plan, out=out)
 
 
+def test_a_run_that_begins_is_left_alone_and_one_cut_off_there_goes_on(plan, tmp_path):
+    out, plan["methods"] = tmp_path / "run", ["prompt_lookup"]
+    settled = Plan.of(plan).settled
+    with files.locked(out):  # it loads its model, and has no row yet
+        files.begin(out, settled, {}, "now")
+        before = (out / "run.json").read_bytes()
+        with pytest.raises(SpecvizError, match="another run is writing"):
+            specviz.bench.run(plan, out=out, max_new_tokens=3)
+    assert (out / "run.json").read_bytes() == before
+    (out / "run.json").rename(out / "run.json.part")
+    assert specviz.bench.run(plan, out=out).complete
+    assert not list(out.rglob("*.part"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecvizError, match="file exists and is no folder of a run"):
+        specviz.bench.run(plan, out=tmp_path / "file")
+    with pytest.raises(TraceError, match="cannot write"):
+        specviz.bench.run(plan, out=tmp_path / "file" / "run")
+
+
 def test_what_a_model_cannot_do_is_heard_at_once(plan, folders, tmp_path):
     with pytest.raises(ParameterError, match=r"ssd on .*target: ssd writes the canvases"):
         specviz.bench.run(plan, methods=["ssd"], out=tmp_path / "run")
@@ -564,5 +766,30 @@ def test_the_command(plan, tmp_path, capsys, monkeypatch):
     assert "did you mean draft_length" in capsys.readouterr().err
     assert cli.run(["bench", "run", "--workers", "2", "--dask", "tcp://x:1"]) == 2
     capsys.readouterr()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, "rows", interrupt)
+    assert cli.run([*order, "--seeds", "0,1", "-o", "cut"]) == 130
+    assert (
+        capsys.readouterr().err == "specviz: interrupted: cut keeps 0 of 16 rows; the same command goes on\n"
+    )
     assert cli.run(["bench", "overhed"]) == 2
     assert "did you mean overhead" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_a_table_breaks_no_word(tmp_path, width):
+    from rich.console import Console
+
+    rows = [(c, i, 10, 1.0 + c * i, "x") for c in range(3) for i in range(7)]
+    found = write(tmp_path / "r", rows, ("autoregressive", "prompt_lookup", "token_recycling"))
+    console = Console(width=width, record=True, file=io.StringIO())
+    found.show(console)
+    text = console.export_text()
+    assert all(word in text for word in ("autoregressive", "prompt_lookup", "token_recycling"))
+    assert re.findall(r"\[[\d.]+, [\d.]+\]", text) and text.count("[") == text.count("]")
+    assert not re.findall(r"\[[^\]]*\n", text)
+    assert max(map(len, text.splitlines())) <= width
+    assert ("left out" in text) == (width < 120)
