@@ -34,6 +34,7 @@ FILE, ALL = "replay.json", "replays.json"
 SAME = 1e-12  # a difference that is none
 FEWEST = 6  # texts that can make a comparison clear
 MANY = 90  # cells of a table that a terminal shows whole
+ROOMY = 100  # columns of a terminal that shows ratios, too
 MANY_COLUMNS = 6  # of numbers; what would be more stands in further rows
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -213,14 +214,16 @@ class Replay:
         line()
         if any(cell["measured"] is not None for cell in self.cells):
             headings, rows, left = self.grid()
+            narrow = console.is_terminal and console.width < ROOMY
             columns = [
-                Column(name, right=True, spare=len(headings) - i if i > left else None)
+                Column(name, right=True, spare=len(headings) - i if i > left and name != "order" else None)
                 if i >= left
                 else Column(name, folds=16)
                 for i, name in enumerate(headings)
             ]
-            print_table(console, columns, rows)
-            line(f"printed {ARROW} measured here ({TIMES}ratio). {ORDER}")
+            shown = [[cell.partition(f" ({TIMES}")[0] for cell in row] if narrow else row for row in rows]
+            print_table(console, columns, once(shown, left))
+            line(f"printed {ARROW} measured here{'' if narrow else f' ({TIMES}ratio)'}. {ORDER}")
             hidden = len(self.cells) - len(self._shown())
             if hidden:
                 line(f"{hidden} further numbers: specviz bench report {self.path} --html")
@@ -354,6 +357,16 @@ def said(value: float, printed: str) -> str:
     digits = len(printed.partition(".")[2])
     sign = "+" if printed.startswith("+") else ""
     return f"{value:{sign}.{digits}f}"
+
+
+def once(rows: Sequence[Sequence[str]], names: int) -> list[list[str]]:
+    """Rows in which a name that stands below the same one, as all in front of it do, is left out."""
+    found, above = [], list[str]()
+    for row in rows:
+        same = next((i for i in range(names - 1) if not above or row[i] != above[i]), names - 1)
+        found.append([*("" for _ in range(same)), *row[same:]])
+        above = list(row)
+    return found
 
 
 def metric_name(metric: str) -> str:
