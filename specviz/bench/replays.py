@@ -64,6 +64,8 @@ class Replay:
     notes : list of str
     runs : list of str
         Folders below `path` that hold the rows and their traces.
+    traces : list of dict
+        Where there is no run, the best, median and worst text: ``name``, ``of``, ``figure``, ``file``.
     asked : dict
         What tells this replay from another one of the same table.
     seconds : float
@@ -81,6 +83,7 @@ class Replay:
     environment: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
+    traces: list[dict[str, str]] = field(default_factory=list)
     asked: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     created: str = ""
@@ -346,7 +349,7 @@ Agreement = tuple[int, int, int]
 OURS = ("measured", "low", "high", "ratio", "why")
 KEPT = (
     "table", "caption", "place", "compare", "cells", "clear", "setup", "environment", "notes", "runs",
-    "asked", "seconds", "created",
+    "traces", "asked", "seconds", "created",
 )  # fmt: skip
 
 
@@ -843,7 +846,7 @@ def compared(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> R
         )
     made = Replay(
         table, frame.attrs["caption"], frame.attrs["place"], recipe.compare, cells, [],
-        differences(frame, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
+        differences(frame, recipe, found), found.environment, found.notes, found.runs, found.traces, asked,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
     made.clear = [[a, b] for a, b, *_ in made._pairs() if ahead(figures[a], figures[b])]
@@ -862,7 +865,7 @@ def drawn(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> Repl
     nothing = pd.DataFrame({"model": [], "device": []})
     return Replay(
         table, recipe.caption, f"Figure {table.rpartition('figure')[2]}", recipe.compare, cells, [],
-        differences(nothing, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
+        differences(nothing, recipe, found), found.environment, found.notes, found.runs, found.traces, asked,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 
