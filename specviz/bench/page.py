@@ -430,7 +430,7 @@ def coloured(cell: str) -> str:
         return " ".join(tinted(part) for part in cell.split(" ")) if cell[:1] in MARKS else text(cell)
     value, _, ratio = here.partition(" ")
     return f"<span class='printed'>{text(printed)}</span> {ARROW} <span class='here'>{text(value)}</span>" + (
-        f"<br><span class='ratio'>{text(ratio.strip('()'))}</span>" if ratio else ""
+        f" <span class='ratio'>{text(ratio.strip('()'))}</span>" if ratio else ""
     )
 
 
