@@ -357,7 +357,8 @@ class Page:
         self.plots(curve_figures(made) if made.table in CURVES else replay_figures(made))
         if any(cell["measured"] is not None for cell in made.cells):
             headings, rows, left = made.grid()
-            self.table([text(h) for h in headings], [[coloured(c) for c in row] for row in rows], left)
+            cells = [[*map(text, row[:left]), *map(coloured, row[left:])] for row in rows]
+            self.table([text(h) for h in headings], cells, left)
             self.folded("Every number, with intervals and ratios", *full(made))
             self.folded("Every comparison, one by one", *compared(made))
         self.listed("Not measured", [f"{which}: {why} ({n})" for which, why, n in made.missing()], below)

@@ -2,8 +2,9 @@
 
 A replay is a folder: ``replay.json`` holds the cells, and the runs that they were computed from lie beside
 it. Of every cell it says what was printed, what was measured and their ratio; of every two contenders in a
-column whether they stand in the same order here; and what of the set-up is another one. Reading needs no
-torch.
+column whether they stand in the same order here, and clearly so; and what of the set-up is another one.
+Reading needs no torch, and ``replay.json`` alone suffices: a result that was measured on another machine's
+device is kept as that file, and names the device wherever it is shown.
 """
 
 from __future__ import annotations
