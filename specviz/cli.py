@@ -760,7 +760,11 @@ def bench_report(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Tell what a run or a replay found: a text for the terminal, Markdown, or a page."""
+    """Tell what a run or a replay found: a text for the terminal, Markdown, or a page.
+
+    A replay's replay.json holds all that is told of it, the device among it: kept, or sent to another machine,
+    that file is shown there beside what was printed.
+    """
     from specviz.bench import page
 
     if out is not None and not html:

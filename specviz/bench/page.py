@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specviz.bench.recipes import CURVES, RECIPES
 from specviz.bench.replays import ALL, ARROW, FILE, MARKS, Replay, Replays, cellular, marks, metric_name, said
@@ -23,6 +23,9 @@ from specviz.errors import ParameterError, TraceError
 from specviz.paths import folder
 from specviz.view.picture import visible
 from specviz.writing import write_text
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
 
 PAGE, PAGES = "report.html", "pages"
 POLICY = (
@@ -259,33 +262,33 @@ class Page:
         self.add("<h2>Traces</h2>")
         self.traces(results)
 
-    def traces(self, results: Results) -> None:
+    def traces(self, results: Results, front: str = "") -> None:
         """Links to the best, the median and the worst prompt of the fastest contender, in the player."""
         chosen = marked(results)
         if chosen is None:
             self.add(f"<p>{NO_TRACES}</p>")
             return
+        cell, prompts = chosen
+        label = " ".join(filter(None, [cell["method"], cell["draft"] and Path(cell["draft"]).name]))
+        self.played(label, [
+            (f"{front}{results.path.name}-{key_of(row['cell'], row['round'], row['prompt'])}",
+             results.trace(row["cell"], row["prompt"], row["round"]), f"{name}: {figure}",
+             ", ".join(str(row[k]) for k in ("kind", "language", "id") if row.get(k) is not None))
+            for name, (row, figure) in prompts.items()
+        ])  # fmt: skip
+
+    def played(self, of: str, traces: Sequence[tuple[str, Trace, str, str]]) -> None:
+        """Traces as pages of the player, and links: (page's name, trace, the link's words, what follows)."""
         from specviz.widgets import page
 
-        cell, prompts = chosen
         links = []
-        for name, (row, figure) in prompts.items():
-            key = key_of(row["cell"], row["round"], row["prompt"])
-            target = self.path.parent / PAGES / f"{results.path.name}-{key}.html"
-            page.write(results.trace(row["cell"], row["prompt"], row["round"]), target, force=True)
-            about = ", ".join(str(row[k]) for k in ("kind", "language", "id") if row.get(k) is not None)
+        for name, trace, words, more in traces:
+            page.write(trace, self.path.parent / PAGES / f"{name}.html", force=True)
             links.append(
-                f"<a href='{PAGES}/{escape(target.name)}'>{name}: {figure}</a> "
-                f"<span class='soft'>{text(about)}</span>"
+                f"<span><a href='{PAGES}/{text(name)}.html'>{text(words)}</a> "
+                f"<span class='soft'>{text(more)}</span></span>"
             )
-        label = " ".join(filter(None, [cell["method"], cell["draft"] and Path(cell["draft"]).name]))
-        self.add(
-            f"<p>In the player, {text(label)}'s prompts: "
-            + "".join(
-                f"<span>{link}</span>{'; ' if i < len(links) - 1 else '.'}" for i, link in enumerate(links)
-            )
-            + "</p>"
-        )
+        self.add(f"<p>In the player, {text(of)}: {'; '.join(links)}.</p>")
 
     def listed(self, title: str, lines: Sequence[str], tag: str = "h2") -> None:
         """A list below a heading, if there is anything."""
@@ -354,7 +357,8 @@ class Page:
         self.plots(curve_figures(made) if made.table in CURVES else replay_figures(made))
         if any(cell["measured"] is not None for cell in made.cells):
             headings, rows, left = made.grid()
-            self.table([text(h) for h in headings], [[coloured(c) for c in row] for row in rows], left)
+            cells = [[*map(text, row[:left]), *map(coloured, row[left:])] for row in rows]
+            self.table([text(h) for h in headings], cells, left)
             self.folded("Every number, with intervals and ratios", *full(made))
             self.folded("Every comparison, one by one", *compared(made))
         self.listed("Not measured", [f"{which}: {why} ({n})" for which, why, n in made.missing()], below)
@@ -364,8 +368,22 @@ class Page:
         self.listed("Notes", made.notes, below)
         for name in made.runs:
             if (made.path / name / "run.json").is_file():
-                self.traces(Results(made.path / name))
+                self.traces(Results(made.path / name), f"{anchor(made.table)}-")
+        self.recorded(made)
         self.add("</section>")
+
+    def recorded(self, made: Replay) -> None:
+        """The traces of a replay without a run, as far as they are there."""
+        from specviz.trace import Trace
+
+        files = [(each, made.path / "traces" / Path(each["file"]).name) for each in made.traces]
+        there = [
+            (f"{anchor(made.table)}-{file.stem}", Trace.open(file), f"{each['name']}: {each['figure']}", "")
+            for each, file in files
+            if file.is_file()
+        ]
+        if there:
+            self.played(made.traces[0]["of"], there)
 
     def folded(self, name: str, headings: list[str], rows: list[list[str]], names: int) -> None:
         """A table that a reader opens."""
@@ -413,7 +431,7 @@ def coloured(cell: str) -> str:
         return " ".join(tinted(part) for part in cell.split(" ")) if cell[:1] in MARKS else text(cell)
     value, _, ratio = here.partition(" ")
     return f"<span class='printed'>{text(printed)}</span> {ARROW} <span class='here'>{text(value)}</span>" + (
-        f"<br><span class='ratio'>{text(ratio.strip('()'))}</span>" if ratio else ""
+        f" <span class='ratio'>{text(ratio.strip('()'))}</span>" if ratio else ""
     )
 
 

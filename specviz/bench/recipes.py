@@ -271,7 +271,7 @@ RECIPES: dict[str, Recipe] = {
         "context",
         tuple(Row({"context": n}, "unispec", UNISPEC, plan={"context": n})
               for n in (1024, 2048, 4096, 8192, 16384, 32768)),
-        total=("task", "Avg."), quick=few(2 * len(TASKS), 32),
+        total=("task", "Avg."), quick=few(3 * len(TASKS), 32),
         differs=(SPEEDUP, TAU,
                  ("context", "1K to 32K tokens, how made is not said",
                   "earlier questions and their answers stand in front; a model that reads less than 32K gets "

@@ -2,8 +2,9 @@
 
 A replay is a folder: ``replay.json`` holds the cells, and the runs that they were computed from lie beside
 it. Of every cell it says what was printed, what was measured and their ratio; of every two contenders in a
-column whether they stand in the same order here; and what of the set-up is another one. Reading needs no
-torch.
+column whether they stand in the same order here, and clearly so; and what of the set-up is another one.
+Reading needs no torch, and ``replay.json`` alone suffices: a result that was measured on another machine's
+device is kept as that file, and names the device wherever it is shown.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ FILE, ALL = "replay.json", "replays.json"
 SAME = 1e-12  # a difference that is none
 FEWEST = 6  # texts that can make a comparison clear
 MANY = 90  # cells of a table that a terminal shows whole
+ROOMY = 100  # columns of a terminal that shows ratios, too
 MANY_COLUMNS = 6  # of numbers; what would be more stands in further rows
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -63,6 +65,8 @@ class Replay:
     notes : list of str
     runs : list of str
         Folders below `path` that hold the rows and their traces.
+    traces : list of dict
+        Where there is no run, the best, median and worst text: ``name``, ``of``, ``figure``, ``file``.
     asked : dict
         What tells this replay from another one of the same table.
     seconds : float
@@ -80,6 +84,7 @@ class Replay:
     environment: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
+    traces: list[dict[str, str]] = field(default_factory=list)
     asked: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     created: str = ""
@@ -213,14 +218,16 @@ class Replay:
         line()
         if any(cell["measured"] is not None for cell in self.cells):
             headings, rows, left = self.grid()
+            narrow = console.is_terminal and console.width < ROOMY
             columns = [
-                Column(name, right=True, spare=len(headings) - i if i > left else None)
+                Column(name, right=True, spare=len(headings) - i if i > left and name != "order" else None)
                 if i >= left
                 else Column(name, folds=16)
                 for i, name in enumerate(headings)
             ]
-            print_table(console, columns, rows)
-            line(f"printed {ARROW} measured here ({TIMES}ratio). {ORDER}")
+            shown = [[cell.partition(f" ({TIMES}")[0] for cell in row] if narrow else row for row in rows]
+            print_table(console, columns, once(shown, left))
+            line(f"printed {ARROW} measured here{'' if narrow else f' ({TIMES}ratio)'}. {ORDER}")
             hidden = len(self.cells) - len(self._shown())
             if hidden:
                 line(f"{hidden} further numbers: specviz bench report {self.path} --html")
@@ -343,7 +350,7 @@ Agreement = tuple[int, int, int]
 OURS = ("measured", "low", "high", "ratio", "why")
 KEPT = (
     "table", "caption", "place", "compare", "cells", "clear", "setup", "environment", "notes", "runs",
-    "asked", "seconds", "created",
+    "traces", "asked", "seconds", "created",
 )  # fmt: skip
 
 
@@ -354,6 +361,16 @@ def said(value: float, printed: str) -> str:
     digits = len(printed.partition(".")[2])
     sign = "+" if printed.startswith("+") else ""
     return f"{value:{sign}.{digits}f}"
+
+
+def once(rows: Sequence[Sequence[str]], names: int) -> list[list[str]]:
+    """Rows in which a name that stands below the same one, as all in front of it do, is left out."""
+    found, above = [], list[str]()
+    for row in rows:
+        same = next((i for i in range(names - 1) if not above or row[i] != above[i]), names - 1)
+        found.append([*("" for _ in range(same)), *row[same:]])
+        above = list(row)
+    return found
 
 
 def metric_name(metric: str) -> str:
@@ -830,7 +847,7 @@ def compared(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> R
         )
     made = Replay(
         table, frame.attrs["caption"], frame.attrs["place"], recipe.compare, cells, [],
-        differences(frame, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
+        differences(frame, recipe, found), found.environment, found.notes, found.runs, found.traces, asked,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
     made.clear = [[a, b] for a, b, *_ in made._pairs() if ahead(figures[a], figures[b])]
@@ -849,7 +866,7 @@ def drawn(table: str, recipe: Recipe, found: Any, asked: dict[str, Any]) -> Repl
     nothing = pd.DataFrame({"model": [], "device": []})
     return Replay(
         table, recipe.caption, f"Figure {table.rpartition('figure')[2]}", recipe.compare, cells, [],
-        differences(nothing, recipe, found), found.environment, list(found.notes), list(found.runs), asked,
+        differences(nothing, recipe, found), found.environment, found.notes, found.runs, found.traces, asked,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 

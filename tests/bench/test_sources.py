@@ -15,7 +15,7 @@ from specviz.bench.recipes import BEST, RECIPES, Best
 from specviz.bench.retranslation import Decoded
 from specviz.bench.runner import BASELINE
 from specviz.bench.sources import beams, canvases, prompts, streams, thresholds
-from specviz.bench.sources.shared import How
+from specviz.bench.sources.shared import Found, How
 from specviz.bench.sweep import Measured, Point
 
 MODEL = SimpleNamespace(name="m", device="cpu", eos=(0,), kind="diffusion", dtype="float32")
@@ -25,6 +25,7 @@ MODEL = SimpleNamespace(name="m", device="cpu", eos=(0,), kind="diffusion", dtyp
 def how(monkeypatch, tmp_path):
     for module in (beams, canvases, streams, thresholds):
         monkeypatch.setattr(module, "about", lambda model: {"device": "cpu"})
+    monkeypatch.setattr(Found, "record", lambda *_: None)
 
     def made(**options):
         drafts = {"small": "s", "aligned": "a", "heads": "h"}

@@ -73,7 +73,12 @@ def test_a_report_opens_offline(open_page, report, shoot, dark):
     shoot(there, f"report-{'dark' if dark else 'light'}")
     assert there.locator("main img").count() == 0, "what comes from outside is text"
     assert EVIL in there.locator("main").text_content()
-    assert there.locator("h2").count() == 1 and "unispec/table3" in there.locator("h2").text_content()
+    assert there.locator("h3").first.text_content().startswith("unispec/table3: ")
+    for link in there.locator("nav a, .links a").all():  # each leads to somewhere
+        assert there.locator(link.get_attribute("href")).count() == 1
+    verdict = there.locator(".verdict")
+    assert "clearly the paper's way" in verdict.text_content(), "said in words, not in colours alone"
+    assert there.locator("td.n", has_text="\N{CHECK MARK}").count() > 0
     assert there.locator("[data-figure='0'] .scatterlayer .trace").count() == 2, "printed, and measured here"
     wide = there.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert wide, "nothing runs out of the page"

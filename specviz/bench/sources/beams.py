@@ -8,10 +8,9 @@ import numpy as np
 
 from specviz.bench import confidence
 from specviz.bench.claims import Drawn, Quality, ratio, resampled
-from specviz.bench.pairs import suite
 from specviz.bench.recipes import Recipe
 from specviz.bench.sources.shared import Found, How, about, known
-from specviz.bench.sources.thresholds import drafter
+from specviz.bench.sources.thresholds import drafter, entries, recorded
 from specviz.bench.sweep import Measured, Point, sweep
 from specviz.metrics import Estimate
 from specviz.metrics.rouge import Rouge
@@ -19,13 +18,15 @@ from specviz.metrics.rouge import Rouge
 
 def beams(recipe: Recipe, how: How) -> Found:
     """Each row's setting on each task's texts, against five beams and against greedy decoding."""
-    found = Found(environment=about(how.model))
+    found, made = Found(environment=about(how.model)), list[tuple[str, Measured, Measured]]()
     for task, part in (recipe.parts.get("task") or {"": {"task": "en-de"}}).items():
-        every, times, entries = measured(part["task"], recipe, how)
+        every, times, texts = measured(part["task"], recipe, how)
         base, greedy = every[confidence.BEAMS], every[confidence.BASELINE]
         for row in recipe.rows:
             mine = every[row.values["point"]]
             where = {**row.where, **({"task": task} if task else {})}
+            if mine is not base and mine is not greedy:
+                made.append((part["task"], mine, base))
             found.add(where, "speedup", known() if mine is base else mine.over(base))
             found.add(where, "relative_bleu", relative(mine, greedy))
             found.add(where, "accepted_tokens", taken(mine))
@@ -33,8 +34,9 @@ def beams(recipe: Recipe, how: How) -> Found:
             if mine.score.name == "BLEU":
                 found.add(where, "bleu", mine.quality)
             else:
-                for name, value in rouges(mine, entries).items():
+                for name, value in rouges(mine, texts).items():
                     found.add(where, name, value)
+    recorded(found, how, made)
     found.data = f"{how.prompts} generated texts a task (bundled), one at a time"
     return found
 
@@ -54,10 +56,10 @@ def relative(mine: Measured, greedy: Measured) -> Estimate:
     return resampled(against.bleu, against.statistics(mine.texts))
 
 
-def rouges(mine: Measured, entries: list[dict[str, Any]]) -> dict[str, Drawn]:
+def rouges(mine: Measured, texts: list[dict[str, Any]]) -> dict[str, Drawn]:
     """Mean ROUGE of the summaries."""
     rouge = Rouge()
-    each = [rouge(entry["reference"], text) for entry, text in zip(entries, mine.texts)]
+    each = [rouge(entry["reference"], text) for entry, text in zip(texts, mine.texts)]
     found = {}
     for name in ("1", "2", "L"):
         values = np.array([scores[f"rouge{name}"] for scores in each])
@@ -74,19 +76,19 @@ def measured(task: str, recipe: Recipe, how: How) -> tuple[dict[str, Measured], 
     key = ("beams", how.model.name, tuple(how.drafts.items()), which, task, how.prompts, how.max_new_tokens)
     if key not in how.memory:
         points = POINTS[which](how)
-        entries = list(how.suite)[: how.prompts] if how.suite is not None else suite(task, how.prompts)
-        of, done = len(points) * len(entries), 0
+        texts = entries(how, task)
+        of, done = len(points) * len(texts), 0
 
         def told(label: str) -> None:
             nonlocal done
             done += 1
             how.tick(done, of, f"{task}: {label}")
 
-        found = sweep(points, entries, max_new_tokens=how.max_new_tokens, tick=told)
+        found = sweep(points, texts, max_new_tokens=how.max_new_tokens, tick=told)
         times: dict[str, float] = {}
         if recipe.options.get("drafting"):
-            times, _ = confidence.drafting(points, entries, how.max_new_tokens)
-        how.memory[key] = found, times, entries
+            times, _ = confidence.drafting(points, texts, how.max_new_tokens)
+        how.memory[key] = found, times, texts
     return how.memory[key]  # type: ignore[no-any-return]
 
 

@@ -139,9 +139,12 @@ def prompts_of(recipe: Recipe, how: How) -> tuple[tuple[list[dict[str, Any]], li
         raise ParameterError(f"{whole.name} has no prompt of {words}: this table needs such ones")
     turns = in_turns(wanted)
     chosen, warm = turns[: how.prompts], turns[how.prompts : how.prompts + max(5, how.prompts // 2)]
-    kinds = len({p.get("kind") for p in chosen})
-    languages = len({p.get("language") for p in chosen})
-    words = f"{whole.name}: {len(chosen)} prompts of {kinds} kinds of work in {languages} languages"
+    counts = [
+        f"{n} {word}{'s' * (n != 1)}"
+        for word, n in (("kind", len({p.get("kind") for p in chosen})),
+                        ("language", len({p.get("language") for p in chosen})))
+    ]  # fmt: skip
+    words = f"{whole.name}: {len(chosen)} prompts of {' in '.join(counts)}"
     # The runner takes as many of each kind, in order: the measured ones come first.
     return (chosen, warm), f"{words}, {len(warm)} others to warm up, {how.max_new_tokens} new tokens at most"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from specviz.bench.report import Estimate
 from specviz.bench.runner import calibrated
 from specviz.metrics.interval import RESAMPLES
 from specviz.suites import Suite
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
 
 Where = Mapping[str, Any]
 Tick = Callable[[int, int, str], None]
@@ -104,6 +107,8 @@ class Found:
     notes : list of str
     runs : list of str
         Folders of runs, below the replay's.
+    traces : list of dict
+        Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -112,6 +117,17 @@ class Found:
     data: str = ""
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
+    traces: list[dict[str, str]] = field(default_factory=list)
+
+    def record(self, how: How, of: str, ratios: Any, decode: Callable[[int], Trace]) -> None:
+        """Decode the best, the median and the worst text again, recorded; `ratios` [texts] are speedups."""
+        order = np.argsort(ratios)
+        for name, i in (("best", order[-1]), ("median", order[len(order) // 2]), ("worst", order[0])):
+            file = how.path / "traces" / f"{name}.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            decode(int(i)).save(file, force=True)
+            words = f"{ratios[i]:.2f} × as fast"
+            self.traces.append({"name": name, "of": of, "figure": words, "file": f"traces/{file.name}"})
 
     def add(self, where: Where, metric: str, value: Any, low: Any = None, high: Any = None) -> None:
         """A figure; an `Estimate` brings its interval."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from specviz.bench import retranslation
@@ -10,7 +11,9 @@ from specviz.bench.recipes import Recipe, Row
 from specviz.bench.sources.shared import Found, How, about, known
 from specviz.bench.translations import references, texts
 from specviz.bench.translations import streams as arriving
+from specviz.corpus.prefixes import TARGETS
 from specviz.errors import ParameterError
+from specviz.loop import generate
 from specviz.streams import simulate_partials
 
 TEMPLATES = ("tower", "qwen3")  # of models by that name; others read the bundled translators' own
@@ -21,7 +24,7 @@ def streams(recipe: Recipe, how: How) -> Found:
     """Re-translation and its speculative kinds on sources that arrive in updates, language by language."""
     found = Found(environment=about(how.model))
     template = next((name for name in TEMPLATES if name in how.model.name.lower()), "town")
-    partial = bool(recipe.options.get("partials"))
+    partials = bool(recipe.options.get("partials"))
     languages = {name: part["language"] for name, part in recipe.parts["language"].items()}
     chosen = {retranslation.RT: retranslation.Setting(retranslation.RT, {"mode": "rt"})}
     for row in recipe.rows:
@@ -34,7 +37,7 @@ def streams(recipe: Recipe, how: How) -> Found:
         how.tick(done, of, name)
 
     for language, code in languages.items():
-        given, right = sources(how, code, partial)
+        given, right = sources(how, code, partials)
         decoded, quality = retranslation.measure(
             how.model, code, list(chosen.values()), prompts=len(given), max_new_tokens=how.max_new_tokens,
             template=template, given=given, right=right, tick=told,
@@ -53,11 +56,24 @@ def streams(recipe: Recipe, how: How) -> Found:
                     found.add(where, metric, mine.of(ratio, "accepted", below).times(100))
             bleu = mine.of(quality.bleu, "bleu").median
             found.notes.append(f"{language}, {label(row)}: BLEU {bleu:.1f}, chrF {mine.chrf:.1f}")
+        speeds = {name: each.sums["emitted"] / each.sums["seconds"] for name, each in decoded.items()}
+        fast = max((n for n in speeds if n != retranslation.RT), key=lambda n: decoded[n].over(base).median)
+        if not found.traces:
+            options = {"template": template, "max_new_tokens": how.max_new_tokens, **chosen[fast].values}
+            found.record(
+                how, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT],
+                partial(again, how.model, given, {"target_language": TARGETS[code], **options}),
+            )  # fmt: skip
     found.absent.append(({"metric": "comet"}, NO_COMET))
-    kind = "simulated partials of a recogniser" if partial else "three words more an update"
+    kind = "simulated partials of a recogniser" if partials else "three words more an update"
     name = how.suite.name if how.suite is not None else "generated English texts (bundled)"
     found.data = f"{name}: {how.prompts} texts a language, {kind}"
     return found
+
+
+def again(model: Any, given: list[Any], options: dict[str, Any], i: int) -> Any:
+    """A stream once more, recorded."""
+    return generate(model, [given[i]], retranslation.METHOD, **options)
 
 
 def label(row: Row) -> str:
@@ -69,17 +85,17 @@ def label(row: Row) -> str:
     )
 
 
-def sources(how: How, code: str, partial: bool) -> tuple[list[Any], list[list[str]]]:
+def sources(how: How, code: str, partials: bool) -> tuple[list[Any], list[list[str]]]:
     """The streams of a language, and the translations that are right."""
     if how.suite is not None:
         some = how.suite.select(language=code, limit=how.prompts)
         right = [list(prompt.get("reference") or []) for prompt in some]
         if not all(right):
             raise ParameterError(f"{how.suite.name} has prompts without a reference: BLEU needs one of each")
-        return (some.partials() if partial else some.streams(3)), right
+        return (some.partials() if partials else some.streams(3)), right
     made = texts(code, how.prompts)
     right = [references(each) for each in made]
-    if not partial:
+    if not partials:
         return arriving(made), right
     return [
         simulate_partials(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from specviz.bench.recipes import Recipe, Row
 from specviz.bench.runner import BASELINE
 from specviz.bench.sources.shared import Found, How, about
 from specviz.bench.sweep import Measured, Point, sweep
+from specviz.loop import generate
 
 NO_FALLBACK = "speculative sampling never falls back; what the paper counts there it does not say"
 Sweep = dict[str, Measured]
@@ -20,7 +21,7 @@ Sweep = dict[str, Measured]
 def thresholds(recipe: Recipe, how: How) -> Found:
     """The rows of a table of BiLD's, each the setting that the paper's rule picks of what was measured."""
     found = Found(environment=about(how.model))
-    settings = 0
+    settings, made = 0, list[tuple[str, Measured, Measured]]()
     for dataset, part in recipe.parts["dataset"].items():
         every: Sweep = {}
         for curve in recipe.options["curves"]:
@@ -40,17 +41,37 @@ def thresholds(recipe: Recipe, how: How) -> Found:
             if mine is base:
                 continue
             found.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
+            made.append((part["task"], mine, base))
             found.add(where, "speedup", mine.over(base))
             found.add(where, f"{metric}_gain", mine.lost(base).times(-1))
             for name in ("fallback", "rollback"):
                 if name == "rollback" or mine.point.method == "bild":
                     found.add(where, name, mine.share(f"{name}s", "tokens").times(100))
+    recorded(found, how, made)
     found.absent.append(({"metric": "fallback"}, NO_FALLBACK))
     found.absent += [({"dataset": name}, why) for name, why in recipe.options.get("left", {}).items()]
     found.data = (
         f"{how.prompts} generated texts a task (bundled), of which the best of {settings} settings in all"
     )
     return found
+
+
+def recorded(found: Found, how: How, made: Sequence[tuple[str, Measured, Measured]]) -> None:
+    """Keep traces of the fastest of some settings: (task, setting, what it is compared with)."""
+    if not made:
+        return
+    task, mine, base = max(made, key=lambda each: each[1].over(each[2]).median)
+    point, texts = mine.point, entries(how, task)
+    options = {"draft": point.draft, "max_new_tokens": how.max_new_tokens, **point.options, **point.values}
+    found.record(
+        how, f"{point.label}, {task}", base.sums["seconds"] / mine.sums["seconds"],
+        lambda i: generate(point.model, [texts[i]], point.method, **options),
+    )  # fmt: skip
+
+
+def entries(how: How, task: str) -> list[dict[str, Any]]:
+    """The texts of a task."""
+    return list(how.suite)[: how.prompts] if how.suite is not None else suite(task, how.prompts)
 
 
 def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
@@ -88,15 +109,15 @@ def measured(curve: str, task: str, recipe: Recipe, how: How) -> Sweep:
     key = ("sweep", how.model.name, tuple(how.drafts.items()), curve, task, how.prompts, how.max_new_tokens)
     if key not in how.memory:
         points = CURVES[curve](how, how.options)
-        entries = list(how.suite)[: how.prompts] if how.suite is not None else suite(task, how.prompts)
-        of, done = len(points) * len(entries), 0
+        texts = entries(how, task)
+        of, done = len(points) * len(texts), 0
 
         def told(label: str) -> None:
             nonlocal done
             done += 1
             how.tick(done, of, f"{task}: {label}")
 
-        how.memory[key] = sweep(points, entries, max_new_tokens=how.max_new_tokens, tick=told)
+        how.memory[key] = sweep(points, texts, max_new_tokens=how.max_new_tokens, tick=told)
     return dict(how.memory[key])
 
 
