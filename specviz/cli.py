@@ -500,7 +500,7 @@ def _benches() -> Iterator[tuple[str, str]]:
     from specviz.bench import BENCHES
 
     yield "run", "a run of your own: models x methods x parameters x suites (see bench run --help)"
-    yield "report", "what a run or a replay found, as a text, as Markdown or as a page"
+    yield "report", "what a run or a replay found, as a text, as Markdown, as CSV or as a page"
     yield from BENCHES.items()
 
 
@@ -755,12 +755,13 @@ def bench_report(
         bool, typer.Option("--html", help="Write one offline page with tables and plots.")
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded, for a script.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page; default: report.html in the folder.")
     ] = None,
     force: Force = False,
 ) -> None:
-    """Tell what a run or a replay found: a text for the terminal, Markdown, or a page.
+    """Tell what a run or a replay found: a text for the terminal, Markdown, CSV, or a page.
 
     A replay's replay.json holds all that is told of it, the device among it: kept, or sent to another machine,
     that file is shown there beside what was printed.
@@ -769,13 +770,15 @@ def bench_report(
 
     if out is not None and not html:
         raise ParameterError("--out names the page: add --html")
-    if html and markdown:
-        raise ParameterError("--html or --markdown, not both")
+    if html + markdown + csv > 1:
+        raise ParameterError("one of --html, --markdown and --csv at a time")
     found = page.opened(path)
     if html:
         print(f"page: {page.write(found, out, force)}")
     elif markdown:
         print(page.markdown(found))
+    elif csv:
+        print(page.csv(found), end="")
     else:
         found.show(_console())
 

@@ -64,6 +64,11 @@ def opened(path: str | Path) -> Results | Replay | Replays:
     )
 
 
+def csv(found: Results | Replay | Replays) -> str:
+    """A run's table, a replay's numbers, or an overview's: a column a name, nothing rounded."""
+    return (found.table() if isinstance(found, Results) else found.frame()).to_csv(index=False)
+
+
 def write(found: Results | Replay | Replays, path: Path | None = None, force: bool = False) -> Path:
     """Write the page, by default ``report.html`` in the result's own folder, and the traces' pages beside it.
 

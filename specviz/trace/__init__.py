@@ -16,7 +16,7 @@ from specviz.trace.identities import validate
 from specviz.trace.recorder import Recorder
 from specviz.trace.states import Reading, Written, written
 from specviz.trace.text import whole_characters
-from specviz.trace.trace import Trace
+from specviz.trace.trace import Trace, is_trace
 
 __all__ = [
     "KEYS",
@@ -27,6 +27,7 @@ __all__ = [
     "Trace",
     "Written",
     "arrow_schema",
+    "is_trace",
     "read_counts",
     "validate",
     "whole_characters",

@@ -577,6 +577,16 @@ class Trace:
             return f"<Trace of {len(self._stores)} run(s): {methods}; {len(self.cycles)} cycles>"
 
 
+def is_trace(given: Any) -> Trace:
+    """What was given, if it is a trace; a file's name and other things are told how to become one."""
+    if isinstance(given, Trace):
+        return given
+    how = f"open the file first, with specviz.open({str(given)!r})" if isinstance(given, str | Path) else ""
+    raise TraceError(
+        f"a Trace is wanted, not {type(given).__name__}: {how or 'one that generate or open gave'}"
+    )
+
+
 def _prompt_by_prompt(table: pa.Table) -> pa.Table:
     """The cycles of each prompt behind one another, as a run of one prompt at a time has them.
 

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import TraceError
-from specviz.trace import whole_characters
+from specviz.trace import is_trace, whole_characters
 from specviz.view.picture import Numbers, name_of, prompts, visible
 
 if TYPE_CHECKING:
@@ -495,7 +495,7 @@ def named(traces: Any) -> list[tuple[str, Trace]]:
     runs = [
         (label if len(parts) == 1 else "", run)
         for label, trace in pairs
-        for parts in [trace.split()]
+        for parts in [is_trace(trace).split()]
         for run in parts
     ]
     if not runs:

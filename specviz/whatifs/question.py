@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
-from specviz.trace import Written, written
+from specviz.trace import Written, is_trace, written
 from specviz.whatifs import canvases, gap
 from specviz.whatifs import walk as replays
 from specviz.whatifs.answer import (
@@ -765,4 +765,4 @@ def whatif(trace: Trace) -> WhatIf:
     >>> found.badge, found.table  # doctest: +SKIP
     >>> found.trace(draft_length=8)  # doctest: +SKIP
     """
-    return WhatIf(trace)
+    return WhatIf(is_trace(trace))

@@ -173,7 +173,7 @@ function why(cycle, i, details) {
 	const best = details?.target(cycle.parent[i])?.[0];
 	const own = best ? `${quote(cycle.record.text(best[0]))} (p = ${prob(best[1])})` : "another token";
 	const place = rank >= 0 ? `its ${rank ? ordinal(rank + 1) : "first"} (p = ${prob(p)})` : `p = ${prob(p)}`;
-	const rule = ["bild", "early_exit"].includes(header.run.method) && known(params.rollback);
+	const rule = known(params.rollback);
 	const status = cycle.status[i];
 	if (status === "accepted" || status === "rejected") {
 		const yes = status === "accepted";

@@ -9,6 +9,7 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError
+from specviz.trace import is_trace
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
 
@@ -120,5 +121,5 @@ def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Any) -> 
     --------
     >>> specviz.player(trace, cycle=3, predict=True)  # doctest: +SKIP
     """
-    filled = len(trace.split()) == 1 and trace.run.get("canvas") is not None
+    filled = len(is_trace(trace).split()) == 1 and trace.run.get("canvas") is not None
     return (CanvasPlayer if filled else Player)(trace, prompts, **state)

@@ -13,6 +13,7 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
+from specviz.trace import is_trace
 from specviz.view.picture import PHASES, visible
 from specviz.view.static import table
 from specviz.view.updates import is_stream
@@ -214,7 +215,7 @@ def _same(prompts: list[tuple[int, list[int], int, str]]) -> bool:
 def _named(traces: Any) -> list[tuple[str, Trace]]:
     """Each run with the name it races under: its method and, where that is not enough, what differs."""
     if isinstance(traces, Mapping):
-        named = [(str(name), trace) for name, trace in traces.items()]
+        named = [(str(name), is_trace(trace)) for name, trace in traces.items()]
         for name, trace in named:
             if len(trace.split()) != 1:
                 raise TraceError(
@@ -222,7 +223,7 @@ def _named(traces: Any) -> list[tuple[str, Trace]]:
                 )
     else:
         given = [traces] if hasattr(traces, "split") else list(traces)
-        runs = [run for trace in given for run in trace.split()]
+        runs = [run for trace in given for run in is_trace(trace).split()]
         named = list(zip(_names([run.run for run in runs]), runs))
     if len(named) < 2:
         raise TraceError("a race needs at least two runs of the same prompt")

@@ -7,8 +7,10 @@ import json
 import shutil
 import subprocess
 import sys
+from io import StringIO
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import specviz
@@ -469,6 +471,8 @@ def test_the_page_of_a_run_and_of_all(done, tmp_path):
     told = page.write(results, tmp_path / "run.html").read_text(encoding="utf8")
     assert "unispec" in told and "data-figure" in told and "Environment" in told
     assert "threshold=0.05" in page.markdown(results)
+    read = pd.read_csv(StringIO(page.csv(results)))
+    assert read["tau"].tolist() == results.table()["tau"].tolist() and "paired_speedup_low" in read
     every = replays.Replays(tmp_path, [found], dict(SETTINGS))
     told = page.write(every, tmp_path / "all.html").read_text(encoding="utf8")
     assert "href='#unispec-table12'" in told and "id='unispec-table12'" in told
@@ -516,7 +520,7 @@ def test_a_run_without_traces_says_so(done, tmp_path):
         page.opened(tmp_path)
 
 
-def test_the_commands(done, tmp_path):
+def test_the_commands(done, tmp_path, capsys):
     pytest.importorskip("plotly")
     ask = lambda *words: cli.run([*map(str, words)])
     assert ask("replay", "unispec/tabel1") == 2
@@ -525,6 +529,11 @@ def test_the_commands(done, tmp_path):
     folder = tmp_path / "replay"
     assert ask("bench", "report", folder) == 0
     assert ask("bench", "report", folder, "--markdown") == 0
+    capsys.readouterr()
+    assert ask("bench", "report", folder, "--csv") == 0
+    told = pd.read_csv(StringIO(capsys.readouterr().out))
+    pd.testing.assert_series_equal(told["measured"], done.frame()["measured"])
+    assert ask("bench", "report", folder, "--csv", "--html") == 2
     assert ask("bench", "report", folder, "--html") == 0 and (folder / "report.html").exists()
     assert ask("bench", "report", folder, "--html") == 2
     assert ask("bench", "report", folder, "--out", "x") == 2

@@ -107,3 +107,11 @@ def test_pseudocode_is_checked_as_data(tmp_path):
     for wrong in ([["draft"]], [["draft", 3]], ["draft"], [["", "x" * 300]], [["", ""]] * 65):
         with pytest.raises(TraceError, match="pseudocode"):
             build("tree", pseudocode=wrong)
+
+
+@pytest.mark.parametrize("door", [sv.player, sv.whatif, sv.flicker])
+def test_what_is_no_trace_is_told_how_to_become_one(door):
+    with pytest.raises(TraceError, match=r"not str: open the file first, with specviz.open\('run.parquet'\)"):
+        door("run.parquet")
+    with pytest.raises(TraceError, match="not NoneType: one that generate or open gave"):
+        door([None] if door is sv.flicker else None)
