@@ -124,8 +124,8 @@ print(f"in one of twenty such replays in {np.quantile(chance, 0.95):.0f} or more
 # Half agree for nothing, and the 18 are not 18 observations: a speedup follows its $\tau$, and three pairs of three
 # numbers are tied to each other. So look at each, with what is known of its noise. An interval is a 95 % bootstrap over
 # the prompts: it says what other prompts of this kind would have given, and nothing about other machines or models.
-# A comparison is *clear* where the difference has an interval without zero, both sides drawn on the same prompts: a
-# hard prompt is hard for both, and so two figures may differ clearly whose own intervals overlap.
+# A comparison is *clear* where 95 % of the *differences* have one sign, both sides drawn on the same prompts. That can be
+# so though the two intervals overlap: a hard prompt is hard for both.
 
 # %%
 pairs = replayed.comparisons()
@@ -145,7 +145,7 @@ def tint(cell):
     return f"background: rgba({hue}, {0.35 if 'clear' in cell else 0.1}); white-space: nowrap"
 
 
-print("printed → measured; ✓ the paper's way, ✕ the other way; clear: the two intervals are apart")
+print("printed → measured; ✓ the paper's way, ✕ the other way; clear: 95 % of the differences have one sign")
 pairs.pivot(index=["metric", "language"], columns="pair", values="cell").loc[order].style.map(tint)
 
 # %%
@@ -223,7 +223,7 @@ both
 
 # %% [markdown]
 # In the paper $c$ is a constant of each method, to a few per cent, over languages in which $\tau$ differs twofold. That
-# is a check on the paper which needs no machine at all, and it passes. (Here it may move more: twenty-one short answers,
+# is a check on the paper which needs no machine at all, and it passes. (Here it may move more: a few short answers,
 # with the prefill in the seconds and not in $\tau$.)
 #
 # So $\tau$ and $c$ can be taken from different places. What would *your* machine have made of the paper's $\tau$? And
@@ -459,12 +459,16 @@ pd.DataFrame.from_dict(said, orient="index", columns=["pooled", "per request", "
 #
 # 1. A tool reports an acceptance rate of 0.9 and an acceptance length of 1.1 for the same run. How can both be true?
 # 2. All texts have equally many tokens. Can the two averages of τ still name different winners?
-# 3. Of a hundred comparisons nothing is true. How many will be *clear* all the same, and what follows for a report with
+# 3. Two intervals overlap by a half, and the comparison is clear. Another pair's hardly touch, and it is not. What do the
+#    two pairs differ in?
+# 4. Of a hundred comparisons nothing is true. How many will be *clear* all the same, and what follows for a report with
 #    three thousand?
 #
 # <details><summary>Answers</summary>
 # (1) Few cycles had a draft, or the drafts were one token long and mostly absent: nine in ten of few. (2) Yes: pooled
-# is then the harmonic mean and per request the arithmetic one; τ of 1 and 6 (1.71 and 3.5) against 2 and 2. (3) About
-# five, so count the clear ones for the paper against the clear ones against it, and do not pick one of them; those of one
-# table are not independent either.
+# is then the harmonic mean and per request the arithmetic one; τ of 1 and 6 (1.71 and 3.5) against 2 and 2. (3) In how far
+# the same prompts are good for both. What the two have in common leaves the difference, and the first pair has much in
+# common; in the second one side is good where the other is bad, and their noise adds. (4) About five, so count the clear
+# ones for the paper against the clear ones against it, and do not pick one of them; those of one table are not independent
+# either.
 # </details>

@@ -56,7 +56,7 @@ class UniSpec(Remembering):
     shape = ("candidates",)
     pseudocode = (
         ("", "repeat until the text ends:"),
-        ("draft", "    level 1 = successors of x_t in the store, and its neighbours C"),
+        ("draft", "    level 1 = x_t's successors in the store, and C"),
         ("draft", "    for level = 2 .. d:"),
         ("draft", "        expand the k best nodes of the level above"),
         ("draft:pruned", "            but none whose score is below r"),

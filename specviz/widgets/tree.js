@@ -174,9 +174,9 @@ class TreeLane {
 		const lanes = this.lanes(cycle), top = 1.5 * em;
 		const even = placed(cycle, ahead, true, 1);
 		// the signals take what a small tree leaves, and give way to a large one
-		const above = Math.min(5.7 * em, this.width / even.columns) < 0.43 * em * Math.max(...lanes.map(([[, title]]) => title.length)); // else a name is beside its lane
+		const above = Math.min(5.7 * em, this.width / even.columns) < 0.43 * em * Math.max(...lanes.map(([[, title]]) => title.length)); // names, or beside
 		const gap = (above ? 1.6 : 0.8) * em, spare = this.room - top - Math.min(0.68 * this.room, even.rows * 3.1 * em);
-		this.lane = { gap, above, tall: Math.max(1.05 * em, Math.min(2.5 * em, spare / Math.max(1, lanes.length) - gap)) };
+		this.lane = { gap, above, tall: Math.max(1.05 * em, Math.min(4 * em, spare / Math.max(1, lanes.length) - gap)) };
 		const below = lanes.length * (this.lane.tall + this.lane.gap) + 0.4 * em;
 		const style = this.style(cycle, ahead, even, Math.max(8 * em, this.room - top - below));
 		const { plan, dense, tall } = style, small = style.spots;
@@ -345,7 +345,7 @@ class TreeLane {
 			row.title.textContent = meaning;
 			row.base = base;
 			label(row.name, title, x(0), base - (above ? tall + 0.85 * em : tall / 2), 99);
-			set(row.top, { x: x(1) - 4, y: base - tall + 0.25 * em });
+			set(row.top, { x: x(1) - 4, y: base - tall + 0.1 * em });
 			row.top.textContent = most === 1 ? "1" : most.toFixed(1);
 			set(row.axis, { x1: x(1), x2: right, y1: base, y2: base });
 			const limit = name === "confidence" ? params.fallback ?? params.stop : name === "score" ? params.threshold : undefined;

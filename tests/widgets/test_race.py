@@ -147,9 +147,7 @@ def test_what_cannot_race_says_so():
     with pytest.raises(TraceError, match="at least two runs"):
         fields([one])
     for files in (["a.parquet", "b.parquet"], "a.parquet", {"one": one, "two": "a.parquet"}):
-        with pytest.raises(
-            TraceError, match=r"not str: open the file first, .*open\('a.parquet'\)"
-        ):
+        with pytest.raises(TraceError, match=r"not str: open the file first, .*open\('a.parquet'\)"):
             fields(files)
     with pytest.raises(TraceError, match="the same prompt"):
         fields([one, build("autoregressive", seed=3)])
