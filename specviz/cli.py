@@ -763,8 +763,8 @@ def bench_report(
 ) -> None:
     """Tell what a run or a replay found: a text for the terminal, Markdown, CSV, or a page.
 
-    A replay's replay.json holds all that is told of it, the device among it: kept, or sent to another machine,
-    that file is shown there beside what was printed.
+    A replay's replay.json holds all that is told of it, the device among it: kept, or sent to another
+    machine, that file is shown there beside what was printed.
     """
     from specviz.bench import page
 
