@@ -25,7 +25,8 @@
 # 3. measure the others on your prompts, and decide by a rule that you wrote down before,
 # 4. see why the method with the largest τ loses here, and what would have to change.
 #
-# Everything runs on the bundled `town`; put your own model's name in its place and run it again.
+# Everything runs on the bundled `town` and its drafters. For a model of your own put its name in the place of `YOURS`, drafters
+# with its tokenizer in the place of `town-…`, and your prompts in the place of the suite.
 
 # %%
 import tempfile

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from specviz.bench.report import Bar, Estimate
+from specviz.errors import ParameterError
 from specviz.metrics.interval import LEAST, RESAMPLES
+from specviz.metrics.tokens import ABSENT
 
 
 def ratio(above: Any, below: Any) -> Any:
@@ -73,12 +75,19 @@ class Quality:
         BLEU's tokenizer, as sacrebleu names it.
     right : sequence of (sequence of str)
         The references of each text.
+
+    Raises
+    ------
+    ParameterError
+        If sacrebleu is not installed.
     """
 
     def __init__(self, tokenize: str, right: Sequence[Sequence[str]]) -> None:
-        from sacrebleu.metrics.bleu import BLEU
-        from sacrebleu.metrics.chrf import CHRF
-
+        try:
+            from sacrebleu.metrics.bleu import BLEU
+            from sacrebleu.metrics.chrf import CHRF
+        except ImportError:
+            raise ParameterError(ABSENT) from None
         self.rated: Any = BLEU(tokenize=tokenize, effective_order=True)
         self.letters: Any = CHRF()
         self.right = right

@@ -22,6 +22,7 @@ from specviz.bench.sweep import BEAM, Measured, Point, pooled, sweep
 from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.methods import find
+from specviz.metrics.tokens import ABSENT
 
 TARGET, DRAFTS = "town-t5", ("town-t5-small",)  # where nobody names others
 BESIDE = {"heads": "town-t5-heads", "slots": "town-t5-slots"}
@@ -237,8 +238,10 @@ def row(
 
 def relative(measured: Measured, base: Measured) -> float:
     """BLEU of the texts against those of greedy decoding (Table V)."""
-    from sacrebleu.metrics.bleu import BLEU
-
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+    except ImportError:
+        raise ParameterError(ABSENT) from None
     return float(BLEU(tokenize="13a").corpus_score(measured.texts, [base.texts]).score)
 
 

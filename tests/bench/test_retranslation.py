@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +12,7 @@ import specviz
 from specviz import bench as room
 from specviz.bench import claims, late, retranslation, translations
 from specviz.bench.claims import Claim, Quality, ratio, resampled, together
+from specviz.bench.confidence import relative
 from specviz.bench.report import Bar, Estimate
 from specviz.bench.retranslation import CD, RT, label
 from specviz.cli import app
@@ -82,6 +85,13 @@ def test_sums_are_drawn_together():
     assert resampled(ratio, a, b).median == pytest.approx(a.sum() / b.sum())
     assert resampled(ratio, a[:2], b[:2]).low != resampled(ratio, a[:2], b[:2]).low  # too few: NaN
     assert np.isnan(resampled(ratio, a, np.zeros(40)).median)
+
+
+def test_without_sacrebleu_a_score_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
+    for score in (lambda: Quality("13a", [["a"]]), lambda: relative(None, None)):
+        with pytest.raises(ParameterError, match="sacrebleu is not installed: pip install"):
+            score()
 
 
 def test_bleu_of_sums_is_the_corpus_bleu():

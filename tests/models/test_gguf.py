@@ -157,6 +157,13 @@ def test_pre_tokenizers(kind: str, digits: bool, tmp_path: Path) -> None:
         assert found.text._tokens(text, False) == want, text
 
 
+def test_without_the_writer_s_package_it_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(ModelError, match=r"llama.cpp is not installed; .*pip install"):
+        write_gguf("town-draft", tmp_path / "x.gguf")
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "x.gguf"
     for what, type, line in (

@@ -11,12 +11,14 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from specviz.errors import ModelError
+from specviz.models.llamacpp.library import MISSING
 
 NAMES = {"f32": "float32", "f16": "float16", "q8_0": "Q8_0", "q4_k_m": "Q4_K_M"}
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
@@ -77,10 +79,12 @@ def write_gguf(model: Any, path: str | Path, type: str = "f16", force: bool = Fa
     ------
     ModelError
         If the model is of another family, or a part of it has no counterpart in a GGUF file; if the file
-        exists. Nothing is left half-written.
+        exists, or what writes it is not installed. Nothing is left half-written.
     """
     if type not in NAMES:
         raise ModelError(f"no GGUF type {type!r}; choose one of {', '.join(NAMES)}")
+    if find_spec("gguf") is None:
+        raise ModelError(MISSING)
     path = Path(path).expanduser()
     if path.is_dir():
         raise ModelError(f"{path} is a folder; name a file")
