@@ -161,6 +161,10 @@ def test_vllm_detailed_metrics_by_hand(tmp_path):
     assert found.steps["accepted"].tolist() == [3, 0, 1, 2] * 2
     assert found.steps["depth"].tolist() == [3, 3, 2, 2] * 2
     assert found.most == 3
+    stopped = read_counts(
+        write(tmp_path / "s.jsonl", changed("vllm", ("choices", 0, "stop_reason"), "##")), "vllm"
+    )
+    assert not stopped.requests["eos"].any()  # a stop string is no end token
     assert metrics.tau(found) == 20 / 8
     assert metrics.acceptance_rate(found) == 12 / 20
     assert metrics.mean_accepted(found) == 12 / 8
