@@ -160,6 +160,30 @@ def test_a_draft_is_what_the_target_read():
     assert steps["drafted"].tolist() == steps["depth"].tolist() == [2, 1, 0]
 
 
+def test_what_a_later_step_took_back_is_no_output():
+    recorder = Recorder({"run": "b", "method": "bild", "prompts": [{"tokens": [7]}]})
+    recorder.add({"cycle": 0, "prompt": 0})
+    for cycle, keep in ((1, 0), (2, 1)):  # the second takes one of the first's two tokens back
+        recorder.add({
+            "cycle": cycle, "prompt": 0, "keep": keep,
+            "node_token": [5], "node_parent": [-1], "node_status": [A],
+            "out_token": [5, 6], "out_position": [keep, keep + 1], "out_origin": ["draft", "bonus"],
+        })  # fmt: skip
+    found = metrics.counts(recorder.close())
+    assert (found.total("emitted"), found.total("output")) == (4, 3)
+
+
+def test_canvases_and_streams_have_metrics_of_their_own():
+    recorder = Recorder({"run": "c", "method": "ssd", "prompts": [{"tokens": [7]}], "canvas": {"cells": 4}})
+    recorder.add({"cycle": 0, "prompt": 0})
+    with pytest.raises(TraceError, match="writes canvases: acceptance is counted of texts that grow"):
+        metrics.rosetta(recorder.close())
+    recorder = Recorder({"run": "s", "method": "retranslate", "prompts": [{"tokens": [7]}]})
+    recorder.add({"cycle": 0, "prompt": 0, "update": 0, "source": "a", "arrival": 0.0})
+    with pytest.raises(TraceError, match=r"is a stream: its updates have metrics of their own \(by_stream\)"):
+        metrics.rosetta(recorder.close())
+
+
 def test_steps_without_a_draft_are_what_vllm_does_not_see():
     # vLLM's pull request 24344: 993 drafts, 3562 accepted, 821 tokens without a draft; 4.59 and 2.96.
     accepted = np.diff(np.linspace(0, 3562, 994).astype(int))

@@ -161,6 +161,10 @@ def test_vllm_detailed_metrics_by_hand(tmp_path):
     assert found.steps["accepted"].tolist() == [3, 0, 1, 2] * 2
     assert found.steps["depth"].tolist() == [3, 3, 2, 2] * 2
     assert found.most == 3
+    stopped = read_counts(
+        write(tmp_path / "s.jsonl", changed("vllm", ("choices", 0, "stop_reason"), "##")), "vllm"
+    )
+    assert not stopped.requests["eos"].any()  # a stop string is no end token
     assert metrics.tau(found) == 20 / 8
     assert metrics.acceptance_rate(found) == 12 / 20
     assert metrics.mean_accepted(found) == 12 / 8
@@ -512,6 +516,9 @@ def test_aiperf_records_of_a_trace_and_back(tmp_path, method):
     assert theirs.requests[names].equals(ours.requests[names])
     for name in ("seconds", "first", "begin"):
         assert theirs.requests[name].to_numpy() == pytest.approx(ours.requests[name].to_numpy(), nan_ok=True)
+    times = [json.loads(line)["metadata"] for line in (tmp_path / "p.jsonl").read_text("utf8").splitlines()]
+    lasted = [(each["request_end_ns"] - each["request_start_ns"]) / 1e9 for each in times]
+    assert lasted == pytest.approx(ours.requests["seconds"].tolist(), abs=1e-6)
     some = ours.steps[ours.steps["drafted"] > 0]
     for name in ("request", "drafted", "accepted"):
         assert theirs.steps[name].tolist() == some[name].tolist()
