@@ -177,6 +177,13 @@ SHAPE_FIELDS: dict[str, str] = {
     "activation_bytes": "Bytes of an element of what goes from matrix to matrix.",
 }
 ENCODER_FIELDS = tuple(SHAPE_FIELDS)[:9]
+# An EAGLE drafter's shape is its one layer's, beside the head that it speaks by; under "eagle" it says what stands
+# before the layer. Its first pass of a cycle reads pairs of the text, the others nodes of the tree.
+EAGLE_FIELDS: dict[str, str] = {
+    "read": "Width of what the attention reads of a token.",
+    "entered": "Elements of the matrix that every token meets before the attention; 0: none.",
+    "fused": "Elements of the matrix that fuses the target's states, which pairs meet and nodes do not; 0: none.",
+}
 
 # What each field must be when a file is read; null is allowed everywhere but in the first three.
 RUN_TYPES: dict[str, type | tuple[type, ...]] = {

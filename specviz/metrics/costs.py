@@ -32,6 +32,12 @@ An encoder-decoder reads its source of P tokens once, in the prefill. The encode
 ``2 P E (4 h d H + m h f) + 4 E H d P²``, the keys and values of the decoder's cross-attention
 ``4 P L h d H``. A pass of the decoder then has ``4 n L h d H`` more of projections and ``4 L H d n P`` more
 of attention, and reads ``2 L H d P`` more elements of the cache.
+
+An EAGLE drafter is one layer, whose attention reads r numbers a token. A cycle's first pass reads n pairs of
+the text and says what follows the last one (k = 1), each other one n nodes of the tree and what follows each
+(k = n). Only those k go on behind their keys and values:
+``2 n (r d (H + 2 G) + c) + 2 k (d H h + m h f + h V) + 4 H d S``, S being the sum over the k, and c the
+elements of the matrix before the layer: in generation 1 every token meets it, in generation 3 pairs alone.
 """
 
 from __future__ import annotations
@@ -148,10 +154,17 @@ class Shape:
         return int(self.known["kv_heads"] * self.known["head_dim"])
 
     @property
+    def eagle(self) -> Mapping[str, Any] | None:
+        """What stands before an EAGLE drafter's layer."""
+        return self.known.get("eagle")
+
+    @property
     def matrices(self) -> int:
         """Elements of a layer's matrices that each fed token meets; of a decoder without those that only the
         source meets."""
         k = self.known
+        if self.eagle is not None:
+            return int(self.eagle["fused"] + self.entered + self.behind)
         cross = 2 * k["hidden"] * self.inner if self.encoder else 0
         own = 2 * k["hidden"] * (self.inner + self.outer) + (2 + k["gated"]) * k["hidden"] * k["feed_forward"]
         return int(own + cross)
@@ -169,6 +182,33 @@ class Shape:
         k = self.known
         layer = 2 * np.multiply(tokens, self.matrices) + 4 * self.inner * np.add(seen, source)
         return k["layers"] * layer + 2 * np.multiply(logits, k["hidden"] * k.get("vocabulary", 0))
+
+    @property
+    def entered(self) -> int:
+        """Elements of an EAGLE drafter's matrices that each fed token meets, up to its keys and values."""
+        assert self.eagle is not None
+        return int(self.eagle["entered"] + self.eagle["read"] * (self.inner + 2 * self.outer))
+
+    @property
+    def behind(self) -> int:
+        """Elements of those behind the attention, but for the head."""
+        k = self.known
+        return int(k["hidden"] * self.inner + (2 + k["gated"]) * k["hidden"] * k["feed_forward"])
+
+    def drafting(self, tokens: Any, pairs: Any, kept: Any, seen: Any) -> Any:
+        """FLOPs of an EAGLE drafter's pass.
+
+        Parameters
+        ----------
+        tokens, pairs, kept : int or array
+            Those fed, those of them that are pairs of the text, and those whose successor is asked for.
+        seen : int or array
+            Sum over the kept ones of how many each sees.
+        """
+        assert self.eagle is not None
+        last = self.behind + self.known["hidden"] * self.known["vocabulary"]
+        matrices = np.multiply(tokens, self.entered) + np.multiply(pairs, self.eagle["fused"])
+        return 2 * (matrices + np.multiply(kept, last)) + 4 * self.inner * np.asarray(seen)
 
     def reading(self, source: Any, seen: Any) -> Any:
         """FLOPs of the encoder over a source, and of its keys and values in every layer of the decoder."""
@@ -211,6 +251,9 @@ class Shape:
         """Bytes that go into and come out of the matrices."""
         k = self.known
         attention = 2 * k["hidden"] + 2 * self.inner + 2 * self.outer
+        if self.eagle is not None:
+            before = (self.eagle["entered"] or self.eagle["fused"]) // k["hidden"]
+            attention += before + self.eagle["read"]
         feed_forward = 2 * k["hidden"] + (2 + k["gated"]) * k["feed_forward"]
         cross = 2 * k["hidden"] + 2 * self.inner if self.encoder else 0
         each = k["layers"] * (attention + feed_forward + cross)
@@ -484,6 +527,7 @@ def _read(part: Trace) -> pd.DataFrame:
     n, length = table["tokens"].to_numpy(float), table["context"].to_numpy(float)
     prefill = (table["cycle"] == 0).to_numpy()
     target = (table["model"] == "target").to_numpy()
+    eagle = ~target & ((part.run["draft"] or {}).get("kind") == "eagle")
     number = table.groupby([*keys, "model"], observed=True).cumcount().to_numpy()
     if (number[target] > 0).any():
         raise TraceError("a cycle has several passes of the target: what each of them read is not recorded")
@@ -497,8 +541,17 @@ def _read(part: Trace) -> pd.DataFrame:
     start = np.where(target, start, behind)
     start = np.where(prefill, table["reused"].fillna(0), start)
     chain = n * start + n * (n + 1) / 2
-    table["cached"], table["seen"] = start, np.where(target & ~prefill, seen, chain)
-    table["logits"] = np.where(prefill, 0, np.where(target, 1 + m, 1))
+    seen, logits = np.where(target & ~prefill, seen, chain), np.where(prefill, 0, np.where(target, 1 + m, 1))
+    if eagle.any():
+        # The first pass reads pairs, of which a text has one less than tokens; the i-th level i of a tree.
+        nodes = table.groupby([*keys, "model"], observed=True)["tokens"].cumsum().to_numpy() - n
+        first = table.groupby([*keys, "model"], observed=True)["tokens"].transform("first").to_numpy()
+        pairs = np.where(prefill, n, length - 1)
+        start = np.where(eagle, np.where(number > 0, pairs + nodes - first, pairs - n), start)
+        seen = np.where(eagle, np.where(number > 0, n * (pairs + number), pairs), seen)
+        logits = np.where(eagle, np.where(number > 0, n, 1), logits)
+    table["pairs"] = np.where(eagle & (number == 0), n, 0)
+    table["cached"], table["seen"], table["logits"] = start, seen, logits
     table["prefill"] = prefill
     if (start < 0).any() or (target & ~prefill & (pending < 1)).any():
         raise TraceError(
@@ -514,6 +567,8 @@ def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     table = table.copy()
     shared = table.groupby("pass")
     n, start, seen, logits = (table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits"))
+    if shape.eagle is not None:
+        return _drafted(table, shape)
     share = table["share"].to_numpy()
     prefill = table["prefill"].to_numpy()
     source, encoded = np.zeros(len(table)), np.zeros(len(table))
@@ -551,3 +606,19 @@ def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
         table["activations"] += shape.encoder.activations(encoded, 0)
         seen = seen + encoded**2
     return table.assign(seen=seen)
+
+
+def _drafted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
+    """`_counted` of an EAGLE drafter, each of whose passes is of one text."""
+    assert shape.eagle is not None
+    n, start, seen, kept, pairs = (
+        table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits", "pairs")
+    )
+    table["flops"] = shape.drafting(n, pairs, kept, seen)
+    table["computed"] = shape.drafting(n, pairs, kept, kept * (start + n))
+    idle = (pairs == 0) * shape.eagle["fused"] * shape.known["weight_bytes"]
+    table["weights"] = shape.weights(1) - idle + n * shape.embedded
+    table["cache_read"] = (start + n) * shape.slot
+    table["cache_written"] = n * shape.slot
+    table["activations"] = shape.activations(n, kept)
+    return table

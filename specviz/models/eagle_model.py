@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.errors import ModelError
+from specviz.models import geometry
 from specviz.models.attention import attend
 from specviz.models.context import Store, lower, no_memory
 from specviz.models.eagle import Eagle
@@ -36,15 +37,17 @@ class EagleModel:
         Layers of the target whose states it reads, side by side in this order.
     width : int
         Of the states that it reads: the target's, times so many layers.
+    geometry : dict
+        Counts and widths, as `specviz.models.geometry.eagle` gives them.
     """
 
     kind = "eagle"
     apart = True  # it reads states beside tokens: in a batch each row has a context of its own
-    geometry = None
 
     def __init__(self, addition: Any, target: Any) -> None:
         self.addition, self.target, self.name = addition, target, addition.name
         self.net = bound(addition.net, target)
+        self.geometry = geometry.eagle(self.net, target.net)
         self.parameters = sum(p.numel() for p in self.net.parameters())
         self.generation = self.net.generation
         self.layers = addition.layers(target)

@@ -89,6 +89,48 @@ def encoder_decoder(net: Any, layers: int, prefix: int) -> dict[str, Any] | None
     return None if found is None or read is None else found | {"encoder": read}
 
 
+def eagle(net: Any, target: Any) -> dict[str, Any]:
+    """The geometry of an EAGLE drafter that speaks by its own head, or by its target's.
+
+    Parameters
+    ----------
+    net : specviz.models.eagle.Eagle
+    target : PreTrainedModel
+
+    Returns
+    -------
+    dict
+        `schema.SHAPE_FIELDS` of its layer, and under ``eagle`` `schema.EAGLE_FIELDS`.
+    """
+    config, layer, fc = net.config, net.layer, net.fc.weight
+    head = (net.lm_head or target.get_output_embeddings()).weight
+    embedding = (net.embed_tokens or target.get_input_embeddings()).weight
+    vectors = sum(p.numel() for p in layer.parameters() if p.ndim < 2)
+    size = fc.element_size()
+    fuses = net.generation == 3
+    return {
+        "layers": 1,
+        "hidden": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "kv_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "feed_forward": config.intermediate_size,
+        "gated": True,
+        "vectors": vectors,
+        "last": sum(p.numel() for p in net.parameters() if p.ndim < 2) - vectors,
+        "vocabulary": head.shape[0],
+        "tied": head.data_ptr() == embedding.data_ptr(),
+        "weight_bytes": size,
+        "cache_bytes": size,
+        "activation_bytes": size,
+        "eagle": {
+            "read": layer.self_attn.q_proj.in_features,
+            "entered": 0 if fuses else fc.numel(),
+            "fused": fc.numel() if fuses else 0,
+        },
+    }
+
+
 def gguf(
     meta: Callable[[str], str | None], parameters: int, size: int, cache_bytes: int, vocabulary: int
 ) -> dict[str, Any] | None:

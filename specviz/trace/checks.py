@@ -86,9 +86,10 @@ def _known(shape: Any) -> bool:
     if not isinstance(shape, dict):
         return shape is None
     own = dict(shape)
-    encoder = own.pop("encoder", None)
+    encoder, eagle = own.pop("encoder", None), own.pop("eagle", None)
     if encoder is None:
-        return _shape(own, set(schema.SHAPE_FIELDS))
+        before = eagle is None or _shape(eagle, set(schema.EAGLE_FIELDS))
+        return before and _shape(own, set(schema.SHAPE_FIELDS))
     return _shape(own, {*schema.SHAPE_FIELDS, "prefix"}) and _shape(encoder, set(schema.ENCODER_FIELDS))
 
 
@@ -96,7 +97,7 @@ def _shape(shape: Any, fields: set[str]) -> bool:
     """Whether a model's shape has these fields, all of them above zero or, of norms and yes-or-no, at it."""
     if not isinstance(shape, dict) or set(shape) != fields:
         return False
-    least = {"vectors": 0, "last": 0, "gated": 0, "tied": 0}
+    least = dict.fromkeys(("vectors", "last", "gated", "tied", "entered", "fused"), 0)
     return all(isinstance(v, int | float) and least.get(name, 1e-6) <= v < 1e12 for name, v in shape.items())
 
 

@@ -10,12 +10,15 @@ from seq2seq import CONFIGS as FAMILIES
 from seq2seq import make as make_pair
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import LlamaConfig
 
 import specviz
 from specviz import metrics
 from specviz.draft import Draft
 from specviz.loop.clock import Watched
 from specviz.metrics.costs import Shape
+from specviz.models.additions import EagleHead
+from specviz.models.eagle import Eagle
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.model import Model
 
@@ -46,21 +49,31 @@ def count(run):
 def counted(monkeypatch):
     """Of every pass that is recorded from now on, what the counter found, in order."""
     found = []
-    forward, prefill = Watched.forward, Watched.prefill
+    forward, prefill, read, grow = Watched.forward, Watched.prefill, Watched.read, Watched.grow
 
     def watched(context, draft, hidden=()):
         flops, result = count(lambda: forward(context, draft, hidden))
         found.append(flops)
         return result
 
-    def watched_prefill(context):
-        flops, tokens = count(lambda: prefill(context))
+    def watched_prefill(context, hidden=()):
+        flops, tokens = count(lambda: prefill(context, hidden))
         if tokens:
             # transformers' causal models have no pass without a head: one row of it, which nobody reads.
             idle = context.model.kind == "causal" and not context.model.plain
             found.append(flops - idle * 2 * context.model.config.hidden_size * VOCABULARY)
         return tokens
 
+    def drafting(honest):
+        def watched(context, *given):
+            flops, result = count(lambda: honest(context, *given))
+            found.append(flops)
+            return result
+
+        return watched
+
+    monkeypatch.setattr(Watched, "read", drafting(read))
+    monkeypatch.setattr(Watched, "grow", drafting(grow))
     monkeypatch.setattr(Watched, "forward", watched)
     monkeypatch.setattr(Watched, "prefill", watched_prefill)
     return found
@@ -107,6 +120,78 @@ def test_an_encoder_decoders_passes_cost_what_pytorch_counts(counted, name, shar
     assert (prefills["tokens"] == whole).sum() == once, (
         "a drafter that shares the encoder does not read again"
     )
+
+
+EAGLES = [
+    (1, {}, {"depth": 3, "branches": 3}),
+    (1, {}, {"tree": "static"}),
+    (3, {}, {"depth": 4, "branches": 2}),
+    (3, {"draft_vocabulary": 5, "states": 2}, {"depth": 3, "branches": 4}),
+]
+
+
+def eagle(target, generation, **more):
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=target.config.hidden_size, num_hidden_layers=1,
+        num_attention_heads=4, num_key_value_heads=2, intermediate_size=24, head_dim=6,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    net = Eagle(config, generation, **more).requires_grad_(False)
+    layers = list(range(net.states))
+    return EagleHead(net, {"target": target.name, "eagle_aux_hidden_state_layer_ids": layers}, "head")
+
+
+@pytest.mark.parametrize(("generation", "made", "values"), EAGLES)
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}])
+def test_passes_of_an_eagle_drafter_cost_what_pytorch_counts(counted, generation, made, values, sampling):
+    target = ready("llama", True)
+    drafter = eagle(target, generation, **made).on(target)
+    trace = specviz.generate(
+        target, [*PROMPTS, [5, 6]], "eagle", draft=drafter, max_new_tokens=14, **values, **sampling
+    )
+    costs = metrics.pass_costs(trace)
+    assert len(costs) == len(counted) > 10
+    assert costs["computed"].tolist() == counted
+    own = costs[costs["model"] == "draft"]
+    inner = 4 * 6
+    masked = own["computed"] - own["flops"]
+    assert (masked % (4 * inner) == 0).all() and (masked >= 0).all() and masked.any()
+    first = ~own.duplicated(["prompt", "cycle"])
+    assert (masked[first] == 0).all(), "behind the text's last pair stands no node yet"
+    # What it reads: every weight, but the fusing matrix only where there are states of the target.
+    head = drafter.net.lm_head or target.net.lm_head
+    whole = 4 * (drafter.parameters + (drafter.net.lm_head is None) * head.weight.numel())
+    shape = Shape(drafter.geometry)
+    assert shape.weights(1) == whole
+    fused = 4 * drafter.net.fc.weight.numel() * (generation == 3)
+    wanted = whole - np.where(first, 0, fused) + own["tokens"] * shape.embedded
+    assert own["weights"].tolist() == wanted.tolist()
+    together = metrics.pass_costs(
+        specviz.generate(
+            target, [*PROMPTS, [5, 6]], "eagle", draft=drafter, max_new_tokens=14, batch=2, **values,
+            **sampling,
+        )
+    )  # fmt: skip
+    keys = ["prompt", "cycle", "tokens", "flops", "bytes"]
+    found = together[together["model"] == "draft"].sort_values(["prompt", "cycle", "start"])
+    assert found[keys].to_numpy().tolist() == own[keys].to_numpy().tolist()
+
+
+def test_costs_of_eagle_are_set_against_a_baselines(tmp_path):
+    target = ready("llama", True)
+    drafter = eagle(target, 3).on(target)
+    traces = {
+        "autoregressive": specviz.generate(target, PROMPTS, "autoregressive", max_new_tokens=8),
+        "eagle": specviz.generate(target, PROMPTS, "eagle", draft=drafter, max_new_tokens=8),
+    }
+    traces["eagle"].save(tmp_path / "eagle.parquet")
+    read = specviz.open(tmp_path / "eagle.parquet")
+    assert read.run["draft"]["shape"] == drafter.geometry
+    costs = metrics.relative_costs(traces | {"eagle": read}, "autoregressive").set_index("name")
+    summary = metrics.cost_summary(read).set_index(["part", "model"])
+    assert costs.loc["eagle", "flops"] == summary.loc[("decode", "all"), "flops_per_token"]
+    assert summary.loc[("decode", "draft"), "flops"] > 0
+    assert costs.loc["eagle", "relative_flops"] > 1
 
 
 @pytest.mark.parametrize("name", CONFIGS)
