@@ -809,8 +809,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
         from distributed import Client
     except ModuleNotFoundError:
         raise SpecvizError('Dask is not installed: pip install "specviz-lm[cluster]"') from None
-    for name in ("distributed", "tornado"):  # what matters the run says itself, in one line
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.disable()  # of what Dask has to tell, the run says in one line what matters
     try:
         client = Client(address, timeout=10)
     except (OSError, ValueError, TimeoutError) as error:

@@ -743,6 +743,10 @@ def test_plans_cross_their_lists():
     assert {c.temperature for c in plan.cells} == {0.0, 0.7}
     assert [c.against for c in plan.cells] == [0] * 5 + [5] * 5
     assert len(plan.suites["town"].warm) == 2  # others() gives as many as are measured
+    measured, warm = (
+        {entry["id"] for entry in each} for each in (plan.suites["town"].entries, plan.suites["town"].warm)
+    )
+    assert len(measured) == len(warm) == 2 and not measured & warm
     assert Plan.of(plan.settled and {"methods": ["unispec"]}).digest != plan.digest
 
 
