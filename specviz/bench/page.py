@@ -554,7 +554,7 @@ def run_figures(results: Results) -> list[tuple[str, dict[str, Any]]]:
 
 def replay_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
     """Printed beside measured, contender by contender, for the first metrics of a table."""
-    shown = made.shown_cells()
+    shown = [made.cells[i] for i in made.shown()]
     metrics = list(dict.fromkeys(c["metric"] for c in shown if c["measured"] is not None))
     first = [name for name in RECIPES[made.table].metrics if name in metrics]
     metrics = list(dict.fromkeys([*first, *(m for m in metrics if not m.endswith("_gain"))]))

@@ -228,7 +228,7 @@ class Replay:
             shown = [[cell.partition(f" ({TIMES}")[0] for cell in row] if narrow else row for row in rows]
             print_table(console, columns, once(shown, left))
             line(f"printed {ARROW} measured here{'' if narrow else f' ({TIMES}ratio)'}. {ORDER}")
-            hidden = len(self.cells) - len(self._shown())
+            hidden = len(self.cells) - len(self.shown())
             if hidden:
                 line(f"{hidden} further numbers: specviz bench report {self.path} --html")
         for which, why, number in self.missing():
@@ -257,7 +257,7 @@ class Replay:
 
     def grid(self) -> tuple[list[str], list[list[str]], int]:
         """The table as it is shown: headings, rows of texts, and how many columns are names."""
-        numbers = self._shown()
+        numbers = self.shown()
         cells = [self.cells[i] for i in numbers]
         needed = self.needed()
         across = [name for name in needed if name in ("task", "language", "dataset")]
@@ -298,17 +298,13 @@ class Replay:
                 names.remove(name)
         return names
 
-    def _shown(self) -> list[int]:
+    def shown(self) -> list[int]:
         """Numbers of the cells that are shown: of a large table its means."""
         recipe = RECIPES.get(self.table)
         if len(self.cells) <= MANY or recipe is None or recipe.total is None:
             return list(range(len(self.cells)))
         column, total = recipe.total
         return [i for i, cell in enumerate(self.cells) if cell[column] == total]
-
-    def shown_cells(self) -> list[dict[str, Any]]:
-        """The cells that are shown: of a large table its means."""
-        return [self.cells[i] for i in self._shown()]
 
     def agreement(self) -> list[Agreement]:
         """Of every cell's comparisons, how many clearly go the paper's way, are unclear, clearly do not."""
@@ -549,9 +545,8 @@ def measure(
     begin = perf_counter()
     with threads(asked["threads"]), bar() if tick is None else nullcontext(tick) as told:
         how = sources.How(
-            loaded(model, recipe, asked, memory), drafts, suite, asked["device"], asked["dtype"],
-            numbers["prompts"], numbers["max_new_tokens"], asked["threads"], numbers, path, shared, memory,
-            told,
+            loaded(model, recipe, asked, memory), drafts, suite, numbers["prompts"],
+            numbers["max_new_tokens"], asked["threads"], numbers, path, shared, memory, told,
         )  # fmt: skip
         found = sources.find(recipe.source)(recipe, how)
     made = compared(table, recipe, found, asked)

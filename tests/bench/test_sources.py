@@ -29,9 +29,7 @@ def how(monkeypatch, tmp_path):
 
     def made(**options):
         drafts = {"small": "s", "aligned": "a", "heads": "h"}
-        return How(
-            MODEL, drafts, None, "cpu", "float32", 2, 8, 1, options, tmp_path, tmp_path, {}, lambda *_: None
-        )
+        return How(MODEL, drafts, None, 2, 8, 1, options, tmp_path, tmp_path, {}, lambda *_: None)
 
     return made
 

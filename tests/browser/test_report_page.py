@@ -97,5 +97,6 @@ def test_its_links_open_the_player(open_page, report):
 def test_a_narrow_window_scrolls_tables_alone(open_page, report):
     there = open_page(offline=True, viewport={"width": 380, "height": 800})
     there.goto(report.as_uri())
+    there.locator("[data-figure='0']").scroll_into_view_if_needed()
     there.wait_for_selector("[data-figure='0'] .scatterlayer .point")
     assert there.evaluate("document.documentElement.scrollWidth <= innerWidth + 1")

@@ -40,7 +40,6 @@ class How:
         Role: name of the drafter.
     suite : Suite or None
         Prompts in place of the recipe's.
-    device, dtype : str
     prompts, max_new_tokens, threads : int
     options : dict
         The recipe's numbers besides: ``rounds``.
@@ -57,8 +56,6 @@ class How:
     model: Any
     drafts: dict[str, str]
     suite: Suite | None
-    device: str
-    dtype: str
     prompts: int
     max_new_tokens: int
     threads: int
