@@ -153,13 +153,19 @@ class Replay:
         return pd.DataFrame(rows, columns=columns)
 
     def counts(self) -> dict[str, int]:
-        """Cells, measured ones; comparisons that go the paper's way, or not; and how many of each clearly."""
+        """Cells, measured ones, figures; comparisons that go the paper's way, or not; the clear ones.
+
+        One figure may stand beside several cells: a paper prints a row for each of its devices and models.
+        """
         found = self.comparisons()
         right, wrong = found[found["verdict"] == "agrees"], found[found["verdict"] == "against"]
         clear = int(right["clear"].sum()), int(wrong["clear"].sum())
+        here = [cell for cell in self.cells if cell["measured"] is not None]
+        figures = {tuple(cell[name] for name in ("metric", "measured", "low", "high")) for cell in here}
         return {
             "cells": len(self.cells),
-            "measured": sum(cell["measured"] is not None for cell in self.cells),
+            "measured": len(here),
+            "figures": len(figures),
             "agrees": len(right), "against": len(wrong), "level": int((found["verdict"] == "level").sum()),
             "clear_agrees": clear[0], "unclear": len(right) + len(wrong) - sum(clear),
             "clear_against": clear[1],
@@ -172,6 +178,9 @@ class Replay:
         if self.table in CURVES:
             return f"{n['measured']} figures of a curve that the paper draws without printed values"
         said = f"{n['measured']} of {n['cells']} printed numbers measured here"
+        if n["figures"] < n["measured"]:
+            said = f"{n['measured']} of {n['cells']} printed numbers, beside {n['figures']} "
+            said += f"figure{'s' * (n['figures'] != 1)} measured here"
         judged = n["agrees"] + n["against"]
         if judged:
             said += (

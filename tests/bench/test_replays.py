@@ -124,6 +124,15 @@ def test_directions_are_compared_within_a_column():
     assert [marks for marks in found.agreement() if any(marks)] == [(1, 0, 0), (2, 0, 0), (1, 0, 0)]
 
 
+def test_one_figure_beside_several_printed_numbers_is_one_figure():
+    printed = published("unispec/table1")
+    n = int(((printed.method == "PLD") & (printed.task == "MT") & (printed.metric == "speedup")).sum())
+    found = made("unispec/table1", [({"method": "PLD", "task": "MT"}, "speedup", figure(1.2))])
+    counts = found.counts()
+    assert (counts["figures"], counts["measured"]) == (1, n) and n > 3
+    assert f"{n} of {len(printed)} printed numbers, beside 1 figure measured here" in found.summary
+
+
 def test_a_tie_in_print_is_no_comparison():
     rows = [{"beta": b, "language": "English→Chinese"} for b in ("0.5", "1.0")]
     found = made("ssbd/table3", [(row, "ne", i + 1.0) for i, row in enumerate(rows)])
