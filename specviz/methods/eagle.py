@@ -254,7 +254,7 @@ class Growth:
     def dynamic(self, g: int) -> None:
         """EAGLE-2, section 4.1: each level the k best nodes are read, and each gets k children."""
         self._children()
-        top = self.levels[0].score[0]
+        top = self.sure[:0]  # the g best scores so far
         for k, _ in self.shapes[1:]:
             last = self.levels[-1]
             worth = last.sure if self.u is None else last.score + self.over.take(last.tokens)
@@ -262,14 +262,13 @@ class Growth:
             if value.device.type == "cpu":  # to look costs no wait there
                 # Scores never rise, and of equal ones the earlier goes first: what is not above the g-th best
                 # so far has no child that would be sent. Nor has an end token.
-                least = top[-1] if len(top) == g else -torch.inf
-                best = best[value > least]
+                top = torch.cat((top, last.score.flatten()))
+                top = top.topk(min(g, len(top))).values
+                best = best[value > (top[-1] if len(top) == g else -torch.inf)]
                 if not len(best):
                     return
             self._read(best)
             self._children()
-            if value.device.type == "cpu":
-                top = torch.cat((top, self.levels[-1].score.flatten())).topk(min(g, self.size)).values
 
     def static(self, levels: list[Ranks]) -> None:
         """EAGLE-1: the nodes of a template are read and grown, whatever the drafter thinks of them."""

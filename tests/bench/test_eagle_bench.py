@@ -28,6 +28,7 @@ from specviz.methods.eagle import Eagle
 sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
 from test_eagle import V, head
 
+STATIC = "eagle (draft_size=25, tree=static, depth=5, branches=4)"
 FEW = {"languages": ["en", "ja", "de"], "prompts": 3, "rounds": 1, "max_new_tokens": 8, "size": 4}
 
 
@@ -66,7 +67,7 @@ def test_every_part_measures_and_tells_its_bars(target, drafts):
     shown = [{"rows": data["rows"]}, *data["parts"]]
     exact = shown[where["Texts equal"]]["rows"]
     assert {(row["method"], row["draft"]) for row in exact} == {
-        (method, name) for method in ("eagle", "eagle (tree=static)") for name in ("one", "three")
+        (method, name) for method in ("eagle", STATIC) for name in ("one", "three")
     }
     assert all(row["equal"] == row["prompts"] == 3 for row in exact)
     rows = shown[where["Table 3"]]["rows"]
@@ -115,7 +116,7 @@ def test_the_laws_are_judged(target, drafts, monkeypatch):
     assert [row["method"] for row in data["rows"]] == ["eagle", "eagle"]
     assert data["bars"][0]["value"] == max(row["error"] for row in data["rows"])
     tests = data["parts"][0]["rows"]
-    assert {row["method"] for row in tests} == {"eagle", "eagle (tree=static)"}
+    assert {row["method"] for row in tests} == {"eagle", STATIC}
     assert data["bars"][1]["value"] == min(row["p"] for row in tests)
     monkeypatch.setattr(law, "check", lambda make: [law.LawResult("eagle", "toy", 0.5, law.TOLERANCE, 1)])
     monkeypatch.setattr(law, "chi_square", lambda *given: law.ChiSquare(99.0, 1, 1e-9, 30, 2))
@@ -139,7 +140,8 @@ def test_a_bug_is_found_and_named(target, drafts, monkeypatch):
 
 
 def decoded(label, *cycles):
-    """Texts of ten tokens in so many cycles."""
+    """Texts of ten tokens in so many cycles, twice: of fewer than six there is no interval."""
+    cycles *= 2
     return eagle.Decoded(
         Point(label, "x"), Timed([1.0] * len(cycles), [[0] * 10] * len(cycles)), np.array(cycles, float)
     )

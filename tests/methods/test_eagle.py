@@ -108,7 +108,7 @@ def slow(reader, text, g, depth, k):
     return {path for _, path in sorted(candidates, key=lambda each: -each[0])[:g]}
 
 
-@pytest.mark.parametrize(("g", "depth", "k"), [(4, 3, 2), (9, 3, 3), (30, 4, 3), (2, 1, 5)])
+@pytest.mark.parametrize(("g", "depth", "k"), [(4, 3, 2), (9, 3, 3), (30, 4, 3), (2, 1, 5), (3, 4, 5)])
 def test_a_dynamic_tree_is_the_papers(g, depth, k):
     reader = law.Reader(6, 3)
     method = Eagle(draft_size=g, depth=depth, branches=k)
@@ -218,6 +218,9 @@ def test_the_law_is_the_targets():
     results = law.check(lambda: Eagle(**short), law.SETTINGS[:1])  # two levels, and a choice of what is sent
     assert all(each.holds for each in results), results
     assert results[0].cells > 1000
+    # As many as the first level has are sent: of it only what is above the last of them is read.
+    results = law.check(lambda: Eagle(**(short | {"draft_size": 2})), law.SETTINGS[:1])
+    assert all(each.holds for each in results), results
 
 
 def test_what_is_chosen_by_its_own_token_has_another_law(monkeypatch):
