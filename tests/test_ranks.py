@@ -243,9 +243,9 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
 
 def rank_runs(arguments, dies):
     """In each rank: the command line, with a note of who writes; one rank ends without a word."""
-    from specviz.bench import rows, running, work
+    from specviz.bench import rows, work
 
-    decode, write, begun = work.Bench.row, rows.write_bytes, []
+    decode, write, begun = work.Bench.row, rows.write_text, []
 
     def row(self, job, cell):
         begun.append(cell)
@@ -253,12 +253,12 @@ def rank_runs(arguments, dies):
             os._exit(1)
         return decode(self, job, cell)
 
-    def write_bytes(path, content):
+    def write_text(path, text, force=False):
         with open("writers", "a") as file:
             file.write(os.environ["RANK"])
-        write(path, content)
+        return write(path, text, force)
 
-    work.Bench.row, rows.write_bytes, running.write_bytes = row, write_bytes, write_bytes
+    work.Bench.row, rows.write_text = row, write_text
     sys.exit(cli.run(arguments))
 
 
