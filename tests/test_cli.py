@@ -364,7 +364,7 @@ def test_ctrl_c_while_the_bar_is_drawn_is_an_interruption_too(here, say, folders
 
         yield tick
 
-    monkeypatch.setattr(cli, "_progress", interrupting)
+    monkeypatch.setattr(cli.decoding, "progress", interrupting)
     (here / "p.txt").write_text("Hello\nOne\n")
     ask = ("-m", folders.target, "--prompts", "p.txt", "-n", 4, "--out")
     status, out, err = say("generate", "autoregressive", *ask, "o")
@@ -563,11 +563,11 @@ def test_card_figures(tmp_path, folders):
     (tmp_path / "training.json").write_text(json.dumps({"tokens": 1234567}))
     scores = {"translation": {"en-de": {"bleu": 30.04, "share": 0.912}}, "acceptance": {"all": 0.7}}
     (tmp_path / "scores.json").write_text(json.dumps(scores))
-    figures = cli._card(tmp_path)
+    figures = cli.models._card(tmp_path)
     assert figures == "1,234,567 tokens seen, BLEU en-de 30.0 (0.91 of a paraphrase's), A/D as a draft 0.70"
     (tmp_path / "scores.json").write_text("{")
-    assert cli._card(tmp_path) == "1,234,567 tokens seen"
-    assert cli._weights(Path(folders.target)) == cli._weights(Path(folders.draft)) > 10_000
+    assert cli.models._card(tmp_path) == "1,234,567 tokens seen"
+    assert cli.models._weights(Path(folders.target)) == cli.models._weights(Path(folders.draft)) > 10_000
 
 
 def test_lab(here, say, monkeypatch):

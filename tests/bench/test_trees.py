@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 import specviz
 from specviz.bench import report, runner, stores, template, trees
 from specviz.bench.trees import Side
-from specviz.cli import _sizes, app
+from specviz.cli import app
+from specviz.cli.benching import _sizes
 from specviz.errors import ParameterError
 from specviz.methods.template import grow
 from specviz.models import load

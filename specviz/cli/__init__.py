@@ -1,0 +1,132 @@
+"""The command ``specviz``: thin doors to the rooms, loaded when a command needs them.
+
+What a person can mend ends in one line on standard error and exit status 2; a missed bar or a failed
+audit in 1; Ctrl-C in 130, with the trace so far kept.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+
+from specviz.cli import (
+    auditing,
+    benching,
+    calibrating,
+    decoding,
+    lessons,
+    looking,
+    models,
+    replaying,
+    sources,
+)
+from specviz.cli.terminal import Interrupted
+from specviz.errors import SpecvizError
+from specviz.models import ranks
+
+app = typer.Typer(
+    name="specviz",
+    help="See and measure speculative decoding. Start with: specviz demo",
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+def _doors(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        import specviz
+
+        print(f"specviz {specviz.__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for command in (
+    decoding.demo, decoding.generate, looking.show, looking.metrics, auditing.audit, replaying.replay,
+    calibrating.calibrate, models.datastore, sources.suites, lessons.lab, lessons.exercises,
+):  # fmt: skip
+    app.command()(command)
+app.command("import")(looking.import_counts)
+app.callback(invoke_without_command=True)(_doors)
+for name, group in (
+    ("bench", benching.bench_app), ("models", models.models_app), ("streams", sources.streams_app),
+):  # fmt: skip
+    app.add_typer(group, name=name)
+
+
+# From arguments to an exit status.
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status; nothing a person can mend ends in a traceback."""
+    # typer may bring its own copy of click: the base of its complaints is found through a public name.
+    complaint: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+    try:
+        status = typer.main.get_command(app).main(arguments, "specviz", standalone_mode=False)
+        sys.stdout.flush()
+        if status == 130:  # newer versions of typer make this of Ctrl-C, older ones Abort
+            raise KeyboardInterrupt
+        return status if isinstance(status, int) else 0
+    except SpecvizError as error:
+        if not ranks.leads() and not isinstance(error, ranks.RankError):
+            return 2  # rank 0 has met it, too, and says it
+        return _say(str(error))
+    except complaint as error:
+        if not ranks.leads():
+            return 2
+        where = error.ctx.command_path if error.ctx else "specviz"  # type: ignore[attr-defined]
+        return _say(f"{error.format_message()} ({where} --help)")  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        if ranks.leads():
+            print("specviz: interrupted", file=sys.stderr)
+        return 130
+    except Interrupted as error:
+        print(f"specviz: interrupted: {error}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return _quiet()
+    except MemoryError as error:
+        return _say(_memory(error))
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            return _quiet()
+        if error.errno is None:
+            raise
+        return _say(f"{error.strerror}" + (f": {error.filename}" if error.filename else ""))
+    except RuntimeError as error:  # torch has no public class for a full CPU memory
+        if "out of memory" not in str(error) and "allocate memory" not in str(error):
+            raise
+        return _say(_memory(error))
+
+
+def _say(line: str) -> int:
+    print("specviz: " + " ".join(line.split()), file=sys.stderr)
+    return 2
+
+
+def _memory(error: BaseException) -> str:
+    where = "on the GPU" if "CUDA" in str(error) or "MPS" in str(error) else "on this machine"
+    return f"out of memory {where}: lower --max-new-tokens, shorten the prompts, or use --dtype bfloat16"
+
+
+def _quiet() -> int:
+    """Whoever read our output has gone: end without a word, now and when Python flushes at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    sys.exit(run())

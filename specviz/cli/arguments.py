@@ -1,0 +1,146 @@
+"""From what was typed to what the rooms take; what is wrong with it, before any work."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+
+
+def listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
+    """Values with commas between them."""
+    try:
+        return None if given is None else [kind(part.strip()) for part in given.split(",")]
+    except ValueError:
+        example = "0,0.2,0.5" if kind is float else "3,5"
+        raise ParameterError(f"{option} wants numbers with commas between them, as {example}") from None
+
+
+def parameters_of(kind: Any, pairs: list[str]) -> dict[str, Any]:
+    """``name=value`` texts as values of the types that the method's parameters declare."""
+    from specviz.methods import near
+    from specviz.methods.base import CALIBRATED
+
+    known = {p.name: p for p in kind.parameters}
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = (part.strip() for part in pair.partition("="))
+        if not equals or not name:
+            raise ParameterError(f"--set wants name=value, got {pair!r}")
+        if name not in known:
+            raise ParameterError(f"{kind.name} has no parameter {name!r}" + near(name, known, "it has none"))
+        if name == kind.size and text == CALIBRATED:
+            found[name] = text
+            continue
+        value: Any = text
+        default = known[name].default
+        if isinstance(default, bool):
+            value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
+                text.lower(), text
+            )
+        elif isinstance(default, int | float):
+            with suppress(ValueError):
+                value = float(text)
+            with suppress(ValueError):
+                value = int(text)
+        found[name] = known[name].check(value)
+    return found
+
+
+def entries_of(prompt: str | None, file: str | None) -> list[dict[str, Any]]:
+    """What is to be decoded."""
+    from specviz.suites import suite
+
+    if file is not None:
+        return list(suite(file))
+    if prompt is None or not prompt.strip():
+        raise PromptError("the prompt is empty; give at least one word")
+    return [{"prompt": prompt}]
+
+
+def bundled_models() -> dict[str, Path]:
+    """The bundled models' folders, without loading what could load them."""
+    from specviz.paths import folder
+
+    try:
+        return {path.parent.name: path.parent for path in sorted(folder("models").glob("*/config.json"))}
+    except SpecvizError:
+        return {}
+
+
+def loaded(
+    model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
+) -> tuple[Any, list[Any]]:
+    """A target and its drafters, loaded and checked against each other."""
+    from specviz.loop.run import DEFAULT_DRAFT, beside
+    from specviz.models import load
+
+    names = draft or [
+        name
+        for name in bundled_models()
+        if name.startswith(f"{model}-draft") or name in DEFAULT_DRAFT.get(model, {}).values()
+    ]
+    target = load(model, device, dtype, revision=revision)
+    drafts = [beside(target, name, device, dtype) for name in dict.fromkeys(names)]
+    for each in drafts:
+        target.check_vocabulary(each)
+    if len({each.name for each in drafts}) < len(drafts):
+        raise ParameterError(
+            "two draft models have the same folder name: rename one, so that tables can tell them apart"
+        )
+    if not drafts:
+        print("specviz: no --draft, so methods that need a draft model are left out", file=sys.stderr)
+    return target, drafts
+
+
+def writable(path: Path, force: bool) -> None:
+    """Check, before any work, that a file may be written here."""
+    from specviz.trace.files import partial_of
+
+    for name in (path, partial_of(path)):
+        if name.exists() and not force:
+            raise TraceError(f"{name} exists: choose another path, or overwrite it with --force")
+    if path.is_dir():
+        raise TraceError(f"{path} is a folder; name a file")
+    above = next(p for p in path.absolute().parents if p.exists())
+    if not above.is_dir():
+        raise TraceError(f"cannot write {path}: {above} is not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise TraceError(f"cannot write {path}: no permission to write into {above}")
+
+
+def hint(name: str, *arguments: Any) -> str:
+    """A command that can be copied."""
+    return shlex.join(["specviz", name, *map(str, arguments)])
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Turns a missing torch or transformers into one line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("torch", "transformers", "tokenizers", "safetensors"):
+            raise
+        raise ModelError(
+            f'{error.name} is not installed; running models needs it: pip install "specviz-lm[run]"'
+        ) from None
+
+
+@contextmanager
+def on_threads(wanted: int | None) -> Iterator[int]:
+    """Run on so many threads; by default torch's own choice, every physical core, if so many are allowed."""
+    import torch
+
+    from specviz.bench.runner import threads
+
+    usual = torch.get_num_threads()
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usual
+    with threads(wanted or min(usual, allowed)) as count:
+        yield count

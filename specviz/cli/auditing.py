@@ -1,0 +1,155 @@
+"""``specviz audit``: is every exact method's text the target's own?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specviz.cli.arguments import loaded, loading, writable
+from specviz.cli.options import Device, Drafts, Dtype, Force, Model, NewTokens, OneThread
+from specviz.cli.terminal import progress, screen
+from specviz.errors import ParameterError, PromptError
+from specviz.writing import write_text
+
+MOST_DIFFERENCES = 40  # that the audit prints
+
+
+def audit(
+    model: Model = "town",
+    draft: Drafts = None,
+    prompts: Annotated[
+        str, typer.Option("--prompts", help="How many generated prompts; or a suite, or a file.")
+    ] = "100",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", help="NAME or NAME:parameter=value,...; may be repeated. Default: every exact one."
+        ),
+    ] = None,
+    max_new_tokens: NewTokens = 64,
+    sampled: Annotated[int, typer.Option(min=0, help="Prompts that are decoded again with sampling.")] = 20,
+    streams: Annotated[
+        int, typer.Option(min=0, help="Texts that arrive in updates, for methods that decode such; 0: none.")
+    ] = 10,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead: whether each row of such batches is its prompt's single run."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the generated prompts.")] = 0,
+    threads: OneThread = 1,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+    force: Force = False,
+) -> None:
+    """Check that every exact method writes the target's own text; exit status 1 when one does not.
+
+    Of a diffusion model: the same cells, tokens and order as stepwise decoding under the same cache policy.
+    """
+    if json is not None:
+        writable(json, force)
+    if prompts.lstrip("-").isdecimal():
+        if (number := int(prompts)) < 1:
+            raise PromptError(f"--prompts must be at least 1, got {number}")
+        from specviz.corpus import tasks
+
+        entries: list[Any] = tasks.prompts(number, seed)
+    else:
+        from specviz.suites import suite
+
+        entries = list(suite(prompts))
+    with loading():
+        from specviz import audit as auditing
+
+        target, drafts = loaded(model, draft, device, dtype, None)
+    if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
+        entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
+    cells = target.kind == "diffusion"
+    still, moving = (method, []) if batch is not None or cells else _streaming(method)
+    given = _test_streams(target, streams) if moving != [] else []
+    result = None
+    with progress() as tick:
+        if cells:
+            result = auditing.canvases(
+                target, entries, method, batch or 1, max_new_tokens, threads=threads,
+                progress=lambda done, of: tick(done, of, "prompts"),
+            )  # fmt: skip
+        elif batch is not None:
+            result = auditing.batches(
+                target, drafts, entries, still, batch, max_new_tokens, threads=threads, sampled=sampled,
+                progress=lambda done, of: tick(done, of, "methods"),
+            )  # fmt: skip
+        elif still != []:
+            result = auditing.run(
+                target, drafts, entries, still, max_new_tokens=max_new_tokens, threads=threads,
+                sampled=sampled, progress=lambda done, of: tick(done, of, "prompts"),
+            )  # fmt: skip
+        if given:
+            more = auditing.streams(
+                target, given, moving, max_new_tokens=max_new_tokens, threads=threads,
+                sampled=min(sampled, len(given) // 2), progress=lambda done, of: tick(done, of, "updates"),
+            )  # fmt: skip
+            result = more if result is None else result.joined(more)
+    if result is None:
+        raise ParameterError("nothing to audit: these methods decode streams, so --streams must be above 0")
+    from specviz.bench.report import Column, print_table
+    from specviz.view.picture import visible
+
+    rows = result.table()
+    names = list(rows[0]) if rows else []
+    spare = ("bound", "tokens", "prompts")  # the summary line has them, too
+    columns = [
+        Column(
+            name,
+            right=all(isinstance(row[name], int | float | None) for row in rows),
+            folds=14 if name in ("method", "sampling") else None,
+            spare=spare.index(name) if name in spare else None,
+        )
+        for name in names
+    ]
+    print_table(screen(), columns, [[_cell(row[name]) for name in names] for row in rows])
+
+    for audited, difference in result.differences[:MOST_DIFFERENCES]:
+        print(visible(f"{audited.method} {audited.draft} {audited.sampling}: {difference}"))
+    if len(result.differences) > MOST_DIFFERENCES:
+        print(f"{len(result.differences) - MOST_DIFFERENCES} more differences are in the result (--json)")
+    print(result.summary)
+    if json is not None:
+        write_text(json, result.to_json() + "\n", force)
+    raise typer.Exit(0 if result.holds else 1)
+
+
+def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] | None]:
+    """The methods that decode prompts, and those that decode streams; None: the audit's own choice."""
+    from specviz.methods import find
+
+    if methods is None:
+        return None, None
+    moving = [name for name in methods if find(name.partition(":")[0].strip()).streams]
+    return [name for name in methods if name not in moving], moving
+
+
+def _test_streams(target: Any, number: int) -> list[Any]:
+    """Test texts as streams, as many of them as have room in the model's context."""
+    from specviz.bench.translations import streams, texts
+
+    made = texts("de", number)
+    room = target.max_length // 2
+    found = [stream for stream, each in zip(streams(made), made) if len(target.encode(each.source)) < room]
+    if len(found) < number:
+        print(
+            f"specviz: {number - len(found)} streams are too long for {target.name}: left out",
+            file=sys.stderr,
+        )
+    return found
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.1e}" if isinstance(value, float) else str(value)
+    )

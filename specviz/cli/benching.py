@@ -1,0 +1,372 @@
+"""``specviz bench``: a bench by name, a run of one's own, and what either found."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specviz.cli.arguments import bundled_models, listed, loaded, loading, parameters_of, writable
+from specviz.cli.options import Device, Drafts, Dtype, Force, Prompts
+from specviz.cli.terminal import Interrupted, progress, screen
+from specviz.errors import ParameterError, SpecvizError
+from specviz.models import ranks
+
+
+def _benches() -> Iterator[tuple[str, str]]:
+    """What follows ``specviz bench``, each with a line."""
+    from specviz.bench import BENCHES
+
+    yield "run", "a run of your own: models x methods x parameters x suites (see bench run --help)"
+    yield "report", "what a run or a replay found, as a text, as Markdown, as CSV or as a page"
+    yield from BENCHES.items()
+
+
+class Benches(typer.core.TyperGroup):
+    """``specviz bench NAME`` is short for ``specviz bench measure NAME``, and what the help lists."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_benches()))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["measure", *args]
+        return super().parse_args(ctx, args)
+
+
+bench_app = typer.Typer(cls=Benches, invoke_without_command=True, rich_markup_mode=None)
+
+
+@bench_app.callback()
+def benches(context: typer.Context) -> None:
+    """Measure: a run of your own (bench run), or one that has a name (bench NAME; bench NAME --help)."""
+    if context.invoked_subcommand is not None:
+        return
+    for known, meaning in _benches():
+        print(f"{known:13} {meaning}")
+
+
+@bench_app.command("measure")
+def bench(
+    name: Annotated[str, typer.Argument(help="Which one; specviz bench lists them.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Bundled name, folder, or hf:<id>; bench retranslation takes several. Default: town; "
+            "there the bundled translators, in bench bild and confidence the encoder-decoders, in bench "
+            "diffusion town-diffusion.",
+        ),
+    ] = None,
+    draft: Drafts = None,
+    prompts: Prompts = "town",
+    number: Annotated[
+        int | None, typer.Option("--number", min=1, help="How many prompts; default: the bench's.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: the bench's.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Repetitions; default: the bench's.")] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size", help="Draft nodes; in bench trees METHOD=NODES for one method besides. May be repeated."
+        ),
+    ] = None,
+    languages: Annotated[
+        str | None,
+        typer.Option(help="Of bench retranslation, as de,ja; default: de,zh,ja,xx; of bench eagle: seven."),
+    ] = None,
+    betas: Annotated[str | None, typer.Option(help="Of bench retranslation, as 0,0.2,0.5.")] = None,
+    masks: Annotated[str | None, typer.Option("--k", help="Of bench retranslation, as 3,5.")] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Of bench bild and confidence, as de-en,en-de,sum-en,sum-de.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="Of bench retranslation: town, tower, qwen3, or a text with {source}.")
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(help="Of bench diffusion, as exact:8,time, and eagle, as table; default: all."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads on the CPU; default: 1, of bench diffusion 2.")
+    ] = None,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+    force: Force = False,
+) -> None:
+    """Print a table and one summary line; exit status 1 when a bar is missed."""
+    from specviz.bench import BENCHES, find
+    from specviz.suites import suite
+
+    if name not in BENCHES:
+        find(name)
+    if json is not None:
+        writable(json, force)
+    asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds, **_sizes(size or [])}
+    asked |= {"languages": listed("--languages", languages, str), "betas": listed("--betas", betas, float)}
+    asked |= {"masks": listed("--k", masks, int), "tasks": listed("--tasks", tasks, str)}
+    asked |= {"template": template, "parts": listed("--part", part, str)}
+    given = {option: value for option, value in asked.items() if value is not None}
+    with loading():
+        measure = find(name)
+    for option in given.keys() - signature(measure).parameters.keys():
+        said = {"own": "size", "masks": "k", "prompts": "number", "parts": "part"}.get(
+            option, option.replace("_", "-")
+        )
+        raise ParameterError(f"bench {name} takes no --{said}")
+    threads = threads or (2 if name == "diffusion" else 1)
+    if name == "player":
+        with progress() as tick:
+            report = measure(tick=tick, **given)
+    elif name == "retranslation":
+        with loading():
+            from specviz.bench.runner import threads as using
+            from specviz.models import load
+
+            targets = [load(each, device, dtype) for each in model or _translators()]
+        with using(threads), progress() as tick:
+            report = measure(targets, tick=tick, **given)
+    elif model is not None and len(model) > 1:
+        raise ParameterError(f"bench {name} takes one --model")
+    elif name == "diffusion":
+        with loading():
+            from specviz.bench.runner import threads as using
+            from specviz.models import load
+
+            target = load(model[0] if model else import_module(measure.__module__).TARGET, device, dtype)
+        with using(threads), progress() as tick:
+            report = measure(target, tick=tick, **given)
+    elif name in ("bild", "confidence", "eagle"):
+        with loading():
+            from specviz.bench.runner import threads as using
+            from specviz.models import load
+
+            bundled = import_module(measure.__module__)
+            target, drafts = loaded(
+                model[0] if model else bundled.TARGET, draft or list(bundled.DRAFTS), device, dtype, None
+            )
+            more = {} if model else getattr(bundled, "BESIDE", {})
+            beside = {role: load(each, device, dtype) for role, each in more.items()}
+        with using(threads), progress() as tick:
+            report = measure(target, drafts, tick=tick, **beside, **given)
+    else:
+        entries = list(suite(prompts or "town")) if name not in ("passes", "roofline") else []
+        with loading():
+            from specviz.bench.runner import threads as using
+
+            target, drafts = loaded(model[0] if model else "town", draft, device, dtype, None)
+        with using(threads), progress() as tick:
+            report = measure(target, drafts, entries, tick=tick, **given)
+    report.show(screen())
+    if json is not None:
+        report.write(json, force)
+    raise typer.Exit(0 if report.held else 1)
+
+
+@bench_app.command("run")
+def bench_run(
+    plan: Annotated[
+        Path | None, typer.Argument(help="A TOML file with the plan; the options below win over it.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder; one of the same plan is gone on with. Default: specviz-runs/."
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE or hf:<id>; may be repeated."),
+    ] = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option("--draft", "-d", help="Draft model; may be repeated. Default: the model's bundled one."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A method with its parameters, as 'unispec draft_size=16 draft_size=32 keep=prompt'; may be "
+            "repeated. Autoregressive decoding is added."
+        ),
+    ] = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Option("--prompts", help="A bundled suite or a file; may be repeated. Default: town."),
+    ] = None,
+    number: Annotated[
+        int | None, typer.Option("--number", min=1, help="Prompts of each suite; default: all.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="As 0,1,2: each is a round. Default: 0.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: 128.")
+    ] = None,
+    temperature: Annotated[str | None, typer.Option(help="As 0,1. Default: 0, greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Default: off.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Default: off.")] = None,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Other prompts of the suite that fill methods' memories before. Default: 5."
+        ),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU. Default: 1.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps. Default: cpu.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16, bfloat16, float64 or auto. Default: float32.")
+    ] = None,
+    untimed: Annotated[
+        bool, typer.Option("--untimed", help="Take no times, so that workers may share cores.")
+    ] = False,
+    traces: Annotated[bool, typer.Option("--traces", help="Keep a trace of every row.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes of this machine. Default: this one alone.")
+    ] = None,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Decode again what failed.")] = False,
+) -> None:
+    """Decode suites by methods beside autoregressive decoding, keep every row, print the table.
+
+    What is finished is on disk at once: after Ctrl-C, or worse, the same command goes on. Exit status 1 if a
+    row failed. A model that the plan splits over GPUs (tp_plan = "auto") is run by every rank of torchrun:
+    torchrun --nproc-per-node 2 -m specviz bench run plan.toml
+
+    A plan has the keys that sv.bench.run takes; lists cross:
+
+    \b
+      models = ["town", { model = "./folder", draft = "./draft" }]
+      methods = ["prompt_lookup", { method = "unispec", draft_size = [16, 32] }]
+      suites = ["town", "mine.jsonl"]
+      prompts = 20          # of each suite
+      max_new_tokens = 128
+    """
+    if workers is not None and dask is not None:
+        raise ParameterError("--workers are processes of this machine, --dask is a cluster: drop one of them")
+    with loading():
+        from specviz.bench.running import run
+
+        contenders = [_method(each) for each in method] if method else None
+        given: dict[str, Any] = {
+            "models": model, "draft": draft, "methods": contenders,
+            "suites": prompts, "prompts": number, "seeds": listed("--seeds", seeds, int),
+            "max_new_tokens": max_new_tokens, "temperature": listed("--temperature", temperature, float),
+            "top_k": top_k, "top_p": top_p, "warm_up": warm_up, "threads": threads, "device": device,
+            "dtype": dtype, "timed": False if untimed else None, "traces": traces or None,
+        }  # fmt: skip
+        with _kept(), _cluster(dask) as executor, progress() as tick:
+            found = run(plan, out=out, executor=executor, workers=workers, retry=retry, tick=tick, **given)
+    if not ranks.leads():
+        raise typer.Exit(0)
+    found.show(screen())
+    raise typer.Exit(1 if len(found.failures()) else 0)
+
+
+@bench_app.command("report")
+def bench_report(
+    path: Annotated[Path, typer.Argument(help="Folder of a run, of a replay, or of replay --all.")],
+    html: Annotated[
+        bool, typer.Option("--html", help="Write one offline page with tables and plots.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded, for a script.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The page; default: report.html in the folder.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Tell what a run or a replay found: a text for the terminal, Markdown, CSV, or a page.
+
+    A replay's replay.json holds all that is told of it, the device among it: kept, or sent to another
+    machine, that file is shown there beside what was printed.
+    """
+    from specviz.bench import page
+
+    if out is not None and not html:
+        raise ParameterError("--out names the page: add --html")
+    if html + markdown + csv > 1:
+        raise ParameterError("one of --html, --markdown and --csv at a time")
+    found = page.opened(path)
+    if html:
+        print(f"page: {page.write(found, out, force)}")
+    elif markdown:
+        print(page.markdown(found))
+    elif csv:
+        print(page.csv(found), end="")
+    else:
+        found.show(screen())
+
+
+def _method(text: str) -> dict[str, Any]:
+    """``NAME parameter=value ...`` as a plan has it; a parameter that stands there twice has two values."""
+    from specviz import methods
+
+    name, *pairs = shlex.split(text) or [""]
+    kind = methods.find(name)
+    found: dict[str, Any] = {"method": name}
+    for pair in pairs:
+        if pair.startswith("draft="):
+            found.setdefault("draft", []).append(pair.removeprefix("draft="))
+            continue
+        for key, value in parameters_of(kind, [pair]).items():
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@contextmanager
+def _cluster(address: str | None) -> Iterator[Any]:
+    """A Dask cluster's executor; None without an address."""
+    if address is None:
+        yield None
+        return
+    try:
+        from distributed import Client
+    except ModuleNotFoundError:
+        raise SpecvizError('Dask is not installed: pip install "specviz-lm[cluster]"') from None
+    logging.disable()  # of what Dask has to tell, the run says in one line what matters
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise SpecvizError(f"no Dask scheduler answers at {address}: {error}") from None
+    with client:
+        yield client.get_executor()
+
+
+def _translators() -> list[str]:
+    """The bundled translators, or the model that is not one but has read translations."""
+    return [name for name in bundled_models() if name.startswith("town-translator")] or ["town"]
+
+
+def _sizes(given: list[str]) -> dict[str, Any]:
+    """``--size``: a number for all, and METHOD=NUMBER for one."""
+    found: dict[str, Any] = {}
+    for text in given:
+        method, _, number = text.rpartition("=")
+        if not number.isdecimal():
+            raise ParameterError(f"--size takes a number, or METHOD=NUMBER, not {text!r}")
+        if method:
+            found.setdefault("own", {})[method] = int(number)
+        else:
+            found["size"] = int(number)
+    return found
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Carry the word of an interrupt past typer."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not str(error):
+            raise
+        raise Interrupted(str(error)) from None

@@ -1,0 +1,143 @@
+"""``specviz calibrate``: a method's best draft size on this device."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specviz.cli.arguments import loading, on_threads, parameters_of, writable
+from specviz.cli.options import Device, Draft, Dtype, Model, NewTokens, Revision
+from specviz.cli.terminal import progress, screen
+from specviz.errors import ParameterError
+from specviz.models import ranks
+from specviz.writing import write_bytes
+
+
+def calibrate(
+    method: Annotated[str, typer.Argument(help="A method with a draft size.")] = "unispec",
+    model: Model = "town",
+    draft: Draft = None,
+    prompts: Annotated[
+        str, typer.Option("--prompts", help="How many of the bundled suite; or a suite or a file, all of it.")
+    ] = "5",
+    warm_up: Annotated[
+        int, typer.Option(min=0, help="Texts of the bundled suite that fill the method's memory before.")
+    ] = 20,
+    sizes: Annotated[
+        str | None,
+        typer.Option(help="Draft sizes to measure, as 1,2,4,8; default: up to where it gets slow."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated."),
+    ] = None,
+    max_new_tokens: NewTokens = 128,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each text is timed at each size.")] = 5,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
+    ] = None,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    revision: Revision = None,
+    tp_plan: Annotated[
+        str | None,
+        typer.Option(help="auto: split the model over the ranks of torchrun, on whose devices it then runs."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where calibrations are kept; default: the user's cache.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a picture of the curves.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Measure anew; replace files that exist.")
+    ] = False,
+) -> None:
+    """Find a method's best draft size on this device; generate takes it with --set SIZE=calibrated."""
+    if png is not None:
+        writable(png, force)
+    wanted: Any = None
+    if sizes is not None:
+        parts = [part.strip() for part in sizes.split(",")]
+        if not all(part.isdecimal() for part in parts):
+            raise ParameterError(f"--sizes wants whole numbers with commas between them, got {sizes!r}")
+        wanted = [int(part) for part in parts]
+    entries: Any = int(prompts) if prompts.lstrip("-").isdecimal() else None
+    if entries is None:
+        from specviz.suites import suite
+
+        entries = suite(prompts)
+    with loading():
+        from specviz import methods
+        from specviz.bench.calibrate import calibrate as measure
+        from specviz.models import load
+
+        kind = methods.find(method)
+        values = parameters_of(kind, set_ or [])
+        target = load(model, None if tp_plan else device, dtype, revision=revision, tp_plan=tp_plan)
+    with on_threads(threads):
+        begun = False
+        try:
+            with progress() as tick:
+
+                def told(done: int, of: int, what: str) -> None:
+                    nonlocal begun
+                    begun = True
+                    tick(done, of, what)
+
+                found = measure(
+                    target, method, entries, wanted, draft, warm_up=warm_up, max_new_tokens=max_new_tokens,
+                    rounds=rounds, folder=folder, force=force, tick=told, **values,
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            print("specviz: what was measured is kept: the same command goes on", file=sys.stderr)
+            raise
+    if not ranks.leads():
+        return
+    _show_calibration(found, begun)
+    if png is not None:
+        from specviz import view
+
+        print(f"picture: {write_bytes(png, view.calibration_png(found), force=True)}")
+
+
+def _show_calibration(found: Any, new: bool) -> None:
+    """The measured points, what each fit makes of them, and g*."""
+    from specviz.bench.report import Column, print_table
+
+    names = list(found.fits)
+    columns = [Column("g", True), Column("τ", True), Column("ms a cycle", True)]
+    columns += [Column("25%", True, spare=1), Column("75%", True, spare=0), Column("tokens/s", True)]
+    columns += [Column(f"{name} fit", True) for name in names if name != "grid"] + [Column("")]
+    rows = []
+    for row in found.table.to_dict("records"):
+        g, at = int(row["g"]), int(row["g"]) - found.points[0].g
+        cells = [str(g), f"{row['tau']:.2f}", *(f"{row[key]:.2f}" for key in ("ms", "ms_q25", "ms_q75"))]
+        cells.append(f"{row['tokens_per_second']:,.0f}")
+        for name in names:
+            if name != "grid":
+                cost = found.fits[name].s[at]
+                cells.append(f"{found.fits[name].tau[at] / cost:,.0f}" if cost > 0 else "–")
+        rows.append([*cells, "g*" if g == found.g else ""])
+    how = found.how
+    console = screen()
+    print(
+        f"{how['prompts']} texts behind {how['warm_up']} others, {how['rounds']} rounds, {how['clock']}, "
+        f"{found.spent:.0f} s" + ("" if new else f"; measured {found.created}, --force measures anew")
+    )
+    print_table(console, columns, rows)
+    for name, fit in found.fits.items():
+        # What is smooth between points may swing there: its g* can then lie where no point would put it.
+        note = "taken" if name == found.chosen else "its s(g) falls below zero" if min(fit.s) <= 0 else ""
+        print(f"{name:9} g* = {fit.g}" + (f" ({note})" if note else ""))
+    if found.ended:
+        print(f"no larger sizes: {found.ended}")
+    if found.at_end:
+        print("g* is the largest size that was measured: try larger ones with --sizes")
+    print(found.summary)
+    if ranks.size() > 1:  # of a model that only a plan can split
+        print(f'to use it: {found.size} = "calibrated" in a plan of specviz bench run, on as many ranks')
+        return
+    command = f"specviz generate {found.setting['method']} --set {found.size}=calibrated"
+    print(f"to use it: {command} ...")

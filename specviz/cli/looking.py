@@ -1,0 +1,120 @@
+"""``specviz show``, ``metrics`` and ``import``: what a record says; no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specviz.cli.arguments import writable
+from specviz.cli.options import AIPerf, Baseline, Force
+from specviz.cli.terminal import screen, show_trace
+from specviz.errors import TraceError
+from specviz.writing import write_bytes
+
+
+def show(
+    path: Annotated[
+        Path, typer.Argument(help="A trace: a .parquet file, a .partial of a run cut off, or a folder.")
+    ],
+    prompt: Annotated[int | None, typer.Option(min=1, help="Which text; the first is 1.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one offline page with the player.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a picture of the first prompt.")] = None,
+    force: Force = False,
+) -> None:
+    """Show a recorded trace; needs no torch."""
+    for file in filter(None, (html, png)):
+        writable(file, force)
+    from specviz.trace import Trace
+
+    trace = Trace.open(path)
+    if prompt is not None:
+        count = max(len(run.run["prompts"] or []) for run in trace.split())
+        if prompt > count:
+            there = f"{count} texts (--prompt 1 to {count})" if count != 1 else "one text (--prompt 1)"
+            raise TraceError(f"{path} holds {there}, so none is number {prompt}")
+        trace = trace.select(prompt=prompt - 1)
+        if not len(trace.cycles):
+            raise TraceError(f"{path} holds no cycle of prompt {prompt}")
+    show_trace(trace, path if prompt is None else None)
+    if html is not None:
+        print(f"page: {trace.to_html(html, force=force)}")
+    if png is not None:
+        from specviz import view
+
+        print(f"picture: {write_bytes(png, view.png(trace.split()[0]), force=True)}")
+
+
+def metrics(
+    path: Annotated[Path, typer.Argument(help="A trace: a .parquet file, or a folder.")],
+    baseline: Baseline = None,
+    aiperf: AIPerf = None,
+    force: Force = False,
+) -> None:
+    """Print every tool's acceptance length, rate and speedup of a trace; needs no torch."""
+    if aiperf is not None:
+        writable(aiperf, force)
+    from specviz.metrics import counts
+    from specviz.trace import Trace
+
+    trace = Trace.open(path)
+    _print_definitions(trace, None if baseline is None else Trace.open(baseline))
+    if aiperf is not None:
+        print(f"AIPerf's records: {counts(trace).to_aiperf(aiperf, force=force)}")
+
+
+def import_counts(
+    path: Annotated[Path, typer.Argument(help="A file of JSON lines, a request a line.")],
+    origin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="vllm (responses of a server with --per-request-spec-decode-metrics), aiperf "
+            "(profile_export.jsonl) or spec-bench (an answer file).",
+        ),
+    ],
+    baseline: Baseline = None,
+    aiperf: AIPerf = None,
+    force: Force = False,
+) -> None:
+    """Read what another tool counted of speculation, check it, and print what every tool makes of it."""
+    if aiperf is not None:
+        writable(aiperf, force)
+    from specviz.trace import read_counts
+    from specviz.view.picture import visible
+
+    found = read_counts(path, origin)
+    base = None if baseline is None else read_counts(baseline, origin, plain=True)
+    print(visible(repr(found).strip("<>")))
+    _print_definitions(found, base)
+    for side in filter(None, (found, base)):
+        for line, why in side.left_out.to_numpy():
+            print(visible(f"left out: {side.where}, line {line}: {why}"))
+    if aiperf is not None:
+        print(f"AIPerf's records: {found.to_aiperf(aiperf, force=force)}")
+
+
+def _print_definitions(found: Any, baseline: Any) -> None:
+    """One line a definition; what is missing is said below."""
+    from specviz.bench.report import Column, print_table
+    from specviz.metrics import rosetta
+    from specviz.metrics.definitions import LEGEND
+
+    table = rosetta(found, baseline)
+    columns = [Column("who", folds=32), Column("value", True), Column("average")]
+    columns += [Column("formula", spare=0, folds=28)]
+    for quantity, rows in table.groupby("quantity", sort=False):
+        print(f"\n{quantity}")
+        told = rows[rows["value"].notna()]
+        cells = []
+        for row in told.to_dict("records"):
+            value = f"{row['value']:.3f}" + (f" to {row['high']:.3f}" if row["badge"] == "bounded" else "")
+            average = row["average"].replace("mean over requests", "by request")
+            cells.append([row["who"], value, average, row["formula"]])
+        print_table(screen(), columns, cells)
+        for row in rows[rows["value"].isna()].to_dict("records"):
+            print(f"not known: {row['who']}: {row['why']}")
+    screen().print(f"\n{LEGEND}", markup=False)
+    if baseline is None:
+        print("\nspeedups: name the same prompts decoded without speculation with --baseline")

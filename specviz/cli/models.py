@@ -1,0 +1,211 @@
+"""``specviz models`` and ``datastore``: what is bundled, what can be made of it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specviz.cli.arguments import bundled_models, entries_of, hint, loading, on_threads, writable
+from specviz.cli.options import Device, Force, Model, NewTokens
+from specviz.cli.terminal import screen
+from specviz.errors import ParameterError
+
+models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@models_app.callback()
+def models(context: typer.Context) -> None:
+    """List the bundled models with their figures, and the methods with their parameters."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.text import Text
+
+    from specviz.bench.report import Column, print_table
+    from specviz.models.zoo import ggufs
+
+    console = screen()
+    rows = [[name, f"{_weights(path) / 1e6:.2f} M", _card(path)] for name, path in bundled_models().items()]
+    for name, path in ggufs().items():
+        size = f"{path.stat().st_size / 1e6:.1f} MB"
+        rows.append([f"gguf:{name}", size, f"{name} in float16, for llama.cpp."])
+    if rows:
+        print_table(console, [Column("bundled model"), Column("size", True), Column("card", folds=30)], rows)
+    else:
+        print("No models are bundled with this installation.")
+    with loading():
+        from specviz import methods
+
+        found = {name: methods.find(name) for name in methods.names()}
+    columns = [Column("parameter"), Column("default"), Column("range"), Column("meaning", folds=30)]
+    for name, kind in found.items():
+        title = (
+            kind.title
+            + (f" ({kind.paper})" if kind.paper else "")
+            + (", needs a draft" if kind.needs_draft else "")
+        )
+        console.print(Text(f"\n{name}: {title}"), soft_wrap=not console.is_terminal)
+        rows = []
+        for p in kind.parameters:
+            legal = "true or false" if isinstance(p.default, bool) else p.range
+            legal = legal.removeprefix("lie in ").removeprefix("be ")
+            meaning = p.meaning + (f" Paper: {p.symbol}." if p.symbol else "")
+            rows.append(
+                [
+                    f"  {p.name}",
+                    f"{p.default}".lower() if isinstance(p.default, bool) else f"{p.default}",
+                    f"{legal} {p.unit}".strip(),
+                    meaning,
+                ]
+            )
+        if rows:
+            print_table(console, columns, rows, headings=False)
+
+
+@models_app.command()
+def gguf(
+    model: Annotated[str, typer.Argument(help="Bundled name or folder of the Llama family.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .gguf file to write.")],
+    type_: Annotated[str, typer.Option("--type", help="f32, f16, q8_0 or q4_k_m.")] = "f16",
+    force: Force = False,
+) -> None:
+    """Write a model as a GGUF file, which llama.cpp runs; use it with --model gguf:FILE."""
+    writable(out, force)
+    with loading():
+        from specviz.models.llamacpp import write_gguf
+
+        written = write_gguf(model, out, type_, force)
+    print(f"gguf: {written}")
+    print(hint("generate", "autoregressive", "--model", f"gguf:{out}", "--prompt", "..."))
+
+
+@models_app.command()
+def align(
+    draft: Annotated[
+        str, typer.Argument(help="The draft: bundled name, folder or hf:<id>; it is left as is.")
+    ],
+    target: Annotated[str, typer.Option("--target", "-t", help="The model whose answers it learns.")],
+    prompts: Annotated[str, typer.Option(help="A file: plain lines, or JSON lines with prompt or turns.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    epochs: Annotated[float, typer.Option(help="How often each answer is read.")] = 3,
+    rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 5e-4,
+    batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
+    max_new_tokens: NewTokens = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU.")] = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Fine-tune a draft on its target's own answers to your prompts: more of its tokens are accepted."""
+    from specviz.models.loading import find
+
+    asked = [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
+    for model in (target, draft):
+        find(model)
+    with loading():
+        from specviz.training.align import align as aligned
+
+    with on_threads(threads):
+        made = aligned(target, draft, asked, out, epochs=epochs, rate=rate, batch=batch, device=device,
+                       max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+    print(f"aligned: {made}")
+    print(hint("generate", "speculative", "--model", target, "--draft", out, "--prompts", prompts))
+
+
+@models_app.command()
+def eagle(
+    target: Annotated[str, typer.Argument(help="The model whose states it learns to go on from.")],
+    prompts: Annotated[str, typer.Option(help="A file: plain lines, or JSON lines with prompt or turns.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    generation: Annotated[int, typer.Option(help="3, or 1, whose weights EAGLE-2 drafts with too.")] = 3,
+    layers: Annotated[
+        str | None, typer.Option(help="Whose states generation 3 reads, such as 2,16,29; 0 is the embedding.")
+    ] = None,
+    draft_vocabulary: Annotated[
+        int | None, typer.Option(help="Rows of generation 3's head: so many of the commonest tokens.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Of generation 3's training-time test.")] = 4,
+    epochs: Annotated[float, typer.Option(help="How often each answer is read.")] = 3,
+    rate: Annotated[float, typer.Option(help="Peak learning rate of the matrices.")] = 0.01,
+    batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
+    max_new_tokens: NewTokens = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and of the order.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU.")] = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Train an EAGLE drafter on a model's own answers to your prompts; the model stays as it is."""
+    from specviz.models.loading import find
+
+    try:
+        read = None if layers is None else [int(layer) for layer in layers.split(",")]
+    except ValueError:
+        raise ParameterError(f"--layers takes numbers such as 2,16,29, got {layers!r}") from None
+    asked = [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
+    find(target)
+    with loading():
+        from specviz.training.own_eagle import train_eagle
+
+    with on_threads(threads):
+        made = train_eagle(target, asked, out, generation, layers=read, draft_vocabulary=draft_vocabulary,
+                           steps=steps, epochs=epochs, rate=rate, batch=batch, device=device,
+                           max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+    print(f"eagle: {made}")
+    print(hint("generate", "eagle", "--model", target, "--draft", out, "--prompts", prompts))
+
+
+def datastore(
+    text: Annotated[Path, typer.Argument(help="A text file in UTF-8.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    model: Model = "town",
+    force: Force = False,
+) -> None:
+    """Build a datastore for spectra from a text, in a model's tokens; use it with --set datastore=FILE."""
+    writable(out, force)
+    with loading():
+        from specviz.methods.datastore import Datastore
+        from specviz.models import load
+
+    target = load(model)
+    built = Datastore.build(text, target)
+    size = f"{len(built):,} token{'s' * (len(built) != 1)} of {target.name}"
+    print(f"datastore: {built.save(out, target)} ({size})")
+    print(hint("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
+
+
+def _weights(path: Path) -> int:
+    """Numbers in a folder's safetensors files, read off their headers."""
+    from math import prod
+
+    total = 0
+    for file in sorted(path.glob("*.safetensors")):
+        with suppress(OSError, ValueError), open(file, "rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(min(size, 1 << 24)))
+            total += sum(prod(t["shape"]) for name, t in header.items() if name != "__metadata__")
+    return total
+
+
+def _card(path: Path) -> str:
+    """The figures of a model's card: what it read, how well it translates, how well it drafts."""
+    found: dict[str, Any] = {}
+    for name in ("training.json", "scores.json"):
+        with suppress(OSError, ValueError):
+            found |= json.loads((path / name).read_text(encoding="utf8"))
+    words = []
+    with suppress(
+        KeyError, TypeError, ValueError, AttributeError
+    ):  # a card of another make is no reason to fail
+        words.append(f"{found['tokens']:,} tokens seen")
+        if "guesses" in found:  # of heads and slots, which are no models by themselves
+            words.append(f"guesses right {found['guesses']['mean'][0]:.2f} tokens in a row")
+        if "ahead" in found:  # of EAGLE drafters
+            each = (f"{code} {row['right'][0]:.2f}" for code, row in found["ahead"].items())
+            words.append(f"likeliest token right {', '.join(each)}")
+        for pair, t in found["translation"].items():
+            words.append(f"BLEU {pair} {t['bleu']:.1f} ({t['share']:.2f} of a paraphrase's)")
+        words.append(f"A/D as a draft {found['acceptance']['all']:.2f}")
+    return ", ".join(words)

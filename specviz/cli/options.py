@@ -1,0 +1,58 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE, or hf:<id>.")]
+
+
+Draft = Annotated[
+    str | None, typer.Option("--draft", "-d", help="Draft model; default: the bundled one, if any.")
+]
+
+
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option("--draft", "-d", help="Draft model; may be repeated. Default: all bundled ones."),
+]
+
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")]
+
+
+Dtype = Annotated[str, typer.Option(help="float32, float16, bfloat16, float64 or auto.")]
+
+
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
+
+
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
+
+
+OneThread = Annotated[int, typer.Option(min=1, help="Threads on the CPU.")]
+
+
+Prompts = Annotated[
+    str | None,
+    typer.Option(
+        "--prompts",
+        help="A suite (specviz suites lists them), NAME=FILE for a local copy of one, or a file: JSON lines "
+        "with prompt or turns, or plain lines.",
+    ),
+]
+
+
+NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens for each prompt.")]
+
+
+Baseline = Annotated[
+    Path | None,
+    typer.Option(help="The same prompts without speculation, in the same kind of file; tells speedups, too."),
+]
+
+
+AIPerf = Annotated[Path | None, typer.Option("--aiperf", help="Write AIPerf's records, JSON lines.")]

@@ -1,0 +1,93 @@
+"""``specviz replay``: a paper's table, measured here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specviz.cli.arguments import hint, loading
+from specviz.cli.options import Device, Dtype, OneThread
+from specviz.cli.terminal import progress, screen
+from specviz.errors import ParameterError
+
+
+def replay(
+    table: Annotated[
+        str | None, typer.Argument(help="A published table, as unispec/table3; without one they are listed.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every table of the five papers.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Instead of the recipe's bundled one: a name, a folder, hf:<id>."),
+    ] = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--draft", "-d", help="Its drafter; where a recipe has several, as ROLE=NAME. May be repeated."
+        ),
+    ] = None,
+    prompts: Annotated[
+        str | None, typer.Option("--prompts", help="A suite or a file instead of the bundled prompts.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few prompts, short answers: minutes.")] = False,
+    number: Annotated[
+        int | None, typer.Option("--number", min=1, help="How many prompts; default: the recipe's.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: the recipe's.")
+    ] = None,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    threads: OneThread = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder; what is finished there is kept. Default: specviz-replays/."
+        ),
+    ] = None,
+) -> None:
+    """Measure here what a paper's table printed, and show both, cell by cell."""
+    from specviz.bench import replays
+
+    if table is None and not every:
+        replays.show_recipes(screen())
+        return
+    if table is not None and every:
+        raise ParameterError("name a table, or say --all, not both")
+    given = {
+        "model": model, "draft": _drafters(draft), "suite": prompts, "quick": quick, "prompts": number,
+        "max_new_tokens": max_new_tokens, "device": device, "dtype": dtype, "threads": threads,
+    }  # fmt: skip
+    with loading():
+        if table is not None:
+            replays.find(table)
+            with progress() as tick:
+                found: Any = replays.replay(table, out=out, tick=tick, **given)
+        else:
+            with progress() as tick:
+                found = replays.replay_all(
+                    out or Path("specviz-replays"),
+                    tick=lambda name: lambda done, of, what: tick(done, of, f"{name}: {what}"),
+                    **given,
+                )
+    found.show(screen())
+    if table is None:
+        from specviz.bench import page
+
+        print(f"page: {page.write(found, force=True)}")
+    else:
+        print(f"page: {hint('bench', 'report', found.path, '--html')}")
+
+
+def _drafters(given: list[str] | None) -> Any:
+    """``--draft``: a name for the only drafter, or ROLE=NAME for each."""
+    if not given:
+        return None
+    if len(given) == 1 and "=" not in given[0]:
+        return given[0]
+    pairs = [each.partition("=") for each in given]
+    if not all(role and name for role, _, name in pairs):
+        raise ParameterError("several drafters are told apart by their roles, as --draft small=NAME")
+    return {role: name for role, _, name in pairs}
