@@ -168,7 +168,7 @@ print("g*:", ", ".join(f"{fit.g} ({name})" for name, fit in even.fits.items()))
 guess = -0.05
 
 # %%
-from specviz.bench.runner import Texts, paired, quiet_clock
+from specviz.bench.timing import Texts, paired, quiet_clock
 from specviz.methods import find
 from specviz.suites import spread, suite
 

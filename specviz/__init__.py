@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import bench, check, metrics, streams, view
     from .bench.calibrate import calibrate
-    from .bench.replays import replay
+    from .bench.replaying.replays import replay
     from .calibration import Calibration
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
     from .explorer import explore, live
@@ -46,7 +46,7 @@ _DOORS = {
     "calibrate": ("bench.calibrate", "calibrate"),
     "Calibration": ("calibration", "Calibration"),
     "whatif": ("whatifs", "whatif"),
-    "replay": ("bench.replays", "replay"),
+    "replay": ("bench.replaying.replays", "replay"),
     "player": ("widgets.player", "player"),
     "race": ("widgets.race", "race"),
     "flicker": ("ribbon", "flicker"),

@@ -243,7 +243,7 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
 
 def rank_runs(arguments, dies):
     """In each rank: the command line, with a note of who writes; one rank ends without a word."""
-    from specviz.bench import rows, work
+    from specviz.bench.runs import rows, work
 
     decode, write, begun = work.Bench.row, rows.write_text, []
 

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 from specviz.errors import ParameterError
 
 if TYPE_CHECKING:
-    from specviz.bench.replays import Replay, replay, replay_all
+    from specviz.bench.replaying.replays import Replay, replay, replay_all
     from specviz.bench.report import Report
-    from specviz.bench.rows import Results, results
-    from specviz.bench.running import run
+    from specviz.bench.runs.rows import Results, results
+    from specviz.bench.runs.running import run
 
 __all__ = ["BENCHES", "Replay", "Results", "find", "replay", "replay_all", "results", "run"]
 
 _DOORS = {  # where each lives
-    "run": "running",
-    "results": "rows",
-    "Results": "rows",
-    "replay": "replays",
-    "replay_all": "replays",
-    "Replay": "replays",
+    "run": "runs.running",
+    "results": "runs.rows",
+    "Results": "runs.rows",
+    "replay": "replaying.replays",
+    "replay_all": "replaying.replays",
+    "Replay": "replaying.replays",
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from specviz import methods
 from specviz.bench.report import Bar, Estimate, Report
-from specviz.bench.runner import (
+from specviz.bench.timing import (
     BASELINE,
     Entrant,
     first_turns,
@@ -24,7 +24,7 @@ from specviz.bench.runner import (
     settled,
     synchroniser,
 )
-from specviz.bench.runner import threads as on_threads
+from specviz.bench.timing import threads as on_threads
 from specviz.errors import ParameterError
 from specviz.loop.batch import decode_batch
 from specviz.loop.clock import Clock, clock_for

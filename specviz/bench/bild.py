@@ -14,8 +14,8 @@ from specviz import metrics
 from specviz.bench.claims import Claim, together
 from specviz.bench.pairs import suite
 from specviz.bench.report import Estimate, Part, Report
-from specviz.bench.runner import BASELINE, quiet_clock, setting
 from specviz.bench.sweep import Measured, Point, sweep
+from specviz.bench.timing import BASELINE, quiet_clock, setting
 from specviz.errors import ParameterError
 
 TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # where nobody names others

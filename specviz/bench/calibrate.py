@@ -31,8 +31,8 @@ import torch
 from specviz import calibration, methods
 from specviz.bench import fits
 from specviz.bench.report import Bar, Report
-from specviz.bench.runner import clock_of, settled, synchroniser
-from specviz.bench.runner import setting as circumstances
+from specviz.bench.timing import clock_of, settled, synchroniser
+from specviz.bench.timing import setting as circumstances
 from specviz.calibration import Calibration, Point
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
 from specviz.loop import decode

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specviz.bench.report import Estimate
-from specviz.bench.runner import paired, quiet_clock, settled
+from specviz.bench.timing import paired, quiet_clock, settled
 from specviz.corpus import tasks
 from specviz.loop.clock import Clock, clock_for
 from specviz.loop.cycle import Cycle

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specviz.bench.runner import quiet_clock, settled, synchroniser
+from specviz.bench.timing import quiet_clock, settled, synchroniser
 from specviz.loop.clock import EventClock
 from specviz.loop.run import machine
 from specviz.metrics import Ceilings

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from specviz.bench.runner import BASELINE, Texts, Timed, closing, paired, quiet_clock
+from specviz.bench.timing import BASELINE, Texts, Timed, closing, paired, quiet_clock
 from specviz.loop import Run
 from specviz.methods import find
 from specviz.methods.base import Method

@@ -17,8 +17,8 @@ from specviz import audit, metrics
 from specviz.bench import batches
 from specviz.bench.pairs import suite
 from specviz.bench.report import Bar, Estimate, Part, Report
-from specviz.bench.runner import BASELINE, quiet_clock, setting
 from specviz.bench.sweep import BEAM, Measured, Point, pooled, sweep
+from specviz.bench.timing import BASELINE, quiet_clock, setting
 from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.methods import find

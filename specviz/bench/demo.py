@@ -9,7 +9,7 @@ from typing import Any
 
 from specviz import metrics
 from specviz.bench.report import Estimate, Report
-from specviz.bench.runner import (
+from specviz.bench.timing import (
     BASELINE,
     Entrant,
     Texts,

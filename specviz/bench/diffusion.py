@@ -24,7 +24,7 @@ from specviz.audit.result import SHARE
 from specviz.bench.canvases import MIX, Way, Written, spelt, ssd, stepwise, suite, timed, write
 from specviz.bench.loading import loading as loaded
 from specviz.bench.report import Bar, Estimate, Part, Report
-from specviz.bench.runner import paired, quiet_clock, setting, settled
+from specviz.bench.timing import paired, quiet_clock, setting, settled
 from specviz.errors import ParameterError
 from specviz.loop import Run, generate
 from specviz.loop.clock import clock_for

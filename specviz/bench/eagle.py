@@ -18,8 +18,8 @@ from specviz.audit.law import CHANCE, TOLERANCE
 from specviz.audit.result import SHARE
 from specviz.bench.claims import ratio, resampled
 from specviz.bench.report import Bar, Estimate, Part, Report
-from specviz.bench.runner import BASELINE, Timed, closing, paired, quiet_clock, setting
 from specviz.bench.sweep import Advanced, Point
+from specviz.bench.timing import BASELINE, Timed, closing, paired, quiet_clock, setting
 from specviz.corpus import tasks
 from specviz.corpus.meaning import CODES
 from specviz.errors import ParameterError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from specviz.bench.runner import threads
+from specviz.bench.timing import threads
 from specviz.loop import densify, generate
 from specviz.loop.dense import TAIL
 from specviz.models import load

@@ -17,7 +17,7 @@ from specviz import methods
 from specviz.bench import passes
 from specviz.bench.compare import Contender, against, compare, others, tabulate
 from specviz.bench.report import Report
-from specviz.bench.runner import BASELINE, calibrated, quiet_clock, setting
+from specviz.bench.timing import BASELINE, calibrated, quiet_clock, setting
 from specviz.errors import ModelError, ParameterError
 from specviz.metrics.rouge import NAMES as ROUGE
 from specviz.metrics.rouge import Rouge

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from specviz.bench.report import Estimate, Part
-from specviz.bench.runner import quiet_clock, settled, synchroniser
+from specviz.bench.timing import quiet_clock, settled, synchroniser
 from specviz.bench.translations import LAG, texts
 from specviz.corpus.prefixes import TARGETS
 from specviz.loop import Run

@@ -16,7 +16,7 @@ import torch
 from specviz import metrics
 from specviz.bench.peers import spent
 from specviz.bench.report import Bar, Report
-from specviz.bench.runner import BASELINE, Texts, Timed, closing, first_turns, paired, quiet_clock, setting
+from specviz.bench.timing import BASELINE, Texts, Timed, closing, first_turns, paired, quiet_clock, setting
 from specviz.draft import Draft
 from specviz.loop import Run
 from specviz.loop.run import threads

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from specviz.bench.report import Bar, Estimate, Report
-from specviz.bench.runner import Texts, closing, lineup, paired, quiet_clock, setting, settled
+from specviz.bench.timing import Texts, closing, lineup, paired, quiet_clock, setting, settled
 from specviz.loop import Run
 from specviz.suites import spread
 

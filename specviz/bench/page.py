@@ -16,9 +16,20 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from specviz.bench.recipes import CURVES, RECIPES
-from specviz.bench.replays import ALL, ARROW, FILE, MARKS, Replay, Replays, cellular, marks, metric_name, said
-from specviz.bench.rows import Results, fast, key_of, speed
+from specviz.bench.replaying.recipes import CURVES, RECIPES
+from specviz.bench.replaying.replays import (
+    ALL,
+    ARROW,
+    FILE,
+    MARKS,
+    Replay,
+    Replays,
+    cellular,
+    marks,
+    metric_name,
+    said,
+)
+from specviz.bench.runs.rows import Results, fast, key_of, speed
 from specviz.errors import ParameterError, TraceError
 from specviz.paths import folder
 from specviz.view.picture import visible
@@ -50,7 +61,7 @@ def opened(path: str | Path) -> Results | Replay | Replays:
     TraceError
         If it is none of them.
     """
-    from specviz.bench import replays
+    from specviz.bench.replaying import replays
 
     path = Path(path)
     if (path / ALL).is_file():
@@ -244,7 +255,7 @@ class Page:
 
     def run(self, results: Results) -> None:
         """A run's page."""
-        from specviz.bench.rows import KEPT, SAID
+        from specviz.bench.runs.rows import KEPT, SAID
 
         self.heading(f"specviz bench run: {results.path.name}", f"Begun {results.created}; {results.path}")
         done, of = len(results.done), len(results.wanted)

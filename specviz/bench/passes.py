@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from specviz.bench.report import Estimate, Report
-from specviz.bench.runner import quiet_clock, setting, settled, synchroniser
+from specviz.bench.timing import quiet_clock, setting, settled, synchroniser
 from specviz.draft import Draft
 from specviz.errors import ParameterError
 

@@ -13,7 +13,7 @@ import torch
 
 from specviz import metrics
 from specviz.bench.report import Bar, Estimate, Report
-from specviz.bench.runner import BASELINE, Texts, Timed, closing, first_turns, paired, phases, setting
+from specviz.bench.timing import BASELINE, Texts, Timed, closing, first_turns, paired, phases, setting
 from specviz.errors import ModelError
 from specviz.loop import Run
 from specviz.methods import find

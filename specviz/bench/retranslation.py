@@ -19,7 +19,7 @@ from specviz import audit, metrics
 from specviz.bench import late
 from specviz.bench.claims import Claim, Drawn, Quality, ratio, resampled, together
 from specviz.bench.report import Estimate, Part, Report
-from specviz.bench.runner import closing, paired, quiet_clock, setting, synchroniser
+from specviz.bench.timing import closing, paired, quiet_clock, setting, synchroniser
 from specviz.bench.translations import references, streams, texts
 from specviz.corpus.prefixes import TARGETS
 from specviz.errors import ParameterError

@@ -11,7 +11,7 @@ import torch
 
 from specviz.bench import ceilings as measuring
 from specviz.bench.report import Part, Report
-from specviz.bench.runner import quiet_clock, setting, settled, synchroniser
+from specviz.bench.timing import quiet_clock, setting, settled, synchroniser
 from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.metrics import Ceilings

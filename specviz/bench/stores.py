@@ -13,7 +13,7 @@ import torch
 
 from specviz import methods
 from specviz.bench.report import Bar, Report
-from specviz.bench.runner import first_turns, practice, quiet_clock, setting, settled, synchroniser
+from specviz.bench.timing import first_turns, practice, quiet_clock, setting, settled, synchroniser
 from specviz.loop import Run, generate
 from specviz.methods import Session
 from specviz.sampling import Sampling

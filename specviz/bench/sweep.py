@@ -1,6 +1,6 @@
 """Many settings of many methods on the same texts: what each costs, and what its texts are worth.
 
-Every setting decodes text 0, then every one text 1 ...; who begins rotates (`specviz.bench.runner.paired`).
+Every setting decodes text 0, then every one text 1 ...; who begins rotates (`specviz.bench.timing.paired`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from specviz.bench.claims import Drawn, ratio, resampled
 from specviz.bench.pairs import Score
-from specviz.bench.runner import BASELINE, closing, paired, quiet_clock
+from specviz.bench.timing import BASELINE, closing, paired, quiet_clock
 from specviz.loop import Run
 from specviz.methods import find
 

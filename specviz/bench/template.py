@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from specviz.bench.runner import threads
+from specviz.bench.timing import threads
 from specviz.corpus import tasks
 from specviz.loop import generate
 from specviz.methods.template import MOST, Path_, bundled, expected, grow

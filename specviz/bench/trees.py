@@ -14,7 +14,7 @@ import numpy as np
 
 from specviz import methods, metrics
 from specviz.bench.report import Bar, Part, Report
-from specviz.bench.runner import (
+from specviz.bench.timing import (
     BASELINE,
     Texts,
     Timed,

@@ -15,7 +15,7 @@ import numpy as np
 
 from specviz import metrics
 from specviz.bench.report import Bar, Report
-from specviz.bench.runner import setting
+from specviz.bench.timing import setting
 from specviz.errors import ParameterError
 from specviz.loop import densify, generate
 from specviz.loop.dense import TAIL

@@ -132,7 +132,7 @@ def bench(
             report = measure(tick=tick, **given)
     elif name == "retranslation":
         with loading():
-            from specviz.bench.runner import threads as using
+            from specviz.bench.timing import threads as using
             from specviz.models import load
 
             targets = [load(each, device, dtype) for each in model or _translators()]
@@ -142,7 +142,7 @@ def bench(
         raise ParameterError(f"bench {name} takes one --model")
     elif name == "diffusion":
         with loading():
-            from specviz.bench.runner import threads as using
+            from specviz.bench.timing import threads as using
             from specviz.models import load
 
             target = load(model[0] if model else import_module(measure.__module__).TARGET, device, dtype)
@@ -150,7 +150,7 @@ def bench(
             report = measure(target, tick=tick, **given)
     elif name in ("bild", "confidence", "eagle"):
         with loading():
-            from specviz.bench.runner import threads as using
+            from specviz.bench.timing import threads as using
             from specviz.models import load
 
             bundled = import_module(measure.__module__)
@@ -164,7 +164,7 @@ def bench(
     else:
         entries = list(suite(prompts or "town")) if name not in ("passes", "roofline") else []
         with loading():
-            from specviz.bench.runner import threads as using
+            from specviz.bench.timing import threads as using
 
             target, drafts = loaded(model[0] if model else "town", draft, device, dtype, None)
         with using(threads), progress() as tick:
@@ -254,7 +254,7 @@ def bench_run(
     if workers is not None and dask is not None:
         raise ParameterError("--workers are processes of this machine, --dask is a cluster: drop one of them")
     with loading():
-        from specviz.bench.running import run
+        from specviz.bench.runs.running import run
 
         contenders = [_method(each) for each in method] if method else None
         given: dict[str, Any] = {

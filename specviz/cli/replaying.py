@@ -49,7 +49,7 @@ def replay(
     ] = None,
 ) -> None:
     """Measure here what a paper's table printed, and show both, cell by cell."""
-    from specviz.bench import replays
+    from specviz.bench.replaying import replays
 
     if table is None and not every:
         replays.show_recipes(screen())

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 import specviz
-from specviz.bench import BENCHES, demo, find, overhead, passes, peers, report, runner
+from specviz.bench import BENCHES, demo, find, overhead, passes, peers, report, timing
 from specviz.errors import ParameterError, TraceError
 from specviz.loop import Run
 from specviz.models import load
@@ -24,8 +24,8 @@ ENTRIES = [
 ]
 
 
-METHODS = [n for n in runner.methods.names("prompt") if runner.methods.find(n).drafts_with == "model"]
-ALONE = [name for name in METHODS if not runner.methods.find(name).needs_draft]
+METHODS = [n for n in timing.methods.names("prompt") if timing.methods.find(n).drafts_with == "model"]
+ALONE = [name for name in METHODS if not timing.methods.find(name).needs_draft]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_pair_takes_turns_and_who_begins_rotates():
     order = []
     contenders = {name: lambda i, name=name: order.append((name, i)) or [1] * (i + 1) for name in "abc"}
     clock = iter(range(1000))
-    times = runner.paired(contenders, 4, clock=lambda: float(next(clock)))
+    times = timing.paired(contenders, 4, clock=lambda: float(next(clock)))
     turns = ["".join(name for name, i in order if i == text) for text in range(4)]
     assert turns == ["abc", "bca", "cab", "abc"]
     assert times["a"].seconds == [1.0] * 4
@@ -113,8 +113,8 @@ def test_a_pair_takes_turns_and_who_begins_rotates():
 
 
 def test_speedup_is_the_median_of_ratios_on_the_same_text():
-    slow = runner.Timed([1.0, 1.0, 1.0], [[1], [1, 2], [1, 2, 3]])
-    fast = runner.Timed([0.5, 0.25, 0.1], [[1], [1, 2], [1, 2, 4]])
+    slow = timing.Timed([1.0, 1.0, 1.0], [[1], [1, 2], [1, 2, 3]])
+    fast = timing.Timed([0.5, 0.25, 0.1], [[1], [1, 2], [1, 2, 4]])
     assert fast.over(slow).median == 4
     assert fast.same(slow) == 2
     assert slow.speed == 2
@@ -124,7 +124,7 @@ def test_runs_that_take_turns_write_what_they_write_alone(pair):
     target, draft = pair
     alone = specviz.generate(target, ENTRIES, "speculative", draft=draft, max_new_tokens=9)
     runs = [Run(target, ENTRIES, "speculative", draft=draft, max_new_tokens=9) for _ in range(2)]
-    texts = [runner.Texts(run) for run in runs]
+    texts = [timing.Texts(run) for run in runs]
     found = [[text(i) for text in texts] for i in range(4)]
     traces = [text.finish() for text in texts]
     assert all(a == b for a, b in found)
@@ -140,7 +140,7 @@ def test_runs_that_take_turns_write_what_they_write_alone(pair):
 def test_an_interrupted_run_is_heard_and_keeps_its_trace(pair, monkeypatch):
     target, _ = pair
     run = Run(target, ENTRIES, "autoregressive", max_new_tokens=9)
-    text = runner.Texts(run)
+    text = timing.Texts(run)
     text(0)
     monkeypatch.setattr(run.method, "verify", _interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -157,13 +157,13 @@ def test_the_line_up(pair):
     _, draft = pair
     other = copy.copy(draft)
     other.name = "other/../x"
-    labels = [e.label for e in runner.lineup([draft, other])]
+    labels = [e.label for e in timing.lineup([draft, other])]
     assert labels[0] == "autoregressive"
     assert {"speculative, draft", "bild, draft", "speculative, other/../x"} <= set(labels)
-    files = [e.file for e in runner.lineup([draft, other])]
+    files = [e.file for e in timing.lineup([draft, other])]
     assert len(set(files)) == len(files)
     assert not any("/" in name for name in files)
-    assert [e.label for e in runner.lineup([])] == ALONE
+    assert [e.label for e in timing.lineup([])] == ALONE
     assert {"prompt_lookup", "token_recycling", "unispec"} <= set(ALONE)
 
 
@@ -305,7 +305,7 @@ def test_demo(pair, tmp_path):
     files = sorted(
         p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()
     )
-    assert files == ["demo.html", *sorted(f"traces/{entrant.file}" for entrant in runner.lineup([draft]))]
+    assert files == ["demo.html", *sorted(f"traces/{entrant.file}" for entrant in timing.lineup([draft]))]
     assert {"traces/bild-draft.parquet", "traces/unispec.parquet"} <= set(files)
     trace = specviz.open(tmp_path / "out" / "traces")
     assert len(trace.texts) == 5 * len(METHODS)
@@ -328,7 +328,7 @@ def offline(text):
 
 def test_an_interrupted_demo_keeps_every_trace(pair, tmp_path, monkeypatch):
     target, draft = pair
-    kind = runner.methods.find("speculative")
+    kind = timing.methods.find("speculative")
     verify, calls = kind.verify, []
 
     def interrupted(self, *args):
@@ -357,15 +357,15 @@ def test_benches_are_found_by_name():
 def test_phases_share_out_the_time(pair):
     target, draft = pair
     trace = specviz.generate(target, ENTRIES, "speculative", draft=draft, max_new_tokens=8)
-    shares = runner.phases(trace)
+    shares = timing.phases(trace)
     assert sum(shares.values()) == pytest.approx(1)
     assert {"prefill", "draft", "forward", "verify", "commit", "between"} == set(shares)
 
 
 def test_threads_are_put_back():
     before = torch.get_num_threads()
-    with runner.threads(before + 1) as n:
+    with timing.threads(before + 1) as n:
         assert n == torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
-    with pytest.raises(ParameterError), runner.threads(0):
+    with pytest.raises(ParameterError), timing.threads(0):
         pass

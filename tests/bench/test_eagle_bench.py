@@ -18,8 +18,8 @@ import specviz
 from specviz import metrics
 from specviz.audit import law
 from specviz.bench import eagle
-from specviz.bench.runner import Timed
 from specviz.bench.sweep import Point
+from specviz.bench.timing import Timed
 from specviz.cli import app
 from specviz.corpus import tasks
 from specviz.errors import ParameterError

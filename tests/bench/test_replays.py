@@ -15,11 +15,12 @@ import pytest
 
 import specviz
 from specviz import cli
-from specviz.bench import page, replays, sources
+from specviz.bench import page
 from specviz.bench.claims import ratio, resampled
-from specviz.bench.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
+from specviz.bench.replaying import replays, sources
+from specviz.bench.replaying.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
+from specviz.bench.replaying.sources.shared import Found, known, totals
 from specviz.bench.report import Estimate
-from specviz.bench.sources.shared import Found, known, totals
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
 from specviz.papers import list_published, published
 from specviz.suites import Suite
@@ -224,7 +225,7 @@ def tiny_options(model):
 
 @pytest.fixture
 def run(tiny, monkeypatch, tmp_path):
-    from specviz.bench.sources import shared
+    from specviz.bench.replaying.sources import shared
 
     monkeypatch.setattr(shared, "calibrated", lambda model, method: 4)
 
@@ -237,7 +238,7 @@ def run(tiny, monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def once(folders, tmp_path_factory):
     """A finished replay, for those who only read it."""
-    from specviz.bench.sources import shared
+    from specviz.bench.replaying.sources import shared
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared, "calibrated", lambda model, method: 4)
@@ -507,7 +508,8 @@ def test_a_recorded_result_is_shown_without_torch_and_names_its_device(tmp_path)
 import sys
 sys.modules["torch"] = None
 from rich.console import Console
-from specviz.bench import page, replays
+from specviz.bench import page
+from specviz.bench.replaying import replays
 found = page.opened({str(tmp_path)!r})
 found.show(Console(width=120))
 print(found.markdown())

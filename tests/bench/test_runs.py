@@ -20,9 +20,10 @@ import pytest
 import torch
 
 import specviz
-from specviz.bench import rows as files
-from specviz.bench import runner, running, work
-from specviz.bench.plan import Plan
+from specviz.bench import timing
+from specviz.bench.runs import rows as files
+from specviz.bench.runs import running, work
+from specviz.bench.runs.plan import Plan
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.metrics import Estimate
 
@@ -213,7 +214,7 @@ def test_each_device_is_waited_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(str(device)))
     monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
     for device in ("cuda:1", "mps", "cpu"):
-        runner.synchroniser(device)()
+        timing.synchroniser(device)()
     assert waited == ["cuda:1", "mps"]
 
 
@@ -224,7 +225,7 @@ def test_the_clock_counts_threads_once():
         ({"threads": 2}, "wall clock"),
         ({"gpu_layers": -1}, "wall clock"),
     ):
-        assert runner.clock_of(SimpleNamespace(device="cpu", **own))[1] == name
+        assert timing.clock_of(SimpleNamespace(device="cpu", **own))[1] == name
 
 
 @pytest.mark.skipif(not work.CLEAR.exists(), reason="the system does not forget a peak")
@@ -320,7 +321,7 @@ def test_a_run_killed_ten_times_has_the_same_rows(plan, tmp_path):
     plan |= {"methods": ["speculative"], "max_new_tokens": 8}
     whole = specviz.bench.run(plan, out=tmp_path / "whole")
     context = get_context("forkserver")
-    context.set_forkserver_preload(["specviz.bench.running", "specviz.models.fetching"])
+    context.set_forkserver_preload(["specviz.bench.runs.running", "specviz.models.fetching"])
     rng = random.Random(0)
     out = tmp_path / "killed"
     kills, seen = 0, {}

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specviz.bench import confidence, replays, retranslation, sources
-from specviz.bench.recipes import BEST, RECIPES, Best
+from specviz.bench import confidence, retranslation
+from specviz.bench.replaying import replays, sources
+from specviz.bench.replaying.recipes import BEST, RECIPES, Best
+from specviz.bench.replaying.sources import beams, canvases, prompts, streams, thresholds
+from specviz.bench.replaying.sources.shared import Found, How
 from specviz.bench.retranslation import Decoded
-from specviz.bench.runner import BASELINE
-from specviz.bench.sources import beams, canvases, prompts, streams, thresholds
-from specviz.bench.sources.shared import Found, How
 from specviz.bench.sweep import Measured, Point
+from specviz.bench.timing import BASELINE
 
 MODEL = SimpleNamespace(name="m", device="cpu", eos=(0,), kind="diffusion", dtype="float32")
 

@@ -7,8 +7,8 @@ import pytest
 import specviz
 from specviz.bench import bild, claims, confidence
 from specviz.bench.pairs import TASKS, Score, suite
-from specviz.bench.runner import BASELINE
 from specviz.bench.sweep import BEAM, Point, pooled, sweep
+from specviz.bench.timing import BASELINE
 from specviz.errors import ParameterError
 from specviz.models import load
 

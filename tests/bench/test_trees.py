@@ -12,7 +12,7 @@ from tiny import llama
 from typer.testing import CliRunner
 
 import specviz
-from specviz.bench import report, runner, stores, template, trees
+from specviz.bench import report, stores, template, timing, trees
 from specviz.bench.trees import Side
 from specviz.cli import app
 from specviz.cli.benching import _sizes
@@ -92,8 +92,8 @@ def watched(kind, found):
 def test_practice_shares_no_prompt_with_a_test_set(target):
     from specviz.corpus import tasks
 
-    given = runner.practice(target, 7)
-    assert given == runner.practice(target, 7)
+    given = timing.practice(target, 7)
+    assert given == timing.practice(target, 7)
     assert all(0 < len(ids) < target.max_length for ids in given)
     dev = {chat[-1]["content"] for chat in tasks.prompts(21, split="dev")}
     assert not dev & {chat[-1]["content"] for chat in tasks.prompts(21)}
@@ -102,13 +102,13 @@ def test_practice_shares_no_prompt_with_a_test_set(target):
 def test_bars_turn_on_what_they_name():
     def rows(unispec, recycling, lookup):
         found = {Side("autoregressive"): {"tau": 1, "speedup": None}}
-        seconds = {Side("autoregressive"): runner.Timed([1.0] * 3, [[1]] * 3)}
+        seconds = {Side("autoregressive"): timing.Timed([1.0] * 3, [[1]] * 3)}
         for side, (tau, speed) in (
             (Side("prompt_lookup", "", 24), lookup), (Side("token_recycling", "warm", 24), recycling),
             (Side("unispec", "warm", 24), (unispec[0], 0.1)), (Side("unispec", "warm", 8), (0.1, unispec[1])),
             (Side("unispec", "cold", 24), (9, 9)),  # counts for nothing
         ):  # fmt: skip
-            seconds[side] = runner.Timed([1 / speed] * 3, [[1]] * 3)
+            seconds[side] = timing.Timed([1 / speed] * 3, [[1]] * 3)
             found[side] = {"tau": tau, "speedup": seconds[side].over(seconds[Side("autoregressive")])}
         return [bar.held for bar in trees._bars(found, seconds, 24)]
 

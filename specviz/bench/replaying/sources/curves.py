@@ -6,11 +6,11 @@ from specviz import metrics
 from specviz.bench import batches as together
 from specviz.bench import diffusion, passes
 from specviz.bench.pairs import suite
-from specviz.bench.recipes import Recipe
-from specviz.bench.sources.canvases import refuse
-from specviz.bench.sources.prompts import prompts_of
-from specviz.bench.sources.shared import Found, How, about, known
-from specviz.bench.sources.thresholds import drafter, measured
+from specviz.bench.replaying.recipes import Recipe
+from specviz.bench.replaying.sources.canvases import refuse
+from specviz.bench.replaying.sources.prompts import prompts_of
+from specviz.bench.replaying.sources.shared import Found, How, about, known
+from specviz.bench.replaying.sources.thresholds import drafter, measured
 from specviz.loop import generate
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from specviz import methods
 from specviz.bench.compare import others
-from specviz.bench.runner import BASELINE
+from specviz.bench.timing import BASELINE
 from specviz.errors import ParameterError, PromptError
 from specviz.loop.run import bundled_draft, whole
 from specviz.loop.run import prompts as entries_of

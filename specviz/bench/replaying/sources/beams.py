@@ -8,9 +8,9 @@ import numpy as np
 
 from specviz.bench import confidence
 from specviz.bench.claims import Drawn, Quality, ratio, resampled
-from specviz.bench.recipes import Recipe
-from specviz.bench.sources.shared import Found, How, about, known
-from specviz.bench.sources.thresholds import drafter, entries, recorded
+from specviz.bench.replaying.recipes import Recipe
+from specviz.bench.replaying.sources.shared import Found, How, about, known
+from specviz.bench.replaying.sources.thresholds import drafter, entries, recorded
 from specviz.bench.sweep import Measured, Point, sweep
 from specviz.metrics import Estimate
 from specviz.metrics.rouge import Rouge

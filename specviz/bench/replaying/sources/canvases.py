@@ -13,8 +13,8 @@ from specviz import metrics
 from specviz.bench.canvases import Way, ssd, stepwise, suite, timed
 from specviz.bench.claims import derived, resampled
 from specviz.bench.diffusion import DRAFTS, PAPER
-from specviz.bench.recipes import Recipe, Row
-from specviz.bench.sources.shared import Found, How, about, figure, known, totals
+from specviz.bench.replaying.recipes import Recipe, Row
+from specviz.bench.replaying.sources.shared import Found, How, about, figure, known, totals
 from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.metrics import Estimate

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from specviz.bench.recipes import Recipe
+from specviz.bench.replaying.recipes import Recipe
 
 from .shared import Found, How
 
@@ -36,4 +36,4 @@ SOURCES = {
 def find(name: str) -> Callable[[Recipe, How], Found]:
     """The function of a source."""
     module, _, function = SOURCES[name].partition(":")
-    return getattr(import_module(f"specviz.bench.sources.{module}"), function)  # type: ignore[no-any-return]
+    return getattr(import_module(f"specviz.bench.replaying.sources.{module}"), function)  # type: ignore[no-any-return]

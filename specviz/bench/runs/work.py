@@ -25,8 +25,8 @@ import numpy as np
 import torch
 
 from specviz import methods
-from specviz.bench.plan import Cell
-from specviz.bench.runner import clock_of, settled, synchroniser, threads
+from specviz.bench.runs.plan import Cell
+from specviz.bench.timing import clock_of, settled, synchroniser, threads
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
 from specviz.loop.run import beside, identity, machine_of, peak_memory, versions

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.bench.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
+from specviz.bench.replaying.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.bench.report import Column, print_table
-from specviz.bench.rows import read_json, write_json
+from specviz.bench.runs.rows import read_json, write_json
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.papers import LAST, list_published, published
 
@@ -547,9 +547,9 @@ def measure(
     drafts: dict[str, str], suite: Any, path: Path, shared: Path, memory: dict[Any, Any], tick: Tick | None,
 ) -> Replay:  # fmt: skip
     """Run a recipe and compare."""
-    from specviz.bench import sources
     from specviz.bench.calibrate import bar
-    from specviz.bench.runner import threads
+    from specviz.bench.replaying import sources
+    from specviz.bench.timing import threads
 
     begin = perf_counter()
     with threads(asked["threads"]), bar() if tick is None else nullcontext(tick) as told:

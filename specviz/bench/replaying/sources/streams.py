@@ -7,8 +7,8 @@ from typing import Any
 
 from specviz.bench import retranslation
 from specviz.bench.claims import ratio
-from specviz.bench.recipes import Recipe, Row
-from specviz.bench.sources.shared import Found, How, about, known
+from specviz.bench.replaying.recipes import Recipe, Row
+from specviz.bench.replaying.sources.shared import Found, How, about, known
 from specviz.bench.translations import references, texts
 from specviz.bench.translations import streams as arriving
 from specviz.corpus.prefixes import TARGETS

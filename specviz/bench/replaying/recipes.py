@@ -1,8 +1,9 @@
 """Recipes: what to run here for a paper's table, so that what is measured can stand beside what was printed.
 
 A recipe is data: which rows of the table are which method with which parameters, which of its columns are
-which prompts, and which of our figures answers to its metric. `specviz.bench.sources` runs them,
-`specviz.bench.replays` compares. Tables that nothing here can answer are in `SETTINGS`, each with its reason.
+which prompts, and which of our figures answers to its metric. `specviz.bench.replaying.sources` runs them,
+`specviz.bench.replaying.replays` compares. Tables that nothing here can answer are in `SETTINGS`, each with
+its reason.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Recipe:
     Parameters
     ----------
     source : str
-        Who measures: a key of `specviz.bench.sources.SOURCES`.
+        Who measures: a key of `specviz.bench.replaying.sources.SOURCES`.
     compare : tuple of str
         The columns whose values are contenders: within all others every two of them are compared.
     rows : tuple of Row

@@ -29,10 +29,10 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
-from specviz.bench import work
 from specviz.bench.calibrate import bar
-from specviz.bench.plan import Plan, plain
-from specviz.bench.rows import Results, begin, key_of, locked, write_json
+from specviz.bench.runs import work
+from specviz.bench.runs.plan import Plan, plain
+from specviz.bench.runs.rows import Results, begin, key_of, locked, write_json
 from specviz.errors import ParameterError, SpecvizError
 from specviz.models import ranks
 from specviz.writing import write_bytes
@@ -58,7 +58,7 @@ def run(
     Parameters
     ----------
     plan : path or dict, optional
-        A TOML file, or its keys: see `specviz.bench.plan`.
+        A TOML file, or its keys: see `specviz.bench.runs.plan`.
     out : path, optional
         The folder; default ``specviz-runs/`` and a digest of the plan. One of the same plan is gone on with.
     executor : concurrent.futures.Executor, optional

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.bench.claims import Drawn
-from specviz.bench.recipes import Best, Recipe, Row
+from specviz.bench.replaying.recipes import Best, Recipe, Row
 from specviz.bench.report import Estimate
-from specviz.bench.runner import calibrated
+from specviz.bench.timing import calibrated
 from specviz.metrics.interval import RESAMPLES
 from specviz.suites import Suite
 
@@ -182,7 +182,7 @@ def totals(found: Found, recipe: Recipe) -> None:
 
 def about(model: Any, **more: Any) -> dict[str, Any]:
     """Where something was measured that left no run's folder."""
-    from specviz.bench.runner import quiet_clock, setting
+    from specviz.bench.timing import quiet_clock, setting
     from specviz.loop.run import identity
 
     said = setting(model, [])

@@ -8,10 +8,10 @@ from typing import Any
 
 from specviz.bench import bild
 from specviz.bench.pairs import suite
-from specviz.bench.recipes import Recipe, Row
-from specviz.bench.runner import BASELINE
-from specviz.bench.sources.shared import Found, How, about
+from specviz.bench.replaying.recipes import Recipe, Row
+from specviz.bench.replaying.sources.shared import Found, How, about
 from specviz.bench.sweep import Measured, Point, sweep
+from specviz.bench.timing import BASELINE
 from specviz.loop import generate
 
 NO_FALLBACK = "speculative sampling never falls back; what the paper counts there it does not say"

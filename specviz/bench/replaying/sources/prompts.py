@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from specviz.bench.claims import Drawn, ratio, resampled
-from specviz.bench.recipes import Best, Recipe, Row
+from specviz.bench.replaying.recipes import Best, Recipe, Row
+from specviz.bench.replaying.sources.shared import Found, How, Where, about, known, middle, totals
 from specviz.bench.report import Estimate
-from specviz.bench.rows import fast, paired, per_prompt, speed, sums
-from specviz.bench.sources.shared import Found, How, Where, about, known, middle, totals
+from specviz.bench.runs.rows import fast, paired, per_prompt, speed, sums
 from specviz.errors import ParameterError
 
 LONGEST = 32768  # Table 11's; a model that reads less gets the same shares of what it reads
@@ -20,8 +20,8 @@ LONGEST = 32768  # Table 11's; a model that reads less gets the same shares of w
 
 def run(recipe: Recipe, how: How) -> Found:
     """Methods on prompts by `specviz.bench.run`: one run for each plan that the rows ask for."""
-    from specviz.bench.plan import Plan
-    from specviz.bench.running import run as run_plan
+    from specviz.bench.runs.plan import Plan
+    from specviz.bench.runs.running import run as run_plan
 
     found = Found()
     entries, found.data = prompts_of(recipe, how)
