@@ -314,7 +314,7 @@ def test_a_curve_without_printed_values_is_measured_all_the_same(name, tmp_path)
     assert all(cell["printed"] == "" for cell in found.cells) and not len(found.comparisons())
     assert "without printed values" in found.summary and replays.opened(tmp_path).summary == found.summary
     assert "→" not in "".join(cell for row in found.grid()[1] for cell in row)
-    assert page.replay_figures(found)
+    assert page.curve_figures(found)
 
 
 BUNDLED = {
