@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -221,8 +222,8 @@ class AuditResult:
     def table(self) -> list[dict[str, Any]]:
         """Rows to print, keys `COLUMNS`.
 
-        A law has no prompts, and its bound is of probabilities; a chi-square test has one prompt, and its
-        bound is the p-value below which it fails.
+        A law has no prompts, and its bound is of probabilities; a chi-square test's bound is the p-value
+        below which it fails. Of each method the ones that hold are one row, with the worst of them.
         """
         found = [{name: getattr(row, name.replace(" ", "_")) for name in COLUMNS} for row in self.rows]
 
@@ -230,13 +231,19 @@ class AuditResult:
             line = dict.fromkeys(COLUMNS) | {"method": each.method, "verdict": each.verdict}
             found.append(line | {"bug": int(not each.holds)} | values)
 
-        for law in self.laws:
-            off = "raised" if law.reason else f"off by {law.error:.0e}"
-            add(law, draft="toy", sampling=f"law, {law.sampling}: {off}", bound=law.bound)
-        for each in self.drawn:
-            p = "raised" if each.test is None else f"{each.test.draws} draws, p = {each.test.p:.2g}"
-            bound = None if each.test is None else each.test.threshold
-            add(each, draft=each.draft, sampling=f"chi-square, {each.sampling}: {p}", prompts=1, bound=bound)
+        for laws in _alike(self.laws, lambda law: law.method):
+            worst = max(laws, key=lambda law: law.error)
+            off = "raised" if worst.reason else f"off by {'at most ' * (len(laws) > 1)}{worst.error:.0e}"
+            add(worst, draft="toy", sampling=f"law, {_counted(laws)}: {off}", bound=worst.bound)
+        for tests in _alike(self.drawn, lambda each: (each.method, each.draft)):
+            least = min(tests, key=lambda each: 0.0 if each.test is None else each.test.p)
+            if least.test is None:
+                p, bound = "raised", None
+            else:
+                p = f"{least.test.draws} draws, {'least ' * (len(tests) > 1)}p = {least.test.p:.2g}"
+                bound = least.test.threshold
+            said = f"chi-square, {_counted(tests)}: {p}"
+            add(least, draft=least.draft, sampling=said, prompts=len(tests), bound=bound)
         return found
 
     @property
@@ -287,6 +294,18 @@ class AuditResult:
         for each, made in zip(self.drawn, result["drawn"]):
             made["verdict"] = each.verdict
         return json.dumps(_finite(result), ensure_ascii=False, allow_nan=False)
+
+
+def _alike(found: list[Any], key: Callable[[Any], Any]) -> list[list[Any]]:
+    """What holds, by its key; what does not, each by itself."""
+    groups: dict[Any, list[Any]] = {}
+    for number, each in enumerate(found):
+        groups.setdefault((key(each), -1 if each.holds else number), []).append(each)
+    return list(groups.values())
+
+
+def _counted(found: list[Any]) -> str:
+    return found[0].sampling if len(found) == 1 else f"{len(found)} settings"
 
 
 def _finite(value: Any) -> Any:

@@ -64,6 +64,7 @@ def audit(
     with loading():
         from specviz import audit as auditing
 
+        _streaming(method)  # a name that is none is told before a model is read
         target, drafts = loaded(model, draft, device, dtype, None)
     if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]

@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from specviz import audit
+from specviz.audit.law import ChiSquare, LawResult
 from specviz.audit.reference import Reference
-from specviz.audit.result import COLUMNS, Row
+from specviz.audit.result import COLUMNS, AuditResult, Drawn, Row
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import reduce
 from specviz.methods import speculative
@@ -377,3 +378,24 @@ def test_threads_are_given_back(pair):
     result = run(pair, ["autoregressive"], PROMPTS[:1], max_new_tokens=2, threads=1)
     assert result.threads == 1
     assert torch.get_num_threads() == before
+
+
+def test_laws_that_hold_are_one_row_a_method_and_a_breach_stands_apart():
+    result = AuditResult(
+        model="m", device="cpu", dtype="float32", threads=1, max_new_tokens=4, bound=1e-4, rows=[],
+        laws=[
+            LawResult("a", "temperature 1", 1e-17, 1e-9, 9), LawResult("a", "top-k 2", 3e-16, 1e-9, 9),
+            LawResult("a", "top-p 0.9", 0.02, 1e-9, 9), LawResult("b", "temperature 1", 2e-17, 1e-9, 9),
+        ],
+        drawn=[
+            Drawn("a", "d", "temperature 1", 0, ChiSquare(1.0, 3, 0.4, 120, 4)),
+            Drawn("a", "d", "temperature 1", 1, ChiSquare(9.0, 3, 0.03, 120, 4)),
+        ],
+    )  # fmt: skip
+    lines = [(line["method"], line["sampling"], line["bug"], line["verdict"]) for line in result.table()]
+    assert lines == [
+        ("a", "law, 2 settings: off by at most 3e-16", 0, "holds"),
+        ("a", "law, top-p 0.9: off by 2e-02", 1, "does not hold"),
+        ("b", "law, temperature 1: off by 2e-17", 0, "holds"),
+        ("a", "chi-square, 2 settings: 120 draws, least p = 0.03", 0, "holds"),
+    ]
