@@ -9,8 +9,10 @@ import resource
 import subprocess
 import sys
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from checkpoints import write
@@ -126,6 +128,21 @@ def test_generate_show(here, say, folders):
     assert status == 0, err
     assert (here / "x/a.png").read_bytes().startswith(b"\x89PNG")
     assert "default-src 'none'" in (here / "x/a.html").read_text(encoding="utf8")
+
+
+def test_tables_for_scripts_are_unrounded_and_alone(here, say, folders):
+    say("generate", "prompt_lookup", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
+    trace = specviz.open("o")
+    for command, table in (("show", trace.summary()), ("metrics", specviz.metrics.rosetta(trace))):
+        status, out, err = say(command, "o", "--csv")
+        read = pd.read_csv(StringIO(out))
+        assert (status, err, len(read)) == (0, "", len(table)) and list(read) == list(table)
+        number = "tau" if command == "show" else "value"
+        assert read[number].to_numpy(float) == pytest.approx(table[number].to_numpy(float), nan_ok=True)
+    for command, option in (("show", "--html"), ("metrics", "--aiperf")):
+        status, out, err = say(command, "o", "--csv", option, "x.html")
+        assert (status, out, files(here)) == (2, "", ["o/prompt_lookup.html", "o/prompt_lookup.parquet"])
+        assert "drop --" in one_line(err)
 
 
 def test_show_needs_no_torch(here, say, folders):

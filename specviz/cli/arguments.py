@@ -80,12 +80,15 @@ def loaded(
     """A target and its drafters, loaded and checked against each other."""
     from specviz.loop.run import DEFAULT_DRAFT, beside
     from specviz.models import load
+    from specviz.models.loading import find
 
     names = draft or [
         name
         for name in bundled_models()
         if name.startswith(f"{model}-draft") or name in DEFAULT_DRAFT.get(model, {}).values()
     ]
+    for name in (model, *names):  # a name that is none is told before a model is read
+        find(name)
     target = load(model, device, dtype, revision=revision)
     drafts = [beside(target, name, device, dtype) for name in dict.fromkeys(names)]
     for each in drafts:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import bundled_models, listed, loaded, loading, parameters_of, writable
-from specviz.cli.options import Device, Drafts, Dtype, Force, Prompts
+from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Prompts
 from specviz.cli.terminal import Interrupted, progress, screen
 from specviz.errors import ParameterError, SpecvizError
 from specviz.models import ranks
@@ -279,7 +279,7 @@ def bench_report(
         bool, typer.Option("--html", help="Write one offline page with tables and plots.")
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded, for a script.")] = False,
+    csv: CSV = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page; default: report.html in the folder.")
     ] = None,

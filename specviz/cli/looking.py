@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import writable
-from specviz.cli.options import AIPerf, Baseline, Force
+from specviz.cli.options import CSV, AIPerf, Baseline, Force
 from specviz.cli.terminal import screen, show_trace
-from specviz.errors import TraceError
+from specviz.errors import ParameterError, TraceError
 from specviz.writing import write_bytes
 
 
@@ -21,9 +21,12 @@ def show(
     prompt: Annotated[int | None, typer.Option(min=1, help="Which text; the first is 1.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one offline page with the player.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write a picture of the first prompt.")] = None,
+    csv: CSV = False,
     force: Force = False,
 ) -> None:
     """Show a recorded trace; needs no torch."""
+    if csv and (html or png):
+        raise ParameterError("--csv prints a table alone: drop --html and --png")
     for file in filter(None, (html, png)):
         writable(file, force)
     from specviz.trace import Trace
@@ -37,7 +40,10 @@ def show(
         trace = trace.select(prompt=prompt - 1)
         if not len(trace.cycles):
             raise TraceError(f"{path} holds no cycle of prompt {prompt}")
-    show_trace(trace, path if prompt is None else None)
+    if csv:
+        print(trace.summary().to_csv(index=False), end="")
+    else:
+        show_trace(trace, path if prompt is None else None)
     if html is not None:
         print(f"page: {trace.to_html(html, force=force)}")
     if png is not None:
@@ -49,17 +55,24 @@ def show(
 def metrics(
     path: Annotated[Path, typer.Argument(help="A trace: a .parquet file, or a folder.")],
     baseline: Baseline = None,
+    csv: CSV = False,
     aiperf: AIPerf = None,
     force: Force = False,
 ) -> None:
     """Print every tool's acceptance length, rate and speedup of a trace; needs no torch."""
+    if csv and aiperf is not None:
+        raise ParameterError("--csv prints a table alone: drop --aiperf")
     if aiperf is not None:
         writable(aiperf, force)
-    from specviz.metrics import counts
+    from specviz.metrics import counts, rosetta
     from specviz.trace import Trace
 
     trace = Trace.open(path)
-    _print_definitions(trace, None if baseline is None else Trace.open(baseline))
+    base = None if baseline is None else Trace.open(baseline)
+    if csv:
+        print(rosetta(trace, base).to_csv(index=False), end="")
+    else:
+        _print_definitions(trace, base)
     if aiperf is not None:
         print(f"AIPerf's records: {counts(trace).to_aiperf(aiperf, force=force)}")
 

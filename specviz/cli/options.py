@@ -55,4 +55,5 @@ Baseline = Annotated[
 ]
 
 
+CSV = Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded, for a script.")]
 AIPerf = Annotated[Path | None, typer.Option("--aiperf", help="Write AIPerf's records, JSON lines.")]
