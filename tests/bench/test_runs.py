@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import product
 from multiprocessing import get_context
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -122,6 +123,10 @@ def test_the_table_is_computed_from_the_rows(plan, tmp_path):
     assert kinds.groupby("cell")["tokens"].sum().tolist() == table["tokens"].tolist()
     assert set(kinds["kind"]) == {"qa", "code"}
     assert "speedup pooled" in found.shown()
+    names = found.shown(), found.table()
+    for name in {"model", "draft"} & set(names[0]):  # a folder by its own name
+        assert list(names[0][name]) == [Path(text or "").name for text in names[1][name].fillna("")]
+        assert any("/" in str(text) for text in names[1][name])
     with pytest.raises(ParameterError, match="broken down by"):
         found.table(by="weather")
 
@@ -441,7 +446,7 @@ def test_processes_get_the_same_rows(plan, tmp_path):
     assert not found.rows()["timed"].any()
     assert found.rows()["decode_seconds"].isna().all()
     assert "untimed" in " ".join(found.notes())
-    assert not {"speedup pooled", "paired", "tokens/s pooled"} & set(found.shown())
+    assert not {"speedup pooled", "speedup paired", "tokens/s pooled"} & set(found.shown())
 
 
 def worker(connection):

@@ -278,6 +278,9 @@ class Results:
         table = self.table(by)
         keep = [c for c in (*SAID, *KEPT) if c in table and (c == "method" or says(table[c]))]
         out: dict[str, Any] = {name: table[name].fillna("").map(str) for name in keep}
+        for name in {"model", "draft"} & out.keys():
+            short = out[name].map(lambda text: Path(text).name)  # a folder by its own name, if that tells all
+            out[name] = short if short.nunique() == out[name].nunique() else out[name]
         for name, (heading, form) in SHOWN.items():
             cells = []
             for _, row in table.iterrows():
@@ -350,13 +353,13 @@ SHOWN = {
     "failures": ("failed", "{:d}"),
     "tokens": ("tokens", "{:,d}"),
     "tau": ("τ", "{:.2f}"),
+    "paired_speedup": ("speedup paired", "{:.2f}"),
+    "same": ("same texts", "{:.0%}"),
     "pooled_throughput": ("tokens/s pooled", "{:,.0f}"),
     "request_throughput": ("a request", "{:,.0f}"),
     "pooled_speedup": ("speedup pooled", "{:.2f}"),
     "request_speedup": ("of means", "{:.2f}"),
-    "paired_speedup": ("paired", "{:.2f}"),
     "decode_speedup": ("decoding", "{:.2f}"),
-    "same": ("same texts", "{:.0%}"),
     "peak_memory": ("peak MiB", "{:,.0f}"),
     "device_memory": ("of the device", "{:,.0f}"),
 }
