@@ -331,7 +331,7 @@ def test_a_full_disk_before_the_first_cycle(here, say, folders):
 
 
 def test_a_full_disk_under_the_page(here, say, folders, monkeypatch):
-    monkeypatch.setattr("specviz.view.static.os.replace", _full)
+    monkeypatch.setattr("specviz.writing.os.replace", _full)
     status, _, err = say("generate", "autoregressive", "-m", folders.target, "-p", "Hi", "-o", "o", "-n", 4)
     assert status == 2
     assert "No space left" in one_line(err)

@@ -801,5 +801,5 @@ def test_a_table_breaks_no_word(tmp_path, width):
     assert all(word in text for word in ("autoregressive", "prompt_lookup", "token_recycling"))
     assert re.findall(r"\[[\d.]+, [\d.]+\]", text) and text.count("[") == text.count("]")
     assert not re.findall(r"\[[^\]]*\n", text)
-    assert max(map(len, text.splitlines())) <= width
+    assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= width
     assert ("left out" in text) == (width < 120)
