@@ -312,6 +312,9 @@ def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
     assert table["why"]["accepted of drafted"] == "spec-bench does not tell how many were drafted"
     assert table["why"]["decode tokens/s"] == "spec-bench does not tell how long the prefill took"
     assert found.requests["kind"].tolist() == ["writing", "writing"]
+    assert table["why"]["at the second position"] == "spec-bench does not tell which steps had a draft"
+    with pytest.raises(TraceError, match="spec-bench does not tell which steps had a draft"):
+        metrics.by_position(found)
 
 
 def test_drafters_of_spec_bench_count_their_ends_differently(tmp_path):

@@ -136,7 +136,8 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     DataFrame
         One row a definition, by its name: ``who`` uses it and what it is called there; ``quantity``;
         ``value``; ``high``, to which it may reach if the ``badge`` says ``bounded``; ``exact`` is exact, and
-        ``as counted`` what another tool counted to the end of the last step, and this one would not;
+        ``as counted`` what another tool counted to the end of the last step, and this one would not, or
+        (of a server's sums) what takes the steps with a draft for all;
         ``average``, pooled or a mean over requests; ``end``, what is counted at a text's end; ``counts``,
         what is counted, in words; ``formula`` (symbols: `specviz.metrics.definitions`); ``source``, where it
         was read. ``value`` is NaN where something is missing; ``why`` says what.
@@ -165,7 +166,7 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
             found.origin != "specviz"
             and definition.end == EMITTED
             and {"accepted", "emitted"} & {*definition.needs}
-        )
+        ) or (found.pooled and "steps" in definition.needs)
         row["badge"] = "" if value != value else "bounded" if bounded else "as counted" if loose else "exact"
         row["why"] = "" if value == value else _why(definition, found, base)
         rows.append(row)

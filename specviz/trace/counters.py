@@ -112,7 +112,7 @@ def _page(path: Path) -> list[Engine]:
             continue
         sample = SAMPLE.fullmatch(line)
         labels = dict(re.findall(LABEL, sample[1] or "")) if sample else {}
-        position = labels.pop("position", "") if name == AT else ""
+        position = labels.pop("position", "")
         if sample is None or (name == AT and not re.fullmatch(r"\d{1,4}", position, re.ASCII)):
             raise TraceError(f"{path}, line {number} is no sample of {name} as Prometheus writes it")
         whose = tuple(sorted(labels.items()))
