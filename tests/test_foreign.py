@@ -189,8 +189,11 @@ def test_vllm_summary_knows_no_order_and_no_draft_of_a_step(tmp_path):
     assert table["value"]["accepted of drafted"] == 0.6
     assert np.isnan(table["value"]["accepted of judged"])
     assert table["why"]["accepted of judged"] == "vllm does not tell how long the draft of each step was"
-    with pytest.raises(TraceError, match="vllm does not tell how long the draft of each step was"):
-        metrics.by_position(found)
+    # Each of its steps had a draft, so vLLM's own rates follow from the histogram.
+    assert table["value"]["at the second position"] == 2 / 4
+    places = metrics.by_position(found)
+    assert places["accepted"].tolist() == [3, 2, 1] and places["rate"].tolist() == [3 / 4, 2 / 4, 1 / 4]
+    assert places["given"].isna().all()
     # A streamed response says it in its last chunk, which has no choices.
     chunk = {**entry, "object": "chat.completion.chunk", "choices": []}
     streamed = read_counts(write(tmp_path / "s.jsonl", chunk), "vllm")
@@ -239,6 +242,7 @@ def test_an_answer_longer_than_its_steps_had_steps_without_a_draft(tmp_path):
     assert found.requests["steps"].isna().all()
     table = metrics.rosetta(found)
     assert table["why"]["tokens a verify"] == "vllm does not tell how many verify steps there were"
+    assert table["why"]["nothing accepted"] == "vllm does not tell how many verify steps there were"
     assert table["value"]["1 + accepted a draft"] == 2.5
     assert np.isnan(metrics.tau(found))
 
@@ -308,6 +312,9 @@ def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
     assert table["why"]["accepted of drafted"] == "spec-bench does not tell how many were drafted"
     assert table["why"]["decode tokens/s"] == "spec-bench does not tell how long the prefill took"
     assert found.requests["kind"].tolist() == ["writing", "writing"]
+    assert table["why"]["at the second position"] == "spec-bench does not tell which steps had a draft"
+    with pytest.raises(TraceError, match="spec-bench does not tell which steps had a draft"):
+        metrics.by_position(found)
 
 
 def test_drafters_of_spec_bench_count_their_ends_differently(tmp_path):
@@ -477,12 +484,12 @@ def test_what_a_file_can_get_wrong(tmp_path):
     path.write_text('{"a": 1}\n')
     assert ", line 1 is no response of vLLM" in refused(path, "vllm")
     path.write_text('# HELP x\nvllm:spec_decode_num_drafts_total{engine="0"} 10.0\n')
-    assert "is a server's /metrics page: it has a server's sums alone" in refused(path, "vllm")
+    assert "is a server's /metrics page: its sums are read with --from vllm-metrics" in refused(path, "vllm")
     path.write_text('{"date": "now", "spec_decode_acceptance_length": 2.8}')
     assert "is the result of vllm bench serve" in refused(path, "vllm")
     assert "was speculated" in refused(write(path, VLLM), "vllm", plain=True)
     assert "has steps of more than one token" in refused(write(path, BENCH), "spec-bench", plain=True)
-    with pytest.raises(ParameterError, match="no origin 'tgi': choose one of vllm, aiperf, spec-bench"):
+    with pytest.raises(ParameterError, match="no origin 'tgi': choose one of vllm, aiperf, spec-bench, vllm"):
         read_counts(path, "tgi")
 
 

@@ -78,15 +78,22 @@ def metrics(
 
 
 def import_counts(
-    path: Annotated[Path, typer.Argument(help="A file of JSON lines, a request a line.")],
+    path: Annotated[
+        Path, typer.Argument(help="A file of JSON lines, a request a line; or a page of counters.")
+    ],
     origin: Annotated[
         str,
         typer.Option(
             "--from",
-            help="vllm (responses of a server with --per-request-spec-decode-metrics), aiperf "
-            "(profile_export.jsonl) or spec-bench (an answer file).",
+            help="vllm (responses of a server with --per-request-spec-decode-metrics), vllm-metrics (what "
+            "curl HOST:8000/metrics printed: sums over all requests), aiperf (profile_export.jsonl) or "
+            "spec-bench (an answer file).",
         ),
     ],
+    since: Annotated[
+        Path | None,
+        typer.Option(help="Of vllm-metrics: an earlier page of the same server; count what came after it."),
+    ] = None,
     baseline: Baseline = None,
     aiperf: AIPerf = None,
     force: Force = False,
@@ -94,12 +101,20 @@ def import_counts(
     """Read what another tool counted of speculation, check it, and print what every tool makes of it."""
     if aiperf is not None:
         writable(aiperf, force)
+    from specviz.metrics import by_position
     from specviz.trace import read_counts
     from specviz.view.picture import visible
 
-    found = read_counts(path, origin)
+    found = read_counts(path, origin, since=since)
     base = None if baseline is None else read_counts(baseline, origin, plain=True)
     print(visible(repr(found).strip("<>")))
+    if found.pooled:
+        rates = " ".join(f"{rate:.3f}" for rate in by_position(found)["rate"])
+        print(f"accepted at each position, of all drafts: {rates}")
+        if found.total("steps") == found.total("drafts"):
+            print(
+                "steps: those with a draft; no more tokens were generated than they and prefills account for"
+            )
     _print_definitions(found, base)
     for side in filter(None, (found, base)):
         for line, why in side.left_out.to_numpy():
@@ -129,5 +144,7 @@ def _print_definitions(found: Any, baseline: Any) -> None:
         for row in rows[rows["value"].isna()].to_dict("records"):
             print(f"not known: {row['who']}: {row['why']}")
     screen().print(f"\n{LEGEND}", markup=False)
-    if baseline is None:
+    if getattr(found, "pooled", False):
+        print("\nspeedups: not known: the page holds sums over all requests")
+    elif baseline is None:
         print("\nspeedups: name the same prompts decoded without speculation with --baseline")

@@ -74,6 +74,8 @@ class Tally:
     a: np.ndarray
     m: np.ndarray
     d: np.ndarray
+    n: np.ndarray  # 1 where the step had a draft
+    w: np.ndarray  # how many such steps there were
 
 
 def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
@@ -83,18 +85,20 @@ def tally(counts: Counts, whole: bool, most: bool = False) -> Tally:
     """
     of = {symbol: counts.column(name) for symbol, name in SYMBOLS.items()}
     a, m, d = counts.each("accepted"), counts.each("emitted") - 1, counts.each("depth")
-    beyond = np.nan_to_num(counts.each("beyond"))
+    beyond, w = np.nan_to_num(counts.each("beyond")), counts.each("times")
+    all_drafted = of["N"].sum() == w.sum()  # who counts only steps with a draft need not say how long it was
+    had = np.where(np.isnan(d), 1.0 if all_drafted else np.nan, d > 0)
     if whole and len(a):
         at = counts.steps["request"].to_numpy(np.int64)
         own = m < a  # what it emitted last is a draft token: the target's own was cut
         more = beyond if most else np.zeros_like(beyond)
         n = len(counts.requests)
-        of["A"] = of["A"] + np.bincount(at, more, n)
-        of["E"] = of["E"] + np.bincount(at, more + own, n)
+        of["A"] = of["A"] + np.bincount(at, w * more, n)
+        of["E"] = of["E"] + np.bincount(at, w * (more + own), n)
         a = a + more
     eos = counts.requests["eos"].to_numpy(np.float64, na_value=np.nan)
     k = float("nan") if counts.most is None else float(counts.most)
-    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, m=m, d=d)
+    return Tally(**of, eos=eos, W=counts.wall, k=k, a=a, m=m, d=d, n=had, w=w)
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> float:
@@ -108,19 +112,19 @@ def _mean(above: np.ndarray, below: np.ndarray) -> float:
     return float((above[some] / below[some]).mean()) if some.any() else float("nan")
 
 
-def _share(hit: np.ndarray, of: np.ndarray, known: np.ndarray) -> float:
-    """Share of some steps, NaN where the depth of drafts is not known."""
+def _share(t: Tally, hit: np.ndarray, of: np.ndarray, known: np.ndarray) -> float:
+    """Share of some steps, NaN where what it depends on (the depth of drafts) is not known."""
     if not len(known) or np.isnan(known).any():
         return float("nan")
-    return float((hit & of).sum() / of.sum()) if of.any() else float("nan")
+    return _ratio(t.w * (hit & of), t.w * of)
 
 
 def _judged(t: Tally) -> float:
     """Matches over the tokens that were put to the test: of a round all matches and the first mismatch."""
     if not len(t.d) or np.isnan(t.d).any():
         return float("nan")
-    m, d = t.m[t.d > 0], t.d[t.d > 0]
-    return _ratio(m, m + (m < d))
+    m, d, w = (each[t.d > 0] for each in (t.m, t.d, t.w))
+    return _ratio(w * m, w * (m + (m < d)))
 
 
 def _per_second(t: Tally, tokens: np.ndarray | None = None) -> float:
@@ -384,9 +388,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         formula="Σ[a ≥ 2] / ΣN",
         counts="of all steps with a draft, whether or not they came so far; `by_position` has every place",
         end=WHOLE,
-        needs=("accepted", "depth"),
+        needs=("accepted", "drafts"),
         source=f"{VLLM}; {VLLM_BENCH}; {LLAMA_CPP}",
-        of=lambda t: _share(t.a >= 2, t.d > 0, t.d),
+        of=lambda t: _share(t, t.a >= 2, t.n == 1, t.n),
     ),
     Definition(
         name="1-α",
@@ -399,7 +403,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         needs=("accepted", "depth"),
         source="github.com/SafeAILab/EAGLE 577ad72, eagle/evaluation/alpha.py: alpha / alpha_num, counted in "
         "08dc06c, eagle/model/utils_alpha.py; issue 169",
-        of=lambda t: _share(t.a >= 2, (t.a >= 1) & (t.d >= 2), t.d),
+        of=lambda t: _share(t, t.a >= 2, (t.a >= 1) & (t.d >= 2), t.d),
     ),
     Definition(
         name="accepted of judged",
@@ -424,7 +428,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         end=EMITTED,
         needs=("emitted", "depth"),
         source=f"{CANDIDATES}: update_candidate_strategy",
-        of=lambda t: _share(t.m == t.d, t.d > 0, t.d),
+        of=lambda t: _share(t, t.m == t.d, t.d > 0, t.d),
     ),
     Definition(
         name="nothing accepted",
@@ -434,9 +438,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         formula="Σ[a = 0] / ΣS",
         counts="share of steps that only gave the target's own token",
         end=WHOLE,
-        needs=("accepted",),
+        needs=("accepted", "steps"),
         source=GPT_FAST,
-        of=lambda t: float((t.a == 0).mean()) if len(t.a) and not np.isnan(t.a).any() else float("nan"),
+        of=lambda t: _ratio(t.w * (t.a == 0), t.S),
     ),
     Definition(
         name="accepted of output",

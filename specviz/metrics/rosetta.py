@@ -9,8 +9,8 @@ import numpy as np
 
 from specviz.errors import TraceError
 from specviz.metrics.cycles import _silent, _steps, seconds
-from specviz.metrics.definitions import DEFINITIONS, EMITTED, WHOLE, Definition, tally
-from specviz.trace.counts import Counts, request_table, step_table
+from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, tally
+from specviz.trace.counts import SUMS, Counts, request_table, step_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +136,8 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     DataFrame
         One row a definition, by its name: ``who`` uses it and what it is called there; ``quantity``;
         ``value``; ``high``, to which it may reach if the ``badge`` says ``bounded``; ``exact`` is exact, and
-        ``as counted`` what another tool counted to the end of the last step, and this one would not;
+        ``as counted`` what another tool counted to the end of the last step, and this one would not, or
+        (of a server's sums) what takes the steps with a draft for all;
         ``average``, pooled or a mean over requests; ``end``, what is counted at a text's end; ``counts``,
         what is counted, in words; ``formula`` (symbols: `specviz.metrics.definitions`); ``source``, where it
         was read. ``value`` is NaN where something is missing; ``why`` says what.
@@ -165,7 +166,7 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
             found.origin != "specviz"
             and definition.end == EMITTED
             and {"accepted", "emitted"} & {*definition.needs}
-        )
+        ) or (found.pooled and "steps" in definition.needs)
         row["badge"] = "" if value != value else "bounded" if bounded else "as counted" if loose else "exact"
         row["why"] = "" if value == value else _why(definition, found, base)
         rows.append(row)
@@ -181,30 +182,35 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     DataFrame
         One row a place, from 1: ``accepted``, steps that accepted a token there; ``rate`` = accepted / steps
         with a draft (vLLM's per-position acceptance rate); ``given`` = accepted / steps whose draft went so
-        far and that accepted all before it (EAGLE's n-α, n = position - 1). Tokens cut off at a text's end
-        do not count as accepted.
+        far and that accepted all before it (EAGLE's n-α, n = position - 1; NaN where it is not known how far
+        drafts went). Tokens cut off at a text's end do not count as accepted.
 
     Raises
     ------
     TraceError
-        If it is not known how many tokens each step drafted.
+        If it is not known which steps had a draft.
     """
     import pandas as pd
 
     found = trace if isinstance(trace, Counts) else counts(trace)
     t = tally(found, True)
-    if not len(t.d) or np.isnan(t.d).any():
-        raise TraceError(f"{found.where}: {found.origin} does not tell {NAMES['depth']}")
-    places = np.arange(1, int(t.d.max()) + 1)
-    hit = (t.a[:, None] >= places) & (t.d[:, None] >= places)
+    if not len(t.n) or np.isnan(t.n).any():
+        raise TraceError(f"{found.where}: {found.origin} does not tell {NAMES['drafts']}")
+    vague = bool(np.isnan(t.d).any())  # how far drafts went is not known
+    longest = np.nanmax([t.a.max(), t.k]) if vague else t.d.max()
+    places = np.arange(1, int(longest) + 1)
+    hit = (t.a[:, None] >= places) & ~(t.d[:, None] < places)
     came = (t.a[:, None] >= places - 1) & (t.d[:, None] >= places)
-    accepted, reached, drafts = hit.sum(0), came.sum(0), int((t.d > 0).sum())
-    table = pd.DataFrame({"position": places, "accepted": accepted, "rate": accepted / max(drafts, 1)})
-    return table.assign(given=accepted / np.maximum(reached, 1))
+    accepted, reached = ((t.w[:, None] * each).sum(0).astype(np.int64) for each in (hit, came))
+    table = pd.DataFrame({"position": places, "accepted": accepted})
+    table["rate"] = accepted / max(t.w[t.n == 1].sum(), 1)
+    return table.assign(given=np.nan if vague else accepted / np.maximum(reached, 1))
 
 
 def _values(definition: Definition, found: Counts, base: Counts | None) -> tuple[float, float]:
     whole = definition.end == WHOLE
+    if found.pooled and definition.average == MEAN:
+        return float("nan"), float("nan")
     with np.errstate(divide="ignore", invalid="ignore"):
         if base is not None and definition.compares:
             value = float(definition.of(tally(found, False), tally(base, False)))
@@ -216,6 +222,8 @@ def _values(definition: Definition, found: Counts, base: Counts | None) -> tuple
 
 def _why(definition: Definition, found: Counts, base: Counts | None) -> str:
     """What a definition lacks."""
+    if found.pooled and definition.average == MEAN:
+        return f"the page holds {SUMS}"
     sides = [("", found)] + ([("the baseline's ", base)] if base is not None and definition.compares else [])
     for whose, side in sides:
         for name in definition.needs:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import TraceError
-from specviz.trace.counts import Counts
+from specviz.trace.counts import SUMS, Counts
 from specviz.writing import write_text
 
 
@@ -21,12 +21,15 @@ def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
     Raises
     ------
     TraceError
-        If the file exists (unless `force`) or cannot be written, or it is not known how much was drafted.
+        If the file exists (unless `force`) or cannot be written, or it is not known how much was drafted
+        by which request.
     """
     import pandas as pd
 
     if path.exists() and not force:
         raise TraceError(f"{path} exists: choose another name, or replace it with force=True")
+    if counts.pooled:
+        raise TraceError(f"{counts.where} holds {SUMS}, and AIPerf's records are each request's")
     table = counts.requests
     if table[["drafted", "accepted"]].isna().any(axis=None):
         raise TraceError(f"{counts.origin} does not tell how many were drafted, which AIPerf's records hold")

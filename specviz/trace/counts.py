@@ -44,9 +44,11 @@ STEP: dict[str, str] = {
     "accepted": "Draft tokens that were accepted and emitted.",
     "emitted": "Tokens that it emitted.",
     "beyond": "At most so many more were accepted, but stand behind the text's end.",
+    "times": "How many such steps there were: one, but in sums over requests.",
 }
 WHOLE = ("prompt_tokens", "steps", "drafts", "drafted", "accepted", "emitted", "output")
 REAL = ("seconds", "prefill", "first", "begin")
+SUMS = "sums over all requests"
 LACK = "tells how many tokens were accepted, not which"
 
 
@@ -61,7 +63,7 @@ class Counts:
     Parameters
     ----------
     origin : str
-        Who counted: ``specviz``, ``vllm``, ``aiperf`` or ``spec-bench``.
+        Who counted: ``specviz``, ``vllm``, ``vllm-metrics``, ``aiperf`` or ``spec-bench``.
     where : str
         The file, or the run.
     requests : DataFrame
@@ -76,6 +78,8 @@ class Counts:
         Lines of the file that hold nothing to count, with the reason: ``line``, ``why``.
     plain : bool
         Whether it is a run without speculation, to compare with.
+    pooled : bool
+        Whether a row of `requests` is no request, but the sums over all of a server's engine.
     """
 
     origin: str
@@ -86,6 +90,7 @@ class Counts:
     wall: float = math.nan
     left_out: pd.DataFrame = field(default_factory=lambda: left_out_table([]))
     plain: bool = False
+    pooled: bool = False
 
     def __post_init__(self) -> None:
         for names, table, what in (
@@ -126,8 +131,9 @@ class Counts:
         n, sums = len(self.requests), {name: self.total(name) for name in WHOLE[1:]}
         words = ", ".join(f"{value:,.0f} {name}" for name, value in sums.items() if value == value)
         out = len(self.left_out)
+        whose = f"all requests of {n} engine" if self.pooled else f"{n} request"
         return (
-            f"<Counts of {n} request{'s' * (n != 1)} from {self.origin}, {self.where}: {words}"
+            f"<Counts of {whose}{'s' * (n != 1)} from {self.origin}, {self.where}: {words}"
             + f"; {out} line{'s' * (out != 1)} left out" * bool(out)
             + ">"
         )
@@ -153,4 +159,4 @@ def step_table(columns: dict[str, Any]) -> pd.DataFrame:
     """Columns of steps as the table that `Counts` holds; what is missing is null."""
     import pandas as pd
 
-    return pd.DataFrame(columns, columns=list(STEP)).astype(dict.fromkeys(STEP, "Int64"))
+    return pd.DataFrame({"times": 1} | columns, columns=list(STEP)).astype(dict.fromkeys(STEP, "Int64"))

@@ -1,9 +1,10 @@
 """What other tools write down of speculation, read as `Counts`.
 
-vLLM's per-request acceptance metrics, AIPerf's acceptance records, Spec-Bench's answer files. A file is read
-whole or not at all: identities between its integers must hold, and the first line that breaks one is named.
-Means and rates that stand in a file are not read, for they follow from the counts. Lines that hold nothing to
-count (a failed request, one without speculation) are listed in `Counts.left_out`, not dropped.
+vLLM's per-request acceptance metrics, AIPerf's acceptance records, Spec-Bench's answer files; a server's sums
+are read in `specviz.trace.counters`. A file is read whole or not at all: identities between its integers must
+hold, and the first line that breaks one is named. Means and rates that stand in a file are not read, for they
+follow from the counts. Lines that hold nothing to count (a failed request, one without speculation) are
+listed in `Counts.left_out`, not dropped.
 
 These files are untrusted data: only numbers and names are taken from them.
 """
@@ -25,43 +26,56 @@ from specviz.trace.files import reason
 FILE_LIMIT = 1 << 30  # bytes of a file
 STEP_LIMIT = 20_000_000  # steps of a file: a histogram names many in a few characters
 MOST = 2**31 - 1  # of any count
+COUNTERS = "vllm-metrics"  # a page of sums, not a file of requests
 NAME_LIMIT = 256  # characters of a name
-SUMS = (
-    "it has a server's sums alone; responses of a server with --per-request-spec-decode-metrics have each "
-    "request's counts"
-)
+EACH = "responses of a server with --per-request-spec-decode-metrics have each request's counts"
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0, "seconds": 1.0}
 
 
-def read_counts(path: str | Path, origin: str, *, plain: bool = False) -> Counts:
+def read_counts(
+    path: str | Path, origin: str, *, plain: bool = False, since: str | Path | None = None
+) -> Counts:
     """Read what another tool counted.
 
     Parameters
     ----------
     path : str or Path
-        One JSON object a line (of vLLM also one response, or a list of them).
-    origin : {"vllm", "aiperf", "spec-bench"}
+        One JSON object a line (of vLLM also one response, or a list of them); of ``vllm-metrics`` a page.
+    origin : {"vllm", "vllm-metrics", "aiperf", "spec-bench"}
         ``vllm``: responses of a server with ``--per-request-spec-decode-metrics``, which have
         ``metrics.speculative_decoding`` (``detailed``: step by step; ``summary``: a histogram), or only that
         object; of a streamed one the last chunk with ``usage``. Times: ``--enable-per-request-metrics``.
         Source: vllm 0.33.0, v1/metrics/stats.py and entrypoints/generate/base/protocol.py.
+        ``vllm-metrics``: what ``curl HOST:8000/metrics`` printed. It holds sums over all requests since the
+        server was started: pooled definitions and `by_position` are told, means over requests and speedups
+        are not. A row of `Counts.requests` is an engine. Where no more tokens were generated than drafts and
+        prefills account for, every verify step is taken to have had a draft; what was cut off at texts' ends
+        can hide a few that had none.
         ``aiperf``: ``profile_export.jsonl``, written with ``--export-level records``, or only its acceptance
         records. Source: aiperf 0.13.0, common/models/{record_models,spec_decode_models}.py.
         ``spec-bench``: an answer file; of each question the first choice, as its ``speed.py`` reads it.
         Source: github.com/hemingkx/Spec-Bench 132ba4c, evaluation/speed.py; 70f8b28, evaluation/eval.py.
     plain : bool
         Whether the file is a run without speculation, to compare with.
+    since : str or Path, optional
+        An earlier page of the same server: count what came after it (``vllm-metrics`` alone).
 
     Raises
     ------
     ParameterError
-        For another origin.
+        For another origin, or what it does not take.
     TraceError
         If the file cannot be read, or a line is not what it should be; its number is named.
     """
-    if origin not in READERS:
-        raise ParameterError(f"no origin {origin!r}: choose one of {', '.join(READERS)}")
+    if origin not in (names := [*READERS, COUNTERS]):
+        raise ParameterError(f"no origin {origin!r}: choose one of {', '.join(names)}")
     path = Path(path)
+    if origin == COUNTERS:
+        from specviz.trace.counters import read_counters
+
+        return read_counters(path, None if since is None else Path(since), plain)
+    if since is not None:
+        raise ParameterError(f"since is for the counters of a server ({COUNTERS}), not for {origin}")
     requests: list[dict[str, Any]] = []
     steps: dict[str, list[Any]] = {
         name: [] for name in ("request", "drafted", "depth", "accepted", "emitted")
@@ -181,20 +195,27 @@ def _shown(value: Any) -> str:
     return str(value) if number and (value != value or abs(value) < 1e18) else _kind(value)
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def text_of(path: Path) -> str:
+    """The whole text of a file that is no larger than `FILE_LIMIT`."""
     try:
         if (size := path.stat().st_size) > FILE_LIMIT:
             raise TraceError(f"{path} is {size >> 20} MiB; the limit is {FILE_LIMIT >> 20} MiB")
-        text = path.read_text("utf-8-sig")
+        return path.read_text("utf-8-sig")
     except OSError as error:
         raise TraceError(f"cannot read {path}: {reason(error)}") from error
     except UnicodeDecodeError:
         raise TraceError(f"{path} is not UTF-8 text") from None
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    text = text_of(path)
     numbered = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
         raise TraceError(f"{path} is empty")
     if any(line.startswith("vllm:") for _, line in numbered):
-        raise TraceError(f"{path} is a server's /metrics page: {SUMS}")
+        raise TraceError(
+            f"{path} is a server's /metrics page: its sums are read with --from vllm-metrics; {EACH}"
+        )
     if not isinstance(_json(numbered[0][1]), dict):  # one object, or one list, over several lines
         whole = _json(text)
         if isinstance(whole, dict | list):
@@ -250,7 +271,8 @@ def _vllm(line: Line, plain: bool) -> Found | str:
     if not metrics and not usage and not isinstance(choices, list):
         bench = "spec_decode_acceptance_length" in entry
         line.fail(
-            f"is the result of vllm bench serve: {SUMS}"
+            f"is the result of vllm bench serve, which has sums and rates alone: the server's /metrics page "
+            f"before and after it tells more (--from vllm-metrics); {EACH}"
             if bench
             else "is no response of vLLM: it has neither metrics nor usage nor choices"
         )
