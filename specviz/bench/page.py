@@ -359,8 +359,8 @@ class Page:
     def replay(self, made: Replay) -> None:
         """The page of one table."""
         self.heading(f"{made.table}, measured here", f"{made.device} · {made.created}")
-        self.environment(made.environment)
         self.one(made)
+        self.environment(made.environment)
 
     def one(self, made: Replay, tag: str = "h2") -> None:
         """A table's section."""

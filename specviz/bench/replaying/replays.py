@@ -187,7 +187,7 @@ class Replay:
                 f"; of {judged} comparisons {n['agrees']} go the paper's way ({n['clear_agrees']} clearly), "
                 f"{n['against']} do not ({n['clear_against']} clearly)"
             )
-        said += f"; {n['level']} are level here" if n["level"] else ""
+        said += f"; {n['level']} {'is' if n['level'] == 1 else 'are'} level here" if n["level"] else ""
         return said
 
     def missing(self) -> list[tuple[str, str, int]]:
