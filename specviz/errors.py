@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
+
 
 class SpecvizError(Exception):
     """Something the caller can mend; the command line prints its one line and exits with status 2."""
@@ -21,3 +23,8 @@ class ParameterError(SpecvizError):
 
 class PromptError(SpecvizError):
     """A prompt that is empty, unreadable, or longer than the model's context."""
+
+
+def one_line(error: BaseException | str, most: int = 160) -> str:
+    """What a library said in many lines, in one, cut between words; its kind, where it said nothing."""
+    return shorten(str(error), most, placeholder=" …") or type(error).__name__

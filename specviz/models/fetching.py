@@ -21,7 +21,7 @@ from transformers import (
 from transformers.utils import logging
 
 from specviz.draft import Draft
-from specviz.errors import ModelError, SpecvizError
+from specviz.errors import ModelError, SpecvizError, one_line
 from specviz.models import diffusion_checkpoints, ranks
 from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion
@@ -144,7 +144,7 @@ def _probed(model: Model) -> Model:
         texts = [torch.tensor([head + path], device=model.device) for path in paths]
         want = torch.stack([model.net(text, use_cache=False).logits[0, -1].float().cpu() for text in texts])
     except Exception as error:  # whatever a foreign model raises, it cannot be served
-        said = " ".join(str(error).split())[:150]
+        said = one_line(error, 150)
         raise ModelError(f"{model.name} ({model.config.model_type}) cannot be served: {said}") from None
     bound = (1e-3 if model.dtype in (torch.float32, torch.float64) else 5e-2) * float(want.abs().max())
     if not (found - want).abs().max() <= bound:
@@ -248,14 +248,14 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     if "out of memory" in said or "allocate memory" in said:
         return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
     if local:
-        return f"{source} does not load as a language model: {said[:200]}"
+        return f"{source} does not load as a language model: {one_line(said, 200)}"
     where = f" at revision {revision}" if revision else ""
     if isinstance(error, OSError):
         return (
             f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or no access); "
             f"pass a local folder, or one of the bundled models: {', '.join(bundled()) or 'none here'}"
         )
-    return f"hf:{source}{where} does not load as a language model: {said[:200]}"
+    return f"hf:{source}{where} does not load as a language model: {one_line(said, 200)}"
 
 
 def _split() -> Any:
@@ -280,7 +280,7 @@ def _tokenizer(source: str | Path) -> Any:
             text.removeprefix("hf:"), local_files_only=local, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"no tokenizer in {text}: {' '.join(str(error).split())[:200]}") from None
+        raise ModelError(f"no tokenizer in {text}: {one_line(error, 200)}") from None
 
 
 def _dtype(dtype: str | torch.dtype) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from specviz.errors import PromptError
+from specviz.errors import PromptError, one_line
 
 FOLDER = "SPECVIZ_SUITES"  # the environment variable that names another folder
 SECONDS = 30  # that a server may stay silent
@@ -229,7 +229,7 @@ def _written(path: Path, write: Any) -> None:
 
 
 def _unreachable(file: File, suite: str, error: Exception) -> PromptError:
-    said = " ".join(str(error).split())[:160] or type(error).__name__
+    said = one_line(error, 160)
     gated = type(error).__name__ == "GatedRepoError"
     why = "wants its terms accepted and a token (hf auth login)" if gated else f"does not give it ({said})"
     return PromptError(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specviz.errors import PromptError
+from specviz.errors import PromptError, one_line
 
 from . import files
 
@@ -107,7 +107,7 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
                 number += 1
                 yield Row(f"{path}, row {number}", values)
     except (pa.ArrowException, OSError) as error:
-        raise PromptError(f"{path} is no whole Parquet file ({' '.join(str(error).split())[:120]})") from None
+        raise PromptError(f"{path} is no whole Parquet file ({one_line(error, 120)})") from None
 
 
 def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[Row]:
@@ -208,7 +208,7 @@ def member(path: Path, pattern: str) -> tuple[str, str]:
         elif matches(path.as_posix()):
             return str(path), _text(path, files.load(path))
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
-        raise PromptError(f"cannot read {path}: {' '.join(str(error).split())[:120]}") from None
+        raise PromptError(f"cannot read {path}: {one_line(error, 120)}") from None
     raise PromptError(f"{path} has no file like {pattern}")
 
 
