@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import regex
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import specviz as sv
@@ -103,6 +103,7 @@ def test_what_of_a_text_still_stands():
 
 @settings(deadline=None)
 @given(worded, st.integers(1, 7))
+@example("\x1f\r0", 1)  # a space to str.strip, but not to a pattern's \s
 def test_a_lag_reveals_the_text(text, step):
     updates = list(fixed_lag(text, step))
     assert updates[-1].text == text and [u.last for u in updates] == [False] * (len(updates) - 1) + [True]

@@ -36,7 +36,8 @@ TIGHT = regex.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uff65]")  # punctuation
 LETTER = rf"(?![{UNSPACED}])\w"
 BEGUN = regex.compile(rf"(?:{LETTER})*$")  # a word that is not at its end
 GOES_ON = regex.compile(LETTER)
-CHUNK = regex.compile(r"\s*\S+")
+SPACE = r"\s\x1c-\x1f"  # what str.strip takes away: four separators more than \s
+CHUNK = regex.compile(rf"[{SPACE}]*[^{SPACE}]+")
 CLUSTER = regex.compile(r"\X")
 
 
