@@ -13,6 +13,7 @@ from typing import Any
 
 from specviz.errors import ModelError
 from specviz.models import ranks
+from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs
 
 GGUF = "gguf:"
@@ -26,13 +27,18 @@ CONVERT = (
 
 
 def find(text: str) -> Path | None:
-    """The folder of a model: bundled under that name, or the user's own. None for ``hf:`` and ``gguf:``.
+    """The folder of a model, bundled or the user's own, or the file of a downloaded one.
+
+    None for ``hf:`` and ``gguf:``.
 
     Raises
     ------
     ModelError
-        If there is none, or it holds no model that can be read.
+        If there is none, it holds no model that can be read, or it is not downloaded yet.
     """
+    if (name := text.removeprefix(GGUF)) in DOWNLOADS:
+        file = require(name)
+        return file if name == text else None
     if text.startswith(("hf:", GGUF)):
         return None
     path = bundled().get(text, Path(text).expanduser())
@@ -104,6 +110,7 @@ def load(
         for name, value in (("tokenizer", tokenizer), ("revision", revision), ("dtype", dtype)):
             if value not in (None, "auto", "float32"):  # which is the default
                 raise ModelError(f"a GGUF file brings its own {name}: drop {name}={value!r}")
+        find(spec)
         from specviz.models.llamacpp.model import LlamaCpp
 
         if gpu_layers is None:
@@ -151,7 +158,7 @@ def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None
 def _check_folder(text: str, path: Path) -> None:
     names = list(bundled())
     if not path.exists():
-        near = difflib.get_close_matches(text, names, 1)
+        near = difflib.get_close_matches(text, [*names, *DOWNLOADS], 1)
         if not near and HUB_ID.fullmatch(text):
             near = [f"hf:{text}"]
         meant = f"; did you mean {near[0]}?" if near else "."
