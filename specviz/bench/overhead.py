@@ -31,6 +31,7 @@ def bench(
     prompts: int = 28,
     max_new_tokens: int = 128,
     rounds: int = 7,
+    only: list[str] | None = None,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
@@ -43,7 +44,7 @@ def bench(
     chosen = spread(entries, prompts)
     rows, bars = [], []
     clock, name_of_clock = quiet_clock(model.device)
-    entrants = lineup(drafts)
+    entrants = lineup(drafts, only)
     with settled():
         for number, entrant in enumerate(entrants):
             ratios: list[float] = []

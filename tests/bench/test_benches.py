@@ -186,7 +186,7 @@ def check(found, bars):
     assert data["setting"]["threads"] == torch.get_num_threads()
     assert len(data["bars"]) == bars
     for bar in data["bars"]:
-        assert set(bar) == {"name", "value", "limit", "kind", "held"}
+        assert set(bar) == {"name", "value", "limit", "kind", "goal", "held"}
     assert data["held"] == all(bar["held"] for bar in data["bars"])
     assert "\n" not in data["summary"]
     assert data["summary"].startswith(found.name + ": ")
