@@ -411,8 +411,9 @@ class Stage:
             SimpleNamespace(
                 path=gguf_file(self.model), eos=self.model.eos, threads=threads(self.model),
                 gpu_layers=getattr(self.model, "gpu_layers", 0),
-                # No longer than needed: with prompt lookup a row of scores is kept for every place.
-                max_length=min(self.model.max_length, longest + self.most),
+                # No longer than needed: with prompt lookup a row of scores is kept for every place. Its
+                # drafts run over the last token, and nobody there checks.
+                max_length=longest + self.most + values["draft_length"],
             ),
             self.most,
             (values["ngram_max"], values["draft_length"]) if lookup else None,
@@ -422,14 +423,18 @@ class Stage:
         """Fill the warm stores by all other prompts; let everybody else decode one of them."""
         for contender in self.lineup:
             method = contender.build() if contender.method else None
-            texts = self.others if contender.memory == "warm" else self.others[:1]
+            texts = self.before(contender)
             decode = self._decoder(contender, method, texts)
             for number in range(len(texts)):
                 decode(number)
+                tick(contender.label)
             if contender.memory == "warm":
                 assert method is not None
                 self.stores[contender.label] = method
-            tick(contender.label)
+
+    def before(self, contender: Contender) -> list[list[int]]:
+        """What a contender decodes before the rounds."""
+        return self.others if contender.memory == "warm" else self.others[:1]
 
     def decoders(self) -> dict[str, Any]:
         """Everybody, ready for a round: each with a fresh store, or with a copy of the filled one."""
@@ -662,8 +667,8 @@ def bench(
     )
     g = (own or {}).get("unispec")
     contenders, _ = lineup(model, only, g, sizes)
-    _check_enough(selection, contenders, g)
     texts, warm = _encoded(model, selection.timed, max_new_tokens), first_turns(model, selection.warm)
+    _check_enough(selection, contenders, g)
     plan = _plan(model, contenders, texts, warm, max_new_tokens)
     state = _resumed(kept, plan)
 
@@ -678,15 +683,16 @@ def bench(
                 keep()
             g = state["calibration"]["g"]
         contenders, lacking = lineup(model, only, g, sizes)
-        done, of = 0, len(contenders) * (1 + len(texts) * (rounds - len(state["rounds"])))
-
-        def count(what: str) -> None:
-            nonlocal done
-            done += 1
-            tick(done, of, what)
-
         if len(state["rounds"]) < rounds:
             stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
+            done, of = 0, sum(len(stage.before(each)) for each in contenders)
+            of += len(contenders) * len(texts) * (rounds - len(state["rounds"]))
+
+            def count(what: str) -> None:
+                nonlocal done
+                done += 1
+                tick(done, of, what)
+
             stage.prepare(count)
             while (turn := len(state["rounds"])) < rounds:
                 state["rounds"].append(one_round(stage, turn, count))
@@ -694,8 +700,8 @@ def bench(
     except KeyboardInterrupt:
         if kept is None:
             raise
-        done = len(state["rounds"])
-        raise KeyboardInterrupt(f"{done} of {rounds} rounds are kept: the same command goes on") from None
+        line = f"{len(state['rounds'])} of {rounds} rounds are kept: the same command goes on"
+        raise KeyboardInterrupt(line) from None
     return _report(model, selection, contenders, lacking, state, max_new_tokens)
 
 
@@ -809,7 +815,7 @@ def _report(
         circumstances["versions"]["llama-cpp-python"] = metadata.version("llama-cpp-python")
     title = (
         f"Speed of {model.name}: {len(selection.timed)} prompts, {most} new tokens, greedy, "
-        f"{len(state['rounds'])} rounds, the prefill apart"
+        f"rounds: {len(state['rounds'])}, the prefill apart"
     )
     bars, unjudged = _bars(results, contenders, by_kind)
     parts = [
