@@ -316,6 +316,17 @@ def test_prefill_apart_is_all_but_cycle_0(target, monkeypatch):
     assert (text["seconds"], text["prefill"]) == (3, 1)  # begin, begin, cycle 0, end
 
 
+def test_who_begins_differs_from_text_to_text_and_from_round_to_round(target):
+    contenders, _ = speed.lineup(target, ["prompt_lookup", "transformers"])
+    texts = [target.encode(entry["prompt"]) for entry in ENTRIES[:2]]
+    stage = speed.Stage(target, contenders, texts, texts[:1], 2)
+    order = []
+    for turn in range(3):
+        speed.one_round(stage, turn, order.append)
+    assert [name[0] for name in order[::3]] == ["a", "p", "p", "t", "t", "a"]
+    assert all(len(set(order[i : i + 3])) == 3 for i in range(0, len(order), 3))
+
+
 class TestStores:
     def test_no_store_sees_a_prompt_twice(self, target, monkeypatch):
         """Who was given what, and what was in the store before: watched at every run of ours."""
