@@ -752,18 +752,12 @@ def _plan(
     """What must be the same for rounds to belong together."""
     circumstances = setting(model, [])
     return {
-        "model": identity(model) | {"kernels": kernels(model)},
+        "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
         "contenders": [asdict(each) for each in contenders],
         "texts": hashlib.sha256(json.dumps([texts, warm]).encode()).hexdigest(),
         "max_new_tokens": most,
         **{name: circumstances[name] for name in ("dtype", "threads", "device", "processor", "versions")},
     }
-
-
-def kernels(model: Any) -> Any:
-    """The layouts of a model's linear layers, as plain data; None where it says nothing of them."""
-    value = getattr(model, "kernels", None)
-    return value if value is None or isinstance(value, str | dict | list) else str(value)
 
 
 def _resumed(kept: Path | None, plan: dict[str, Any]) -> dict[str, Any]:
@@ -803,7 +797,7 @@ def _report(
     loads = [each["others"] for each in state["rounds"]]
     circumstances = setting(
         model, [], prompts=len(selection.timed), max_new_tokens=most, rounds=len(state["rounds"]),
-        clock=clock_of(model)[1], kernels=kernels(model), backend=getattr(model, "backend", None),
+        clock=clock_of(model)[1], kernels=getattr(model, "kernels", None), backend=getattr(model, "backend", None),
         others=loads, quiet=quietness(loads), wall=[each["wall"] for each in state["rounds"]],
         calibration=state["calibration"], left_out=lacking,
         questions={
