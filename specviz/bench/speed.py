@@ -916,6 +916,8 @@ def _remarks(results: Results, contenders: list[Contender], circumstances: dict[
     if circumstances["calibration"] is not None:
         chosen = ", ".join(str(entry["id"]) for entry in questions["calibration"])
         yield f"draft size, calibrated on other prompts ({chosen}): {circumstances['calibration']['summary']}"
+    elif any(contender.memory and not contender.fixed for contender in contenders):
+        yield "draft size: given, not calibrated"
     for name, why in circumstances["left_out"].items():
         yield f"left out: {name} ({why})"
     minutes = sum(circumstances["wall"]) / 60
