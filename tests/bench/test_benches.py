@@ -192,7 +192,7 @@ def check(found, bars):
     assert data["setting"]["threads"] == torch.get_num_threads()
     assert len(data["bars"]) == bars
     for bar in data["bars"]:
-        assert set(bar) == {"name", "value", "limit", "kind", "held"}
+        assert set(bar) == {"name", "value", "limit", "kind", "goal", "held"}
     assert data["held"] == all(bar["held"] for bar in data["bars"])
     assert "\n" not in data["summary"]
     assert data["summary"].startswith(found.name + ": ")
@@ -227,8 +227,28 @@ def test_overhead_compares_a_record_with_none(pair, monkeypatch):
 
     monkeypatch.setattr(overhead, "Run", Watched)
     overhead.bench(pair[0], [], ENTRIES, prompts=1, max_new_tokens=2, rounds=2)
+    assert records[: len(ALONE)] == [None] * len(ALONE)  # each method is tried before any is timed
+    del records[: len(ALONE)]
     assert sorted(records, key=str) == [None] * 3 * len(ALONE) + ["judged"] * 3 * len(ALONE)
     assert records[:4] in ([None, "judged", "judged", None], ["judged", None, None, "judged"])
+
+
+def test_overhead_leaves_out_what_the_model_refuses(pair, monkeypatch):
+    target, _ = pair
+    kind = timing.methods.find("calm")
+
+    def refuse(self, model):
+        raise ParameterError("calm cannot run here")
+
+    monkeypatch.setattr(kind, "prepare", refuse)
+    options = {"prompts": 1, "max_new_tokens": 2, "rounds": 1}
+    found = overhead.bench(target, [], ENTRIES, **options)
+    assert {row["method"] for row in found.rows} == set(ALONE) - {"calm"}
+    assert "left out: calm cannot run here" in found.notes
+    found = overhead.bench(target, [], ENTRIES, only=["unispec"], **options)
+    assert [row["method"] for row in found.rows] == ["unispec"]
+    with pytest.raises(ParameterError, match="cannot run here"):
+        overhead.bench(target, [], ENTRIES, only=["calm"], **options)
 
 
 def test_passes(pair):

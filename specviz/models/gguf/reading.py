@@ -126,6 +126,7 @@ def load_gguf(
         eos_token_id=_ends(header, name), bos_token_id=header.fields.get("tokenizer.ggml.bos_token_id")
     )
     model = Model(net.eval().requires_grad_(False), words, name, kernels=kernels)
+    model.path = path
     digest.update(words.backend_tokenizer.to_str().encode("utf8", "surrogatepass"))
     model.source = f"GGUF, {kind}" + (
         "" if kind in WHOLE else ", dequantised; not the publisher's checkpoint"
