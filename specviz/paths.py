@@ -1,4 +1,7 @@
-"""Where the package's data lies: beside the code in an installed wheel, at the root in a checkout."""
+"""Where the package's data lies: beside the code in an installed wheel, at the root in a checkout.
+
+What is downloaded or measured on a machine lies elsewhere, in `home`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,16 @@ from pathlib import Path
 from specviz.errors import SpecvizError
 
 HERE = Path(__file__).resolve().parent
+HOME = "SPECVIZ_HOME"  # the environment variable that names another folder
+
+
+def home() -> Path:
+    """Where downloads, calibrations and suites are kept: what ``SPECVIZ_HOME`` names, or the user's cache."""
+    if os.environ.get(HOME):
+        return Path(os.environ[HOME]).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("specviz", appauthor=False)
 
 
 def folder(name: str) -> Path:
@@ -24,15 +37,6 @@ def folder(name: str) -> Path:
     raise SpecvizError(
         f"the package's data folder {name!r} is missing; reinstall specviz-lm or use a full checkout"
     )
-
-
-def home() -> Path:
-    """Where this user's downloads and measurements are kept: ``SPECVIZ_HOME``, or the system's cache."""
-    if given := os.environ.get("SPECVIZ_HOME"):
-        return Path(given).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("specviz", appauthor=False)
 
 
 def walkthroughs() -> Path:

@@ -118,8 +118,9 @@ def run(
                 progress(i + 1, len(pairs))
         dtype = str(target.dtype).removeprefix("torch.")
         return AuditResult(
-            target.name, str(target.device), dtype, threads_of(target), max_new_tokens, bound, rows, [], []
-        )
+            target.name, str(target.device), dtype, threads_of(target), max_new_tokens, bound, rows, [], [],
+            getattr(target, "kernels", None),
+        )  # fmt: skip
 
 
 class _Rows(_Audit):

@@ -153,6 +153,7 @@ def run(
             rows,
             laws_found,
             drawn,
+            getattr(target, "kernels", None),
         )
 
 

@@ -145,7 +145,9 @@ def variants(model: Any) -> dict[tuple[str, str], Any]:
         return {own: model}
     made = {}
     for dtype in FORMATS:
-        net = model.net if model.dtype == dtype else copy.deepcopy(model.net).to(dtype)
+        net: Any = model.net
+        if model.dtype != dtype:
+            net = copy.deepcopy(net).to(dtype)
         for layout in kernels.candidates(net.device, dtype):
             label = layout, str(dtype).removeprefix("torch.")
             made[label] = model if label == own else Model(net, model.tokenizer, model.name, kernels=layout)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import loaded, loading, writable
-from specviz.cli.options import Device, Drafts, Dtype, Force, Model, NewTokens, OneThread
+from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, Model, NewTokens, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, PromptError
 from specviz.writing import write_text
@@ -42,6 +42,7 @@ def audit(
     threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
     force: Force = False,
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import bundled_models, listed, loaded, loading, parameters_of, writable
-from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Prompts
+from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Prompts
 from specviz.cli.terminal import Interrupted, progress, screen
 from specviz.errors import ParameterError, SpecvizError
 from specviz.models import ranks
@@ -113,6 +113,7 @@ def bench(
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
     force: Force = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import loading, on_threads, parameters_of, writable
-from specviz.cli.options import Device, Draft, Dtype, Model, NewTokens, Revision
+from specviz.cli.options import Device, Draft, Dtype, Kernels, Model, NewTokens, Revision
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError
 from specviz.models import ranks
@@ -41,6 +41,7 @@ def calibrate(
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     revision: Revision = None,
     tp_plan: Annotated[
         str | None,

@@ -18,6 +18,7 @@ from specviz.cli.options import (
     Drafts,
     Dtype,
     Force,
+    Kernels,
     Model,
     NewTokens,
     OneThread,
@@ -40,6 +41,7 @@ def demo(
     threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     force: Force = False,
 ) -> None:
     """Decode a few prompts of each kind of work with every method: a table, traces, an offline page."""
@@ -139,6 +141,7 @@ def generate(
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     revision: Revision = None,
     store: Annotated[
         Path | None, typer.Option(help="What the method learnt earlier: a file of --save-store.")

@@ -670,7 +670,7 @@ def setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
     return {
         "method": method.name,
         "parameters": {name: value for name, value in method.values.items() if name != method.size},
-        "model": identity(model),
+        "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
         "draft": None if drafter is None or not method.needs_draft else identity(drafter),
         "device": processor if cpu else where["device"],
         "dtype": str(model.dtype).removeprefix("torch."),

@@ -13,7 +13,7 @@ from typing import Any
 
 from specviz.errors import ModelError
 from specviz.models import ranks
-from specviz.models.downloads import DOWNLOADS, local_path
+from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs
 
 GGUF = "gguf:"
@@ -33,10 +33,10 @@ def find(text: str) -> Path | None:
     Raises
     ------
     ModelError
-        If there is none, or it holds no model that can be read.
+        If there is none, it holds no model that can be read, or it is not downloaded yet.
     """
-    if text.removeprefix(GGUF) in DOWNLOADS:
-        _downloaded(text.removeprefix(GGUF))
+    if (name := text.removeprefix(GGUF)) in DOWNLOADS:
+        require(name)
         return None
     if text.startswith(("hf:", GGUF)):
         return None
@@ -154,7 +154,7 @@ def _gguf(
     if backend not in (None, *BACKENDS):
         raise ModelError(f"backend is {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
-    path = _downloaded(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
+    path = require(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
     for option, value in (("tokenizer", tokenizer), ("revision", revision)):
         if value is not None:
             raise ModelError(f"a GGUF file brings its own {option}: drop {option}={value!r}")
@@ -178,20 +178,6 @@ def _gguf(
     if gpu_layers is None:
         gpu_layers = 0 if device is None or str(device) == "cpu" else -1
     return LlamaCpp(path, threads, gpu_layers, context)
-
-
-def _downloaded(name: str) -> Path:
-    """The file of a model that ``specviz models get`` fetches.
-
-    Raises
-    ------
-    ModelError
-        If it was not fetched yet.
-    """
-    path = local_path(name)
-    if path is None:
-        raise ModelError(f"{name} is not downloaded yet: run `specviz models get {name}`")
-    return path
 
 
 def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None:
@@ -218,7 +204,7 @@ def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None
 def _check_folder(text: str, path: Path) -> None:
     names = list(bundled())
     if not path.exists():
-        near = difflib.get_close_matches(text, names, 1)
+        near = difflib.get_close_matches(text, [*names, *DOWNLOADS], 1)
         if not near and HUB_ID.fullmatch(text):
             near = [f"hf:{text}"]
         meant = f"; did you mean {near[0]}?" if near else "."
