@@ -798,7 +798,8 @@ def _report(
     circumstances = setting(
         model, [], prompts=len(selection.timed), max_new_tokens=most, rounds=len(state["rounds"]),
         clock=clock_of(model)[1], backend=getattr(model, "backend", None),
-        kernels=getattr(model, "kernels", None), others=loads, quiet=quietness(loads), wall=[each["wall"] for each in state["rounds"]],
+        kernels=getattr(model, "kernels", None), others=loads, quiet=quietness(loads),
+        wall=[each["wall"] for each in state["rounds"]],
         calibration=state["calibration"], left_out=lacking,
         questions={
             group: [{"id": entry.get("id"), "kind": entry.get("kind")} for entry in entries]
