@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from specviz.errors import SpecvizError
@@ -23,6 +24,15 @@ def folder(name: str) -> Path:
     raise SpecvizError(
         f"the package's data folder {name!r} is missing; reinstall specviz-lm or use a full checkout"
     )
+
+
+def home() -> Path:
+    """Where this user's downloads and measurements are kept: ``SPECVIZ_HOME``, or the system's cache."""
+    if given := os.environ.get("SPECVIZ_HOME"):
+        return Path(given).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("specviz", appauthor=False)
 
 
 def walkthroughs() -> Path:

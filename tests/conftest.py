@@ -9,3 +9,9 @@ import pytest
 def no_calibration_of_this_machine(tmp_path_factory, monkeypatch):
     """What the person at this machine calibrated must not turn a test's draft size."""
     monkeypatch.setenv("SPECVIZ_CALIBRATIONS", str(tmp_path_factory.getbasetemp() / "no-calibrations"))
+
+
+@pytest.fixture(autouse=True)
+def one_layout(monkeypatch):
+    """What the person at this machine measured must not turn a test's last digits."""
+    monkeypatch.setenv("SPECVIZ_KERNELS", "transposed")

@@ -15,7 +15,7 @@ import specviz
 from specviz.bench import BENCHES, demo, find, overhead, passes, peers, report, timing
 from specviz.errors import ParameterError, TraceError
 from specviz.loop import Run
-from specviz.models import load
+from specviz.models import kernels, load
 
 ENTRIES = [
     {"turns": ["Hello there", "And now?"], "kind": "conversation"},
@@ -73,7 +73,13 @@ def test_every_table_fits_80_columns():
         row = {key: 1234 if form else estimate for key, _, form in room.COLUMNS}
         row |= {"method": "autoregressive", "decoder": "transformers generate, compiled"}
         row |= {"draft": "town-draft-aligned", "model": "town-draft-aligned", "exactness": "exact up to ties"}
-        row |= {"same": "21/21", "shown": str(estimate), "g": 64}
+        row |= {
+            "same": "21/21",
+            "shown": str(estimate),
+            "g": 64,
+            "layout": "transposed",
+            "format": "bfloat16",
+        }
         setting = {"device": "cpu", "threads": 1, "dtype": "float32"}
         found = report.Report("x", "title", setting, room.COLUMNS, [row], spare=getattr(room, "SPARE", ()))
         for width in (80, 120):
@@ -229,10 +235,18 @@ def test_passes(pair):
     target, draft = pair
     found = passes.bench(target, [draft], [], prompts=20, max_new_tokens=8, rounds=4)
     data = check(found, bars=0)
-    assert [(r["model"], r["g"]) for r in data["rows"]] == [
-        (m, g) for m in ("target", "draft") for g in (1, 2, 4, 8)
+    used = [r for r in data["rows"] if r["used"]]
+    assert [(r["model"], r["g"]) for r in used] == [
+        (m, g) for m in ("target", "draft") for g in (1, 2, 4, 5, 8)
     ]
     assert all(r["ratio"]["median"] == 1 for r in data["rows"] if r["g"] == 1)
+    forms = {(r["layout"], r["format"]) for r in data["rows"] if r["model"] == "target"}
+    assert forms == {(layout, kind) for kind in ("float32", "bfloat16") for layout in kernels.LAYOUTS}
+    plain = [
+        r for r in data["rows"] if (r["model"], r["layout"], r["format"]) == ("target", "plain", "float32")
+    ]
+    assert all(r["over"]["median"] == 1 for r in plain)
+    assert all(r["over"] for r in data["rows"] if r["model"] == "target")
 
 
 def test_passes_feed_g_tokens(pair, monkeypatch):
