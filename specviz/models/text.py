@@ -85,7 +85,10 @@ class Text:
     def _tokens(
         self, text: str, begin: bool, split: bool | None = None, parts: Mapping[str, str] | None = None
     ) -> list[int]:
-        """Token ids of a text; `split` says whether special tokens in it are text, `parts` whence it came."""
+        """Token ids of a text.
+
+        `split` says whether special tokens in it are text, `parts` what it was made of, for errors.
+        """
         split = self._splits if split is None else split
         self._check(text, split, {} if parts is None else parts)
         options = {} if split == self._splits else {"split_special_tokens": split}
@@ -115,7 +118,7 @@ class Text:
         doubtful = {c for c in set(text) - self._whole if not self._missing.isdisjoint(c.encode())}
         if not doubtful:
             return
-        # Added tokens are no text.
+        # What an added token's name holds needs no byte.
         names = [name for i, name in self.added.items() if not (split and i in self.special)]
         if names:
             text = _either(names).sub(lambda match: SURROGATE * len(match[0]), text)
@@ -182,27 +185,30 @@ class Text:
             return self.encode(said[-1], model)
         # The template writes the begin-of-text token itself.
         text = self._rendered(messages, model)
-        said = {f"message {i}": message["content"] for i, message in enumerate(messages)}
-        if len(said) == 1:
-            said = {"the prompt": messages[0]["content"]}
-        controls = _either(self.added[i] for i in self.special if i in self.added)
-        if not self._splits or not any(map(controls.search, said.values())):
-            return self._ids(self._tokens(text, False, False, said), model)
+        names = [f"message {i}" for i in range(len(messages))] if len(messages) > 1 else ["the prompt"]
+        parts = {name: message["content"] for name, message in zip(names, messages)}
+        if not self._splits or not any(map(self._controls.search, parts.values())):
+            return self._ids(self._tokens(text, False, False, parts), model)
         # A mark inside each look-alike keeps it apart from what the template writes; then it is taken out.
-        mark = next((c for c in NONCHARACTERS if c not in "".join(said.values())), None)
+        mark = next((c for c in NONCHARACTERS if c not in "".join(parts.values())), None)
         if mark is None:
             raise PromptError("the messages hold every noncharacter from U+FDD0 to U+FDEF; leave one out")
-        marked = [
-            message
-            | {"content": controls.sub(lambda match: match[0][0] + mark + match[0][1:], message["content"])}
-            for message in messages
+        contents = [
+            self._controls.sub(lambda match: match[0][0] + mark + match[0][1:], part)
+            for part in parts.values()
         ]
+        marked = [message | {"content": content} for message, content in zip(messages, contents)]
         text, ids, at = self._rendered(marked, model), [], 0
-        for match in controls.finditer(text):
-            ids += self._tokens(text[at : match.start()].replace(mark, ""), False, True, said)
+        for match in self._controls.finditer(text):
+            ids += self._tokens(text[at : match.start()].replace(mark, ""), False, True, parts)
             ids.append(self.specials[match[0]])
             at = match.end()
-        return self._ids(ids + self._tokens(text[at:].replace(mark, ""), False, True, said), model)
+        return self._ids(ids + self._tokens(text[at:].replace(mark, ""), False, True, parts), model)
+
+    @cached_property
+    def _controls(self) -> re.Pattern:
+        """Matches the special tokens' names."""
+        return _either(self.added[i] for i in self.special if i in self.added)
 
     def _rendered(self, messages: list[dict], model: str) -> str:
         """The chat as the model's template writes it, the answer's beginning last."""
@@ -238,11 +244,10 @@ class Text:
         """The token as the tokenizer writes it; empty where it has none."""
         if self.tokenizer is None:
             return ""
-        # A fast tokenizer has ids beyond its length where some between are of no piece.
-        fast = getattr(self.tokenizer, "is_fast", False)
-        return (
-            self.tokenizer.convert_ids_to_tokens(token) or "" if fast or token < len(self.tokenizer) else ""
-        )
+        # A fast tokenizer has ids beyond its length where some between have no piece.
+        if token < len(self.tokenizer) or getattr(self.tokenizer, "is_fast", False):
+            return self.tokenizer.convert_ids_to_tokens(token) or ""
+        return ""
 
     def difference(self, other: Text) -> int | None:
         """The first id that the two tokenizers spell differently, or None."""

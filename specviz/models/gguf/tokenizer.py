@@ -117,19 +117,12 @@ def tokenizer(fields: Mapping[str, Any], name: str) -> PreTrainedTokenizerFast:
     vocabulary = _Vocabulary(fields, name)
     raw = vocabulary.sentencepiece() if vocabulary.kind == "llama" else vocabulary.byte_level()
     special = vocabulary.of(UNKNOWN, CONTROL)
-    raw.add_special_tokens(
-        [AddedToken(piece, normalized=False, rstrip=piece in vocabulary.stripped) for piece in special]
-    )
-    raw.add_tokens([AddedToken(piece, normalized=False) for piece in vocabulary.of(DEFINED)])
-    roles = {
-        name: vocabulary.pieces[vocabulary.roles[role]]
-        for role, name in NAMED.items()
-        if role in vocabulary.roles
-    }
-    named = {name: piece for name, piece in roles.items() if piece in special}
-    return PreTrainedTokenizerFast(
+    for add, pieces in ((raw.add_special_tokens, special), (raw.add_tokens, vocabulary.of(DEFINED))):
+        add([AddedToken(piece, normalized=False, rstrip=piece in vocabulary.stripped) for piece in pieces])
+    roles = {NAMED[role]: vocabulary.pieces[i] for role, i in vocabulary.roles.items() if role in NAMED}
+    named = {role: piece for role, piece in roles.items() if piece in special}
+    made = PreTrainedTokenizerFast(
         tokenizer_object=raw,
-        name_or_path=name,
         chat_template=fields.get("tokenizer.chat_template"),
         extra_special_tokens=[piece for piece in special if piece not in named.values()],
         split_special_tokens=True,
@@ -138,6 +131,8 @@ def tokenizer(fields: Mapping[str, Any], name: str) -> PreTrainedTokenizerFast:
         add_eos_token=bool(vocabulary.get("add_eos_token")) and "eos_token" in named,
         **named,
     )
+    made.name_or_path = name  # not before: of a large vocabulary's name transformers asks the hub
+    return made
 
 
 def ends(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
@@ -151,7 +146,25 @@ def ends(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 class _Vocabulary:
-    """A file's vocabulary, checked."""
+    """A file's vocabulary, checked.
+
+    Attributes
+    ----------
+    kind : str
+        ``gpt2`` (byte-level BPE) or ``llama`` (sentencepiece).
+    pieces, types : list
+        By id.
+    ids : dict
+        By piece, without the ids that only fill the head up.
+    roles : dict
+        Ids by what they are for.
+    pre : str
+        How text is cut, by name.
+    begins : bool
+        Whether a text begins with the begin token.
+    stripped : set of str
+        Added tokens that take the spaces behind them along.
+    """
 
     def __init__(self, fields: Mapping[str, Any], name: str) -> None:
         self._fields, self._name = fields, name
@@ -159,21 +172,21 @@ class _Vocabulary:
         if self.kind not in ("gpt2", "llama"):
             raise self.error(f"its tokenizer is of the kind {self.kind or 'none'}; gpt2 and llama are served")
         self.pieces = [piece or f"[EMPTY_{i}]" for i, piece in enumerate(self.texts("tokens"))]
-        self.types = list(self.get("token_type") or [NORMAL] * len(self.pieces))
-        if not self.pieces or len(self.types) < len(self.pieces) or len(set(self.pieces)) < len(self.pieces):
+        types = self.get("token_type") or [NORMAL] * len(self.pieces)
+        size = len(self.pieces)
+        if not isinstance(types, list) or not 0 < size <= len(types) or len(set(self.pieces)) < size:
             raise self.error("its vocabulary is empty, has pieces without a type, or two of one name")
+        self.types = [TYPES.get(piece, kind) for piece, kind in zip(self.pieces, types)]
         assumed = {"bos": 1, "eos": 2, "unknown": 0} if self.kind == "llama" else {}
         ids = {role: self.get(f"{role}_token_id", assumed.get(role)) for role in (*NAMED, *OTHERS)}
-        self.roles = {role: i for role, i in ids.items() if isinstance(i, int) and i < len(self.pieces)}
-        for i, piece in enumerate(self.pieces):
-            self.types[i] = TYPES.get(piece, self.types[i])
+        self.roles = {role: i for role, i in ids.items() if isinstance(i, int) and 0 <= i < size}
         for role in {"bos", "eos"} & self.roles.keys():
             self.types[self.roles[role]] = CONTROL
-        # An id that only fills the head up is no piece.
         self.ids = {piece: i for i, piece in enumerate(self.pieces) if self.types[i] != UNUSED}
-        # llama.cpp drops the spaces behind them in whatever is called Phi 3.
+        # llama.cpp goes by the name here.
         spaced = "phi-3" in (title := str(fields.get("general.name")).lower()) or "phi3" in title
-        self.stripped = {*self.of(UNKNOWN, CONTROL)} - {"<unk>", "<s>", "<|endoftext|>"} if spaced else set()
+        added = set(self.of(UNKNOWN, CONTROL, DEFINED) if spaced else ())
+        self.stripped = added - {"<unk>", "<s>", "<|endoftext|>"}
         self.pre = self.get("pre") or "default"
         self.begins = self.get("add_bos_token", self.kind == "llama" or self.pre in BEGUN.split())
 
@@ -181,6 +194,7 @@ class _Vocabulary:
         return self._fields.get(f"tokenizer.ggml.{key}", default)
 
     def texts(self, key: str) -> list[str]:
+        """A field that is a list of texts."""
         values = self.get(key) or []
         try:
             "".join(values).encode()
@@ -202,7 +216,7 @@ class _Vocabulary:
             raise self.error(
                 f"it cuts text as tokenizer.ggml.pre = {self.pre!r} says, which is not known here"
             )
-        merges = {}
+        merges: dict[tuple[str, str], None] = {}
         for line in self.texts("merges"):
             left, _, right = line.partition(" ")
             if left in self.ids and right in self.ids:  # else a text that leads there is refused
