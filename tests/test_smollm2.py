@@ -26,7 +26,7 @@ def texts(trace) -> list[list[int]]:
 def test_its_name_says_what_it_is(smollm2) -> None:
     assert smollm2.name == "smollm2 (4-bit, dequantised)"
     assert smollm2.source == "GGUF, Q4_1, dequantised; not the publisher's checkpoint"
-    assert (smollm2.layers, smollm2.vocabulary, smollm2.eos) == (30, 49152, (2,))
+    assert (smollm2.layers, smollm2.vocabulary, smollm2.eos) == (30, 49152, (2, 0, 4))
     assert 134e6 < smollm2.parameters < 135e6
     assert len(smollm2.content) == 64
 

@@ -189,8 +189,10 @@ def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None
     name, given = ("tp_plan", tp_plan) if device_map is None else ("device_map", device_map)
     if given is None:
         return
-    if isinstance(spec, str) and spec.startswith(GGUF):
-        raise ModelError(f"a GGUF file is spread by gpu_layers: drop {name}")
+    if isinstance(spec, str) and (spec.startswith(GGUF) or spec in DOWNLOADS):
+        raise ModelError(
+            f"a GGUF file is not spread by {name}: drop it; on llama.cpp gpu_layers puts layers on a GPU"
+        )
     if device is not None or not isinstance(spec, (str, Path)):
         raise ModelError(
             f"{name} says where the weights of a folder or hub model go: drop device=, give a name"
