@@ -11,7 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import entries_of, hint, loaded, loading, on_threads, parameters_of, writable
+from specviz.cli.arguments import (
+    bundled_models,
+    entries_of,
+    hint,
+    loaded,
+    loading,
+    on_threads,
+    parameters_of,
+    writable,
+)
 from specviz.cli.options import (
     Device,
     Draft,
@@ -20,29 +29,43 @@ from specviz.cli.options import (
     Force,
     Model,
     NewTokens,
-    OneThread,
     Prompts,
     Revision,
 )
 from specviz.cli.terminal import progress, screen, show_trace
-from specviz.errors import ParameterError, PromptError, TraceError
+from specviz.errors import ModelError, ParameterError, PromptError, TraceError
+from specviz.models.downloads import DOWNLOADS, local_path
 
 
 def demo(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write; default: a new folder specviz-demo.")
     ] = None,
-    model: Model = "town",
+    model: Model = "smollm2",
     draft: Drafts = None,
-    prompts: Prompts = "town",
+    prompts: Annotated[
+        str | None,
+        typer.Option(help="A suite or a file of prompts. Default: demo; of bundled models town."),
+    ] = None,
     each: Annotated[int, typer.Option(min=1, help="Prompts of each kind of work.")] = 3,
-    max_new_tokens: NewTokens = 96,
-    threads: OneThread = 1,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-new-tokens", "-n", min=1, help="Most tokens for each prompt. Default: 48; bundled: 96."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads on the CPU. Default: 2; bundled models: 1.")
+    ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     force: Force = False,
 ) -> None:
-    """Decode a few prompts of each kind of work with every method: a table, traces, an offline page."""
+    """Decode a few prompts of each kind of work by several methods: a table, traces, an offline page.
+
+    SmolLM2 (specviz models get smollm2) runs the methods that need no trained drafter, in under three minutes
+    on two cores. --model town runs every method on a toy that comes with the package.
+    """
     if out is None:
         number = 1
         out = Path("specviz-demo")
@@ -54,7 +77,16 @@ def demo(
     writable(out / "demo.html", force)
     from specviz.suites import suite
 
-    entries = list(suite(prompts or "town"))
+    toy = model in bundled_models()
+    entries = list(suite(prompts or ("town" if toy else "demo")))
+    path = None
+    if model in DOWNLOADS:
+        path = local_path(model)
+        if path is None:
+            raise ModelError(
+                f"{model} is not downloaded yet: run `specviz models get {model}` (once), or see the bundled "
+                "toy by `specviz demo --model town`"
+            )
     with loading():
         from specviz.bench import demo as demonstration
 
@@ -68,9 +100,11 @@ def demo(
                 entries,
                 out,
                 each=each,
-                max_new_tokens=max_new_tokens,
+                max_new_tokens=max_new_tokens or (96 if toy else 48),
                 force=force,
-                count=threads,
+                count=threads or (1 if toy else min(2, os.cpu_count() or 1)),
+                path=path,
+                practice=() if drafts else suite("demo-calibration"),
                 tick=tick,
             )
     except KeyboardInterrupt:
