@@ -29,6 +29,7 @@ from specviz.cli.options import (
     Force,
     Model,
     NewTokens,
+    OneThread,
     Prompts,
     Revision,
 )
@@ -51,12 +52,10 @@ def demo(
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-new-tokens", "-n", min=1, help="Most tokens for each prompt. Default: 48; bundled: 96."
+            "--max-new-tokens", "-n", min=1, help="Most tokens for each prompt. Default: 32; bundled: 96."
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads on the CPU. Default: 2; bundled models: 1.")
-    ] = None,
+    threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     force: Force = False,
@@ -100,10 +99,10 @@ def demo(
                 entries,
                 out,
                 each=each,
-                max_new_tokens=max_new_tokens or (96 if toy else 48),
+                max_new_tokens=max_new_tokens or (96 if toy else 32),
                 force=force,
-                count=threads or (1 if toy else min(2, os.cpu_count() or 1)),
-                path=path,
+                count=threads,
+                path=path if device == "cpu" else None,  # where the other engine computes
                 practice=() if drafts else suite("demo-calibration"),
                 tick=tick,
             )

@@ -424,18 +424,18 @@ def test_a_demo_calibrates_once(pair, tmp_path, monkeypatch):
         trace = specviz.open(tmp_path / out / "traces" / "unispec.parquet")
         size = trace.run["calibration"]["value"]
         assert 2 <= size <= 16 and trace.run["parameters"]["draft_size"] == size
-        (note,) = (note for note in found.notes if note.startswith(f"unispec sends at most {size} draft"))
+        (note,) = (note for note in found.notes if f"unispec {size} (" in note)
         notes.append(note)
     assert len(calls) == 1
     assert "kept for the next time" in notes[0]
     assert "as calibrated here before" in notes[1]
-    assert "lookahead 24, spectra 24, token_recycling 80" in notes[0]
+    assert notes[0].endswith("prompt_lookup 10, lookahead 24, spectra 24, token_recycling 24.")
 
 
 def test_a_demo_that_cannot_calibrate_says_so(pair, tmp_path):
     practice = [{"prompt": "x" * 500}]  # no room in the model's context
     found, _ = demo.run(pair[0], [], ENTRIES, tmp_path, each=1, max_new_tokens=4, practice=practice)
-    assert any("default size" in note and "leaves no room" in note for note in found.notes)
+    assert any("unispec 24 (not calibrated: " in note and "leaves no room" in note for note in found.notes)
 
 
 def test_a_demo_beside_llama_cpp(pair, tmp_path, monkeypatch):
