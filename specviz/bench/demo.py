@@ -40,7 +40,7 @@ SIZES = (2, 4, 8, 16)
 MEASURED = 2  # of the other prompts; the rest fill the method's memory before
 CALIBRATION_TOKENS = 24
 # Its default, 80 nodes, is for a device that computes them in the time of one.
-SMALLER = {"token_recycling": {"draft_size": 24}}
+SMALLER: dict[str, dict[str, Any]] = {"token_recycling": {"draft_size": 24}}
 WARM_UP = 8  # tokens that each method writes before the clock runs
 COLUMNS = [
     ("method", "method", ""),
@@ -219,7 +219,7 @@ def sizes(
     UniSpec's is calibrated for this model and machine by other prompts. One that was calibrated before is
     taken as it is; without prompts it has its default.
     """
-    chosen = {name: dict(more) for name, more in SMALLER.items()}
+    chosen: dict[str, dict[str, Any]] = {name: dict(more) for name, more in SMALLER.items()}
     fixed = {name: find(name)(**chosen.get(name, {})) for name in UNTRAINED if find(name).size}
     default = fixed.pop(SIZED).values[find(SIZED).size]
     others = ", ".join(f"{name} {method.values[method.size]}" for name, method in fixed.items())
@@ -291,7 +291,7 @@ def tabulate(
             "prefill": prefills[name],
         }
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for entrant in entrants:
         summary = metrics.summary(traces[entrant.label]).iloc[0].to_dict()
         names = {"method": entrant.method, "draft": entrant.draft.name if entrant.draft is not None else None}
