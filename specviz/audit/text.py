@@ -24,6 +24,7 @@ from ..loop.cycle import Cycle, decode
 from ..loop.run import Run, beside, bundled_draft, ready
 from ..loop.run import threads as threads_of
 from ..methods.base import Method
+from ..processors import check_threads
 from ..sampling import Sampling
 from . import law
 from .decisions import recorded
@@ -634,7 +635,7 @@ def _backend(threads: int | None) -> Iterator[None]:
     """So many threads, and float32 products in float32 (TF32 off), until the audit is over."""
     before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     if threads is not None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(check_threads(threads))
     torch.set_float32_matmul_precision("highest")
     try:
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import bundled_models, listed, loaded, loading, parameters_of, writable
-from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Prompts
+from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Prompts, checked_threads
 from specviz.cli.terminal import Interrupted, progress, screen
 from specviz.errors import ParameterError, SpecvizError
 from specviz.models import ranks
@@ -99,7 +100,10 @@ def bench(
         typer.Option(help="Of bench diffusion, as exact:8,time, and eagle, as table; default: all."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads on the CPU; default: 1, of bench diffusion 2.")
+        int | None,
+        typer.Option(
+            min=1, callback=checked_threads, help="Threads on the CPU; default: 1, of bench diffusion 2."
+        ),
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -126,7 +130,7 @@ def bench(
             option, option.replace("_", "-")
         )
         raise ParameterError(f"bench {name} takes no --{said}")
-    threads = threads or (2 if name == "diffusion" else 1)
+    threads = threads or (min(2, os.cpu_count() or 1) if name == "diffusion" else 1)
     if name == "player":
         with progress() as tick:
             report = measure(tick=tick, **given)

@@ -23,6 +23,7 @@ from specviz.cli.options import (
     OneThread,
     Prompts,
     Revision,
+    Threads,
 )
 from specviz.cli.terminal import progress, screen, show_trace
 from specviz.errors import ParameterError, PromptError, TraceError
@@ -134,9 +135,7 @@ def generate(
     batch: Annotated[
         int, typer.Option(min=1, help="Prompts decoded together at most; 1: one after another.")
     ] = 1,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
-    ] = None,
+    threads: Threads = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     revision: Revision = None,

@@ -26,6 +26,7 @@ from specviz.bench.report import Column, print_table
 from specviz.bench.runs.rows import read_json, write_json
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.papers import LAST, list_published, published
+from specviz.processors import check_threads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -512,7 +513,7 @@ def replay(
 
     for name in ("prompts", "max_new_tokens"):
         whole(name, numbers[name], 1)
-    whole("threads", threads, 1)
+    check_threads(whole("threads", threads, 1))
     drafts = roles(recipe, model, draft)
     chosen = read_suite(suite)
     asked = {
