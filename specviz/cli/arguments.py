@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+from specviz.errors import ParameterError, PromptError, SpecvizError, TraceError
 
 
 def listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
@@ -121,19 +121,6 @@ def writable(path: Path, force: bool) -> None:
 def hint(name: str, *arguments: Any) -> str:
     """A command that can be copied."""
     return shlex.join(["specviz", name, *map(str, arguments)])
-
-
-@contextmanager
-def loading() -> Iterator[None]:
-    """Turns a missing torch or transformers into one line."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("torch", "transformers", "tokenizers", "safetensors"):
-            raise
-        raise ModelError(
-            f'{error.name} is not installed; running models needs it: pip install "specviz-lm[run]"'
-        ) from None
 
 
 @contextmanager

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import loaded, loading, writable
+from specviz.cli.arguments import loaded, writable
 from specviz.cli.options import Device, Drafts, Dtype, Force, Model, NewTokens, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, PromptError
+from specviz.extras import loading
 from specviz.writing import write_text
 
 MOST_DIFFERENCES = 40  # that the audit prints

@@ -14,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import bundled_models, listed, loaded, loading, parameters_of, writable
+from specviz.cli.arguments import bundled_models, listed, loaded, parameters_of, writable
 from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Prompts, checked_threads
 from specviz.cli.terminal import Interrupted, progress, screen
 from specviz.errors import ParameterError, SpecvizError
+from specviz.extras import install, loading
 from specviz.models import ranks
 
 
@@ -336,7 +337,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
     try:
         from distributed import Client
     except ModuleNotFoundError:
-        raise SpecvizError('Dask is not installed: pip install "specviz-lm[cluster]"') from None
+        raise SpecvizError(f"Dask is not installed: {install('cluster')}") from None
     logging.disable()  # of what Dask has to tell, the run says in one line what matters
     try:
         client = Client(address, timeout=10)

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import loading, on_threads, parameters_of, writable
+from specviz.cli.arguments import on_threads, parameters_of, writable
 from specviz.cli.options import Device, Draft, Dtype, Model, NewTokens, Revision, Threads
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError
+from specviz.extras import loading
 from specviz.models import ranks
 from specviz.writing import write_bytes
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import entries_of, hint, loaded, loading, on_threads, parameters_of, writable
+from specviz.cli.arguments import entries_of, hint, loaded, on_threads, parameters_of, writable
 from specviz.cli.options import (
     Device,
     Draft,
@@ -27,6 +27,7 @@ from specviz.cli.options import (
 )
 from specviz.cli.terminal import progress, screen, show_trace
 from specviz.errors import ParameterError, PromptError, TraceError
+from specviz.extras import loading
 
 
 def demo(

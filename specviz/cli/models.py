@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import bundled_models, entries_of, hint, loading, on_threads, writable
+from specviz.cli.arguments import bundled_models, entries_of, hint, on_threads, writable
 from specviz.cli.options import Device, Force, Model, NewTokens, Threads
 from specviz.cli.terminal import screen
 from specviz.errors import ParameterError
+from specviz.extras import loading
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 

@@ -25,6 +25,7 @@ from specviz.bench.replaying.recipes import CURVES, FIGURES, RECIPES, SETTINGS, 
 from specviz.bench.report import Column, print_table
 from specviz.bench.runs.rows import read_json, write_json
 from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.extras import loading
 from specviz.papers import LAST, list_published, published
 from specviz.processors import check_threads
 
@@ -448,6 +449,7 @@ def find(table: str) -> Recipe:
     raise ParameterError(f"{table} has no recipe")
 
 
+@loading()
 def replay(
     table: str,
     *,
@@ -759,6 +761,7 @@ def counted(made: Replay) -> list[str]:
     return [f"{n['measured']} of {n['cells']}", *middle, f"{made.seconds:.0f}"]
 
 
+@loading()
 def replay_all(
     out: str | Path,
     *,
