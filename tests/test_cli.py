@@ -626,7 +626,7 @@ def test_lab(here, say, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status, _, err = say("lab", "other")
     assert status == 2
-    assert 'pip install "specviz-lm[lab]"' in one_line(err)
+    assert 'pip install -e ".[lab]"' in one_line(err)
     assert not (here / "other").exists()
 
 

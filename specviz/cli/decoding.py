@@ -16,7 +16,6 @@ from specviz.cli.arguments import (
     entries_of,
     hint,
     loaded,
-    loading,
     on_threads,
     parameters_of,
     writable,
@@ -33,9 +32,11 @@ from specviz.cli.options import (
     OneThread,
     Prompts,
     Revision,
+    Threads,
 )
 from specviz.cli.terminal import progress, screen, show_trace
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
+from specviz.extras import loading
 from specviz.models.downloads import DOWNLOADS, local_path
 
 
@@ -169,9 +170,7 @@ def generate(
     batch: Annotated[
         int, typer.Option(min=1, help="Prompts decoded together at most; 1: one after another.")
     ] = 1,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
-    ] = None,
+    threads: Threads = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     kernels: Kernels = None,

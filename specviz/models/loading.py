@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import ModelError
+from specviz.extras import loading
 from specviz.models import ranks
 from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs
@@ -45,6 +46,7 @@ def find(text: str) -> Path | None:
     return path
 
 
+@loading()
 def load(
     spec: Any,
     device: Any = None,
