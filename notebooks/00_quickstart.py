@@ -119,8 +119,7 @@ from specviz import view
 
 view.reliability(sv.open(sv.example("unispec")), "score")
 # %% [markdown]
-# Bars are 95 % intervals; hollow marks have fewer than ten tokens, of which nothing can be said. A higher score does
-# mean a better token, but a score near 1 is right only half the time: what is likely after a word depends on more than
+# Bars are 95 % intervals. A higher score does mean a better token, but a score near 1 is right only half the time: what is likely after a word depends on more than
 # that word.
 #
 # ## Several methods side by side
@@ -140,7 +139,9 @@ import matplotlib.pyplot as plt
 _, axes = plt.subplots(3, 1, figsize=(10, 4.6), layout="constrained")
 for ax, (name, run) in zip(axes, runs.items()):
     view.timeline(run, prompt=0, ax=ax).set_title(name, loc="left", size=9)
-for ax in axes:  # one scale, so that lengths compare
+for ax in axes:  # one scale, so that lengths compare; the counts above the cycles have no room on it
+    for label in list(ax.texts):
+        label.remove()
     ax.set_xlim(0, max(other.get_xlim()[1] for other in axes))
 plt.show()
 

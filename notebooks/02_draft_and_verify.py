@@ -32,7 +32,9 @@ import specviz as sv
 
 torch.set_num_threads(1)
 target, draft = sv.load("town"), sv.load("town-draft")
-prompt = {"turns": ["Translate into German: The teacher gave the child an old book in the library yesterday."]}
+prompt = {
+    "turns": ["Translate into German: The teacher gave the child an old book in the library yesterday."]
+}
 trace = sv.generate(target, prompt, method="speculative", draft=draft, draft_length=4, max_new_tokens=48)
 trace
 
@@ -75,9 +77,7 @@ for length in (1, 2, 3, 4, 6, 8, 12):
         sv.generate(target, prompt, draft=draft, draft_length=length, max_new_tokens=48).summary().iloc[0]
         for _ in range(3)
     ]
-    rows.append(
-        (length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second"] for r in runs]))
-    )
+    rows.append((length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second"] for r in runs])))
 rows = np.array(rows)
 figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
 for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
@@ -114,10 +114,13 @@ answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "ba
 stops = [0, 0.2, 0.4, 0.6, 0.8]
 full = sv.whatif(dense).speculative(draft_length=8, stop=stops)
 short = sv.whatif(sv.densify(alone, target, draft, 1)).speculative(draft_length=8, stop=stops)
-short.table[["stop", "cycles", "accepted", "drafted_lo", "drafted_hi", "badge"]].assign(exact=full.table["drafted"])
+short.table[["stop", "cycles", "accepted", "drafted_lo", "drafted_hi", "badge"]].assign(
+    exact=full.table["drafted"]
+)
 
 # %% [markdown]
-# A strict threshold stops the drafter soon after its mistake, within sight of the record; a lax one lets it run on. Then
+# Without a threshold (0) each draft has its full length. A strict one stops the drafter soon after its mistake, within
+# sight of the record; a lax one lets it run on. Then
 # the answer is `bounded`: an interval. The last column is what the longer record knows, and it lies inside.
 # [05](05_what_if.ipynb) asks what-ifs of recorded traces.
 #
@@ -172,7 +175,9 @@ guess = 0.5
 draws = [accept_or_resample(p, q, rng) for _ in range(40_000)]
 tokens = np.array([t for t, _ in draws])
 law = np.bincount(tokens, minlength=len(p)) / len(tokens)
-print(f"accepted {np.mean([ok for _, ok in draws]):.3f}, sum of minima {np.minimum(p, q).sum():.3f}, guess {guess}")
+print(
+    f"accepted {np.mean([ok for _, ok in draws]):.3f}, sum of minima {np.minimum(p, q).sum():.3f}, guess {guess}"
+)
 print("p          ", p)
 print("came out   ", law.round(3))
 
