@@ -54,7 +54,7 @@ def walkthroughs() -> Path:
 
 
 def example(name: str) -> Path:
-    """A recorded trace that comes with the package: ``autoregressive``, ``speculative`` or ``bild``.
+    """A recorded trace of SmolLM2: ``autoregressive``, ``prompt_lookup`` or ``unispec``.
 
     Raises
     ------
