@@ -46,7 +46,7 @@ sv.explore(
 # from cycle to cycle, `space` plays, `?` lists the other keys.
 
 # %%
-trace = sv.open(sv.example("speculative"))
+trace = sv.open(sv.example("unispec"))
 sv.player(trace.select(prompt=0), cycle=1)
 
 # %% [markdown]
