@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specviz.errors import SpecvizError
+from specviz.models.downloads import DOWNLOADS, local_path
 from specviz.paths import folder
 
 
@@ -14,6 +15,11 @@ def bundled() -> dict[str, Path]:
         return {path.parent.name: path.parent for path in sorted(folder("models").glob("*/config.json"))}
     except SpecvizError:
         return {}
+
+
+def available() -> dict[str, Path]:
+    """The models that `specviz.load` knows by name, bundled or downloaded: name to folder or file."""
+    return bundled() | {name: path for name in DOWNLOADS if (path := local_path(name))}
 
 
 def ggufs() -> dict[str, Path]:

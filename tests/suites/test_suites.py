@@ -37,6 +37,13 @@ def test_the_small_suite():
     assert len({e["id"] for e in found}) == 70 and all(e["reference"] for e in found)
 
 
+def test_the_suite_for_real_models():
+    found = sv.suite("everyday")
+    assert len(found) == 21 and found.kinds == sv.suite("town").kinds
+    assert {len(found.select(kind)) for kind in found.kinds} == {3}
+    assert len({e["turns"][0] for e in found}) == 21
+
+
 def test_the_large_suite_is_whole():
     found = sv.suite("multi-town")
     assert found.kinds == list(tasks.KINDS) and found.languages == list(CODES)
