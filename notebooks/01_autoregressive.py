@@ -33,12 +33,12 @@ import torch
 import specviz as sv
 
 torch.set_num_threads(1)
-name = "smollm2" if "smollm2" in sv.list_models() else "town"
-model = sv.load(name)
+target = "smollm2" if "smollm2" in sv.list_models() else "town"
+model = sv.load(target)
 prompt = {
     "smollm2": "Why does the moon seem to change its shape during a month?",
     "town": "Translate into German: The doctor bought a red bicycle yesterday.",
-}[name]
+}[target]
 trace = sv.generate(model, prompt, method="autoregressive", max_new_tokens=40)
 trace
 
@@ -76,7 +76,9 @@ print(f"ratio {fill['duration'] / single:.1f}, your guess {guess:.1f}")
 size = next(model.net.parameters()).element_size()
 n, b = model.parameters, size
 for g in (1, 4, 16):
-    print(f"g = {g:2d}: {2 * g * n / 1e6:6.1f} M operations, {b * n / 1e6:5.1f} MB, I = {2 * g / b:.1f} per byte")
+    print(
+        f"g = {g:2d}: {2 * g * n / 1e6:6.1f} M operations, {b * n / 1e6:5.1f} MB, I = {2 * g / b:.1f} per byte"
+    )
 
 # %% [markdown]
 # How many of each can this machine do? A large product of matrices gives $C$, copying a large array gives $B$.
@@ -120,13 +122,15 @@ print(f"memory-bound up to about g = {limit:.0f}")
 # %%
 from specviz.bench.passes import measure
 
-rounds = {"smollm2": 9, "town": 31}[name]
+rounds = {"smollm2": 9, "town": 31}[target]
 rows = measure(model, sizes=(1, 2, 4, 8, 16, 32, 64), context=96, rounds=rounds)
 g = np.array([row["g"] for row in rows])
 ms = np.array([row["median"] for row in rows])
 s = ms / ms[0]
 for row, ratio in zip(rows, s):
-    print(f"g = {row['g']:2d}: {row['median']:6.2f} ms  s = {ratio:4.2f}  {row['median'] / row['g']:5.2f} ms a token")
+    print(
+        f"g = {row['g']:2d}: {row['median']:6.2f} ms  s = {ratio:4.2f}  {row['median'] / row['g']:5.2f} ms a token"
+    )
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
@@ -201,6 +205,11 @@ layouts = {
     layout: sv.load(model.net, tokenizer=model.tokenizer, kernels=layout)  # shares the weights
     for layout in kernels.candidates(model.device, model.dtype)
 }
+written = [
+    sv.generate(each, prompt, "autoregressive", max_new_tokens=16, record=None).text
+    for each in layouts.values()
+]
+print("the same text in every layout:", len({*written}) == 1)
 sizes = (1, 2, 3, 5, 9, 17)
 spent = measure_together(layouts, sizes, context=96, rounds=rounds)
 cost = {layout: np.array([np.median(times[g]) for g in sizes]) for layout, times in spent.items()}
@@ -208,7 +217,9 @@ print(f"\n{'tokens in the pass':20}" + "".join(f"{g:14}" for g in sizes))
 for layout, each in cost.items():
     print(f"{layout:20}" + "".join(f"{t:7.2f} ({t / each[0]:4.2f})" for t in each) + "   ms and s(g)")
 five = [each[sizes.index(5)] / each[0] for each in cost.values()]
-print(f"\ns(5): your guesses {cheapest_guess} and {dearest_guess}, measured {min(five):.2f} and {max(five):.2f}")
+print(
+    f"\ns(5): your guesses {cheapest_guess} and {dearest_guess}, measured {min(five):.2f} and {max(five):.2f}"
+)
 
 # %% [markdown]
 # The picture has one curve for each layout. A layout with a flat beginning makes short drafts nearly free; the layout with
@@ -228,7 +239,7 @@ best_guess = {"plain": 0, "transposed": 4, "onednn": 4}
 texts = {
     "smollm2": [p["turns"][0] for p in sv.suite("everyday", kind=["conversation", "code"], each=1)],
     "town": [p["turns"][0] for p in sv.suite("town", kind=["conversation", "code"], language="en")[:6]],
-}[name]
+}[target]
 drafts, tau = (0, 1, 2, 4, 8, 16), [1.0]
 for draft in drafts[1:]:
     run = sv.generate(model, texts, method="unispec", draft_size=draft, max_new_tokens=48)
