@@ -53,11 +53,11 @@ model = sv.load(target)
 if target == "smollm2":
     prompts = [p for p in spread(suite("everyday"), 21) if p["kind"] not in ("translation", "qa")]
     studied, sample = prompts[:5], prompts[5:10]  # five kinds of work each
-    length, nodes, more_nodes, sizes = 32, 16, 16, (4, 16)
+    length, small, large, draft_sizes = 32, 16, 16, (4, 16)
 else:
     prompts = spread(suite("town"), 63)
     studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
-    length, nodes, more_nodes, sizes = 48, 24, 40, (8, 24, 64)
+    length, small, large, draft_sizes = 48, 24, 40, (8, 24, 64)
 
 prompt = next(p for p in sample if p["kind"] == "rag")
 trace = sv.generate(model, prompt, method="prompt_lookup", draft_length=8, max_new_tokens=length)
@@ -301,11 +301,11 @@ def taught(name, **options):
     return method
 
 
-answers = study("token_recycling", draft_size=nodes)
-recycler = taught("token_recycling", draft_size=nodes)
+answers = study("token_recycling", draft_size=small)
+recycler = taught("token_recycling", draft_size=small)
 run = sv.stream(model, prompt, recycler, max_new_tokens=length)
-for cycle in run:  # one cycle into the answer
-    if cycle.number == 1:
+for cycle in run:  # into the answer, up to a word that the matrix knows
+    if cycle.number and (recycler.store.tokens[recycler.root] >= 0).sum() > 1:
         break
 before, root = recycler.store.tokens.copy(), recycler.root
 cycle = next(run)
@@ -340,12 +340,12 @@ texts = [t.outputs["token"].tolist() for t in (copied.select(prompt=i) for i in 
 matrix = students["token_recycling"].store.tokens
 pairs = np.array([(a, b) for t in texts for a, b in itertools.pairwise(t)])
 rates = (matrix[pairs[:, 0]] == pairs[:, 1:]).mean(0)
-ran = sv.generate(model, sample, taught("token_recycling", draft_size=nodes), max_new_tokens=length)
+ran = sv.generate(model, sample, taught("token_recycling", draft_size=small), max_new_tokens=length)
 print("right by rank:", " ".join(f"{r:.3f}" for r in rates), f"  none of them: {1 - rates.sum():.2f}")
 template = sum(np.prod([rates[i] for i in path]) for path in recycler.paths)
-chain = (rates[0] ** np.arange(1, nodes + 1)).sum()
-print(f"1 + sum over a chain of {nodes}:      {1 + chain:.2f}")
-print(f"1 + sum over the template of {nodes}: {1 + template:.2f}")
+chain = (rates[0] ** np.arange(1, small + 1)).sum()
+print(f"1 + sum over a chain of {small}:      {1 + chain:.2f}")
+print(f"1 + sum over the template of {small}: {1 + template:.2f}")
 print(f"measured τ of the template:      {tau(ran):.2f}")
 
 # %% [markdown]
@@ -383,8 +383,8 @@ for step in range(14):
 # **Predict.** Of the nodes it sends, what share belongs to the window, and so cannot be accepted in this cycle?
 
 # %%
-study("lookahead", draft_size=more_nodes)
-looker = taught("lookahead", draft_size=more_nodes)
+study("lookahead", draft_size=large)
+looker = taught("lookahead", draft_size=large)
 looked = sv.generate(model, prompt, looker, max_new_tokens=length)
 sent = looked.nodes[~looked.nodes["status"].isin(["pruned", "unsent"])]
 print(
@@ -413,8 +413,8 @@ sv.player(looked, cycle=int(best))
 # %%
 book = folder / "book.txt"
 book.write_text("\n".join(answers), encoding="utf8")
-study("spectra", draft_size=more_nodes, datastore=str(book))
-reader = taught("spectra", draft_size=more_nodes, datastore=str(book))
+study("spectra", draft_size=large, datastore=str(book))
+reader = taught("spectra", draft_size=large, datastore=str(book))
 quoted = sv.generate(model, sample, reader, max_new_tokens=length)
 nodes = quoted.nodes[~quoted.nodes["status"].isin(["pruned", "unsent", "cut"])]
 of = nodes.groupby("source", observed=True)["status"]
@@ -438,8 +438,8 @@ sv.player(quoted, prompts=[int(best["prompt"])], cycle=int(best["cycle"]))
 
 # %%
 run = sv.stream(model, next(p for p in sample if p["kind"] == "arithmetic"), reader, max_new_tokens=length)
-for cycle in run:  # into the middle of an answer
-    if cycle.number == 8:
+for cycle in run:  # into the middle of an answer, up to a word that the pool knows
+    if cycle.number >= 8 and len(reader.store.get(int(reader.text[reader.length - 1]))):
         break
 written = reader.text[: reader.length]
 length, first, end = reader.external.match(written, 8)
@@ -541,7 +541,7 @@ plt.show()
 drawn = sv.generate(
     model,
     sample[:4],
-    taught("token_recycling", draft_size=nodes),
+    taught("token_recycling", draft_size=small),
     temperature=1.0,
     seed=1,
     max_new_tokens=length,
@@ -567,10 +567,10 @@ judged.nsmallest(8, "q")[["prompt", "cycle", "parent", "text", "p", "q", "u", "s
 names = ("prompt_lookup", "token_recycling", "lookahead", "spectra", "unispec")
 hues = dict(zip(names, ("#888888", "#0072b2", "#e69f00", "#009e73", "#d55e00")))
 more = {"spectra": {"datastore": str(book)}}
-study("unispec", draft_size=nodes)
+study("unispec", draft_size=small)
 warm, cold = {}, {}
 for name in names:
-    for g in sizes:
+    for g in draft_sizes:
         if name == "prompt_lookup":
             warm[name, g] = sv.generate(model, sample, name, draft_length=g, max_new_tokens=length)
         else:
@@ -578,17 +578,17 @@ for name in names:
             warm[name, g] = sv.generate(model, sample, method, max_new_tokens=length)
     if name != "prompt_lookup":
         cold[name] = sv.generate(
-            model, sample, name, draft_size=nodes, keep="prompt", max_new_tokens=length, **more.get(name, {})
+            model, sample, name, draft_size=small, keep="prompt", max_new_tokens=length, **more.get(name, {})
         )
 
 figure, ax = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
 for name in names:
-    ax.plot(sizes, [tau(warm[name, g]) for g in sizes], "o-", color=hues[name], label=name)
+    ax.plot(draft_sizes, [tau(warm[name, g]) for g in draft_sizes], "o-", color=hues[name], label=name)
     if name in cold:
-        ax.plot(nodes, tau(cold[name]), "s", mfc="none", color=hues[name])
+        ax.plot(small, tau(cold[name]), "s", mfc="none", color=hues[name])
 ax.axhline(1, color="#bbbbbb", lw=1)
 ax.set(xlabel="draft size (nodes sent at most)", ylabel="τ", title="filled: warm; hollow: cold")
-ax.set_xticks(sizes, sizes)
+ax.set_xticks(draft_sizes, draft_sizes)
 ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
@@ -602,17 +602,17 @@ table_1 = {
 }
 rows = {
     name: {
-        "nodes sent": warm[name, nodes].cycles.query("cycle > 0")["sent"].mean(),
-        "τ cold": tau(cold.get(name, warm[name, nodes])),
-        "τ warm": tau(warm[name, nodes]),
-        "drafting, ms a cycle": 1e3 * warm[name, nodes].cycles.query("cycle > 0")["draft_time"].median(),
-        "memory, MB": (warm[name, nodes].run["memory"] or {"end": {"bytes": 0}})["end"]["bytes"] / 1e6,
+        "nodes sent": warm[name, small].cycles.query("cycle > 0")["sent"].mean(),
+        "τ cold": tau(cold.get(name, warm[name, small])),
+        "τ warm": tau(warm[name, small]),
+        "drafting, ms a cycle": 1e3 * warm[name, small].cycles.query("cycle > 0")["draft_time"].median(),
+        "memory, MB": (warm[name, small].run["memory"] or {"end": {"bytes": 0}})["end"]["bytes"] / 1e6,
         "τ in Table 1": np.mean(table_1[name][0]),
         "speedup in Table 1": table_1[name][1],
     }
     for name in names
 }
-print(f"here at a draft size of {nodes}; Table 1 with each method's own size")
+print(f"here at a draft size of {small}; Table 1 with each method's own size")
 pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 # %% [markdown]

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 08 · Calibrate this machine: why the best draft size is a property of kernel and device
 #
-# *30 minutes, TIME_SMOL of them computing (TIME_TOWN on `town`). Needs `torch`, `scipy` and `scikit-learn`
+# *30 minutes, two and a half of them computing (one and a half on `town`). Needs `torch`, `scipy` and `scikit-learn`
 # (`pip install "specviz-lm[run,calibrate]"`).*
 #
 # How many tokens should a drafter send? More of them are accepted when more are sent, and more of them cost more to

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 14 · Your own model: load it, and decide how to decode it
 #
-# *30 minutes, TIME_SMOL of them computing (TIME_TOWN on `town`). Needs `torch` (`pip install "specviz-lm[run]"`); the GGUF
+# *30 minutes, two of them computing (half a minute on `town`). Needs `torch` (`pip install "specviz-lm[run]"`); the GGUF
 # cells also llama.cpp.*
 #
 # You will
