@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 06 · What is remembered: drafters without a model
 #
-# *40 minutes, TIME_SMOL of them computing (TIME_TOWN on `town`). Needs `torch`.*
+# *40 minutes, two to three of them computing (half a minute on `town`). Needs `torch`.*
 #
 # A draft model costs training, memory and passes. But there are other places where the next words may already stand: in
 # the text itself, in what the target once thought of and did not write, in a book. You will
@@ -53,14 +53,14 @@ model = sv.load(target)
 if target == "smollm2":
     prompts = [p for p in spread(suite("everyday"), 21) if p["kind"] not in ("translation", "qa")]
     studied, sample = prompts[:5], prompts[5:10]  # five kinds of work each
-    length, small, large, draft_sizes = 32, 16, 16, (4, 16)
+    new_tokens, small, large, draft_sizes = 32, 16, 16, (4, 16)
 else:
     prompts = spread(suite("town"), 63)
     studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
-    length, small, large, draft_sizes = 48, 24, 40, (8, 24, 64)
+    new_tokens, small, large, draft_sizes = 48, 24, 40, (8, 24, 64)
 
 prompt = next(p for p in sample if p["kind"] == "rag")
-trace = sv.generate(model, prompt, method="prompt_lookup", draft_length=8, max_new_tokens=length)
+trace = sv.generate(model, prompt, method="prompt_lookup", draft_length=8, max_new_tokens=new_tokens)
 trace
 
 # %% [markdown]
@@ -117,7 +117,7 @@ sv.player(trace, cycle=int(best))
 # which least?
 
 # %%
-copied = sv.generate(model, sample, method="prompt_lookup", draft_length=8, max_new_tokens=length)
+copied = sv.generate(model, sample, method="prompt_lookup", draft_length=8, max_new_tokens=new_tokens)
 
 
 def counts(run):
@@ -283,7 +283,7 @@ students = {}
 def study(name, **options):
     """Let a method decode the studied prompts, save what it remembers, and give the answers."""
     students[name] = sv.method(name, **options)
-    answers = sv.generate(model, studied, students[name], max_new_tokens=length, record=None)
+    answers = sv.generate(model, studied, students[name], max_new_tokens=new_tokens, record=None)
     students[name].save(folder / name, model)
     return answers.texts
 
@@ -303,7 +303,7 @@ def taught(name, **options):
 
 answers = study("token_recycling", draft_size=small)
 recycler = taught("token_recycling", draft_size=small)
-run = sv.stream(model, prompt, recycler, max_new_tokens=length)
+run = sv.stream(model, prompt, recycler, max_new_tokens=new_tokens)
 for cycle in run:  # into the answer, up to a word that the matrix knows
     if cycle.number and (recycler.store.tokens[recycler.root] >= 0).sum() > 1:
         break
@@ -324,7 +324,7 @@ show(lambda t: [word(x) for x in matrix[t] if x >= 0], list(dict.fromkeys(read))
 
 # %%
 print("template:", " ".join("".join(map(str, path)) for path in recycler.paths))
-recycled = sv.generate(model, prompt, recycler, max_new_tokens=length)
+recycled = sv.generate(model, prompt, recycler, max_new_tokens=new_tokens)
 best = recycled.cycles.loc[recycled.cycles["accepted"].idxmax(), "cycle"]
 sv.player(recycled, cycle=int(best))
 
@@ -340,7 +340,7 @@ texts = [t.outputs["token"].tolist() for t in (copied.select(prompt=i) for i in 
 matrix = students["token_recycling"].store.tokens
 pairs = np.array([(a, b) for t in texts for a, b in itertools.pairwise(t)])
 rates = (matrix[pairs[:, 0]] == pairs[:, 1:]).mean(0)
-ran = sv.generate(model, sample, taught("token_recycling", draft_size=small), max_new_tokens=length)
+ran = sv.generate(model, sample, taught("token_recycling", draft_size=small), max_new_tokens=new_tokens)
 print("right by rank:", " ".join(f"{r:.3f}" for r in rates), f"  none of them: {1 - rates.sum():.2f}")
 template = sum(np.prod([rates[i] for i in path]) for path in recycler.paths)
 chain = (rates[0] ** np.arange(1, small + 1)).sum()
@@ -385,7 +385,7 @@ for step in range(14):
 # %%
 study("lookahead", draft_size=large)
 looker = taught("lookahead", draft_size=large)
-looked = sv.generate(model, prompt, looker, max_new_tokens=length)
+looked = sv.generate(model, prompt, looker, max_new_tokens=new_tokens)
 sent = looked.nodes[~looked.nodes["status"].isin(["pruned", "unsent"])]
 print(
     f"window: {sent['source'].eq('window').mean():.0%} of {len(sent)} nodes sent; the pool holds {looker.store.known} n-grams"
@@ -415,7 +415,7 @@ book = folder / "book.txt"
 book.write_text("\n".join(answers), encoding="utf8")
 study("spectra", draft_size=large, datastore=str(book))
 reader = taught("spectra", draft_size=large, datastore=str(book))
-quoted = sv.generate(model, sample, reader, max_new_tokens=length)
+quoted = sv.generate(model, sample, reader, max_new_tokens=new_tokens)
 nodes = quoted.nodes[~quoted.nodes["status"].isin(["pruned", "unsent", "cut"])]
 of = nodes.groupby("source", observed=True)["status"]
 pd.DataFrame(
@@ -437,7 +437,9 @@ sv.player(quoted, prompts=[int(best["prompt"])], cycle=int(best["cycle"]))
 # One look into each memory, at the same place of a text:
 
 # %%
-run = sv.stream(model, next(p for p in sample if p["kind"] == "arithmetic"), reader, max_new_tokens=length)
+run = sv.stream(
+    model, next(p for p in sample if p["kind"] == "arithmetic"), reader, max_new_tokens=new_tokens
+)
 for cycle in run:  # into the middle of an answer, up to a word that the pool knows
     if cycle.number >= 8 and len(reader.store.get(int(reader.text[reader.length - 1]))):
         break
@@ -544,7 +546,7 @@ drawn = sv.generate(
     taught("token_recycling", draft_size=small),
     temperature=1.0,
     seed=1,
-    max_new_tokens=length,
+    max_new_tokens=new_tokens,
 )
 judged = drawn.nodes[drawn.nodes["status"].isin(["accepted", "rejected"]) & drawn.nodes["u"].notna()]
 again = np.where(judged["u"] * judged["q"] < judged["p"], "accepted", "rejected")
@@ -572,13 +574,19 @@ warm, cold = {}, {}
 for name in names:
     for g in draft_sizes:
         if name == "prompt_lookup":
-            warm[name, g] = sv.generate(model, sample, name, draft_length=g, max_new_tokens=length)
+            warm[name, g] = sv.generate(model, sample, name, draft_length=g, max_new_tokens=new_tokens)
         else:
             method = taught(name, draft_size=g, **more.get(name, {}))
-            warm[name, g] = sv.generate(model, sample, method, max_new_tokens=length)
+            warm[name, g] = sv.generate(model, sample, method, max_new_tokens=new_tokens)
     if name != "prompt_lookup":
         cold[name] = sv.generate(
-            model, sample, name, draft_size=small, keep="prompt", max_new_tokens=length, **more.get(name, {})
+            model,
+            sample,
+            name,
+            draft_size=small,
+            keep="prompt",
+            max_new_tokens=new_tokens,
+            **more.get(name, {}),
         )
 
 figure, ax = plt.subplots(figsize=(7.5, 3.6), layout="constrained")

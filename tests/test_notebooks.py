@@ -19,7 +19,7 @@ ON_SMOLLM2 = ("01", "08")  # of them; all four take several minutes
 # What a walkthrough's text states and its cells must print, whatever the model.
 STATEMENTS = {
     "01": ["the same text in every layout: True", r"best draft size +\d+"],
-    "06": ["the run drafted what this search finds: True", r"(\d+) decisions, \1 come out as recorded"],
+    "06": ["the run drafted what this search finds: True", r"([1-9]\d*) decisions, \1 come out as recorded"],
     "08": [r"best g +\d+", r"draft size \d+, calibrated on"],
     "14": ["the same tokens: True|left out: ", "decision: "],
 }
