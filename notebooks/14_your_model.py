@@ -48,7 +48,7 @@ torch.set_num_threads(1)
 YOURS = "smollm2" if "smollm2" in sv.list_models() else "town"  # or a folder, "hf:<id>", "gguf:<file>"
 model = sv.load(YOURS)
 if YOURS == "smollm2":
-    prompt, first = "Why is the sea salty, and most lakes are not?", {"method": "prompt_lookup"}
+    prompt, first = sv.suite("everyday", kind="summarization")[0], {"method": "prompt_lookup"}
     METHODS = [
         "prompt_lookup",
         {"method": "unispec", "draft_size": 4},
@@ -243,7 +243,7 @@ if YOURS == "smollm2":
     group, quoting = "kind", ("summarization", "rag", "code")
     suite = sv.suite("everyday", kind=["conversation", "qa", "arithmetic", *quoting])
     suite = [each | {"kind": "to quote" if each["kind"] in quoting else "nothing to quote"} for each in suite]
-    measured, warm, length = suite[12:], suite[:3], 40  # the first three fill the memories
+    measured, warm, length = suite[6:], suite[:3], 32  # the first three fill the memories
 else:
     group, length = "language", 48
     kinds = ["translation", "summarization", "qa", "arithmetic", "rag", "code"]
