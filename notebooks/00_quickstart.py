@@ -108,8 +108,7 @@ metrics.by_depth(trace).round(3)
 # %%
 from specviz import view
 
-view.reliability(trace, "confidence");
-
+view.reliability(trace, "confidence")
 # %% [markdown]
 # Bars are 95 % intervals, hollow marks have fewer than ten tokens: of those nothing can be said. Where it is nearly
 # certain it is right as often as it says.

@@ -30,7 +30,9 @@ import specviz as sv
 
 torch.set_num_threads(1)
 target, draft = sv.load("town"), sv.load("town-draft")
-prompt = {"turns": ["Translate into German: The teacher gave the child an old book in the library yesterday."]}
+prompt = {
+    "turns": ["Translate into German: The teacher gave the child an old book in the library yesterday."]
+}
 trace = sv.generate(target, prompt, method="speculative", draft=draft, draft_length=4, max_new_tokens=48)
 trace
 
@@ -73,9 +75,7 @@ for length in (1, 2, 3, 4, 6, 8, 12):
         sv.generate(target, prompt, draft=draft, draft_length=length, max_new_tokens=48).summary().iloc[0]
         for _ in range(3)
     ]
-    rows.append(
-        (length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second"] for r in runs]))
-    )
+    rows.append((length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second"] for r in runs])))
 rows = np.array(rows)
 figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
 for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
@@ -139,7 +139,9 @@ guess = 0.5
 draws = [accept_or_resample(p, q, rng) for _ in range(40_000)]
 tokens = np.array([t for t, _ in draws])
 law = np.bincount(tokens, minlength=len(p)) / len(tokens)
-print(f"accepted {np.mean([ok for _, ok in draws]):.3f}, sum of minima {np.minimum(p, q).sum():.3f}, guess {guess}")
+print(
+    f"accepted {np.mean([ok for _, ok in draws]):.3f}, sum of minima {np.minimum(p, q).sum():.3f}, guess {guess}"
+)
 print("p          ", p)
 print("came out   ", law.round(3))
 

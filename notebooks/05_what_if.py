@@ -92,7 +92,9 @@ answer.trace(draft_length=8).select(prompt=0)
 # %%
 stops = [0, 0.2, 0.4, 0.6, 0.8]
 known = ask.speculative(draft_length=8, stop=stops)
-known.table[["stop", "cycles", "accepted", "drafted", "target_passes", "draft_passes", "A/D", "badge"]].round(3)
+known.table[["stop", "cycles", "accepted", "drafted", "target_passes", "draft_passes", "A/D", "badge"]].round(
+    3
+)
 
 # %% [markdown]
 # All of them. `ask.trace.tails` shows what they rest on.

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 06 · What is remembered: drafters without a model
 #
-# *40 minutes, two to three of them computing (half a minute on `town`). Needs `torch`.*
+# *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`.*
 #
 # A draft model costs training, memory and passes. But there are other places where the next words may already stand: in
 # the text itself, in what the target once thought of and did not write, in a book. You will
@@ -53,7 +53,7 @@ model = sv.load(target)
 if target == "smollm2":
     prompts = [p for p in spread(suite("everyday"), 21) if p["kind"] not in ("translation", "qa")]
     studied, sample = prompts[:5], prompts[5:10]  # five kinds of work each
-    new_tokens, small, large, draft_sizes = 32, 16, 16, (4, 16)
+    new_tokens, small, large, draft_sizes = 24, 16, 16, (4, 16)
 else:
     prompts = spread(suite("town"), 63)
     studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
