@@ -17,6 +17,11 @@ def bundled() -> dict[str, Path]:
         return {}
 
 
+def available() -> dict[str, Path]:
+    """The models that `specviz.load` knows by name, bundled or downloaded: name to folder or file."""
+    return bundled() | {name: path for name in DOWNLOADS if (path := local_path(name))}
+
+
 def ggufs() -> dict[str, Path]:
     """The GGUF files, bundled or downloaded: name to file."""
     try:

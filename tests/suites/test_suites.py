@@ -46,6 +46,13 @@ def test_the_prompts_of_the_demo():
     assert not paragraphs[0] & paragraphs[1]  # what is calibrated on is not what is timed
 
 
+def test_the_suite_for_real_models():
+    found = sv.suite("everyday")
+    assert len(found) == 21 and found.kinds == sv.suite("town").kinds
+    assert {len(found.select(kind)) for kind in found.kinds} == {3}
+    assert len({e["turns"][0] for e in found}) == 21
+
+
 def test_the_large_suite_is_whole():
     found = sv.suite("multi-town")
     assert found.kinds == list(tasks.KINDS) and found.languages == list(CODES)
