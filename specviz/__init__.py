@@ -90,8 +90,11 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # a checkout that was never installed
             value = "0+unknown"
     elif name in _DOORS:
+        from .extras import loading
+
         room, inner = _DOORS[name]
-        value = import_module(f"{__name__}.{room}")
+        with loading():
+            value = import_module(f"{__name__}.{room}")
         value = attrgetter(inner)(value) if inner else value
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -123,6 +123,8 @@ def test_demo_runs_from_the_wheel(wheel, tmp_path):
             "-m",
             "specviz",
             "demo",
+            "--model",
+            "town",
             "--each",
             "1",
             "--max-new-tokens",

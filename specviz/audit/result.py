@@ -192,6 +192,9 @@ class AuditResult:
         The law of sampling on the model itself, by chi-square; empty where no prompt's first tokens vary.
     kernels : str or None
         How the target's matrices lay; None of a model that is not torch's.
+    left_out : dict of str to str
+        Methods that nobody named and the model cannot serve, or that no drafter was given for; each with the
+        reason.
     """
 
     model: str
@@ -204,6 +207,7 @@ class AuditResult:
     laws: list[LawResult]
     drawn: list[Drawn]
     kernels: str | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -219,8 +223,9 @@ class AuditResult:
     def joined(self, other: AuditResult) -> AuditResult:
         """This one with another's rows, laws and tests of the same model behind its own."""
         return replace(
-            self, rows=self.rows + other.rows, laws=self.laws + other.laws, drawn=self.drawn + other.drawn
-        )
+            self, rows=self.rows + other.rows, laws=self.laws + other.laws, drawn=self.drawn + other.drawn,
+            left_out=self.left_out | other.left_out,
+        )  # fmt: skip
 
     def table(self) -> list[dict[str, Any]]:
         """Rows to print, keys `COLUMNS`.

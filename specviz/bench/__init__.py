@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ParameterError
+from specviz.extras import loading
 
 if TYPE_CHECKING:
     from specviz.bench.replaying.replays import Replay, replay, replay_all
@@ -34,7 +35,8 @@ _DOORS = {  # where each lives
 def __getattr__(name: str) -> Any:
     if name not in _DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_DOORS[name]}"), name)
+    with loading():
+        value = getattr(import_module(f"{__name__}.{_DOORS[name]}"), name)
     globals()[name] = value
     return value
 

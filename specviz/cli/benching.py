@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import bundled_models, listed, loaded, loading, parameters_of, writable
-from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Prompts
+from specviz.cli.arguments import bundled_models, listed, loaded, parameters_of, writable
+from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Prompts, checked_threads
 from specviz.cli.terminal import Interrupted, progress, screen
 from specviz.errors import ParameterError, SpecvizError
+from specviz.extras import install, loading
 from specviz.models import ranks
 
 
@@ -109,7 +111,10 @@ def bench(
         typer.Option(help="Of bench diffusion, as exact:8,time, and eagle, as table; default: all."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads on the CPU; default: 1, of bench diffusion 2.")
+        int | None,
+        typer.Option(
+            min=1, callback=checked_threads, help="Threads on the CPU; default: 1, of bench diffusion 2."
+        ),
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -141,7 +146,7 @@ def bench(
             option, option.replace("_", "-")
         )
         raise ParameterError(f"bench {name} takes no --{said}")
-    threads = threads or (2 if name == "diffusion" else 1)
+    threads = threads or (min(2, os.cpu_count() or 1) if name == "diffusion" else 1)
     if name == "player":
         with progress() as tick:
             report = measure(tick=tick, **given)
@@ -382,7 +387,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
     try:
         from distributed import Client
     except ModuleNotFoundError:
-        raise SpecvizError('Dask is not installed: pip install "specviz-lm[cluster]"') from None
+        raise SpecvizError(f"Dask is not installed: {install('cluster')}") from None
     logging.disable()  # of what Dask has to tell, the run says in one line what matters
     try:
         client = Client(address, timeout=10)

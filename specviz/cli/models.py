@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import bundled_models, entries_of, hint, loading, on_threads, writable
-from specviz.cli.options import Device, Force, Model, NewTokens
+from specviz.cli.arguments import bundled_models, entries_of, hint, on_threads, writable
+from specviz.cli.options import Device, Force, Model, NewTokens, Threads
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError
+from specviz.extras import loading
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -146,7 +147,7 @@ def align(
     batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
     max_new_tokens: NewTokens = 128,
     seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU.")] = None,
+    threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
@@ -184,7 +185,7 @@ def eagle(
     batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
     max_new_tokens: NewTokens = 128,
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights and of the order.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU.")] = None,
+    threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:

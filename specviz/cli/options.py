@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from specviz.processors import check_threads
+
 Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE, or hf:<id>.")]
 
 
@@ -54,7 +56,18 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a h
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
 
 
-OneThread = Annotated[int, typer.Option(min=1, help="Threads on the CPU.")]
+def checked_threads(threads: int | None) -> int | None:
+    """An option's number of threads, or None where it was left out."""
+    return threads if threads is None else check_threads(threads)
+
+
+OneThread = Annotated[int, typer.Option(min=1, callback=checked_threads, help="Threads on the CPU.")]
+
+
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, callback=checked_threads, help="Threads on the CPU; default: every physical core."),
+]
 
 
 Prompts = Annotated[

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import hint, loading
+from specviz.cli.arguments import hint
 from specviz.cli.options import Device, Dtype, Kernels, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError
+from specviz.extras import loading
 
 
 def replay(

@@ -145,11 +145,7 @@ class Run:
                     f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
                     f"({self.drafter.kind}) cannot be asked there: record 'judged' or 'all'"
                 )
-        if self.method.hidden_layers(self.drafter) and not getattr(self.model, "gives_hidden", True):
-            raise ParameterError(
-                f"{self.method.name} needs hidden states of the target's layers, and llama.cpp gives none: "
-                "run it on a model in transformers' format"
-            )
+        check_hidden(self.model, self.method, self.drafter)
         self.method.prepare(self.model)
         if isinstance(self.method, Unmasking):
             self.method.fits(self.max_new_tokens)
@@ -539,6 +535,35 @@ def check_writes(model: Any, method: Method) -> None:
         f"{method.name} continues a text token by token, and {model.name} is a masked-diffusion model: take "
         f"one of {able}"
     )
+
+
+def check_hidden(model: Any, method: Method, drafter: Any) -> None:
+    """Refuse a method that reads hidden states on a backend that gives none.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if method.hidden_layers(drafter) and not getattr(model, "gives_hidden", True):
+        raise ParameterError(
+            f"{method.name} needs hidden states of the target's layers, and llama.cpp gives none: run it on "
+            "a model in transformers' format"
+        )
+
+
+def check_served(model: Any, method: Method) -> None:
+    """Refuse a method that a model cannot serve, whatever drafts for it.
+
+    Raises
+    ------
+    ParameterError, ModelError
+        Saying what the method needs.
+    """
+    check_writes(model, method)
+    method.prepare(model)
+    method.drafter_of(model)
+    if not method.needs_draft:
+        check_hidden(model, method, None)
 
 
 def bundled_draft(method: Method | type[Method], target: str) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import ModelError
+from specviz.extras import loading
 from specviz.models import ranks
 from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs
@@ -45,6 +46,7 @@ def find(text: str) -> Path | None:
     return path
 
 
+@loading()
 def load(
     spec: Any,
     device: Any = None,
@@ -189,8 +191,10 @@ def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None
     name, given = ("tp_plan", tp_plan) if device_map is None else ("device_map", device_map)
     if given is None:
         return
-    if isinstance(spec, str) and spec.startswith(GGUF):
-        raise ModelError(f"a GGUF file is spread by gpu_layers: drop {name}")
+    if isinstance(spec, str) and (spec.startswith(GGUF) or spec in DOWNLOADS):
+        raise ModelError(
+            f"a GGUF file is not spread by {name}: drop it; on llama.cpp gpu_layers puts layers on a GPU"
+        )
     if device is not None or not isinstance(spec, (str, Path)):
         raise ModelError(
             f"{name} says where the weights of a folder or hub model go: drop device=, give a name"

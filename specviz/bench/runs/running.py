@@ -35,6 +35,7 @@ from specviz.bench.runs.plan import Plan, plain
 from specviz.bench.runs.rows import Results, begin, key_of, locked, write_json
 from specviz.errors import ParameterError, SpecvizError
 from specviz.models import ranks
+from specviz.processors import check_threads
 from specviz.writing import write_bytes
 
 AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
@@ -104,6 +105,8 @@ def run(
     if elsewhere and settled.objects:
         names = ", ".join(settled.objects)
         raise ParameterError(f"{names} is loaded in this process: give its name or folder to run elsewhere")
+    if executor is None:  # the workers of another one have machines of their own
+        together.tried(lambda: check_threads(settled.threads))
     at_once = workers or 1
     if together.size > 1:  # those of this machine
         at_once = int(os.environ.get("LOCAL_WORLD_SIZE", together.size))

@@ -30,7 +30,7 @@ from transformers import (
 
 from specviz.errors import ModelError, one_line
 from specviz.models.gguf.header import Header, Tensor, read_header
-from specviz.models.gguf.tokenizer import tokenizer
+from specviz.models.gguf.tokenizer import ends, tokenizer
 from specviz.models.model import Model
 from specviz.models.torch_model import no_room
 
@@ -122,9 +122,10 @@ def load_gguf(
         raise no_room(name, device, sum(p.numel() for p in net.parameters()) * number.itemsize) from None
     if config.tie_word_embeddings:
         net.lm_head.weight = net.model.embed_tokens.weight
-    net.generation_config = GenerationConfig(
-        eos_token_id=_ends(header, name), bos_token_id=header.fields.get("tokenizer.ggml.bos_token_id")
-    )
+    end = list(ends(header.fields, name))
+    if not end:
+        raise ModelError(f"{name} cannot be served: its vocabulary names no end token, so no text would end")
+    net.generation_config = GenerationConfig(eos_token_id=end)
     model = Model(net.eval().requires_grad_(False), words, name, kernels=kernels)
     model.path = path
     digest.update(words.backend_tokenizer.to_str().encode("utf8", "surrogatepass"))
@@ -229,16 +230,6 @@ def _config(header: Header, name: str) -> tuple[Family, Any]:
         raise ModelError(f"{path} is damaged: its metadata describes no model: {one_line(error)}") from None
     config.bos_token_id = config.eos_token_id = config.pad_token_id = None  # the generation config has them
     return family, config
-
-
-def _ends(header: Header, name: str) -> list[int]:
-    """Ids that end a text."""
-    keys = ("eos", "eot", "eom")
-    given = [header.fields.get(f"tokenizer.ggml.{key}_token_id") for key in keys]
-    ends = sorted({i for i in given if isinstance(i, int)})
-    if not ends:
-        raise ModelError(f"{name} cannot be served: its vocabulary names no end token, so no text would end")
-    return ends
 
 
 def _empty(family: Family, config: Any, device: torch.device) -> PreTrainedModel:
