@@ -907,13 +907,14 @@ def _remarks(results: Results, contenders: list[Contender], circumstances: dict[
             ratio = results.ratio(best, engine).median
             yield f"best exact method over the plain decoding of {engine}: {best}, {ratio:.2f}"
     questions = circumstances["questions"]
-    if any(contender.memory for contender in contenders):
-        yield (
-            "unispec-cold: an empty store when a round begins. unispec-warm: a copy of a store that was "
-            f"filled once by {len(questions['warm'])} other prompts "
-            f"({', '.join(str(entry['id']) for entry in questions['warm'])}). Both learn from prompt to "
-            "prompt within a round; no store sees a prompt twice."
-        )
+    memories = {contender.memory for contender in contenders} - {""}
+    if "cold" in memories:
+        yield f"{COLD}: the store is empty when a round begins"
+    if "warm" in memories:
+        names = ", ".join(str(entry["id"]) for entry in questions["warm"])
+        yield f"{WARM}: each round begins with a copy of a store that other prompts filled once ({names})"
+    if memories:
+        yield "stores learn from prompt to prompt within a round; none sees a prompt twice"
     if circumstances["calibration"] is not None:
         chosen = ", ".join(str(entry["id"]) for entry in questions["calibration"])
         yield f"draft size, calibrated on other prompts ({chosen}): {circumstances['calibration']['summary']}"
