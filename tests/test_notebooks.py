@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from specviz.bench.walkthroughs import free, torchless
-from specviz.models.downloads import local_path
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 PAIRS = sorted(FOLDER.glob("*.py"))
@@ -102,8 +101,6 @@ def test_it_runs(source, tmp_path):
 
 @pytest.mark.smollm2
 @pytest.mark.parametrize("source", [p for p in LIVE if p.stem[:2] in ON_SMOLLM2], ids=lambda p: p.stem)
-def test_it_runs_on_smollm2(source, tmp_path, monkeypatch):
-    if local_path("smollm2") is None:
-        pytest.skip("SmolLM2 is not downloaded: specviz models get smollm2")
+def test_it_runs_on_smollm2(source, smollm2_file, tmp_path, monkeypatch):
     monkeypatch.delenv("SPECVIZ_KERNELS", raising=False)  # the layout that is fastest here
     assert "smollm2" in execute(source, tmp_path)
