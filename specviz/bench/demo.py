@@ -36,7 +36,7 @@ PAGE, TRACES = "demo.html", "traces"
 # What a model without drafters is shown with: exact, and nothing has to be trained.
 UNTRAINED = [BASELINE, "prompt_lookup", "lookahead", "spectra", "token_recycling", "unispec"]
 SIZED = "unispec"  # whose draft size is calibrated
-SIZES = (2, 4, 8, 16)
+SIZES = (2, 4, 5, 8, 10)
 MEASURED = 2  # of the other prompts; the rest fill the method's memory before
 CALIBRATION_TOKENS = 24
 # Its default, 80 nodes, is for a device that computes them in the time of one.
@@ -216,8 +216,9 @@ def sizes(
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Parameters of the methods that need no training, by method, and a sentence about their draft sizes.
 
-    UniSpec's is calibrated for this model and machine by other prompts. One that was calibrated before is
-    taken as it is; without prompts it has its default.
+    UniSpec's is calibrated for this model and machine by other prompts, and the other methods take the same:
+    what a pass costs follows from how many tokens it reads, whoever drafted them. One that was calibrated
+    before is taken as it is; without prompts each method has its default.
     """
     chosen: dict[str, dict[str, Any]] = {name: dict(more) for name, more in SMALLER.items()}
     fixed = {name: find(name)(**chosen.get(name, {})) for name in UNTRAINED if find(name).size}
@@ -241,8 +242,12 @@ def sizes(
         return chosen, [
             f"Draft tokens a pass, at most: {SIZED} {default} (not calibrated: {error}), {others}."
         ]
+    chosen |= {name: {method.size: size} for name, method in fixed.items()}
     chosen[SIZED] = {find(SIZED).size: CALIBRATED}
-    return chosen, [f"Draft tokens a pass, at most: {SIZED} {size} ({origin}), {others}."]
+    return chosen, [
+        f"Draft tokens a pass, at most: {SIZED} {size} ({origin}). The other methods draft as many: what a "
+        "pass costs follows from how many tokens it reads, whoever drafted them."
+    ]
 
 
 def name_of(engine: Any) -> str:
