@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .loop import densify, generate, stream
     from .methods import make as method
     from .methods import names as list_methods
-    from .models import bundled as list_models
+    from .models import available as list_models
     from .models import load
     from .papers import list_published, published
     from .paths import example
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Where each public name lives, and what it is called there.
 _DOORS = {
     "load": ("models", "load"),
-    "list_models": ("models", "bundled"),
+    "list_models": ("models", "available"),
     "list_methods": ("methods", "names"),
     "method": ("methods", "make"),
     "generate": ("loop", "generate"),

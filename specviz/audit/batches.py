@@ -133,6 +133,7 @@ def run(
             rows,
             [],
             [],
+            getattr(target, "kernels", None),
             left_out | undrafted,
         )
 

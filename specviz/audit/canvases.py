@@ -213,7 +213,7 @@ def run(
                 progress(min(first + batch, len(ids)), len(ids))
         return AuditResult(
             target.name, str(target.device), _format(target), threads_of(target), length, bound, list(rows),
-            [], [],
+            [], [], getattr(target, "kernels", None),
         )  # fmt: skip
 
 

@@ -190,6 +190,8 @@ class AuditResult:
         The exact laws of sampling, on a toy vocabulary.
     drawn : list of Drawn
         The law of sampling on the model itself, by chi-square; empty where no prompt's first tokens vary.
+    kernels : str or None
+        How the target's matrices lay; None of a model that is not torch's.
     left_out : dict of str to str
         Methods that nobody named and the model cannot serve, or that no drafter was given for; each with the
         reason.
@@ -204,6 +206,7 @@ class AuditResult:
     rows: list[Row]
     laws: list[LawResult]
     drawn: list[Drawn]
+    kernels: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -272,7 +275,8 @@ class AuditResult:
             if some
         ]
         head = (
-            f"audit of {self.model}, {self.dtype} on {self.device}, {self.threads} thread"
+            f"audit of {self.model}, {self.dtype}{f', {self.kernels} kernels' if self.kernels else ''} on "
+            f"{self.device}, {self.threads} thread"
             f"{'s' * (self.threads != 1)}: {' and '.join(most) or 'nothing'}, "
         )
         numbers = ", ".join(

@@ -154,6 +154,7 @@ def run(
             rows,
             laws_found,
             drawn,
+            getattr(target, "kernels", None),
             left_out | undrafted,
         )
 

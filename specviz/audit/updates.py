@@ -184,7 +184,7 @@ def run(
             found += check(partial(catalogue.find("retranslate"), beta=BIAS))
         return AuditResult(
             target.name, str(target.device), number_format, torch.get_num_threads(), max_new_tokens, bound,
-            rows, found, [],
+            rows, found, [], getattr(target, "kernels", None),
         )  # fmt: skip
 
 

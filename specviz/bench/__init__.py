@@ -45,6 +45,7 @@ def __getattr__(name: str) -> Any:
 BENCHES: dict[str, str] = {
     "overhead": "what recording costs: paired runs with and without, every method (bar: at most 3 %)",
     "peers": "this package against transformers: same models, prompts and threads, in one run",
+    "speed": "our methods beside transformers and llama.cpp, cold and warm (bars: those of SmolLM2)",
     "llamacpp": "this package on llama.cpp against llama-cpp-python's own decoding of the same file",
     "whatif": "what-ifs against reruns, cycle for cycle (bars: exact ones equal, bounded ones contain)",
     "player": "what the player sends, and its time to open and to step, in Chromium (no model is loaded)",

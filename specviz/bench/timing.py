@@ -78,11 +78,15 @@ class Texts:
         """
         tokens: list[int] = []
         for cycle in self.run:
+            self.notice(cycle)
             del tokens[cycle.keep :]
             tokens += cycle.tokens
             if cycle.end is not None:
                 return tokens
         raise KeyboardInterrupt
+
+    def notice(self, cycle: Any) -> None:
+        """Called with each finished cycle, the prefill among them."""
 
     def finish(self) -> Any:
         """End the run and return its trace."""

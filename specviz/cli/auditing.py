@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import loaded, writable
-from specviz.cli.options import Device, Drafts, Dtype, Force, Model, NewTokens, OneThread
+from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, Model, NewTokens, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, PromptError
 from specviz.extras import loading
@@ -43,6 +43,7 @@ def audit(
     threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
     force: Force = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import on_threads, parameters_of, writable
-from specviz.cli.options import Device, Draft, Dtype, Model, NewTokens, Revision, Threads
+from specviz.cli.options import Device, Draft, Dtype, Kernels, Model, NewTokens, Revision, Threads
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError
 from specviz.extras import loading
@@ -40,6 +40,7 @@ def calibrate(
     threads: Threads = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     revision: Revision = None,
     tp_plan: Annotated[
         str | None,

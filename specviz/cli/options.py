@@ -29,6 +29,27 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")]
 Dtype = Annotated[str, typer.Option(help="float32, float16, bfloat16, float64 or auto.")]
 
 
+def _pin(value: str | None) -> str | None:
+    """Pin a layout for every model of this process, and of those that it starts."""
+    if value is not None:
+        import os
+
+        # Before torch is loaded; `specviz.models.kernels` checks the name and says which there are.
+        os.environ["SPECVIZ_KERNELS"] = value
+    return value
+
+
+Kernels = Annotated[
+    str | None,
+    typer.Option(
+        "--kernels",
+        callback=_pin,
+        help="How the matrices lie on a CPU: plain, transposed or onednn. Default: SPECVIZ_KERNELS, or "
+        "what is fastest here, measured once.",
+    ),
+]
+
+
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import hint
-from specviz.cli.options import Device, Dtype, OneThread
+from specviz.cli.options import Device, Dtype, Kernels, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError
 from specviz.extras import loading
@@ -41,6 +41,7 @@ def replay(
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     threads: OneThread = 1,
     out: Annotated[
         Path | None,

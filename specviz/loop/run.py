@@ -88,6 +88,7 @@ class Run:
         force: bool = False,
         device: str | None = None,
         dtype: str | None = None,
+        kernels: str | None = None,
         **parameters: Any,
     ) -> None:
         # What can be checked without a model is checked first.
@@ -120,7 +121,7 @@ class Run:
         self.prompts = streams(prompt, self.method) if self.method.streams else prompts(prompt)
         if self.batch > 1:
             together(self.method, self.prompts)
-        self.model = ready(model, device, dtype)
+        self.model = ready(model, device, dtype, kernels)
         if self.model.kind in ADDED:
             self.model.alone()
         check_writes(self.model, self.method)
@@ -393,7 +394,13 @@ def about(model: Any) -> dict[str, Any]:
     """What the record says of a model."""
     known = {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
     known |= {"kind": model.kind, "shape": getattr(model, "geometry", None)}
+    known |= {"content": content(model), "source": getattr(model, "source", None)}
     return known | ({"prefix": len(model.prefix)} if hasattr(model, "prefix") else {})
+
+
+def content(model: Any) -> str | None:
+    """SHA-256 of a model's weights and tokenizer; None where it is split, or keeps none."""
+    return None if holding(model).size > 1 else getattr(model, "content", None)
 
 
 def generate(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Trace:
@@ -427,8 +434,8 @@ def generate(model: Any, prompt: Any, method: str | Method = "speculative", **op
         Where to write the trace: a ``.parquet`` file, or a folder that gets a new file.
     force : bool
         Whether an existing file may be replaced.
-    device, dtype : str, optional
-        For models that are still to be loaded.
+    device, dtype, kernels : str, optional
+        For models that are still to be loaded; see `specviz.load`.
     **parameters
         The method's own, by name.
 
@@ -462,17 +469,19 @@ def stream(model: Any, prompt: Any, method: str | Method = "speculative", **opti
     return Run(model, prompt, method, **options)
 
 
-def ready(model: Any, device: str | None, dtype: str | None) -> Any:
+def ready(model: Any, device: str | None, dtype: str | None, kernels: str | None = None) -> Any:
     """A model that can open contexts: loaded if it is a name, a path or a transformers model."""
     if model is None:
         raise ModelError("no model was given")
     if hasattr(model, "open") and hasattr(model, "encode") and not isinstance(model, Path):
         if device is not None and torch.device(device).type != torch.device(model.device).type:
             raise ModelError(f"{model.name} is on {model.device}; load it on {device}, or drop device=")
+        if kernels not in (None, "auto", getattr(model, "kernels", None)):
+            raise ModelError(f"{model.name} is loaded already: pass kernels={kernels!r} to load")
         return model
     from ..models import load
 
-    return load(model, device, dtype)
+    return load(model, device, dtype, kernels=kernels)
 
 
 def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: str | None) -> Any:
@@ -686,7 +695,7 @@ def setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
     return {
         "method": method.name,
         "parameters": {name: value for name, value in method.values.items() if name != method.size},
-        "model": identity(model),
+        "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
         "draft": None if drafter is None or not method.needs_draft else identity(drafter),
         "device": processor if cpu else where["device"],
         "dtype": str(model.dtype).removeprefix("torch."),

@@ -286,7 +286,7 @@ class SlotDecoder(T5):
             config=stack.config, decoder=stack, lm_head=target.net.lm_head, device=stack.device,
             dtype=stack.dtype, parameters=drafter.parameters,
         )  # fmt: skip
-        super().__init__(net, len(stack.block))
+        super().__init__(net, len(stack.block), target.kernels)
         self.target: Any = target.decoder
         self.head, self.shrink = self.target.head, self.target.shrink
         # One table for both, so that a pass may read tokens and slots in any order.

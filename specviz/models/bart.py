@@ -6,13 +6,14 @@ take them from slots: the siblings of a token tree stand at the same place.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from specviz.models.attention import attend
-from specviz.models.layers import Decoder, Lines, activation, packs
+from specviz.models.layers import Decoder, Lines, activation
 
 CLASSES = ("BartForConditionalGeneration", "MarianMTModel")
 
@@ -26,37 +27,38 @@ class Bart(Decoder):
         Read, never changed; see `Llama`.
     layers : int
         How many of the decoder's layers to run.
+    layout : str
+        How its matrices lie (`specviz.models.kernels`).
     """
 
-    def __init__(self, net: Any, layers: int) -> None:
+    def __init__(self, net: Any, layers: int, layout: str) -> None:
         config, stack = net.config, net.model.decoder
         blocks = stack.layers[:layers]
         heads = config.decoder_attention_heads
         crossed = [part for b in blocks for part in (b.encoder_attn.k_proj, b.encoder_attn.v_proj)]
-        super().__init__(net, heads, config.d_model // heads, crossed)
+        super().__init__(net, layout, heads, config.d_model // heads, crossed)
         self.size = config.d_model
-        pack = packs(net)
         words, places = stack.embed_tokens, stack.embed_positions
         self.embedding = words.weight.detach()
         # BART's embedding multiplies by itself, Marian's decoder does.
         self.grow = getattr(words, "embed_scale", getattr(stack, "embed_scale", 1.0))
         self.places = places.weight.detach()[getattr(places, "offset", 0) :]
         self.start = _norm(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
-        self.head = Lines(net.lm_head, pack=pack)
+        self.head = Lines(net.lm_head, layout=layout)
         self.act = activation(config.activation_function)
         self.weights = []
+        products = (Lines(*group, layout=layout) for group in groups(net))
         for layer in blocks:
-            a, c = layer.self_attn, layer.encoder_attn
             self.weights.append(
                 (
-                    Lines(a.q_proj, a.k_proj, a.v_proj, pack=pack),
-                    Lines(a.out_proj, pack=pack),
+                    next(products),
+                    next(products),
                     _norm(layer.self_attn_layer_norm),
-                    Lines(c.q_proj, pack=pack),
-                    Lines(c.out_proj, pack=pack),
+                    next(products),
+                    next(products),
                     _norm(layer.encoder_attn_layer_norm),
-                    Lines(layer.fc1, pack=pack),
-                    Lines(layer.fc2, pack=pack),
+                    next(products),
+                    next(products),
                     _norm(layer.final_layer_norm),
                 )
             )
@@ -108,6 +110,14 @@ class Bart(Decoder):
 def _norm(module: Any) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor, float]:
     """What `layer_norm` takes beside the states."""
     return module.normalized_shape, module.weight.detach(), module.bias.detach(), module.eps
+
+
+def groups(net: Any) -> Iterator[tuple[Any, ...]]:
+    """The decoder's linear layers, layer by layer; those that read the same input together."""
+    for layer in net.model.decoder.layers:
+        a, c = layer.self_attn, layer.encoder_attn
+        yield from ((a.q_proj, a.k_proj, a.v_proj), (a.out_proj,), (c.q_proj,), (c.out_proj,))
+        yield from ((layer.fc1,), (layer.fc2,))
 
 
 def refusal(net: Any) -> str | None:

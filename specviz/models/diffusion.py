@@ -10,8 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
+from specviz.models import kernels as layouts
 from specviz.models.canvas import Canvas
-from specviz.models.llama import Llama, describes
+from specviz.models.llama import Llama, describes, groups
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
 
@@ -32,6 +33,8 @@ class Diffusion(TorchModel):
     shift : {0, 1}
         Where a cell's prediction is read: at its own place (LLaDA), or at the place before it (Dream, which
         starts from an autoregressive model's weights).
+    kernels : str, optional
+        As `Model` takes it.
 
     Attributes
     ----------
@@ -55,6 +58,7 @@ class Diffusion(TorchModel):
         *,
         mask: int,
         shift: int = 0,
+        kernels: str | None = None,
     ) -> None:
         self.name = name or type(net).__name__
         if not describes(net):
@@ -78,7 +82,8 @@ class Diffusion(TorchModel):
         self.max_length = getattr(config, "max_position_embeddings", None) or UNBOUNDED
         self.eos = eos(net, tokenizer)
         self.text = Text(tokenizer, self.vocabulary, self.eos)
-        self._llama = Llama(net, self.layers)
+        self._asked = layouts.check(kernels)
+        self._llama = self._laid()
 
     def open(self, prompts: Sequence[Sequence[int]], room: int, **policy: Any) -> Canvas:
         """Canvases that begin with `prompts` (token ids, one list a row), `room` masked cells behind each.
@@ -99,8 +104,12 @@ class Diffusion(TorchModel):
             If the storage does not fit into memory.
         """
         if self._llama.stale():
-            self._llama = Llama(self.net, self.layers)
+            self._llama = self._laid()
         return Canvas(self, prompts, room, **policy)
+
+    def _laid(self) -> Llama:
+        self.kernels = layouts.choose(self._asked, self.net, groups(self.net))
+        return Llama(self.net, self.layers, self.kernels)
 
     def left(self, prompt: int) -> int:
         """How many cells can stand behind a prompt of so many tokens."""

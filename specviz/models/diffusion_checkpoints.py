@@ -138,7 +138,12 @@ def complete(folder: Path) -> bool:
 
 
 def load_checkpoint(
-    folder: Path, name: str, device: torch.device, dtype: torch.dtype | str, tokenizer: Any = None
+    folder: Path,
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype | str,
+    tokenizer: Any = None,
+    kernels: str | None = None,
 ) -> Diffusion:
     """Load a checkpoint of one of the families.
 
@@ -152,6 +157,8 @@ def load_checkpoint(
         ``auto`` is the format of the file; where several are mixed, of most of the weights.
     tokenizer : transformers tokenizer, optional
         Default: the one beside the weights.
+    kernels : str, optional
+        As `Diffusion` takes it.
 
     Raises
     ------
@@ -184,7 +191,7 @@ def load_checkpoint(
     _fill(net, wanted, stored, device, dtype, name)
     if config.tie_word_embeddings:
         net.lm_head.weight = net.model.embed_tokens.weight
-    return Diffusion(net.eval(), words, name, mask=mask, shift=kind.shift)
+    return Diffusion(net.eval(), words, name, mask=mask, shift=kind.shift, kernels=kernels)
 
 
 # -- config -----------------------------------------------------------------------------------------

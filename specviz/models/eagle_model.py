@@ -16,7 +16,7 @@ from specviz.models import geometry
 from specviz.models.attention import attend
 from specviz.models.context import Store, lower, no_memory
 from specviz.models.eagle import Eagle
-from specviz.models.layers import Lines, RMSNorm, activation, packs, stamp
+from specviz.models.layers import Lines, RMSNorm, activation, stamp
 from specviz.models.ranks import whole
 
 
@@ -132,16 +132,16 @@ class Arithmetic:
         layer, own = net.layer, target.net
         attention, mlp = layer.self_attn, layer.mlp
         self.read = stamp(own)
-        pack = packs(own)  # it is smaller than its target
+        layout = target.kernels
         self.net, self.config, self.generation = net, net.config, net.generation
         # Of a target in shards each rank gathers a copy: the drafter lies whole on all of them.
         self.embedding = whole((net.embed_tokens or own.get_input_embeddings()).weight.detach())
-        self.fc = Lines(net.fc, pack=pack)
-        self.qkv = Lines(attention.q_proj, attention.k_proj, attention.v_proj, pack=pack)
-        self.o = Lines(attention.o_proj, pack=pack)
-        self.gate_up = Lines(mlp.gate_proj, mlp.up_proj, pack=pack)
-        self.down = Lines(mlp.down_proj, pack=pack)
-        self.head = Lines(net.lm_head or own.get_output_embeddings(), pack=pack)
+        self.fc = Lines(net.fc, layout=layout)
+        self.qkv = Lines(attention.q_proj, attention.k_proj, attention.v_proj, layout=layout)
+        self.o = Lines(attention.o_proj, layout=layout)
+        self.gate_up = Lines(mlp.gate_proj, mlp.up_proj, layout=layout)
+        self.down = Lines(mlp.down_proj, layout=layout)
+        self.head = Lines(net.lm_head or own.get_output_embeddings(), layout=layout)
         self.act = activation(net.config.hidden_act)
         self.after = layer.post_attention_layernorm.weight.detach()
         self.norm = RMSNorm(net.config.rms_norm_eps, self.embedding)

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
 from specviz.models import bart, geometry, t5
+from specviz.models import kernels as layouts
 from specviz.models.context import Exit, Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
 from specviz.models.layers import hooked
@@ -41,6 +42,8 @@ class EncoderDecoder(TorchModel):
         Run only the decoder's first so many layers; see `first`.
     encoder : Encoder, optional
         Another model's, to share.
+    kernels : str, optional
+        Of the decoder, as `Model` takes it.
 
     Attributes
     ----------
@@ -76,6 +79,7 @@ class EncoderDecoder(TorchModel):
         name: str | None = None,
         layers: int | None = None,
         encoder: Encoder | None = None,
+        kernels: str | None = None,
     ) -> None:
         self.name = name or type(net).__name__
         self.net, self.config, self.tokenizer = net, net.config, tokenizer
@@ -88,7 +92,8 @@ class EncoderDecoder(TorchModel):
         self.text = Text(tokenizer, self.vocabulary, self.eos, source=True)
         self.encoder = encoder or Encoder(net)
         self.layers = layers or _depth(net)
-        self.decoder = self._family(net, self.layers)
+        self._asked = layouts.check(kernels)
+        self.decoder = self._laid()
         self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
@@ -108,9 +113,15 @@ class EncoderDecoder(TorchModel):
             If the storage does not fit into memory.
         """
         if self.decoder.stale():
-            self.decoder = self._family(self.net, self.layers)
+            self.decoder = self._laid()
             self.encoder.known.clear()
         return EncoderDecoderContext(self, prompts, room)
+
+    def _laid(self) -> Any:
+        """The decoder as a plain function, its matrices laid out."""
+        groups = (t5 if self._family is t5.T5 else bart).groups
+        self.kernels = layouts.choose(self._asked, self.net, groups(self.net))
+        return self._family(self.net, self.layers, self.kernels)
 
     def left(self, prompt: int) -> int:
         """How many tokens can be written behind a prompt of so many."""
@@ -120,7 +131,8 @@ class EncoderDecoder(TorchModel):
         """The decoder's first `layers` layers with the same encoder, norm and head: an early-exit drafter."""
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
-        return EncoderDecoder(self.net, self.tokenizer, f"{self.name}[:{layers}]", layers, self.encoder)
+        name = f"{self.name}[:{layers}]"
+        return EncoderDecoder(self.net, self.tokenizer, name, layers, self.encoder, self._asked)
 
     def shape(self, rows: int, slots: int) -> tuple:
         """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""

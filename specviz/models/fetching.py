@@ -41,7 +41,9 @@ DTYPES = {
 }
 
 
-def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model | EncoderDecoder:
+def adopt(
+    spec: Any, device: Any, dtype: Any, tokenizer: Any, kernels: str | None = None
+) -> Model | EncoderDecoder:
     """A transformers model in memory; it keeps its device and dtype unless they are given."""
     if not isinstance(spec, PreTrainedModel):
         raise ModelError(
@@ -55,7 +57,7 @@ def adopt(spec: Any, device: Any, dtype: Any, tokenizer: Any) -> Model | Encoder
         )
     name = Path(getattr(spec, "name_or_path", "") or type(spec).__name__).name
     words = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
-    return _model(spec.eval(), words, name)
+    return _model(spec.eval(), words, name, kernels)
 
 
 def fetch(
@@ -66,6 +68,7 @@ def fetch(
     tokenizer: Any,
     revision: str | None,
     device_map: Any = None,
+    kernels: str | None = None,
 ) -> Model | EncoderDecoder | Diffusion | Addition:
     """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
     if device_map is not None and find_spec("accelerate") is None:
@@ -78,7 +81,7 @@ def fetch(
         return addition  # on the device and in the format of the target that it will draft for
     given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
     if folder is not None and diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
-        return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given)
+        return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
     spread = {} if device_map is None else {"device_map": device_map}
     net, words = _fetch(source, name, local, revision, number, spread)
     words = words if given is None else given
@@ -88,7 +91,14 @@ def fetch(
         if "memory" not in str(error):
             raise
         raise no_room(name, target, sum(p.numel() * p.element_size() for p in net.parameters())) from None
-    return _model(net.eval().requires_grad_(False), words, name)
+    return _model(net.eval().requires_grad_(False), words, name, kernels)
+
+
+def from_gguf(path: Path, device: Any, dtype: Any, name: str, kernels: str | None) -> Model:
+    """A GGUF file's model on torch, its weights dequantised."""
+    from specviz.models.gguf.reading import load_gguf
+
+    return load_gguf(path, _device(device), _dtype(dtype), name, kernels)
 
 
 def fetch_split(text: str, dtype: Any, tokenizer: Any, revision: str | None) -> Model:
@@ -123,10 +133,10 @@ def _source(text: str, path: Path | None) -> tuple[str, str, bool]:
     return (text[3:], text[3:], False) if path is None else (str(path), path.resolve().name, True)
 
 
-def _model(net: PreTrainedModel, words: Any, name: str) -> Model | EncoderDecoder:
+def _model(net: PreTrainedModel, words: Any, name: str, kernels: str | None) -> Model | EncoderDecoder:
     if net.config.is_encoder_decoder:
-        return EncoderDecoder(net, words, name)
-    return _probed(Model(net, words, name))
+        return EncoderDecoder(net, words, name, kernels=kernels)
+    return _probed(Model(net, words, name, kernels=kernels))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""What the plain functions of the model families share: linear layers laid for a CPU, and RMSNorm."""
+"""What the plain functions of the model families share: linear layers, and RMSNorm."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
+from specviz.models.kernels import PLAIN, lay
 from specviz.models.ranks import here, whole
 
-KERNELS = {
+ACTIVATIONS = {
     "relu": torch.relu_,
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
@@ -20,39 +21,41 @@ KERNELS = {
     "swish": F.silu,
 }
 RECORDS = "transformers.utils.output_capturing"
-SMALL = 1 << 20, 1 << 25  # elements of a matrix, and of a model, that is laid anew for a CPU
+SMALL = 1 << 24  # elements of all projections that are copied side by side
 
 
 class Lines:
-    """Linear layers that read the same input: their matrices [in, out], and the biases side by side.
+    """Linear layers that read the same input: one product, and the biases side by side.
 
-    With `pack` the matrices lie side by side in one buffer whose rows are the inputs, so that one product
-    does for all. On a CPU the product of 4 to 16 tokens with a matrix that fits into the cache then costs
-    0.6 of what it costs in torch's own layout, and that of one token no more.
+    Parameters
+    ----------
+    *parts : torch.nn.Linear
+        Read, never changed.
+    layout : str
+        How their matrices lie (`specviz.models.kernels`).
+
+    Attributes
+    ----------
+    weights : list of tensor [out, in]
+        Each layer's own, as the model holds it.
     """
 
-    def __init__(self, *parts: Any, pack: bool) -> None:
-        weights = [whole(part.weight.detach()) for part in parts]
-        if pack and all(weight.numel() <= SMALL[0] for weight in weights):
-            self.matrices = [torch.cat(weights).t().contiguous()]
-        else:
-            self.matrices = [weight.t() for weight in weights]  # views
+    def __init__(self, *parts: Any, layout: str) -> None:
+        self.weights = [whole(part.weight.detach()) for part in parts]
+        # A matrix that is laid out is shared by all who read the parameter; one in shards is only gathered.
+        self.product = lay(self.weights if layout == PLAIN else [part.weight for part in parts], layout)
         self.bias = (
             None if parts[0].bias is None else torch.cat([whole(part.bias.detach()) for part in parts])
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """All outputs side by side, [tokens, out]."""
-        y = (
-            torch.mm(x, self.matrices[0])
-            if len(self.matrices) == 1
-            else torch.cat([torch.mm(x, matrix) for matrix in self.matrices], 1)
-        )
+        y = self.product(x)
         return y if self.bias is None else y.add_(self.bias)
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
         """The output of a single layer added to `to`."""
-        y = torch.addmm(to, x, self.matrices[0])
+        y = self.product.add(x, to)
         return y if self.bias is None else y.add_(self.bias)
 
 
@@ -76,9 +79,9 @@ class Rest:
         self.lines = lines
         self.norms = None if norms is None else torch.stack(norms)[:, None]
         self.ones = None if norms is None else torch.ones_like(norms[0])
-        # Where the matrices were packed they are small: side by side, one batched product does for all.
-        packed = all(len(line.matrices) == 1 for line in lines)
-        self.matrices = torch.stack([line.matrices[0][:, queries:] for line in lines]) if packed else None
+        # Small matrices are copied side by side: one batched product does for all.
+        small = sum(w.numel() for line in lines for w in line.weights[1:]) <= SMALL
+        self.matrices = torch.stack([torch.cat(line.weights[1:]).t() for line in lines]) if small else None
         biases = [line.bias for line in lines if line.bias is not None]
         self.bias = torch.stack([bias[queries:] for bias in biases])[:, None] if biases else None
 
@@ -92,15 +95,9 @@ class Rest:
         if self.matrices is not None:
             y = torch.bmm(read, self.matrices[layer:])
         else:
-            made = [[torch.mm(x, m) for m in line.matrices[1:]] for x, line in zip(read, behind)]
+            made = [[torch.mm(x, w.t()) for w in line.weights[1:]] for x, line in zip(read, behind)]
             y = torch.stack([torch.cat(both, 1) for both in made])
         return y if self.bias is None else y.add_(self.bias[layer:])
-
-
-def packs(net: Any) -> bool:
-    """Whether a model is small enough, and where, for its matrices to be laid anew."""
-    size = sum(p.numel() for p in net.parameters())
-    return net.device.type == "cpu" and net.dtype == torch.float32 and size <= SMALL[1]
 
 
 def hooked(part: Any) -> bool:
@@ -136,7 +133,7 @@ class RMSNorm:
 
 def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """A feed-forward layer's nonlinearity by transformers' name, in one kernel where torch has one."""
-    return KERNELS.get(name) or ACT2FN[name]
+    return ACTIVATIONS.get(name) or ACT2FN[name]
 
 
 class Decoder:
@@ -145,8 +142,9 @@ class Decoder:
     Parameters
     ----------
     net : transformers model
-        Read, never changed. A small one on a CPU is copied into a layout that is faster there; `stale` says
-        when its parameters are no longer those that were read.
+        Read, never changed; `stale` says when its parameters are no longer those that were read.
+    layout : str
+        How its matrices lie (`specviz.models.kernels`).
     heads, dim : int
         Of its attention.
     crossed : list of linear layers
@@ -157,10 +155,10 @@ class Decoder:
     norm: RMSNorm | None = None  # with which its layers begin, if they do
     bias: Any = None  # what the attention adds to scores for the distance of two places, if it does
 
-    def __init__(self, net: Any, heads: int, dim: int, crossed: list[Any]) -> None:
+    def __init__(self, net: Any, layout: str, heads: int, dim: int, crossed: list[Any]) -> None:
         self.net, self.read = net, stamp(net)
         self.heads, self.dim = heads, dim
-        self.crossed = Lines(*crossed, pack=packs(net))
+        self.crossed = Lines(*crossed, layout=layout)
         self.rest: Rest | None = None  # made when a pass first leaves early
 
     def stale(self) -> bool:

@@ -1,19 +1,20 @@
 """The Llama family as one plain function over the model's own weights.
 
-It reads the very parameters of the transformers modules (nothing is copied) and computes the same
-numbers in fewer steps: for a small model on a CPU the modules' Python costs as much as the
-arithmetic. Models that it does not describe run through transformers' modules.
+It reads the very parameters of the transformers modules and computes the same numbers in fewer steps: for a
+small model on a CPU the modules' Python costs as much as the arithmetic. Models that it does not describe run
+through transformers' modules.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from specviz.models.attention import attend
-from specviz.models.layers import Lines, Rest, RMSNorm, hooked, packs, stamp
+from specviz.models.layers import Lines, Rest, RMSNorm, hooked, stamp
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the length so far
@@ -24,10 +25,7 @@ def describes(net: Any) -> bool:
     if type(net).__name__ not in CLASSES or not type(net).__module__.startswith("transformers.models."):
         return False
     rope = net.config.rope_parameters or {}
-    linear = [net.lm_head]
-    for layer in net.model.layers:
-        a, m = layer.self_attn, layer.mlp
-        linear += [a.q_proj, a.k_proj, a.v_proj, a.o_proj, m.gate_proj, m.up_proj, m.down_proj]
+    linear = [net.lm_head, *(part for group in groups(net) for part in group)]
     return (
         net.config.hidden_act in ("silu", "swish")
         and rope.get("rope_type", "default") in ROPES
@@ -39,25 +37,32 @@ def describes(net: Any) -> bool:
     )
 
 
+def groups(net: Any) -> Iterator[tuple[Any, ...]]:
+    """The linear layers of each layer in turn; those that read the same input together."""
+    for layer in net.model.layers:
+        a, m = layer.self_attn, layer.mlp
+        yield from ((a.q_proj, a.k_proj, a.v_proj), (a.o_proj,), (m.gate_proj, m.up_proj), (m.down_proj,))
+
+
 class Llama:
     """A forward pass of a Llama-family model over a context's storage.
 
     Parameters
     ----------
     net : transformers model that ``describes`` accepts
-        Read, never changed. A small one on a CPU is copied into a layout that is faster there; `stale` says
-        when its parameters are no longer those that were read.
+        Read, never changed; `stale` says when its parameters are no longer those that were read.
     layers : int
         How many of its layers to run: fewer than it has make the early-exit drafter.
+    layout : str
+        How its matrices lie (`specviz.models.kernels`).
     """
 
-    def __init__(self, net: Any, layers: int) -> None:
+    def __init__(self, net: Any, layers: int, layout: str) -> None:
         first = net.model.layers[0].self_attn
         self.whole, self.net = net, net.model
         self.read = stamp(net)
-        pack = packs(net)
         self.embedding = net.model.embed_tokens.weight.detach()
-        self.head = Lines(net.lm_head, pack=pack)
+        self.head = Lines(net.lm_head, layout=layout)
         self.heads = net.config.num_attention_heads
         self.groups = net.config.num_key_value_heads
         self.dim = first.head_dim
@@ -65,17 +70,18 @@ class Llama:
         self.size = net.config.hidden_size
         self.last = net.model.norm.weight.detach()
         self.weights = []
+        products = (Lines(*group, layout=layout) for group in groups(net))
         for layer in net.model.layers[:layers]:
-            a, m = layer.self_attn, layer.mlp
+            a = layer.self_attn
             self.weights.append(
                 (
                     layer.input_layernorm.weight.detach(),
-                    Lines(a.q_proj, a.k_proj, a.v_proj, pack=pack),
+                    next(products),
                     (a.q_norm.weight.detach(), a.k_norm.weight.detach()) if hasattr(a, "q_norm") else None,
-                    Lines(a.o_proj, pack=pack),
+                    next(products),
                     layer.post_attention_layernorm.weight.detach(),
-                    Lines(m.gate_proj, m.up_proj, pack=pack),
-                    Lines(m.down_proj, pack=pack),
+                    next(products),
+                    next(products),
                 )
             )
         self.eps = net.config.rms_norm_eps

@@ -14,9 +14,11 @@ from typing import Any
 from specviz.errors import ModelError
 from specviz.extras import loading
 from specviz.models import ranks
+from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs
 
 GGUF = "gguf:"
+BACKENDS = ("torch", "llama.cpp")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # owner and name, as on the hub
 # Nothing is unpickled here; torch reads tensors alone out of a pickle, and that is left to the user.
 CONVERT = (
@@ -27,13 +29,16 @@ CONVERT = (
 
 
 def find(text: str) -> Path | None:
-    """The folder of a model: bundled under that name, or the user's own. None for ``hf:`` and ``gguf:``.
+    """The folder of a model: bundled under that name, or the user's own. None where it is no folder.
 
     Raises
     ------
     ModelError
-        If there is none, or it holds no model that can be read.
+        If there is none, it holds no model that can be read, or it is not downloaded yet.
     """
+    if (name := text.removeprefix(GGUF)) in DOWNLOADS:
+        require(name)
+        return None
     if text.startswith(("hf:", GGUF)):
         return None
     path = bundled().get(text, Path(text).expanduser())
@@ -54,15 +59,18 @@ def load(
     context: int | None = None,
     device_map: Any = None,
     tp_plan: str | None = None,
+    backend: str | None = None,
+    kernels: str | None = None,
 ) -> Any:
     """Load a language model, or what was trained on top of one and drafts for it.
 
     Parameters
     ----------
     spec : str, Path, PreTrainedModel or Model
-        A bundled name, a folder in transformers' format or as LLaDA and Dream are published, ``hf:<id>`` of
-        such a folder, ``gguf:`` and a GGUF file (a path, or a bundled one's name) that llama.cpp runs, or a
-        model in memory (which keeps its device and dtype unless they are given).
+        A bundled name, a downloaded one (``smollm2``, see ``specviz models get``), a folder in transformers'
+        format or as LLaDA and Dream are published, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file (a
+        path, or the name of a bundled or downloaded one) that llama.cpp runs, or a model in memory (which
+        keeps its device and dtype unless they are given).
     device : str, default ``cpu``
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. A GGUF file takes it as ``gpu_layers``: none of them for
         ``cpu``, else all.
@@ -87,6 +95,13 @@ def load(
         ranks decode the same texts in step (`specviz.models.ranks`); a drafter is loaded whole on each.
         Tested with ranks on the CPU; it was never run on several GPUs.
 
+    backend : {"torch", "llama.cpp"}, optional
+        What runs a GGUF file. Default: llama.cpp for ``gguf:``, torch for a downloaded name. On torch the
+        weights of a Llama-family file are dequantised, and the model's name says so.
+    kernels : {"auto", "plain", "transposed", "onednn"}, optional
+        How the matrices lie in memory on torch (`specviz.models.kernels`): the choice changes speed and the
+        last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
+
     Returns
     -------
     Model, EncoderDecoder, Diffusion, LlamaCpp, or Heads, Slots and EagleHead, which are passed as a draft
@@ -102,16 +117,10 @@ def load(
     _check_spread(spec, device, device_map, tp_plan)
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         return spec
-    if isinstance(spec, str) and spec.startswith(GGUF):
-        for name, value in (("tokenizer", tokenizer), ("revision", revision), ("dtype", dtype)):
-            if value not in (None, "auto", "float32"):  # which is the default
-                raise ModelError(f"a GGUF file brings its own {name}: drop {name}={value!r}")
-        from specviz.models.llamacpp.model import LlamaCpp
-
-        if gpu_layers is None:
-            gpu_layers = 0 if device is None or str(device) == "cpu" else -1
-        name = spec.removeprefix(GGUF)
-        return LlamaCpp(ggufs().get(name, Path(name)), threads, gpu_layers, context)
+    if isinstance(spec, str) and (spec.startswith(GGUF) or spec in DOWNLOADS):
+        return _gguf(spec, backend, device, dtype, tokenizer, revision, threads, gpu_layers, context, kernels)
+    if backend not in (None, "torch"):
+        raise ModelError(f"backend is a GGUF file's (gguf:PATH): drop backend={backend!r}")
     for name, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
         if value is not None:
             raise ModelError(f"{name} is a GGUF file's (gguf:PATH): drop {name}={value!r}")
@@ -123,10 +132,54 @@ def load(
         path = find(str(spec))  # before the libraries are loaded, which takes seconds
         from specviz.models.fetching import fetch
 
-        return fetch(str(spec), path, device or "cpu", dtype or "float32", tokenizer, revision, device_map)
+        return fetch(
+            str(spec), path, device or "cpu", dtype or "float32", tokenizer, revision, device_map, kernels
+        )
     from specviz.models.fetching import adopt
 
-    return adopt(spec, device, dtype, tokenizer)
+    return adopt(spec, device, dtype, tokenizer, kernels)
+
+
+def _gguf(
+    spec: str,
+    backend: str | None,
+    device: Any,
+    dtype: Any,
+    tokenizer: Any,
+    revision: str | None,
+    threads: int | None,
+    gpu_layers: int | None,
+    context: int | None,
+    kernels: str | None,
+) -> Any:
+    """A GGUF file's model, on torch or on llama.cpp."""
+    if backend not in (None, *BACKENDS):
+        raise ModelError(f"backend is {' or '.join(BACKENDS)}; got {backend!r}")
+    name = spec.removeprefix(GGUF)
+    path = require(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
+    for option, value in (("tokenizer", tokenizer), ("revision", revision)):
+        if value is not None:
+            raise ModelError(f"a GGUF file brings its own {option}: drop {option}={value!r}")
+    if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
+        for option, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
+            if value is not None:
+                raise ModelError(
+                    f"{option} is llama.cpp's: drop {option}={value!r}, or set backend='llama.cpp'"
+                )
+        from specviz.models.fetching import from_gguf
+
+        return from_gguf(path, device or "cpu", dtype or "float32", Path(name).stem, kernels)
+    for option, value in (("dtype", dtype), ("kernels", kernels)):
+        if value not in (None, "auto", "float32"):  # which is the default
+            raise ModelError(
+                f"a GGUF file brings its own {option} to llama.cpp: drop {option}={value!r}, or set "
+                "backend='torch'"
+            )
+    from specviz.models.llamacpp.model import LlamaCpp
+
+    if gpu_layers is None:
+        gpu_layers = 0 if device is None or str(device) == "cpu" else -1
+    return LlamaCpp(path, threads, gpu_layers, context)
 
 
 def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None:
@@ -138,8 +191,10 @@ def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None
     name, given = ("tp_plan", tp_plan) if device_map is None else ("device_map", device_map)
     if given is None:
         return
-    if isinstance(spec, str) and spec.startswith(GGUF):
-        raise ModelError(f"a GGUF file is spread by gpu_layers: drop {name}")
+    if isinstance(spec, str) and (spec.startswith(GGUF) or spec in DOWNLOADS):
+        raise ModelError(
+            f"a GGUF file is not spread by {name}: drop it; on llama.cpp gpu_layers puts layers on a GPU"
+        )
     if device is not None or not isinstance(spec, (str, Path)):
         raise ModelError(
             f"{name} says where the weights of a folder or hub model go: drop device=, give a name"
@@ -153,7 +208,7 @@ def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None
 def _check_folder(text: str, path: Path) -> None:
     names = list(bundled())
     if not path.exists():
-        near = difflib.get_close_matches(text, names, 1)
+        near = difflib.get_close_matches(text, [*names, *DOWNLOADS], 1)
         if not near and HUB_ID.fullmatch(text):
             near = [f"hf:{text}"]
         meant = f"; did you mean {near[0]}?" if near else "."

@@ -13,8 +13,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
 from specviz.models import attention, geometry, ranks
+from specviz.models import kernels as layouts
 from specviz.models.context import Context, Exit, Store
-from specviz.models.llama import Llama, describes
+from specviz.models.llama import Llama, describes, groups
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
 
@@ -33,9 +34,13 @@ class Model(TorchModel):
         Force (True) or forbid (False) the plain function for the Llama family; default: where it fits.
     layers : int, optional
         Run only the first so many layers; see `first`.
+    kernels : str, optional
+        How its matrices lie: see `specviz.models.kernels.choose`. Default: what is fastest here.
 
     Attributes
     ----------
+    kernels : str
+        How they do lie; ``plain`` where transformers' modules run.
     vocabulary : int
         Rows of the head.
     eos : tuple of int
@@ -68,6 +73,7 @@ class Model(TorchModel):
         name: str | None = None,
         plain: bool | None = None,
         layers: int | None = None,
+        kernels: str | None = None,
     ) -> None:
         self.name = name or type(net).__name__
         self.net = net
@@ -99,7 +105,8 @@ class Model(TorchModel):
         self.plain = describes(net) if plain is None else plain
         if self.plain and not describes(net):
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
-        self._llama = Llama(net, self.layers) if self.plain else None
+        self._asked = layouts.check(kernels)
+        self._llama = self._laid()
         self._shallow = _first(net, self.layers) if self.layers < config.num_hidden_layers else net
         self._count: torch.Tensor | None = None
 
@@ -122,8 +129,16 @@ class Model(TorchModel):
             If the storage does not fit into memory.
         """
         if self._llama is not None and self._llama.stale():
-            self._llama = Llama(self.net, self.layers)
+            self._llama = self._laid()
         return Context(self, prompts, room)
+
+    def _laid(self) -> Llama | None:
+        """The plain function, its matrices laid out; None where transformers' modules run."""
+        if not self.plain:
+            self.kernels = layouts.PLAIN
+            return None
+        self.kernels = layouts.choose(self._asked, self.net, groups(self.net))
+        return Llama(self.net, self.layers, self.kernels)
 
     def left(self, prompt: int) -> int:
         """How many tokens can be written behind a prompt of so many."""
@@ -133,7 +148,8 @@ class Model(TorchModel):
         """The first `layers` layers with the same norm and head: an early-exit drafter of shared weights."""
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
-        return Model(self.net, self.tokenizer, f"{self.name}[:{layers}]", self.plain, layers)
+        name = f"{self.name}[:{layers}]"
+        return Model(self.net, self.tokenizer, name, self.plain, layers, self._asked)
 
     def shape(self, rows: int, slots: int) -> tuple:
         """Arguments of the storage that a context of `rows` x `slots` tokens needs."""

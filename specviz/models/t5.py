@@ -6,12 +6,13 @@ the text, where they take it from slots: the siblings of a token tree stand at t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from specviz.models.layers import Decoder, Lines, RMSNorm, activation, packs
+from specviz.models.layers import Decoder, Lines, RMSNorm, activation
 
 CLASSES = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
 FEW = 64  # tokens of a chain whose biases are kept
@@ -76,19 +77,20 @@ class T5(Decoder):
         Read, never changed; see `Llama`.
     layers : int
         How many of the decoder's layers to run.
+    layout : str
+        How its matrices lie (`specviz.models.kernels`).
     """
 
-    def __init__(self, net: Any, layers: int) -> None:
+    def __init__(self, net: Any, layers: int, layout: str) -> None:
         config, stack = net.config, net.decoder
         blocks = stack.block[:layers]
         crossed = [
             part for b in blocks for part in (b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v)
         ]
-        super().__init__(net, config.num_heads, config.d_kv, crossed)
+        super().__init__(net, layout, config.num_heads, config.d_kv, crossed)
         self.size = config.d_model
-        pack = packs(net)
         self.embedding = stack.embed_tokens.weight.detach()
-        self.head = Lines(net.lm_head, pack=pack)
+        self.head = Lines(net.lm_head, layout=layout)
         # T5 1.0 shrinks the states before its head, which is the embedding; 1.1 and mT5 do not.
         scaled = getattr(config, "scale_decoder_outputs", False)
         self.shrink = config.d_model**-0.5 if scaled else 1.0
@@ -97,20 +99,20 @@ class T5(Decoder):
         self.bias = Bias(stack.block[0].layer[0].SelfAttention)
         self.act, self.gated = activation(config.dense_act_fn), config.is_gated_act
         self.weights = []
+        products = (Lines(*group, layout=layout) for group in groups(net))
         for block in blocks:
             own, cross, feed = block.layer
-            a, c, m = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
             self.weights.append(
                 (
                     own.layer_norm.weight.detach(),
-                    Lines(a.q, a.k, a.v, pack=pack),
-                    Lines(a.o, pack=pack),
+                    next(products),
+                    next(products),
                     cross.layer_norm.weight.detach(),
-                    Lines(c.q, pack=pack),
-                    Lines(c.o, pack=pack),
+                    next(products),
+                    next(products),
                     feed.layer_norm.weight.detach(),
-                    Lines(m.wi_0, m.wi_1, pack=pack) if self.gated else Lines(m.wi, pack=pack),
-                    Lines(m.wo, pack=pack),
+                    next(products),
+                    next(products),
                 )
             )
 
@@ -166,6 +168,15 @@ class T5(Decoder):
         if len(self.weights) in hidden:
             wanted[len(self.weights)] = last
         return last, wanted
+
+
+def groups(net: Any) -> Iterator[tuple[Any, ...]]:
+    """The decoder's linear layers, layer by layer; those that read the same input together."""
+    for block in net.decoder.block:
+        own, cross, feed = block.layer
+        a, c, m = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
+        wide = (m.wi_0, m.wi_1) if net.config.is_gated_act else (m.wi,)
+        yield from ((a.q, a.k, a.v), (a.o,), (c.q,), (c.o,), wide, (m.wo,))
 
 
 def refusal(net: Any) -> str | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
 from specviz.errors import ModelError, PromptError
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+NONCHARACTERS = [chr(0xFDD0 + i) for i in range(32)]  # no text holds one, or at least not all
+SURROGATE = "\ud800"  # in no text that can be encoded
 
 
 class Text:
@@ -55,8 +57,8 @@ class Text:
         Raises
         ------
         PromptError
-            If the prompt is empty, holds an id outside the vocabulary, or needs a tokenizer or chat template
-            that the model has not.
+            If the prompt is empty, holds an id outside the vocabulary, a character that cannot be written in
+            it or half of one, or needs a tokenizer or chat template that the model has not.
         """
         if not isinstance(prompt, str):
             prompt = list(prompt)
@@ -80,16 +82,77 @@ class Text:
             raise PromptError("the prompt has no tokens; give at least one visible character")
         return self._ids(ids, model)
 
-    def _tokens(self, text: str, special: bool) -> list[int]:
+    def _tokens(
+        self, text: str, begin: bool, split: bool | None = None, parts: Mapping[str, str] | None = None
+    ) -> list[int]:
+        """Token ids of a text.
+
+        `split` says whether special tokens in it are text, `parts` what it was made of, for errors.
+        """
+        split = self._splits if split is None else split
+        self._check(text, split, {} if parts is None else parts)
+        options = {} if split == self._splits else {"split_special_tokens": split}
         # Not verbose: whether a text is too long is said once, by who knows how much room there is.
-        return self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+        return self.tokenizer(text, add_special_tokens=begin, verbose=False, **options)["input_ids"]
 
     def plain(self, text: str) -> list[int]:
         """Token ids of a text in which nothing counts as a special token, and none is added."""
-        if not text:
-            return []
-        ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
-        return ids["input_ids"]
+        return self._tokens(text, False, True) if text else []
+
+    @cached_property
+    def _splits(self) -> bool:
+        """Whether special tokens in a text are text to this tokenizer, unless it is told otherwise."""
+        return getattr(self.tokenizer, "split_special_tokens", False)
+
+    def _check(self, text: str, split: bool, parts: Mapping[str, str]) -> None:
+        """Refuse a character that the token ids would not hold."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            where = _place(text, error.start, parts)
+            raise PromptError(
+                f"{where} is half of a surrogate pair, which is no character: leave it out"
+            ) from None
+        if not self._missing:
+            return
+        doubtful = {c for c in set(text) - self._whole if not self._missing.isdisjoint(c.encode())}
+        if not doubtful:
+            return
+        # What an added token's name holds needs no byte.
+        names = [name for i, name in self.added.items() if not (split and i in self.special)]
+        if names:
+            text = _either(names).sub(lambda match: SURROGATE * len(match[0]), text)
+        at = next((i for i, c in enumerate(text) if c in doubtful), None)
+        if at is not None:
+            byte = next(b for b in text[at].encode() if b in self._missing)
+            raise PromptError(
+                f"{_place(text, at, parts)} needs the byte 0x{byte:02X}, for which this vocabulary has no "
+                "piece: leave it out"
+            )
+
+    @cached_property
+    def _missing(self) -> frozenset[int]:
+        """The bytes without a piece, of a vocabulary that spells characters by their bytes."""
+        if self.scheme == "bytes":
+            spelled = {byte: name for name, byte in _alphabet().items()}
+        elif self.scheme == "sentencepiece" and self._falls_back():
+            spelled = {byte: f"<0x{byte:02X}>" for byte in range(256)}
+        else:
+            return frozenset()
+        vocabulary = self.tokenizer.get_vocab()
+        return frozenset(byte for byte, name in spelled.items() if name not in vocabulary)
+
+    @cached_property
+    def _whole(self) -> frozenset[str]:
+        """The characters that have a piece of their own, whatever their bytes."""
+        if self.scheme == "bytes":
+            return frozenset()
+        return frozenset(name.replace("▁", " ") for name in self.tokenizer.get_vocab() if len(name) == 1)
+
+    def _falls_back(self) -> bool:
+        """Whether a character without a piece is written in bytes."""
+        model = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "model", None)
+        return bool(getattr(model, "byte_fallback", False))
 
     @cached_property
     def specials(self) -> dict[str, int]:
@@ -121,7 +184,31 @@ class Text:
                 raise PromptError(f"{model} reads the user's last message, and there is none with a text")
             return self.encode(said[-1], model)
         # The template writes the begin-of-text token itself.
-        return self._ids(self._tokens(self._rendered(messages, model), False), model)
+        text = self._rendered(messages, model)
+        names = [f"message {i}" for i in range(len(messages))] if len(messages) > 1 else ["the prompt"]
+        parts = {name: message["content"] for name, message in zip(names, messages)}
+        if not self._splits or not any(map(self._controls.search, parts.values())):
+            return self._ids(self._tokens(text, False, False, parts), model)
+        # A mark inside each look-alike keeps it apart from what the template writes; then it is taken out.
+        mark = next((c for c in NONCHARACTERS if c not in "".join(parts.values())), None)
+        if mark is None:
+            raise PromptError("the messages hold every noncharacter from U+FDD0 to U+FDEF; leave one out")
+        contents = [
+            self._controls.sub(lambda match: match[0][0] + mark + match[0][1:], part)
+            for part in parts.values()
+        ]
+        marked = [message | {"content": content} for message, content in zip(messages, contents)]
+        text, ids, at = self._rendered(marked, model), [], 0
+        for match in self._controls.finditer(text):
+            ids += self._tokens(text[at : match.start()].replace(mark, ""), False, True, parts)
+            ids.append(self.specials[match[0]])
+            at = match.end()
+        return self._ids(ids + self._tokens(text[at:].replace(mark, ""), False, True, parts), model)
+
+    @cached_property
+    def _controls(self) -> re.Pattern:
+        """Matches the special tokens' names."""
+        return _either(self.added[i] for i in self.special if i in self.added)
 
     def _rendered(self, messages: list[dict], model: str) -> str:
         """The chat as the model's template writes it, the answer's beginning last."""
@@ -157,7 +244,10 @@ class Text:
         """The token as the tokenizer writes it; empty where it has none."""
         if self.tokenizer is None:
             return ""
-        return self.tokenizer.convert_ids_to_tokens(token) or "" if token < len(self.tokenizer) else ""
+        # A fast tokenizer has ids beyond its length where some between have no piece.
+        if token < len(self.tokenizer) or getattr(self.tokenizer, "is_fast", False):
+            return self.tokenizer.convert_ids_to_tokens(token) or ""
+        return ""
 
     def difference(self, other: Text) -> int | None:
         """The first id that the two tokenizers spell differently, or None."""
@@ -195,13 +285,28 @@ def _scheme(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # a slow tokenizer: sentencepiece, or one that only decode() explains
         return "sentencepiece" if {"sp_model", "spm_source"} & set(dir(tokenizer)) else "unknown"
-    decoder = json.loads(backend.to_str()).get("decoder") or {}
+    decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else {}
     kinds = [part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part]
     if "ByteLevel" in kinds:
         return "bytes"
     if "ByteFallback" in kinds or "Metaspace" in kinds or "▁" in json.dumps(decoder, ensure_ascii=False):
         return "sentencepiece"
     return "wordpiece" if "WordPiece" in kinds else "unknown"
+
+
+def _either(names: Iterable[str]) -> re.Pattern:
+    """Matches any of these names, longer ones first; nothing, where there are none."""
+    ordered = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) if ordered else r"(?!)")
+
+
+def _place(text: str, at: int, parts: Mapping[str, str]) -> str:
+    """A character of a text, by where a person finds it in the `parts` that it was made of."""
+    character = text[at]
+    name, start = next(
+        ((name, part.index(character)) for name, part in parts.items() if character in part), ("the text", at)
+    )
+    return f"character {start + 1} of {name}, {character!a},"
 
 
 @lru_cache(1)

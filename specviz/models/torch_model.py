@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
+from specviz.models.layers import stamp
+from specviz.models.ranks import whole
 from specviz.models.text import Text, check_vocabularies
 
 UNBOUNDED = 1 << 40  # positions of a model that knows no limit
@@ -21,6 +25,9 @@ class TorchModel:
     net: PreTrainedModel
     text: Text
     parameters: int
+    kernels: str
+    source: str | None = None  # of weights that were read from another format: which it was, and how
+    _content: tuple[Any, str] | None = None  # what the weights were when they were hashed, and the hash
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -40,7 +47,19 @@ class TorchModel:
     @property
     def backend(self) -> dict[str, Any]:
         """What computes, for the record."""
-        return {"name": "torch", "threads": torch.get_num_threads()}
+        return {"name": "torch", "threads": torch.get_num_threads(), "kernels": self.kernels}
+
+    @property
+    def content(self) -> str:
+        """SHA-256 of the weights and the tokenizer, in hexadecimal; of a dequantised file as it was read."""
+        now = stamp(self.net)
+        if self._content is None or self._content[0] != now:
+            self._content = now, hashed(self.net, self.tokenizer)
+        return self._content[1]
+
+    def keep_content(self, digest: str) -> None:
+        """Take this as the hash of the weights as they are now."""
+        self._content = stamp(self.net), digest
 
     # -- text -----------------------------------------------------------------------------------
 
@@ -70,6 +89,21 @@ class TorchModel:
         never written, so that alone is no difference.
         """
         check_vocabularies(self, other)
+
+
+def hashed(net: PreTrainedModel, tokenizer: Any) -> str:
+    """SHA-256 of a model's weights, by name, and of its tokenizer."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(net.named_parameters()):  # a tied one comes once
+        values = whole(weight.detach()).cpu().contiguous()
+        digest.update(f"{name} {list(values.shape)} {values.dtype}".encode())
+        digest.update(values.view(torch.uint8).numpy().data if values.numel() else b"")
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        digest.update(backend.to_str().encode("utf8", "surrogatepass"))
+    elif tokenizer is not None:
+        digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
+    return digest.hexdigest()
 
 
 def eos(net: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:

@@ -93,6 +93,8 @@ class Costs:
                 raise ValueError("it is of another bench")
             found: dict[str, dict[int, float]] = {}
             for row in said["rows"]:
+                if not row.get("used", True):  # another layout or format than the model ran in
+                    continue
                 found.setdefault(str(row["model"]), {})[int(row["g"])] = float(row["median"]) / 1e3
             names = list(found)
             device = str(said["setting"]["device"])

@@ -16,6 +16,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import EncoderDecoderContext
+from specviz.models.kernels import LAYOUTS
 
 torch.set_num_threads(1)
 TOKEN = st.integers(0, VOCABULARY - 1)
@@ -209,11 +210,12 @@ def test_a_model_that_was_trained_or_moved_is_read_again() -> None:
     torch.testing.assert_close(found, scores(net, [1, 2], []), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", NAMES)
-def test_small_float32_models_are_packed(name: str) -> None:
+def test_every_layout_says_what_transformers_says(name: str, layout: str) -> None:
     net = make(name, dtype=torch.float32)
-    served = EncoderDecoder(net)
-    assert len(served.decoder.weights[0][1 if "t5" in name else 0].matrices) == 1
+    served = EncoderDecoder(net, kernels=layout)
+    assert served.kernels == layout
     draft = Draft(np.array([3, 4, 5]), np.array([-1, -1, 0]))
     found = served.open([[1, 2, 3], [4]], ROOM).forward([draft, Draft.empty()])
     want = torch.stack([scores(net, [1, 2, 3], path) for path in ([], [3], [4], [3, 5])])

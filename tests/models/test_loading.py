@@ -25,7 +25,8 @@ from transformers import (
 from specviz import paths
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
-from specviz.models import bundled, load
+from specviz.models import available, bundled, load
+from specviz.models.downloads import DOWNLOADS
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
@@ -77,6 +78,16 @@ def test_a_model_in_memory_is_left_as_it_is(home: Path) -> None:
     assert load(model) is model
     with pytest.raises(ModelError, match="no tokenizer in"):
         load(net, tokenizer="nowhere")
+
+
+def test_what_is_downloaded_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path))
+    assert available() == bundled()
+    file = DOWNLOADS["smollm2"].path
+    file.parent.mkdir(parents=True)
+    with file.open("wb") as empty:
+        empty.truncate(DOWNLOADS["smollm2"].size)
+    assert available() == bundled() | {"smollm2": file}
 
 
 def test_bundled_names(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,12 +238,12 @@ def test_vocabularies(home: Path, tmp_path: Path) -> None:
         one.check_vocabulary(load(make("llama", vocab_size=one.vocabulary + 3)))
 
 
-def test_large_matrices_are_not_copied() -> None:
-    net = make("llama", intermediate_size=(1 << 20) // 16 + 1)
-    model = Model(net, plain=True)
-    _, qkv, _, _, _, gate_up, _ = model._llama.weights[0]
-    assert len(qkv.matrices) == 1
-    assert gate_up.matrices[1].data_ptr() == net.model.layers[0].mlp.up_proj.weight.data_ptr()
+def test_the_plain_layout_copies_nothing() -> None:
+    net = make("llama")
+    model = Model(net, plain=True, kernels="plain")
+    _, _, _, _, _, gate_up, _ = model._llama.weights[0]
+    matrix = gate_up.product.matrices[1]
+    assert matrix.data_ptr() == net.model.layers[0].mlp.up_proj.weight.data_ptr()
     ids = [1, 2, 3]
     found = model.open([ids], 4).forward(Draft.empty()).logits[0][0]
     torch.testing.assert_close(found, scores(net, ids), atol=1e-3, rtol=1e-4)

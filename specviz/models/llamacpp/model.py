@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,12 @@ class LlamaCpp:
                 file.seek(size * i // 64)
                 found.update(file.read(1 << 12))
         return found.hexdigest()[:16]
+
+    @cached_property
+    def content(self) -> str:
+        """SHA-256 of the file, in hexadecimal."""
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     # -- text -----------------------------------------------------------------------------------
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from functools import cached_property
 from typing import Any
 
-from specviz.errors import ModelError, PromptError
+from specviz.errors import ModelError
 from specviz.models.llamacpp.library import library
-from specviz.models.text import Text, _alphabet
+from specviz.models.text import Text
 
 SENTENCEPIECE, BYTES = 1, 2  # LLAMA_VOCAB_TYPE_SPM, _BPE
 KINDS = {0: "none", 3: "WordPiece", 4: "Unigram", 5: "RWKV", 6: "PLaMo-2"}
-UNUSED, CONTROL, DEFINED = 1 << 1, 1 << 3, 1 << 4  # LLAMA_TOKEN_ATTR_*
-NONCHARACTERS = [chr(0xFDD0 + i) for i in range(32)]  # no text holds one, or at least not all
+UNKNOWN, UNUSED, CONTROL, DEFINED = 1 << 0, 1 << 1, 1 << 3, 1 << 4  # LLAMA_TOKEN_ATTR_*
+SPECIAL = UNKNOWN | CONTROL
 
 
 class Tokenizer:
@@ -28,8 +27,10 @@ class Tokenizer:
     Raises
     ------
     ModelError
-        If the file has no vocabulary, one of a kind not served, or one that lacks bytes.
+        If the file has no vocabulary, or one of a kind not served.
     """
+
+    split_special_tokens = True
 
     def __init__(self, weights: Any, name: str) -> None:
         lib = self._lib = library()
@@ -40,26 +41,17 @@ class Tokenizer:
         if kind not in (SENTENCEPIECE, BYTES):
             raise ModelError(
                 f"{name} cannot be served: its tokenizer is of the kind {KINDS.get(kind, kind)}; "
-                f"byte-level BPE "
-                "and sentencepiece are"
+                "byte-level BPE and sentencepiece are"
             )
         size = int(lib.llama_vocab_n_tokens(self._vocab))
         self.names = [lib.llama_vocab_get_text(self._vocab, i).decode("utf8", "replace") for i in range(size)]
+        # A few that llama.cpp counts as byte-level BPE spell characters as sentencepiece does (Gemma 4).
+        self.byte_level = kind == BYTES and "Ġ" in self.names
         self._attributes = [int(lib.llama_vocab_get_attr(self._vocab, i)) for i in range(size)]
-        bytes_ = _alphabet() if kind == BYTES else {f"<0x{b:02X}>": b for b in range(256)}
-        known = set(self.names)
-        missing = sorted(value for piece, value in bytes_.items() if piece not in known)
-        if missing:  # llama.cpp would drop such bytes, or end the process
-            raise ModelError(
-                f"{name} cannot be served: its vocabulary has no piece for {len(missing)} of the 256 bytes "
-                f"(the "
-                f"first is 0x{missing[0]:02X}), so not every text can be written in it; convert the model "
-                f"again"
-            )
         found = lib.llama_model_chat_template(weights.pointer, None)
         self.chat_template = found.decode("utf8") if found else None
-        self.all_special_ids = [i for i, a in enumerate(self._attributes) if a & CONTROL]
-        own = CONTROL | DEFINED
+        self.all_special_ids = [i for i, a in enumerate(self._attributes) if a & SPECIAL]
+        own = SPECIAL | DEFINED
         self.added_tokens_decoder = {i: self.names[i] for i, a in enumerate(self._attributes) if a & own}
         self._buffer = ctypes.create_string_buffer(256)
 
@@ -73,18 +65,20 @@ class Tokenizer:
         split_special_tokens: bool = True,
         verbose: bool = False,
     ) -> dict[str, list[int]]:
-        """Token ids of a person's text: what looks like a control token in it is text, unless not split."""
-        return {"input_ids": self.ids(text, add_special_tokens, not split_special_tokens)}
+        """Token ids of a text: what looks like a control token in it is text, unless not split.
 
-    def ids(self, text: str, begin: bool = False, control: bool = False) -> list[int]:
-        """Token ids; `begin` adds what the file says stands around a text, `control` reads control tokens."""
-        raw = text.encode("utf8", "surrogatepass")
+        llama.cpp drops a byte without a piece in a byte-level vocabulary, and ends the process at one in
+        sentencepiece's: `Text` refuses such a text before.
+        """
+        raw = text.encode()
         room = len(raw) + 8
         while True:
             out = (ctypes.c_int32 * room)()
-            count = self._lib.llama_tokenize(self._vocab, raw, len(raw), out, room, begin, control)
+            count = self._lib.llama_tokenize(
+                self._vocab, raw, len(raw), out, room, add_special_tokens, not split_special_tokens
+            )
             if count >= 0:
-                return out[:count]
+                return {"input_ids": out[:count]}
             room = -count
 
     def piece(self, token: int) -> bytes:
@@ -97,11 +91,15 @@ class Tokenizer:
 
     def convert_ids_to_tokens(self, token: int) -> str:
         """The token as the file writes it."""
-        return "" if self._attributes[token] & UNUSED else self.names[token]
+        return "" if self._unused(token) else self.names[token]
+
+    def _unused(self, token: int) -> bool:
+        """Whether an id only fills the head up; a control token is one even if its name says unused."""
+        return self._attributes[token] & (UNUSED | SPECIAL) == UNUSED
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.names) if not self._attributes[i] & UNUSED}
+        return {name: i for i, name in enumerate(self.names) if not self._unused(i)}
 
     def get_vocab(self) -> dict[str, int]:
         """Token to id, without the ids that only fill the head up."""
@@ -140,40 +138,18 @@ class Tokenizer:
         )
         return rendered[0]
 
-    @cached_property
-    def controls(self) -> re.Pattern:
-        """Matches the control tokens, longer ones first, as llama.cpp looks for them."""
-        names = sorted({self.names[i] for i in self.all_special_ids}, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, names)) if names else r"(?!)")
-
 
 class GgufText(Text):
-    """`Text` over a GGUF's tokenizer: exact bytes, and control tokens only where the template wrote them."""
+    """`Text` over llama.cpp's tokenizer, whose pieces are llama.cpp's own."""
 
     tokenizer: Tokenizer
 
-    def _chat(self, messages: list[dict], model: str) -> list[int]:
-        words, controls = self.tokenizer, self.tokenizer.controls
-        said = "".join(str(message.get("content")) for message in messages)
-        if not controls.search(said):
-            return self._ids(words.ids(self._rendered(messages, model), control=True), model)
-        # A mark inside each look-alike keeps it apart from what the template writes; then it is taken out.
-        mark = next((c for c in NONCHARACTERS if c not in said), None)
-        if mark is None:
-            raise PromptError("the messages hold every noncharacter from U+FDD0 to U+FDEF; leave one out")
-        marked = [
-            message
-            | {"content": controls.sub(lambda found: found[0][0] + mark + found[0][1:], message["content"])}
-            if isinstance(message.get("content"), str)
-            else message
-            for message in messages
-        ]
-        text, ids, at = self._rendered(marked, model), [], 0
-        for found in controls.finditer(text):
-            ids += words.ids(text[at : found.start()].replace(mark, ""))
-            ids.append(words.get_vocab()[found[0]])
-            at = found.end()
-        return self._ids(ids + words.ids(text[at:].replace(mark, "")), model)
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, eos: tuple[int, ...]) -> None:
+        super().__init__(tokenizer, vocabulary, eos)
+        self.scheme = "bytes" if tokenizer.byte_level else "sentencepiece"
+
+    def _falls_back(self) -> bool:
+        return True
 
     def _bytes(self, token: int) -> bytes:
         return self.tokenizer.piece(token) if token < len(self.tokenizer) else b""

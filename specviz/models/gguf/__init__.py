@@ -1,0 +1,1 @@
+"""GGUF files of the Llama family on torch: the header, the weights dequantised, the tokenizer."""

@@ -1,0 +1,334 @@
+"""From a GGUF file of the Llama family to a transformers model on torch, its weights dequantised.
+
+Each tensor is dequantised on its own, by the `gguf` package's functions, and lands where the model keeps it:
+no second copy of the model is written to disk. llama.cpp turns the rows of queries and keys in pairs, and
+transformers in halves, so those rows are put back into order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import nn
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from specviz.errors import ModelError, one_line
+from specviz.models.gguf.header import Header, Tensor, read_header
+from specviz.models.gguf.tokenizer import ends, tokenizer
+from specviz.models.model import Model
+from specviz.models.torch_model import no_room
+
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")  # of tensors that are read
+WHOLE = ("F32", "F16", "BF16")
+
+
+@dataclass(frozen=True)
+class Family:
+    """How an architecture's tensors become a transformers model.
+
+    Attributes
+    ----------
+    config, model : type
+    turned : bool
+        Whether rows of queries and keys stand in llama.cpp's order.
+    """
+
+    config: type
+    model: type
+    turned: bool
+
+
+FAMILIES = {
+    "llama": Family(LlamaConfig, LlamaForCausalLM, True),
+    "qwen2": Family(Qwen2Config, Qwen2ForCausalLM, False),
+    "qwen3": Family(Qwen3Config, Qwen3ForCausalLM, False),
+}
+# Names of a layer's parts there, and in transformers.
+PARTS = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+ROTARY = "rope_freqs.weight"  # factors of Llama 3.1's longer context
+
+
+def load_gguf(
+    path: Path,
+    device: torch.device,
+    dtype: torch.dtype | str,
+    name: str,
+    kernels: str | None = None,
+) -> Model:
+    """A GGUF file's model on torch.
+
+    Parameters
+    ----------
+    path : Path
+    device : torch.device
+    dtype : torch.dtype or ``auto``
+        Of the dequantised weights; ``auto`` is float32.
+    name : str
+        What the file is called. The model's name also says how its weights came.
+    kernels : str, optional
+        As `Model` takes it.
+
+    Raises
+    ------
+    ModelError
+        If the file is damaged, of another architecture, of a type not read here, or does not fit into memory.
+    """
+    header = read_header(path)
+    kind = type_of(header)
+    name = f"{name} ({origin(kind)})"
+    family, config = _config(header, name)
+    number = torch.float32 if dtype == "auto" else dtype
+    assert isinstance(number, torch.dtype)
+    words = tokenizer(header.fields, name)
+    try:
+        net = _empty(family, config, device)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ModelError(f"{path} is damaged: its metadata describes no model: {one_line(error)}") from None
+    digest = hashlib.sha256()
+    try:
+        _fill(net, header, family, config, device, number, digest, name)
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise no_room(name, device, sum(p.numel() for p in net.parameters()) * number.itemsize) from None
+    if config.tie_word_embeddings:
+        net.lm_head.weight = net.model.embed_tokens.weight
+    end = list(ends(header.fields, name))
+    if not end:
+        raise ModelError(f"{name} cannot be served: its vocabulary names no end token, so no text would end")
+    net.generation_config = GenerationConfig(eos_token_id=end)
+    model = Model(net.eval().requires_grad_(False), words, name, kernels=kernels)
+    model.path = path
+    digest.update(words.backend_tokenizer.to_str().encode("utf8", "surrogatepass"))
+    model.source = f"GGUF, {kind}" + (
+        "" if kind in WHOLE else ", dequantised; not the publisher's checkpoint"
+    )
+    model.keep_content(digest.hexdigest())
+    return model
+
+
+def origin(kind: str) -> str:
+    """How weights of a type came, for a model's name: ``4-bit, dequantised``."""
+    return f"{kind} from GGUF" if kind in WHOLE else f"{kind[1]}-bit, dequantised"
+
+
+def type_of(header: Header) -> str:
+    """The type of most of the weights, such as ``Q4_1``."""
+    sizes: dict[str, int] = {}
+    for tensor in header.tensors.values():
+        if tensor.name.startswith("blk."):
+            kind = _type(tensor, header.path)
+            sizes[kind] = sizes.get(kind, 0) + int(np.prod(tensor.shape))
+    return max(sizes, key=sizes.__getitem__) if sizes else "unknown"
+
+
+def _type(tensor: Tensor, path: Path) -> str:
+    from gguf import GGMLQuantizationType
+
+    try:
+        name = GGMLQuantizationType(tensor.type).name
+    except ValueError:
+        name = f"number {tensor.type}"
+    if name not in TYPES:
+        raise ModelError(
+            f"{path.name} has tensors of the type {name}, and only {', '.join(TYPES)} are read for torch: "
+            f"run it on llama.cpp (gguf:{path.name})"
+        )
+    return name
+
+
+def _config(header: Header, name: str) -> tuple[Family, Any]:
+    """The transformers config of the file's metadata; what it asks for beyond that is refused by name."""
+    fields, path = header.fields, header.path
+    kind = fields.get("general.architecture")
+    if kind not in FAMILIES:
+        raise ModelError(
+            f"{path.name} is of the architecture {str(kind)[:40]!r}; only {', '.join(FAMILIES)} are read "
+            "for torch: run it on llama.cpp (backend='llama.cpp')"
+        )
+    family = FAMILIES[kind]
+
+    def number(key: str, least: float = 1, default: Any = None) -> Any:
+        value = fields.get(f"{kind}.{key}", default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+            raise ModelError(f"{path} is damaged: its {kind}.{key} is {str(value)[:40]}")
+        return value
+
+    def refuse(what: str) -> ModelError:
+        return ModelError(f"{name} has {what}, which is not served on torch: run it on llama.cpp")
+
+    if fields.get(f"{kind}.expert_count"):
+        raise refuse("experts")
+    if fields.get(f"{kind}.attention.sliding_window"):
+        raise refuse("a sliding window")
+    scaling = fields.get(f"{kind}.rope.scaling.type", "none")
+    if scaling not in ("none", "linear"):
+        raise refuse(f"rope scaling of the type {str(scaling)[:40]!r}")
+    hidden, heads = number("embedding_length"), number("attention.head_count")
+    if not isinstance(heads, int):
+        raise refuse("layers of different shapes")
+    dim = number("attention.key_length", default=hidden // heads)
+    if number("attention.value_length", default=dim) != dim:
+        raise refuse("keys and values of different sizes")
+    if number("rope.dimension_count", default=dim) != dim:
+        raise refuse("rotary positions over a part of each head")
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelError(f"{path} is damaged: it has no embedding")
+    rope = {"rope_type": "default", "rope_theta": float(number("rope.freq_base", 1e-9, 10000.0))}
+    if scaling == "linear":
+        rope |= {"rope_type": "linear", "factor": float(number("rope.scaling.factor", 1e-9))}
+    layers = number("block_count")
+    if layers > len(header.tensors):
+        raise ModelError(f"{path} is damaged: it has {len(header.tensors)} tensors for {layers} layers")
+    given = dict(
+        vocab_size=embedding.shape[0],
+        hidden_size=hidden,
+        intermediate_size=number("feed_forward_length"),
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=number("attention.head_count_kv", default=heads),
+        head_dim=dim,
+        max_position_embeddings=number("context_length"),
+        rms_norm_eps=number("attention.layer_norm_rms_epsilon", 0),
+        rope_parameters=rope,
+        tie_word_embeddings="output.weight" not in header.tensors,
+        **({"attention_bias": "blk.0.attn_q.bias" in header.tensors} if family.config is LlamaConfig else {}),
+    )
+    try:
+        config = family.config(**given)
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise ModelError(f"{path} is damaged: its metadata describes no model: {one_line(error)}") from None
+    config.bos_token_id = config.eos_token_id = config.pad_token_id = None  # the generation config has them
+    return family, config
+
+
+def _empty(family: Family, config: Any, device: torch.device) -> PreTrainedModel:
+    """The modules without storage, but for what stands in no file."""
+    with torch.device("meta"):
+        net = family.model(config)
+    net.model.rotary_emb = type(net.model.rotary_emb)(config).to(device)
+    return net
+
+
+def _fill(
+    net: PreTrainedModel,
+    header: Header,
+    family: Family,
+    config: Any,
+    device: torch.device,
+    number: torch.dtype,
+    digest: Any,
+    name: str,
+) -> None:
+    """Put the tensors into the modules, dequantised one by one."""
+    wanted = dict(net.named_parameters())
+    if config.tie_word_embeddings:
+        wanted.pop("lm_head.weight", None)
+    data = np.memmap(header.path, mode="r")
+    stored = {_name(key, header.path): key for key in header.tensors if key != ROTARY}
+    if missing := sorted(wanted.keys() - stored.keys()):
+        raise ModelError(f"{header.path} is damaged: it lacks {len(missing)} weights (first {missing[0]})")
+    if spare := sorted(stored.keys() - wanted.keys()):
+        raise ModelError(
+            f"{name} has {len(spare)} tensors that a {type(net).__name__} has no place for "
+            f"(first {stored[spare[0]]}): run it on llama.cpp"
+        )
+    order: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+    if family.turned:
+        order = {
+            "q_proj": lambda t: halves(t, config.num_attention_heads),
+            "k_proj": lambda t: halves(t, config.num_key_value_heads),
+        }
+    for key in sorted(wanted):
+        tensor = header.tensors[stored[key]]
+        values = torch.from_numpy(dequantise(data, tensor, header.path))
+        if tuple(values.shape) != tuple(wanted[key].shape):
+            raise ModelError(
+                f"{header.path} is damaged: its {tensor.name} is {list(values.shape)}, not "
+                f"{list(wanted[key].shape)}"
+            )
+        module, _, kind = key.rpartition(".")
+        if turn := order.get(module.rpartition(".")[2]):
+            values = turn(values)
+        digest.update(f"{key} {list(values.shape)}".encode())
+        digest.update(values.contiguous().numpy().data)
+        kept = values.to(device, number)
+        setattr(net.get_submodule(module), kind, nn.Parameter(kept, requires_grad=False))
+    if ROTARY in header.tensors:
+        factors = torch.from_numpy(dequantise(data, header.tensors[ROTARY], header.path)).to(device)
+        rotary: Any = net.model.rotary_emb
+        if factors.shape != rotary.inv_freq.shape:
+            raise ModelError(f"{header.path} is damaged: its {ROTARY} has {len(factors)} factors")
+        rotary.inv_freq = rotary.inv_freq / factors
+        rotary.original_inv_freq = rotary.inv_freq
+
+
+def _name(key: str, path: Path) -> str:
+    """A tensor's name in transformers."""
+    stem, _, kind = key.rpartition(".")
+    if stem in ENDS:
+        return f"{ENDS[stem]}.{kind}"
+    begin, _, rest = stem.partition(".")
+    number, _, part = rest.partition(".")
+    if begin == "blk" and number.isdecimal() and part in PARTS:
+        return f"model.layers.{number}.{PARTS[part]}.{kind}"
+    raise ModelError(f"{path.name} has a tensor {key[:60]!r}, which no Llama has: run it on llama.cpp")
+
+
+def halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows [heads * dim, ...] in the order in which rotary positions turn the halves of a head."""
+    return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+def dequantise(data: np.ndarray, tensor: Tensor, path: Path) -> np.ndarray:
+    """A tensor's values in float32."""
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    name = _type(tensor, path)
+    kind = GGMLQuantizationType[name]
+    block, size = GGML_QUANT_SIZES[kind]
+    if not tensor.shape or tensor.shape[-1] % block:
+        raise ModelError(f"{path} is damaged: a row of {tensor.name} is no multiple of {block}")
+    count = int(np.prod(tensor.shape)) // block * size
+    if tensor.offset + count > len(data):
+        raise ModelError(f"{path} is damaged: it ends inside {tensor.name}; fetch it again")
+    raw = np.asarray(data[tensor.offset : tensor.offset + count])
+    if name == "F32":
+        return raw.view(np.float32).reshape(tensor.shape).copy()
+    raw = raw.view(np.float16) if name == "F16" else raw
+    return (
+        dequantize(raw.reshape(*tensor.shape[:-1], -1), kind)
+        .astype(np.float32, copy=False)
+        .reshape(tensor.shape)
+    )

@@ -1,0 +1,294 @@
+"""Layouts of linear layers, and which of them is fastest for a model on this machine.
+
+What a pass over several tokens costs beside a pass over one is the kernel's doing. On a CPU torch's default
+product is slow between 2 and 64 rows; oneDNN's product over a matrix that was laid out for it once reads nine
+rows for little more than one. A small model whose matrices fit into the cache is faster with its matrices
+transposed. So a layout is measured for each model, never assumed.
+
+The operators that lay a matrix out for oneDNN are the ones that torch's own compiler calls. They are private:
+where they are missing, or do not compute what a product computes, the plain product serves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from specviz.errors import ModelError, TraceError
+from specviz.paths import home
+from specviz.writing import write_text
+
+PLAIN, TRANSPOSED, ONEDNN = "plain", "transposed", "onednn"
+LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN)
+AUTO = "auto"
+VARIABLE = "SPECVIZ_KERNELS"
+FORMATS = (torch.float32, torch.bfloat16, torch.float16)  # that are laid out anew
+LEAST = 4  # rows of a oneDNN product: fewer cost more than four do
+ROWS = (1, 5, 9)  # of the passes that a choice is measured by: plain decoding, a short and a longer draft
+SAMPLE = 96 << 20  # bytes of matrices that are timed: more than a cache holds
+ROUNDS = 5  # timed turns, after one of warm-up
+CALM = 1.5  # median over least time above which other work disturbed the measurement
+MOST = 0.7  # seconds after which no further turn begins
+
+
+class Plain:
+    """torch's own product with each matrix as the model holds it; nothing is copied."""
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        self.matrices = [weight.t() for weight in weights]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if len(self.matrices) == 1:
+            return torch.mm(x, self.matrices[0])
+        return torch.cat([torch.mm(x, matrix) for matrix in self.matrices], 1)
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(to, x, self.matrices[0])
+
+
+class Transposed:
+    """The matrices side by side in one buffer whose rows are the inputs: one product does for all."""
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        self.matrix = torch.cat(list(weights)).t().contiguous()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x, self.matrix)
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(to, x, self.matrix)
+
+
+class OneDNN:
+    """The matrices as one, in the blocked layout that oneDNN's product over several rows asks for.
+
+    Passes over fewer than `LEAST` rows are padded: four rows cost less than one.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        whole = weights[0] if len(weights) == 1 else torch.cat(list(weights))
+        self.width = len(whole)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(whole.contiguous(), LEAST)
+        self.product = torch.ops.mkldnn._linear_pointwise.default
+        self.sum = torch.ops.mkldnn._linear_pointwise.binary
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        rows = len(x)
+        if rows >= LEAST:
+            return self.product(x, self.packed, None, "none", [], "")
+        padded = x.new_zeros(LEAST, x.shape[1])
+        padded[:rows] = x
+        return self.product(padded, self.packed, None, "none", [], "")[:rows]
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        if len(x) >= LEAST:
+            return self.sum(x, to, self.packed, None, "add")
+        return self(x).add_(to)
+
+
+KINDS: dict[str, Callable[[Sequence[torch.Tensor]], Any]] = {
+    PLAIN: Plain,
+    TRANSPOSED: Transposed,
+    ONEDNN: OneDNN,
+}
+# Matrices that were laid out, by the first weight of each: a model's first layers, and a drafter that reads
+# its target's head, share them.
+_laid: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_chosen: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by model: where it was measured, and the fastest
+
+
+def lay(weights: Sequence[torch.Tensor], layout: str) -> Any:
+    """The product with weights [out, in] that read the same input, in a layout; shared while they stay.
+
+    Returns
+    -------
+    Plain, Transposed or OneDNN
+        Called with x [rows, in] it gives all outputs side by side, [rows, out]; ``add(x, to)`` adds a single
+        matrix's to `to`.
+    """
+    if layout == PLAIN:  # views, which cost nothing
+        return Plain([weight.detach() for weight in weights])
+    key = layout, *((id(w), w.data_ptr(), w._version, w.dtype) for w in weights)
+    shelf = _laid.setdefault(weights[0], weakref.WeakValueDictionary())
+    product = shelf.get(key)
+    if product is None:
+        product = shelf[key] = KINDS[layout]([weight.detach() for weight in weights])
+    return product
+
+
+def choose(asked: str | None, net: Any, groups: Iterable[Sequence[Any]]) -> str:
+    """The layout for a model: the one asked for, the environment's, or the fastest.
+
+    Parameters
+    ----------
+    asked : str or None
+        One of `LAYOUTS`; ``auto`` and None leave it to the variable ``SPECVIZ_KERNELS``, then to a
+        measurement.
+    net : transformers model
+        On its device, in its format.
+    groups : iterable of sequences of linear layers
+        Layers that read the same input stand together. As many of them are timed as fill a cache.
+
+    Raises
+    ------
+    ModelError
+        If there is no such layout, or it cannot serve this model here.
+    """
+    asked = check(asked)
+    possible = candidates(net.device, net.dtype)
+    if asked is None and (pinned := check(os.environ.get(VARIABLE), VARIABLE)):
+        return pinned if pinned in possible else PLAIN  # it holds for every model, this one's format or not
+    if asked:
+        if asked not in possible:
+            raise ModelError(
+                f"kernels={asked!r} cannot serve {net.dtype} on {net.device} here: take "
+                f"{' or '.join(map(repr, possible))}, or leave it out"
+            )
+        return asked
+    if len(possible) == 1 or not _fits(net):
+        return PLAIN
+    where = net.device, net.dtype
+    if _chosen.get(net, (None,))[0] != where:
+        _chosen[net] = where, _fastest(net, groups, possible)
+    return _chosen[net][1]
+
+
+def check(asked: str | None, name: str = "kernels") -> str | None:
+    """A layout's name; None for ``auto`` and for nothing.
+
+    Raises
+    ------
+    ModelError
+    """
+    if asked in (None, "", AUTO):
+        return None
+    if asked not in LAYOUTS:
+        raise ModelError(f"{name} is {AUTO}, {', '.join(LAYOUTS)}; got {asked!r}")
+    return asked
+
+
+def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
+    """The layouts that work for a device and a number format; in float64, which checks others, plain."""
+    if torch.device(device).type != "cpu" or dtype not in FORMATS:
+        return (PLAIN,)
+    return LAYOUTS if _packs(dtype) else (PLAIN, TRANSPOSED)
+
+
+@cache
+def _packs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN's operators are there and compute a product in this format."""
+    torch_state = torch.random.get_rng_state()
+    try:
+        weight, x = torch.randn(96, 64).to(dtype), torch.randn(5, 64).to(dtype)
+        with torch.inference_mode():
+            packed = OneDNN([weight])
+            want = x.double() @ weight.double().t()
+            bound = (1e-4 if dtype == torch.float32 else 5e-2) * float(want.abs().max())
+            results = (packed(x), packed(x[:1]), packed.add(x, torch.zeros_like(packed(x))))
+            return all(bool((got.double() - want[: len(got)]).abs().max() <= bound) for got in results)
+    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
+        return False
+    finally:
+        torch.random.set_rng_state(torch_state)
+
+
+def _fits(net: Any) -> bool:
+    """Whether a second copy of the matrices fits into the memory that is free."""
+    size = sum(p.numel() * p.element_size() for p in net.parameters())
+    free = 1 << 33  # where the system does not say
+    with suppress(OSError, ValueError), open("/proc/meminfo", encoding="utf8") as lines:
+        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    return 2 * size <= free
+
+
+def _fastest(net: Any, groups: Iterable[Sequence[Any]], possible: Sequence[str]) -> str:
+    """The layout whose passes over `ROWS` rows take the least time, as measured now or at an earlier load."""
+    where = {
+        "machine": processor(),
+        "torch": torch.__version__,
+        "dtype": str(net.dtype).removeprefix("torch."),
+        "shapes": sorted({tuple(p.shape) for p in net.parameters() if p.ndim == 2}),
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "layouts": list(possible),
+    }
+    path = home() / "kernels" / f"{hashlib.sha256(json.dumps(where).encode()).hexdigest()[:16]}.json"
+    stored = _stored(path)
+    if stored in possible:
+        return str(stored)
+    sample, size = [], 0
+    for group in groups:
+        sample.append([part.weight for part in group])
+        size += sum(weight.numel() * weight.element_size() for weight in sample[-1])
+        if size >= SAMPLE:
+            break
+    times = measure(sample, possible)
+    # Other work on the machine only ever adds time, so the least is what a layout needs.
+    least = {layout: {n: min(each) for n, each in by.items()} for layout, by in times.items()}
+    best = min(least, key=lambda layout: sum(least[layout].values()))
+    disturbed = any(median(each) > CALM * min(each) for by in times.values() for each in by.values())
+    if not disturbed:
+        with suppress(TraceError):  # a cache that cannot be written costs the next load a second, no more
+            write_text(path, json.dumps(where | {"milliseconds": least, "fastest": best}), force=True)
+    return best
+
+
+@torch.inference_mode()
+def measure(
+    matrices: Sequence[Sequence[torch.Tensor]], layouts: Sequence[str], rows: Sequence[int] = ROWS
+) -> dict[str, dict[int, list[float]]]:
+    """Milliseconds that products with `matrices` take on one thread, by layout and number of rows.
+
+    Parameters
+    ----------
+    matrices : list of lists of tensor [out, in]
+        Those that read the same input stand together.
+    """
+    products = {layout: [lay(group, layout) for group in matrices] for layout in layouts}
+    inputs = {n: [group[0].new_ones(n, group[0].shape[1]) for group in matrices] for n in rows}
+    spent: dict[str, dict[int, list[float]]] = {layout: {n: [] for n in rows} for layout in layouts}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so that the choice, and with it the text, is the same on any number
+    start = time.perf_counter()
+    try:
+        for turn in range(1 + ROUNDS):
+            for n in rows:
+                for layout in layouts:
+                    begin = time.perf_counter()
+                    for product, x in zip(products[layout], inputs[n]):
+                        product(x)
+                    if turn:  # the first is warm-up
+                        spent[layout][n].append(1e3 * (time.perf_counter() - begin))
+            if turn and time.perf_counter() - start > MOST:
+                break
+    finally:
+        torch.set_num_threads(threads)
+    return spent
+
+
+def _stored(path: Path) -> str | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(path.read_text(encoding="utf8"))["fastest"])
+    return None
+
+
+@cache
+def processor() -> str:
+    """What the processor is called."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf8") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

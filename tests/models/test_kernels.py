@@ -1,0 +1,281 @@
+"""Layouts of linear layers: each computes the product, the fastest is chosen, and a choice can be pinned."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from canvases import tiny as canvas
+from eagles import published, target
+from families import PLAIN, make, scores
+
+import specviz
+from specviz.draft import Draft
+from specviz.errors import ModelError, ParameterError
+from specviz.models import kernels
+from specviz.models.additions import EagleHead
+from specviz.models.model import Model
+
+torch.set_num_threads(1)
+SHAPES = ((96, 64), (64, 64), (31, 17), (200, 40))
+ROWS = (1, 2, 3, 4, 5, 8, 9, 17)
+TREE = Draft(np.array([3, 4, 5, 6]), np.array([-1, -1, 0, 2]))
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 3, 1, 4], [7, 3]]
+
+
+@pytest.fixture
+def unpinned(monkeypatch, tmp_path) -> Path:
+    """No layout pinned, and nothing measured yet."""
+    monkeypatch.delenv(kernels.VARIABLE)
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path))
+    return tmp_path / "kernels"
+
+
+@pytest.mark.parametrize("dtype", kernels.FORMATS)
+@pytest.mark.parametrize("layout", kernels.LAYOUTS)
+def test_a_layout_computes_the_product(layout: str, dtype: torch.dtype) -> None:
+    if layout not in kernels.candidates(torch.device("cpu"), dtype):
+        pytest.skip(f"{layout} does not serve {dtype} on this processor")
+    torch.manual_seed(0)
+    for width, inputs in SHAPES:
+        parts = [torch.randn(width, inputs).to(dtype), torch.randn(5, inputs).to(dtype)]
+        both, one = kernels.lay(parts, layout), kernels.lay(parts[:1], layout)
+        for rows in ROWS:
+            x, to = torch.randn(rows, inputs).to(dtype), torch.randn(rows, width).to(dtype)
+            want = x.double() @ torch.cat(parts).double().t()
+            bound = (1e-5 if dtype == torch.float32 else 2e-2) * float(want.abs().max())
+            assert (both(x).double() - want).abs().max() <= bound
+            kept = to.clone()
+            assert (one.add(x, to).double() - (want[:, :width] + to.double())).abs().max() <= 2 * bound
+            assert torch.equal(to, kept)  # what is added to is left alone
+
+
+def test_few_rows_are_those_of_a_padded_pass() -> None:
+    torch.manual_seed(0)
+    product = kernels.lay([torch.randn(96, 64)], "onednn")
+    x = torch.randn(kernels.LEAST, 64)
+    padded = torch.cat([x[:1], torch.zeros(kernels.LEAST - 1, 64)])
+    assert torch.equal(product(x[:1]), product(padded)[:1])
+
+
+@pytest.mark.parametrize("layout", kernels.LAYOUTS)
+@pytest.mark.parametrize("name", PLAIN)
+def test_trees_say_what_transformers_says(name: str, layout: str) -> None:
+    net = make(name)
+    found = Model(net, kernels=layout).open([[1, 2, 3], [4]], 8).forward([TREE, Draft.empty()])
+    paths = ([], [3], [4], [3, 5], [3, 5, 6])
+    want = torch.stack([scores(net, [1, 2, 3, *path]) for path in paths])
+    torch.testing.assert_close(found.logits[0], want, atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(found.logits[1][0], scores(net, [4]), atol=2e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("layout", kernels.LAYOUTS)
+def test_methods_run_on_every_layout(layout: str, tmp_path: Path) -> None:
+    """Drafts, trees, early exit, CALM, batches: the text of autoregressive decoding in the same layout."""
+    net = make("llama", num_hidden_layers=4, layer_types=None)
+    model, small = Model(net, name="big", kernels=layout), Model(make("llama", seed=1), kernels=layout)
+    small.name = "small"
+    options = {"max_new_tokens": 16}
+    plain = specviz.generate(model, PROMPTS, "autoregressive", **options)
+    assert plain.run["backend"]["kernels"] == layout
+    texts = [trace_tokens(plain, i) for i in range(len(PROMPTS))]
+    for method, more in (
+        ("speculative", {"draft": small}),
+        ("unispec", {"draft_size": 8}),
+        ("prompt_lookup", {}),
+        ("calm", {"threshold": 1.0}),
+        ("prompt_lookup", {"batch": 2}),
+    ):
+        trace = specviz.generate(model, PROMPTS, method, **options, **more)
+        assert [trace_tokens(trace, i) for i in range(len(PROMPTS))] == texts, method
+    assert len(specviz.generate(model, PROMPTS, "early_exit", **options).outputs)
+    assert len(specviz.generate(model, PROMPTS, "calm", threshold=0.01, **options).outputs)
+
+
+@pytest.mark.parametrize("layout", kernels.LAYOUTS)
+def test_an_eagle_drafter_shares_its_targets_layout_and_head(layout: str, tmp_path: Path) -> None:
+    model = target(dtype=torch.float32)
+    model = Model(model.net, kernels=layout)
+    folder = tmp_path / "head"
+    published("authors, EAGLE-3").write(folder)
+    drafter = specviz.load(str(folder)).on(model)
+    text = [3, 1, 4, 1, 5]
+    found = specviz.generate(model, [text], "eagle", draft=drafter, max_new_tokens=12)
+    want = specviz.generate(model, [text], "autoregressive", max_new_tokens=12)
+    assert isinstance(drafter, EagleHead) or drafter.kind == "eagle"
+    assert trace_tokens(found, 0) == trace_tokens(want, 0)
+
+
+def test_a_canvas_runs_on_every_layout() -> None:
+    scored = []
+    for layout in kernels.LAYOUTS:
+        model = canvas(dtype=torch.float32)
+        model = type(model)(model.net, mask=model.mask, shift=model.shift, kernels=layout)
+        trace = specviz.generate(model, [[1, 2]], "stepwise", block=4, max_new_tokens=8)
+        assert trace.run["backend"]["kernels"] == layout
+        scored.append(trace.outputs.sort_values("position")["token"].tolist())
+    assert scored[0] == scored[1] == scored[2]
+
+
+def test_the_fastest_is_measured_once_and_kept(unpinned: Path, monkeypatch) -> None:
+    calls = []
+
+    def timed(matrices, layouts, rows=kernels.ROWS):
+        calls.append(len(matrices))
+        cost = {"plain": 3.0, "transposed": 2.0, "onednn": 1.0}
+        return {layout: {n: [cost[layout]] * 3 for n in rows} for layout in layouts}
+
+    monkeypatch.setattr(kernels, "measure", timed)
+    assert Model(make("llama")).kernels == "onednn"
+    (kept,) = unpinned.glob("*.json")
+    assert json.loads(kept.read_text())["fastest"] == "onednn"
+    assert Model(make("llama", seed=1)).kernels == "onednn"  # of the same shapes: not measured again
+    assert len(calls) == 1
+    assert Model(make("qwen2")).kernels == "onednn"
+    assert len(calls) == 2
+    kept.write_text(json.dumps({"fastest": "transposed"}))
+    assert Model(make("llama")).kernels == "transposed"
+    for damaged in ("", "[]", '{"fastest": "gone"}'):
+        kept.write_text(damaged)
+        assert Model(make("llama")).kernels == "onednn"
+    assert len(calls) == 5
+
+
+def test_what_other_work_disturbed_is_not_kept(unpinned: Path, monkeypatch) -> None:
+    times = {"plain": [1.0, 9.0, 9.0], "transposed": [2.0, 2.0, 2.0], "onednn": [3.0, 3.0, 3.0]}
+    monkeypatch.setattr(
+        kernels, "measure", lambda m, layouts: {layout: {1: times[layout]} for layout in layouts}
+    )
+    assert Model(make("llama")).kernels == "plain"  # the least time is what it needs
+    assert not list(unpinned.glob("*"))
+
+
+def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(kernels.VARIABLE)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "file"))
+    assert Model(make("llama")).kernels in kernels.LAYOUTS
+
+
+def test_a_measurement_times_every_layout(unpinned: Path) -> None:
+    times = kernels.measure(
+        [[torch.randn(64, 32)], [torch.randn(8, 64), torch.randn(8, 64)]], kernels.LAYOUTS
+    )
+    assert set(times) == set(kernels.LAYOUTS)
+    assert all(
+        set(by) == set(kernels.ROWS) and all(min(each) > 0 for each in by.values()) for by in times.values()
+    )
+
+
+def test_a_layout_is_pinned_by_argument_and_by_environment(unpinned: Path, monkeypatch) -> None:
+    monkeypatch.setenv(kernels.VARIABLE, "plain")
+    assert Model(make("llama")).kernels == "plain"
+    assert Model(make("llama"), kernels="onednn").kernels == "onednn"
+    assert (
+        specviz.generate("town", "Hello", "autoregressive", kernels="transposed", max_new_tokens=2).run[
+            "backend"
+        ]["kernels"]
+        == "transposed"
+    )
+    assert not unpinned.exists()  # nothing was measured
+    monkeypatch.setenv(kernels.VARIABLE, "fast")
+    with pytest.raises(ModelError, match=r"SPECVIZ_KERNELS is auto, plain, transposed, onednn; got 'fast'"):
+        Model(make("llama"))
+    with pytest.raises(ModelError, match=r"kernels is auto, plain"):
+        Model(make("llama"), kernels="mkl")
+    loaded = Model(make("llama"), kernels="plain")
+    with pytest.raises((ModelError, ParameterError), match="loaded already"):
+        specviz.generate(loaded, [[1, 2]], "autoregressive", kernels="onednn", max_new_tokens=2)
+
+
+def test_without_the_private_operators_the_plain_product_serves(unpinned: Path, monkeypatch) -> None:
+    kernels._packs.cache_clear()
+
+    def gone(*arguments):
+        raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_reorder_linear_weight'")
+
+    monkeypatch.setattr(kernels.OneDNN, "__init__", gone)
+    try:
+        assert kernels.candidates(torch.device("cpu"), torch.float32) == ("plain", "transposed")
+        assert Model(make("llama")).kernels in ("plain", "transposed")
+        with pytest.raises(ModelError, match=r"kernels='onednn' cannot serve torch.float32 on cpu here"):
+            Model(make("llama"), kernels="onednn")
+        monkeypatch.setenv(kernels.VARIABLE, "onednn")  # which holds for every model
+        assert Model(make("llama")).kernels == "plain"
+    finally:
+        kernels._packs.cache_clear()
+
+
+def test_operators_that_compute_something_else_are_not_used(monkeypatch) -> None:
+    kernels._packs.cache_clear()
+    monkeypatch.setattr(kernels.OneDNN, "__call__", lambda self, x: x.new_zeros(len(x), self.width))
+    try:
+        assert "onednn" not in kernels.candidates(torch.device("cpu"), torch.float32)
+    finally:
+        kernels._packs.cache_clear()
+
+
+def test_a_model_that_was_moved_or_trained_is_laid_out_anew() -> None:
+    net = make("llama")
+    model = Model(net, kernels="onednn")
+    before = model.open([[1, 2, 3]], 4).forward(Draft.empty()).logits[0]
+    with torch.no_grad():
+        net.lm_head.weight.mul_(2)
+    after = model.open([[1, 2, 3]], 4).forward(Draft.empty()).logits[0]
+    torch.testing.assert_close(after, 2 * before, atol=1e-3, rtol=1e-3)
+    first = model.content
+    model.net.to(torch.float64)
+    with pytest.raises(ModelError, match=r"cannot serve torch.float64"):
+        model.open([[1, 2, 3]], 4)
+    unpinned = Model(net.to(torch.float32))
+    unpinned.net.to(torch.float64)
+    exact = unpinned.open([[1, 2, 3]], 4).forward(Draft.empty()).logits[0]
+    assert unpinned.kernels == "plain"  # float64 checks the others
+    torch.testing.assert_close(exact, after, atol=1e-3, rtol=1e-3)
+    assert unpinned.content != first
+    copied = copy.deepcopy(net)  # training and the audit copy a model that is laid out
+    assert Model(copied.double()).kernels == "plain"
+
+
+def test_the_first_layers_share_what_is_laid_out() -> None:
+    model = Model(make("llama"), kernels="onednn")
+    first = model.first(1)
+    assert first._llama.head.product is model._llama.head.product
+    assert first._llama.weights[0][1].product is model._llama.weights[0][1].product
+
+
+def test_layouts_that_lost_are_freed(unpinned: Path) -> None:
+    net = make("llama")
+    groups = [[part.weight for part in (net.lm_head,)]]
+    kernels.measure(groups, kernels.LAYOUTS)
+    gc.collect()
+    assert not kernels._laid[net.lm_head.weight]
+    kept = kernels.lay(groups[0], "onednn")
+    reference = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert reference() is None
+
+
+def test_the_content_tells_weights_and_tokenizers_apart() -> None:
+    one, same, other = Model(make("llama")), Model(make("llama")), Model(make("llama", seed=1))
+    assert one.content == same.content != other.content
+    assert len(one.content) == 64
+    trace = specviz.generate(one, [[1, 2, 3]], "autoregressive", max_new_tokens=2)
+    assert trace.run["model"]["content"] == one.content
+    with torch.no_grad():
+        one.net.model.norm.weight[0] += 1e-3
+    assert one.content != same.content
+    assert specviz.load("town").content != Model(specviz.load("town").net).content  # without its tokenizer
+
+
+def trace_tokens(trace, prompt: int) -> list[int]:
+    """The tokens that were written after a prompt."""
+    rows = trace.outputs
+    return rows[rows["prompt"] == prompt].sort_values("position")["token"].tolist()
