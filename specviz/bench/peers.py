@@ -79,6 +79,7 @@ def bench(
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
     ids = first_turns(model, spread(entries, prompts)) * rounds
+    drafts = find("speculative").suited(drafts)  # transformers assist with models, not with an EAGLE drafter
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
     peer = Peer(model, max_new_tokens)
