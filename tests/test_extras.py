@@ -57,7 +57,7 @@ COMMANDS = [
     "generate bild --prompt Hello --out out",
     "audit --json out.json",
     "generate retranslate --text text.txt --out out",
-    "demo --out out",
+    "demo --model town --out out",
     "audit --model gguf:town-translator",
     "models align town-draft --target town --prompts town --out out",
     "models eagle town --prompts town --out out",

@@ -39,7 +39,7 @@ CONSTANTS = {
 def few(tmp_path_factory):
     """A file of few prompts, of every kind of work: some benches warm up on all that they do not measure."""
     path = tmp_path_factory.mktemp("few") / "few.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in spread(list(suite("town")), 14)), "utf8")
+    path.write_text("".join(json.dumps(each) + "\n" for each in spread(list(suite("town")), 16)), "utf8")
     return path
 
 
