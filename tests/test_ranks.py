@@ -320,7 +320,7 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
             specviz.load(folders.target, tp_plan="auto", **options)
     with pytest.raises(ModelError, match="tp_plan is 'auto'"):
         specviz.load(folders.target, tp_plan="colwise")
-    with pytest.raises(ModelError, match="gpu_layers: drop tp_plan"):
+    with pytest.raises(ModelError, match="not spread by tp_plan: drop it"):
         specviz.load("gguf:x.gguf", tp_plan="auto")
     assert cli.run(["calibrate", "unispec", "--model", folders.target, "--tp-plan", "auto"]) == 2
     assert "torchrun --nproc-per-node N -m specviz" in capsys.readouterr().err

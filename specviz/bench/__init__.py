@@ -11,8 +11,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from specviz import extras
 from specviz.errors import ParameterError
-from specviz.extras import loading
 
 if TYPE_CHECKING:
     from specviz.bench.replaying.replays import Replay, replay, replay_all
@@ -35,7 +35,7 @@ _DOORS = {  # where each lives
 def __getattr__(name: str) -> Any:
     if name not in _DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with loading():
+    with extras.loading():  # not by its own name: a bench is called loading, too
         value = getattr(import_module(f"{__name__}.{_DOORS[name]}"), name)
     globals()[name] = value
     return value

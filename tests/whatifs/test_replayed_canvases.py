@@ -120,7 +120,7 @@ def test_float32_near_ties_are_counted() -> None:
     model = tiny(2, 0, torch.float32, eos=())
     with torch.no_grad():
         model.net.lm_head.weight[:] = 0  # every token as likely, everywhere
-    model._llama = type(model._llama)(model.net, model.layers)
+    model._llama = type(model._llama)(model.net, model.layers, model.kernels)
     base = specviz.generate(model, PROMPTS[0], "stepwise", block=4, max_new_tokens=8)
     found = specviz.whatif(base).ssd(draft_length=2)
     assert found.badge == "exact"
