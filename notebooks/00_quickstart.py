@@ -19,17 +19,21 @@
 # *10 minutes. Needs no model and no torch: everything here is computed from a trace on disk.*
 #
 # A language model writes one token for each pass over its weights. **Speculative decoding** lets something cheap
-# write a few tokens ahead (the *draft*) and the large model check them all in one pass (*verify*). What survives
-# is kept; at the first mistake the large model's own token is used instead. You will
+# write a few tokens ahead (the *draft*), and the large model (the *target*) checks them all in one pass (*verify*).
+# The target keeps the draft up to its first mistake and puts its own token there. You will
 #
 # 1. see one such run, token by token,
 # 2. read the four numbers by which the field judges it,
 # 3. ask the record questions with plain pandas.
+#
+# The target is SmolLM2-135M-Instruct with 4-bit weights, dequantised to float32. It summarizes a short report. The
+# drafter is **prompt lookup**, which needs no model: it finds the text's last tokens earlier in the text, and copies
+# what followed them there. A summary repeats much of its document.
 
 # %%
 import specviz as sv
 
-trace = sv.open(sv.example("speculative"))
+trace = sv.open(sv.example("prompt_lookup"))
 one = trace.select(prompt=0)
 one
 
@@ -37,8 +41,11 @@ one
 # Each colour says how a token came about. Hover over one for its cycle and its probability under the target; tick
 # *show dropped drafts* to see what the drafter had wanted to write.
 #
-# **Predict.** The draft model wrote 4 tokens a cycle. How many tokens did a cycle emit on average, over all the
-# recorded prompts? The least it can be is 1, the most 5. Write your guess down before you run the next cell.
+# The trace holds three more answers: some code, an arithmetic problem and a piece of advice.
+#
+# **Predict.** A draft has at most 10 tokens, and the target adds one of its own. So a cycle emits at least 1 token and
+# at most 11. How many does it emit on average, over all four answers? Write your guess down before you run the next
+# cell.
 
 # %%
 guess = 3.0
@@ -63,8 +70,8 @@ print(f"your guess {guess:.2f}, the record says {numbers['tau']:.2f}")
 print(f"A/D {numbers['A/D']:.3f}   A/O {numbers['A/O']:.3f}   1 - 1/tau {1 - 1 / numbers['tau']:.3f}")
 
 # %% [markdown]
-# The last two differ where a text ends in the middle of an accepted draft, for such a cycle has no token of the target's
-# own. These texts are short, so that happens often.
+# The last two differ a little. A text that ends inside an accepted draft has a last cycle without a token of the
+# target's own, and one of the four does.
 #
 # ## The record is a table
 #
@@ -75,12 +82,12 @@ columns = ["cycle", "context", "drafted", "accepted", "emitted", "stop", "draft_
 one.cycles[columns].head(8).round(4)
 
 # %%
-one.nodes[["cycle", "node", "text", "q", "p", "rank", "confidence", "status"]].head(12).round(3)
+one.nodes[["cycle", "node", "text", "p", "rank", "status"]].query("cycle <= 2")
 
 # %% [markdown]
-# Times are in seconds. `q` is what the drafter believed of its token, `p` what the target thinks of it, `rank` its place in the target's
+# Times are in seconds. `p` is the probability of a drafted token under the target, `rank` its place in the target's
 # list (0 is the top). In greedy decoding a token is accepted exactly when its rank is 0 and everything before it was
-# accepted. The record holds enough to check each of those decisions again:
+# accepted. After a rejection nothing is judged. The record holds enough to check each of those decisions again:
 
 # %%
 from specviz import metrics
@@ -89,39 +96,40 @@ again = metrics.recheck(trace)
 print(f"{len(again)} decisions, {int(again['agrees'].sum())} come out as recorded")
 
 # %% [markdown]
-# **Predict.** Is a token that stands later in the draft accepted less often? By how much, from the first to the
-# fourth place?
+# **Predict.** Of the tokens that were judged, were those late in a draft accepted less often than the first ones?
 
 # %%
 metrics.by_depth(trace).round(3)
 
 # %% [markdown]
-# Two rates stand side by side: `overall`, among all drafts that reach that place, and `given`, among those in which the
-# place was judged at all, everything before it having been accepted. The first must fall; the second need not.
+# Two rates stand side by side. `overall` counts all drafts that reach that place, so it can only fall. `given` counts
+# those in which the place was judged, everything before it having been accepted. It rises: the first token is the
+# hardest. A copy that began well is likely to go on well.
 #
 # ## Was the drafter right to be sure?
 #
-# Its confidence is its largest probability. If it were perfectly calibrated, the points would lie on the diagonal.
+# Prompt lookup has no opinion of its tokens. **UniSpec** has one. It remembers which tokens the target thought likely
+# after each word, grows a *tree* of them, and scores each node by their probabilities. If the score were a perfectly
+# calibrated probability, the points would lie on the diagonal.
 #
-# **Predict.** Above the diagonal it is too modest, below it too sure. Which is it, where it is nearly certain?
+# **Predict.** Above the diagonal the drafter is too modest, below it too sure. Which is it where the score is high?
 
 # %%
 from specviz import view
 
-view.reliability(trace, "confidence");
-
+view.reliability(sv.open(sv.example("unispec")), "score")
 # %% [markdown]
-# Bars are 95 % intervals, hollow marks have fewer than ten tokens: of those nothing can be said. Where it is nearly
-# certain it is right as often as it says.
+# Bars are 95 % intervals. A higher score does mean a better token, but a score near 1 is right only half the time: what is likely after a word depends on more than
+# that word.
 #
 # ## Several methods side by side
 #
-# Here are the same prompts decoded one token at a time, by speculative decoding, and by BiLD.
+# Here are the same prompts decoded one token at a time, by prompt lookup, and by UniSpec with trees of 5 nodes.
 #
-# **Predict.** Speculative decoding needs a quarter of the target's passes. Is it four times as fast?
+# **Predict.** Prompt lookup needs little more than half of the target's passes. Is it nearly twice as fast?
 
 # %%
-runs = {name: sv.open(sv.example(name)) for name in ("autoregressive", "speculative", "bild")}
+runs = {name: sv.open(sv.example(name)) for name in ("autoregressive", "prompt_lookup", "unispec")}
 table = metrics.compare(runs, "autoregressive")
 table[["name", "exactness", "tau", "A/D", "A/O", "tokens_per_second", "speedup"]].round(2)
 
@@ -131,28 +139,35 @@ import matplotlib.pyplot as plt
 _, axes = plt.subplots(3, 1, figsize=(10, 4.6), layout="constrained")
 for ax, (name, run) in zip(axes, runs.items()):
     view.timeline(run, prompt=0, ax=ax).set_title(name, loc="left", size=9)
-for ax in axes:  # one scale, so that lengths compare
+for ax in axes:  # one scale, so that lengths compare; the counts above the cycles have no room on it
+    for label in list(ax.texts):
+        label.remove()
     ax.set_xlim(0, max(other.get_xlim()[1] for other in axes))
 plt.show()
 
 # %% [markdown]
-# A quarter of the cycles, yet nowhere near a quarter of the time: the drafter's own passes are not free. The
-# next two walkthroughs measure why, and when it pays.
+# No: about 1.6 times, for a pass over eleven tokens takes longer than a pass over one. UniSpec is as fast with a smaller
+# τ, for here a pass over six tokens takes no longer than one over a single token. The next two walkthroughs measure why,
+# and when a draft pays.
 #
-# **A question for you.** `bild` is marked *lossy*. Which texts did it change?
+# **A question for you.** Both drafters are marked *exact up to ties*. Did they change any of the four texts?
 
 # %%
-for number, (a, b) in enumerate(zip(runs["autoregressive"].texts, runs["bild"].texts)):
-    if a != b:
-        print(f"prompt {number}\n  target: {a[:150]!r}\n  bild:   {b[:150]!r}")
+for name in ("prompt_lookup", "unispec"):
+    same = sum(a == b for a, b in zip(runs["autoregressive"].texts, runs[name].texts))
+    print(f"{name}: {same} of {len(runs[name].texts)} texts are the target's own")
 
 # %% [markdown]
+# The target decides every token, so a draft costs or saves time and never changes the text. A *tie* is the exception: two
+# tokens whose scores agree to the last digits may swap when passes have another shape. Other methods give the text up
+# on purpose, for speed; [03](03_bild.ipynb) runs one of them, BiLD.
+#
 # ## What this trace cannot tell you
 #
 # - The times are those of the machine that recorded it. Run `specviz demo` for yours.
-# - The target's probabilities are recorded where it judged. What it would have said after a rejected token it did
-#   say, but those rows are about a text that was never written.
-# - Another draft length would have given other cycles; only a new run, or a what-if that says how sure it is, can
-#   answer that.
+# - The target's probabilities are recorded where it judged. What it said after a rejected token is about a text that
+#   was never written.
+# - Another draft length would have given other cycles. A new run answers that, or [a what-if](05_what_if.ipynb) that
+#   says how sure it is.
 #
 # Next: [01, why one token at a time is slow](01_autoregressive.ipynb).

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -14,11 +16,16 @@
 # %% [markdown]
 # # 01 · One token at a time, and why it is slow
 #
-# *15 minutes. Needs `torch` (`pip install "specviz-lm[run]"`); runs a small model on your own machine.*
+# *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` (`pip install "specviz-lm[run]"`).*
 #
 # You will watch a model decode autoregressively, count what it reads for each token, and measure **s(g)**: what a
 # pass over g tokens costs in units of a pass over one. All of speculative decoding lives in the gap between g and
-# s(g).
+# s(g). Then you will lay the same weights out in memory in another way, and see that gap change.
+#
+# The model is **SmolLM2**, a real language model of 135 million parameters (4-bit weights, dequantised), if
+# `specviz models get smollm2` has downloaded it (93 MB). If not, it is `town`, a bundled model of 2 million parameters
+# that knows only a small world of its own. The two differ in what matters here: SmolLM2's weights are read from memory
+# in each pass, `town`'s fit into the processor's cache.
 
 # %%
 import matplotlib.pyplot as plt
@@ -28,8 +35,12 @@ import torch
 import specviz as sv
 
 torch.set_num_threads(1)
-model = sv.load("town")
-prompt = {"turns": ["Translate into German: The doctor bought a red bicycle yesterday."]}
+target = "smollm2" if "smollm2" in sv.list_models() else "town"
+model = sv.load(target)
+prompt = {
+    "smollm2": "Why does the moon seem to change its shape during a month?",
+    "town": "Translate into German: The doctor bought a red bicycle yesterday.",
+}[target]
 trace = sv.generate(model, prompt, method="autoregressive", max_new_tokens=40)
 trace
 
@@ -67,7 +78,9 @@ print(f"ratio {fill['duration'] / single:.1f}, your guess {guess:.1f}")
 size = next(model.net.parameters()).element_size()
 n, b = model.parameters, size
 for g in (1, 4, 16):
-    print(f"g = {g:2d}: {2 * g * n / 1e6:6.1f} M operations, {b * n / 1e6:5.1f} MB, I = {2 * g / b:.1f} per byte")
+    print(
+        f"g = {g:2d}: {2 * g * n / 1e6:6.1f} M operations, {b * n / 1e6:5.1f} MB, I = {2 * g / b:.1f} per byte"
+    )
 
 # %% [markdown]
 # How many of each can this machine do? A large product of matrices gives $C$, copying a large array gives $B$.
@@ -103,19 +116,23 @@ print(f"memory-bound up to about g = {limit:.0f}")
 # %% [markdown]
 # ## Measure s(g)
 #
-# The arithmetic says nothing of the fixed cost of starting a few hundred small kernels from Python, of caches that
-# hold a small model whole, or of the different kernels that a library picks for a vector and for a matrix. So measure:
-# the same context, passes of each size in turn, the median of many.
+# The arithmetic assumes that the weights come from memory and that a product of matrices always runs at full speed.
+# Neither is certain. A model of a few megabytes stays in the processor's cache, and its passes are mostly the fixed cost
+# of starting a few hundred small products from Python. A library has other code for a vector, for a few rows and for many.
+# So measure: the same context, passes of each size in turn, the median of many.
 
 # %%
 from specviz.bench.passes import measure
 
-rows = measure(model, sizes=(1, 2, 4, 8, 16, 32, 64), context=96, rounds=15)
+rounds = {"smollm2": 9, "town": 31}[target]
+rows = measure(model, sizes=(1, 2, 4, 8, 16, 32, 64), context=96, rounds=rounds)
 g = np.array([row["g"] for row in rows])
 ms = np.array([row["median"] for row in rows])
 s = ms / ms[0]
 for row, ratio in zip(rows, s):
-    print(f"g = {row['g']:2d}: {row['median']:6.2f} ms  s = {ratio:4.2f}  {row['median'] / row['g']:5.2f} ms a token")
+    print(
+        f"g = {row['g']:2d}: {row['median']:6.2f} ms  s = {ratio:4.2f}  {row['median'] / row['g']:5.2f} ms a token"
+    )
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
@@ -163,9 +180,114 @@ plt.show()
 # These curves are **modelled**: they take acceptance to be independent from token to token, which real text is not,
 # and leave out everything but the passes. [02](02_draft_and_verify.ipynb) measures the real thing.
 #
+# ## The same model in three layouts
+#
+# s(g) looks like a property of the model and the machine. It is also a property of the **kernel**, the code that
+# multiplies by a weight matrix, and a kernel is written for one layout of that matrix in memory. A CPU has three here:
+#
+# - `plain`: the matrix as it was loaded, row by row of outputs, and torch's own product,
+# - `transposed`: the same numbers, row by row of inputs, and torch's own product,
+# - `onednn`: the same numbers in small blocks, as oneDNN's product over several rows wants them.
+#
+# The weights are the same in all three, and so is the text, up to ties. `sv.load` times all three on the model's own
+# matrices and takes the fastest.
+#
+# **Predict.** In which layout is a pass over one token fastest? A draft of four tokens makes a pass of five. In units of
+# the same layout's pass over one, what does it cost at least among the three, and at most: 1.0, 1.5, 2.5, 5?
+
+# %%
+cheapest_guess, dearest_guess = 1.2, 3.0
+
+# %%
+from specviz.bench.passes import measure_together
+from specviz.models import kernels
+
+print(f"{model.name} runs in the layout {model.kernels!r} by default here")
+layouts = {
+    layout: sv.load(model.net, tokenizer=model.tokenizer, kernels=layout)  # shares the weights
+    for layout in kernels.candidates(model.device, model.dtype)
+}
+written = [
+    sv.generate(each, prompt, "autoregressive", max_new_tokens=16, record=None).text
+    for each in layouts.values()
+]
+print("the same text in every layout:", len({*written}) == 1)
+sizes = (1, 2, 3, 5, 9, 17)
+spent = measure_together(layouts, sizes, context=96, rounds=rounds)
+cost = {layout: np.array([np.median(times[g]) for g in sizes]) for layout, times in spent.items()}
+print(f"\n{'tokens in the pass':20}" + "".join(f"{g:14}" for g in sizes))
+for layout, each in cost.items():
+    print(f"{layout:20}" + "".join(f"{t:7.2f} ({t / each[0]:4.2f})" for t in each) + "   ms and s(g)")
+five = [each[sizes.index(5)] / each[0] for each in cost.values()]
+print(
+    f"\ns(5): your guesses {cheapest_guess} and {dearest_guess}, measured {min(five):.2f} and {max(five):.2f}"
+)
+
+# %% [markdown]
+# The picture has one curve for each layout. A layout with a flat beginning makes short drafts nearly free; the layout with
+# the fastest single pass need not be that one.
+#
+# Which draft size does each layout make best? That takes **τ(g)**, the tokens that a cycle with g draft tokens emits. τ is
+# a matter of the model, the drafter and the text; the layout has no part in it. So measure it once, with a drafter that
+# always sends as many tokens as it may (UniSpec, the subject of [07](07_unispec.ipynb)), and divide by each layout's
+# s(g + 1).
+#
+# **Predict.** For each layout: is the best draft 0, 2, 4, 8 or 16 tokens?
+
+# %%
+best_guess = {"plain": 0, "transposed": 4, "onednn": 4}
+
+# %%
+texts = {
+    "smollm2": [p["turns"][0] for p in sv.suite("everyday", kind=["conversation", "code"], each=1)],
+    "town": [p["turns"][0] for p in sv.suite("town", kind=["conversation", "code"], language="en")[:6]],
+}[target]
+drafts, tau = (0, 1, 2, 4, 8, 16), [1.0]
+for draft in drafts[1:]:
+    run = sv.generate(model, texts, method="unispec", draft_size=draft, max_new_tokens=48)
+    cycles = run.cycles[run.cycles["cycle"] > 0]
+    tau.append(cycles["emitted"].sum() / len(cycles))
+tau = np.array(tau)
+
+COLORS = {"plain": "#d55e00", "transposed": "#e69f00", "onednn": "#0072b2"}
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+print("τ(g): " + ", ".join(f"{g}: {t:.2f}" for g, t in zip(drafts, tau)))
+for layout, each in cost.items():
+    passes = np.interp(np.array(drafts) + 1, sizes, each)
+    gain = tau / (passes / passes[0])
+    left.plot(sizes, each / each[0], "o-", color=COLORS[layout], label=layout)
+    right.plot(range(len(drafts)), gain, "o-", color=COLORS[layout])
+    right.plot(gain.argmax(), gain.max(), "o", ms=12, mfc="none", color=COLORS[layout])
+    rate = 1e3 * tau / passes
+    print(
+        f"{layout:10} best draft size {drafts[gain.argmax()]:2d} (your guess {best_guess[layout]}), "
+        f"τ/s {gain.max():.2f}; with four draft tokens {gain[drafts.index(4)]:.2f}; "
+        f"tokens/s {rate[0]:.0f} without drafts, {rate.max():.0f} at best"
+    )
+left.set(xlabel="tokens in the pass", ylabel="in units of the layout's pass over one", ylim=(0, None))
+left.set_xticks(sizes, sizes)
+left.legend(frameon=False)
+right.axhline(1, ls="--", color="#888888")
+right.set(xlabel="draft size g", ylabel="τ(g) / s(g + 1)", title="ring: the best size")
+right.set_xticks(range(len(drafts)), drafts)
+plt.show()
+
+# %% [markdown]
+# Nothing changed but the order of the weights in memory: not a weight, not a draft, not a token. Yet the best draft size,
+# and whether drafting pays at all, may change with it. "Drafting does not pay on this machine" is therefore never a
+# statement about the machine alone. It is one about a model, a kernel, a number format, a device and a batch.
+#
+# The two models answer differently. Where this was written, on a processor with AVX-512, SmolLM2's matrices came from memory,
+# and oneDNN's layout read five rows for the price of one: a draft of four was free, and cost half a pass in the plain layout.
+# `town`'s matrices stayed in the cache, and the transposed layout was the fastest. So the layout is measured for each model,
+# never assumed. Mind both numbers: the layout that decodes fastest without drafts need not be the one that decodes fastest
+# with them. `specviz bench passes` prints the same table with intervals, in bfloat16
+# too; `sv.load(..., kernels="plain")` and the variable `SPECVIZ_KERNELS` pin a layout.
+#
 # ## What this cannot tell you
 #
 # - On another machine s(g) has another shape; on a large GPU it stays flat for far longer. Run this notebook there.
+# - τ/s is **modelled**: it leaves out the time to draft, to judge and to commit. [08](08_calibrate.ipynb) times whole cycles.
 # - s(g) depends on how much context the pass reads. With tens of thousands of tokens the keys and values, not the
 #   weights, are what is read.
 # - Batches of many requests fill the machine on their own: what speculative decoding exploits is then gone.

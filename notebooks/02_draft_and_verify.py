@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -30,7 +32,9 @@ import specviz as sv
 
 torch.set_num_threads(1)
 target, draft = sv.load("town"), sv.load("town-draft")
-prompt = {"turns": ["Translate into German: The teacher gave the child an old book in the library yesterday."]}
+prompt = {
+    "turns": ["Translate into German: The teacher gave the child an old book in the library yesterday."]
+}
 trace = sv.generate(target, prompt, method="speculative", draft=draft, draft_length=4, max_new_tokens=48)
 trace
 
@@ -73,9 +77,7 @@ for length in (1, 2, 3, 4, 6, 8, 12):
         sv.generate(target, prompt, draft=draft, draft_length=length, max_new_tokens=48).summary().iloc[0]
         for _ in range(3)
     ]
-    rows.append(
-        (length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second"] for r in runs]))
-    )
+    rows.append((length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second"] for r in runs])))
 rows = np.array(rows)
 figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
 for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
@@ -87,6 +89,40 @@ plt.show()
 # τ can only rise, A/D can hardly but fall: later tokens need all earlier ones. Speed has its best somewhere between,
 # where one more draft token no longer pays for itself. One prompt on one machine is an anecdote: `specviz bench`
 # takes many, in pairs.
+#
+# ## The same τ from one trace
+#
+# τ and A/D did not need those runs. The text is the target's own, whatever is drafted, so one run knows the text of all.
+# It lacks what the drafter would have said at places where no draft began. The **dense record** adds that by one more
+# pass of each model over the finished text. Where the drafter's own token is not the text's, the record follows the
+# drafter for a while, to see what it would have gone on to write.
+
+# %%
+dense = sv.generate(target, prompt, draft=draft, draft_length=4, max_new_tokens=48, record="dense")
+answer = sv.whatif(dense).speculative(draft_length=[1, 2, 3, 4, 6, 8, 12])
+print("τ and A/D as in the runs:", np.allclose(answer.table[["tau", "A/D"]], rows[:, 1:3]))
+answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "badge"]].round(3)
+
+# %% [markdown]
+# `exact` means that a rerun would have these very cycles. Now let the drafter stop when its largest probability falls
+# below a threshold, `stop`. What it writes after its first mistake changes neither the text nor τ, but it costs passes of
+# the drafter. Here is another record of the same text, which follows the drafter for one token only.
+#
+# **Predict.** Which thresholds can it still answer exactly, the low ones or the high ones?
+
+# %%
+stops = [0, 0.2, 0.4, 0.6, 0.8]
+full = sv.whatif(dense).speculative(draft_length=8, stop=stops)
+short = sv.whatif(sv.densify(alone, target, draft, 1)).speculative(draft_length=8, stop=stops)
+short.table[["stop", "cycles", "accepted", "drafted_lo", "drafted_hi", "badge"]].assign(
+    exact=full.table["drafted"]
+)
+
+# %% [markdown]
+# Without a threshold (0) each draft has its full length. A strict one stops the drafter soon after its mistake, within
+# sight of the record; a lax one lets it run on. Then
+# the answer is `bounded`: an interval. The last column is what the longer record knows, and it lies inside.
+# [05](05_what_if.ipynb) asks what-ifs of recorded traces.
 #
 # ## Sampling: the rule
 #
@@ -139,7 +175,9 @@ guess = 0.5
 draws = [accept_or_resample(p, q, rng) for _ in range(40_000)]
 tokens = np.array([t for t, _ in draws])
 law = np.bincount(tokens, minlength=len(p)) / len(tokens)
-print(f"accepted {np.mean([ok for _, ok in draws]):.3f}, sum of minima {np.minimum(p, q).sum():.3f}, guess {guess}")
+print(
+    f"accepted {np.mean([ok for _, ok in draws]):.3f}, sum of minima {np.minimum(p, q).sum():.3f}, guess {guess}"
+)
 print("p          ", p)
 print("came out   ", law.round(3))
 

@@ -18,17 +18,20 @@
 #
 # *20 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #
-# A number such as "A/D = 0.6" hides a story: which words were easy, where the drafter was sure and wrong, what was
-# computed in vain. You will
+# A number such as "A/D = 0.15" hides a story: which words were easy, where the drafter went wrong, what was computed
+# in vain. You will
 #
 # 1. step through a decode, cycle by cycle, and read every verdict with its numbers,
 # 2. call the verdicts before they are revealed, and learn how good a judge of drafts you are,
 # 3. find the three kinds of waste in a decode, and what each costs.
+#
+# The target is SmolLM2-135M-Instruct (4-bit weights, dequantised). It summarizes a short report, and prompt lookup
+# drafts by copying from the text so far.
 
 # %%
 import specviz as sv
 
-trace = sv.open(sv.example("speculative"))
+trace = sv.open(sv.example("prompt_lookup"))
 one = trace.select(prompt=0)
 one
 
@@ -40,9 +43,9 @@ sv.player(one, cycle=2)
 
 # %% [markdown]
 # Click into the player and use the keys: `→` and `←` step, `space` plays, `home` and `end` jump, `?` lists the rest.
-# From top to bottom you see the text so far, this cycle's draft as a tree, the drafter's confidence, where the time
-# went, and what happened to the KV cache. On the side stands the method's own loop, with the line lit that is running.
-# Point at a node: the sentence says why it was kept or dropped.
+# From top to bottom you see the text so far, this cycle's draft, where the time went, and what happened to the KV
+# cache. On the side stands the method's own loop, with the line lit that is running. Point at a node: the sentence says
+# why it was kept or dropped.
 #
 # **Predict.** Step to any cycle and stop at *draft*, before the verdict. Which nodes will survive? In a chain the
 # question is only *how many*: after the first rejection nothing is judged any more.
@@ -50,89 +53,125 @@ sv.player(one, cycle=2)
 # ## Be the target for a while
 #
 # In predict mode the verdicts are covered. Mark the nodes that you think survive, then reveal them. The score counts
-# nodes called right; someone who always says "all survive" is right as often as A/D.
+# nodes called right.
 
 # %%
 sv.player(one, predict=True)
 
 # %% [markdown]
-# Play ten cycles. Then compare yourself with three judges that know nothing of the target: one always accepts, one
-# goes by the drafter's confidence, and one goes by the place in the draft.
+# Play ten cycles. Then compare yourself with three judges that never ask the target. One always accepts. One accepts
+# the first two tokens of a draft and no others. One rejects the first token and accepts all others.
 
 # %%
 nodes = trace.nodes
 judged = nodes[nodes["status"].isin(["accepted", "rejected"])]
 kept = judged["status"].eq("accepted")
-print(f"always 'accepted'          {kept.mean():.2f}")
-for threshold in (0.3, 0.5, 0.7):
-    right = (judged["confidence"] > threshold) == kept
-    print(f"'confidence above {threshold}'     {right.mean():.2f}")
-print(f"'only the first two'       {(judged['depth'].le(2) == kept).mean():.2f}")
+print(f"always 'accepted'         {kept.mean():.2f}")
+print(f"'only the first two'      {(judged['depth'].le(2) == kept).mean():.2f}")
+print(f"'all but the first'       {(judged['depth'].gt(1) == kept).mean():.2f}")
 
 # %% [markdown]
-# The drafter's own confidence is a fair judge, and it costs nothing: it is known before the target is asked. That is
-# why so many methods stop drafting, fall back or prune by it.
+# The place in the draft is a fair judge, and it costs nothing. Most copies fail at once, because the words before them
+# stood there by chance. A copy whose first token is right usually belongs there.
 #
 # ## Three kinds of waste
 #
-# A cycle spends its time on tokens that end up in the text, and on three kinds that do not:
+# A cycle spends its time on tokens that end up in the text, and on others that do not:
 #
 # | | what was paid for it |
 # |---|---|
-# | *rejected* | a drafter's pass and a row of the target's |
-# | *unjudged*, behind a rejection | the same, and nothing was learnt from it |
-# | *cut*, behind the end of the text | the same |
+# | *rejected* | a row of the target's pass |
+# | *unjudged*, after a rejection | the same, and nothing was learnt from it |
+# | *unsent* or *pruned*, in a tree that is cut to size | time of the drafter alone: the target never sees it |
 #
-# **Predict.** Of all drafted tokens, what share was in vain? Of these, is the larger part rejected, or behind a
-# rejection?
+# A fourth kind, *cut*, stands after the end of the text; these traces have none of it. A drafter that is a model pays
+# for each token with a pass of its own besides.
+#
+# **Predict.** Of all tokens that prompt lookup drafted, what share was in vain? Of these, is the larger part rejected,
+# or after a rejection?
 
 # %%
 nodes["status"].value_counts(normalize=True).rename("share of drafted tokens").to_frame().round(3)
 
 # %% [markdown]
 # With a chain of $\gamma$ tokens and independent acceptances at rate $\alpha$, the first rejection stands at place $k$
-# with probability $\alpha^{k-1}(1-\alpha)$, and then $\gamma-k$ tokens stand behind it. The expected number behind is
-# $\sum_{k=1}^{\gamma} \alpha^{k-1}(1-\alpha)(\gamma-k)$, while at most one token a cycle is rejected, with probability
-# $1-\alpha^{\gamma}$.
+# with probability $\alpha^{k-1}(1-\alpha)$, and then $\gamma-k$ tokens stand after it. The expected number of unjudged
+# tokens is $\sum_{k=1}^{\gamma} \alpha^{k-1}(1-\alpha)(\gamma-k)$. At most one token of a draft is rejected, with
+# probability $1-\alpha^{\gamma}$, and the whole draft is accepted with probability $\alpha^{\gamma}$.
 
 # %%
-gamma, alpha = 4, kept.mean()
-behind = sum(alpha ** (k - 1) * (1 - alpha) * (gamma - k) for k in range(1, gamma + 1))
-cycles = len(nodes.groupby(["prompt", "cycle"]))
-rejected, unjudged, cut = (nodes["status"].eq(s).sum() / cycles for s in ("rejected", "unjudged", "cut"))
-print(f"a cycle, by the formula: {1 - alpha**gamma:.2f} rejected, {behind:.2f} behind")
-print(f"a cycle, as recorded:    {rejected:.2f} rejected, {unjudged:.2f} behind, and {cut:.2f} cut")
+import numpy as np
+
+alpha = kept.mean()
+status = nodes.groupby(["prompt", "cycle"])["status"]
+lengths = status.size()  # of each draft
+places = [np.arange(1, length + 1) for length in lengths]
+after = np.mean([(alpha ** (k - 1) * (1 - alpha) * (len(k) - k)).sum() for k in places])
+whole = (alpha**lengths).sum()
+count = status.value_counts().unstack(fill_value=0)
+print(
+    f"by the formula: {1 - whole / len(lengths):.2f} rejected and {after:.2f} unjudged a draft, {whole:.1f} drafts whole"
+)
+print(
+    f"as recorded:    {count['rejected'].mean():.2f} rejected and {count['unjudged'].mean():.2f} unjudged a draft, "
+    f"{(count['accepted'] == lengths).sum()} of {len(lengths)} drafts whole"
+)
 
 # %% [markdown]
-# Close, though the formula takes every token for equally hard, and in the player you saw that they are not. What it leaves
-# out is the end of the text: it falls into the middle of a draft, and such short texts end often.
+# The means are close, though the formula takes every token for equally hard. The last number shows that they are not:
+# twice as many drafts are accepted whole as independent tokens would allow. Luck comes in runs.
 #
 # ## Another method, the same player
 #
-# BiLD drafts as long as it is confident, and lets the large model take over where it is not.
+# UniSpec drafts a *tree*. It remembers which tokens the target thought likely after each word, and scores every node.
+# Only the 5 best nodes are sent. Siblings compete for one place, so at most one of them survives. Press `g` to
+# see the tree grow.
 #
-# **Predict.** Which statuses will you *not* see here that speculative decoding had?
+# **Predict.** Which statuses will you see here that prompt lookup did not have?
 
 # %%
-sv.player(sv.open(sv.example("bild")).select(prompt=0))
+tree = sv.open(sv.example("unispec"))
+sv.player(tree.select(prompt=0), cycle=12)
 
 # %%
-sv.open(sv.example("bild")).nodes["status"].value_counts().rename("drafted tokens").to_frame()
+tree.nodes["status"].value_counts().rename("drafted tokens").to_frame()
 
 # %% [markdown]
+# `pruned` nodes scored too low to be grown further, and `unsent` ones were not among the best five. Does the score
+# deserve that trust?
+#
+# **Predict.** A judge accepts every node whose score is above a threshold. Does a high threshold judge well because it
+# knows which nodes survive, or because few nodes do?
+
+# %%
+sent = tree.nodes[tree.nodes["status"].isin(["accepted", "rejected"])]
+kept = sent["status"].eq("accepted")
+print(f"never 'accepted'       {1 - kept.mean():.2f} right")
+for threshold in (0.1, 0.3, 0.5, 0.7):
+    above = sent["score"] > threshold
+    print(
+        f"'score above {threshold}'      {(above == kept).mean():.2f} right, {kept[above].mean():.2f} of these survive"
+    )
+
+# %% [markdown]
+# In a tree most nodes must fail, so "never" is right four times in five, and thresholds hardly do better. But the score
+# ranks the nodes well: the higher it is, the more of them survive. Ranking is all that a drafter needs in order to
+# choose five.
+#
 # ## Side by side
 #
 # The race plays several methods on the same prompt, each by its own recorded clock.
 #
-# **Predict.** Which method waits longest for its first token, and why?
+# **Predict.** All three read the prompt first. Who is first to its first token, and who is first to finish?
 
 # %%
-names = ("autoregressive", "speculative", "bild")
+names = ("autoregressive", "prompt_lookup", "unispec")
 sv.race([sv.open(sv.example(name)).select(prompt=0) for name in names])
 
 # %% [markdown]
-# Both models must read the prompt before the first cycle: whoever uses a drafter prefills twice. On short texts that
-# alone can eat what drafting saves.
+# Reading the prompt takes as long in all three. Prompt lookup writes its first token a little later than the others,
+# since that pass also reads ten drafted tokens, all in vain. It finishes first all the same: a summary repeats its
+# document. A drafter that is a model would have to read the prompt as well.
 #
 # ## Take it along
 #
@@ -146,6 +185,6 @@ one.to_html("decode.html", force=True)
 #
 # - It shows what happened. What another draft length *would have done* is the next walkthrough's question.
 # - The times are those of the machine that recorded the trace.
-# - Where a draft was rejected, the drafter's further words are about a text that was never written.
+# - Where a draft was rejected, what the target says after it is about a text that was never written.
 #
 # Next: [05, what a trace can and cannot tell](05_what_if.ipynb).

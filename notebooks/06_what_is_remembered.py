@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 06 · What is remembered: drafters without a model
 #
-# *40 minutes. Needs `torch`.*
+# *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`.*
 #
 # A draft model costs training, memory and passes. But there are other places where the next words may already stand: in
 # the text itself, in what the target once thought of and did not write, in a book. You will
@@ -25,6 +25,11 @@
 # 2. see why one guess is good and several are better: trees, their arithmetic, and how one pass reads them,
 # 3. derive how several candidates are tried *by sampling* without bending the target's law,
 # 4. compare what each memory is worth, empty and filled.
+#
+# The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it, and
+# the bundled `town` (2 M parameters, a small world) if not. What a memory is worth depends on the texts. `town`'s short
+# answers hold few different words, so a memory fills fast. SmolLM2 writes ordinary English from 49,152 tokens; to end soon
+# it decodes fewer prompts with smaller drafts.
 
 # %%
 import heapq
@@ -43,12 +48,19 @@ from specviz.suites import spread, suite
 
 torch.set_num_threads(1)
 pd.options.display.max_colwidth = 80
-model = sv.load("town")
-prompts = spread(suite("town"), 63)
-studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
+target = "smollm2" if "smollm2" in sv.list_models() else "town"
+model = sv.load(target)
+if target == "smollm2":
+    prompts = [p for p in spread(suite("everyday"), 21) if p["kind"] not in ("translation", "qa")]
+    studied, sample = prompts[:5], prompts[5:10]  # five kinds of work each
+    new_tokens, small, large, draft_sizes = 24, 16, 16, (4, 16)
+else:
+    prompts = spread(suite("town"), 63)
+    studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
+    new_tokens, small, large, draft_sizes = 48, 24, 40, (8, 24, 64)
 
 prompt = next(p for p in sample if p["kind"] == "rag")
-trace = sv.generate(model, prompt, method="prompt_lookup", draft_length=8, max_new_tokens=48)
+trace = sv.generate(model, prompt, method="prompt_lookup", draft_length=8, max_new_tokens=new_tokens)
 trace
 
 # %% [markdown]
@@ -100,11 +112,12 @@ best = trace.cycles.loc[trace.cycles["accepted"].idxmax(), "cycle"]
 sv.player(trace, cycle=int(best))
 
 # %% [markdown]
-# **Predict.** Seven kinds of work: conversation, translation, summarization, questions about a text, arithmetic, retrieval
-# and code. On which does copying from the text help most, on which least?
+# **Predict.** The sample holds several kinds of work: conversation, summarization, arithmetic, questions with a text to
+# quote (rag), code, and with `town` also translation and bare questions. On which does copying from the text help most, on
+# which least?
 
 # %%
-copied = sv.generate(model, sample, method="prompt_lookup", draft_length=8, max_new_tokens=48)
+copied = sv.generate(model, sample, method="prompt_lookup", draft_length=8, max_new_tokens=new_tokens)
 
 
 def counts(run):
@@ -203,9 +216,11 @@ print(
 # second.
 
 # %%
-start = list(
-    model.encode([{"role": "user", "content": "Translate into German: The doctor bought a red bicycle."}])
-)
+question = {
+    "smollm2": "How does a refrigerator keep food cold?",
+    "town": "Translate into German: The doctor bought a red bicycle.",
+}[target]
+start = list(model.encode([{"role": "user", "content": question}]))
 context = model.open([start], 16)
 context.prefill()
 top = context.forward(Draft.empty()).logits[0][0].topk(3).indices.tolist()
@@ -257,7 +272,8 @@ pd.DataFrame(
 # target named when it last read $t$. A draft is a fixed **template** of rank paths, like those above, filled from the
 # matrix: the child of rank $r$ below the word $u$ is $M[u, r]$.
 #
-# **Predict.** A pass over 24 nodes reads 25 words. Does it change 1 row of the matrix, as many as were accepted, or up to 25?
+# **Predict.** A pass over $n$ nodes reads $n + 1$ words. Does it change 1 row of the matrix, as many as were accepted, or up
+# to $n + 1$?
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -265,10 +281,11 @@ students = {}
 
 
 def study(name, **options):
-    """Let a method decode the studied prompts, and save what it remembers."""
+    """Let a method decode the studied prompts, save what it remembers, and give the answers."""
     students[name] = sv.method(name, **options)
-    sv.generate(model, studied, students[name], max_new_tokens=48, record=None)
+    answers = sv.generate(model, studied, students[name], max_new_tokens=new_tokens, record=None)
     students[name].save(folder / name, model)
+    return answers.texts
 
 
 def show(memory, tokens):
@@ -284,11 +301,11 @@ def taught(name, **options):
     return method
 
 
-study("token_recycling", draft_size=24)
-recycler = taught("token_recycling", draft_size=24)
-run = sv.stream(model, prompt, recycler, max_new_tokens=48)
-for cycle in run:  # one cycle into the answer
-    if cycle.number == 1:
+answers = study("token_recycling", draft_size=small)
+recycler = taught("token_recycling", draft_size=small)
+run = sv.stream(model, prompt, recycler, max_new_tokens=new_tokens)
+for cycle in run:  # into the answer, up to a word that the matrix knows
+    if cycle.number and (recycler.store.tokens[recycler.root] >= 0).sum() > 1:
         break
 before, root = recycler.store.tokens.copy(), recycler.root
 cycle = next(run)
@@ -307,7 +324,7 @@ show(lambda t: [word(x) for x in matrix[t] if x >= 0], list(dict.fromkeys(read))
 
 # %%
 print("template:", " ".join("".join(map(str, path)) for path in recycler.paths))
-recycled = sv.generate(model, prompt, recycler, max_new_tokens=48)
+recycled = sv.generate(model, prompt, recycler, max_new_tokens=new_tokens)
 best = recycled.cycles.loc[recycled.cycles["accepted"].idxmax(), "cycle"]
 sv.player(recycled, cycle=int(best))
 
@@ -323,12 +340,12 @@ texts = [t.outputs["token"].tolist() for t in (copied.select(prompt=i) for i in 
 matrix = students["token_recycling"].store.tokens
 pairs = np.array([(a, b) for t in texts for a, b in itertools.pairwise(t)])
 rates = (matrix[pairs[:, 0]] == pairs[:, 1:]).mean(0)
-ran = sv.generate(model, sample, taught("token_recycling", draft_size=24), max_new_tokens=48)
+ran = sv.generate(model, sample, taught("token_recycling", draft_size=small), max_new_tokens=new_tokens)
 print("right by rank:", " ".join(f"{r:.3f}" for r in rates), f"  none of them: {1 - rates.sum():.2f}")
 template = sum(np.prod([rates[i] for i in path]) for path in recycler.paths)
-chain = np.cumsum(rates[0] ** np.arange(1, 25))[-1]
-print(f"1 + sum over a chain of 24:      {1 + chain:.2f}")
-print(f"1 + sum over the template of 24: {1 + template:.2f}")
+chain = (rates[0] ** np.arange(1, small + 1)).sum()
+print(f"1 + sum over a chain of {small}:      {1 + chain:.2f}")
+print(f"1 + sum over the template of {small}: {1 + template:.2f}")
 print(f"measured τ of the template:      {tau(ran):.2f}")
 
 # %% [markdown]
@@ -366,9 +383,9 @@ for step in range(14):
 # **Predict.** Of the nodes it sends, what share belongs to the window, and so cannot be accepted in this cycle?
 
 # %%
-study("lookahead", draft_size=40)
-looker = taught("lookahead", draft_size=40)
-looked = sv.generate(model, prompt, looker, max_new_tokens=48)
+study("lookahead", draft_size=large)
+looker = taught("lookahead", draft_size=large)
+looked = sv.generate(model, prompt, looker, max_new_tokens=new_tokens)
 sent = looked.nodes[~looked.nodes["status"].isin(["pruned", "unsent"])]
 print(
     f"window: {sent['source'].eq('window').mean():.0%} of {len(sent)} nodes sent; the pool holds {looker.store.known} n-grams"
@@ -388,17 +405,17 @@ sv.player(looked, cycle=int(best))
 #
 # Le et al. (2025) add to the target's own n-grams a text from outside. SPECTRA remembers three things: a pool by the first
 # word (**one to many**, as Lookahead's), a table from the last two words to the next (**many to one**, followed again and
-# again into a chain), and a **datastore** that is searched for the longest run of last words. As the book we take right
-# answers to the studied prompts; a real one has millions of words.
+# again into a chain), and a **datastore** that is searched for the longest run of last words. As the book we take
+# the target's own answers to the studied prompts; a real one has millions of words.
 #
 # **Predict.** Which of the three is accepted most often, per node sent?
 
 # %%
 book = folder / "book.txt"
-book.write_text("\n".join(answer for p in studied for answer in p["reference"]), encoding="utf8")
-study("spectra", draft_size=40, datastore=str(book))
-reader = taught("spectra", draft_size=40, datastore=str(book))
-quoted = sv.generate(model, sample, reader, max_new_tokens=48)
+book.write_text("\n".join(answers), encoding="utf8")
+study("spectra", draft_size=large, datastore=str(book))
+reader = taught("spectra", draft_size=large, datastore=str(book))
+quoted = sv.generate(model, sample, reader, max_new_tokens=new_tokens)
 nodes = quoted.nodes[~quoted.nodes["status"].isin(["pruned", "unsent", "cut"])]
 of = nodes.groupby("source", observed=True)["status"]
 pd.DataFrame(
@@ -420,9 +437,11 @@ sv.player(quoted, prompts=[int(best["prompt"])], cycle=int(best["cycle"]))
 # One look into each memory, at the same place of a text:
 
 # %%
-run = sv.stream(model, next(p for p in sample if p["kind"] == "arithmetic"), reader, max_new_tokens=48)
-for cycle in run:  # into the middle of an answer
-    if cycle.number == 8:
+run = sv.stream(
+    model, next(p for p in sample if p["kind"] == "arithmetic"), reader, max_new_tokens=new_tokens
+)
+for cycle in run:  # into the middle of an answer, up to a word that the pool knows
+    if cycle.number >= 8 and len(reader.store.get(int(reader.text[reader.length - 1]))):
         break
 written = reader.text[: reader.length]
 length, first, end = reader.external.match(written, 8)
@@ -522,7 +541,12 @@ plt.show()
 
 # %%
 drawn = sv.generate(
-    model, sample[:4], taught("token_recycling", draft_size=24), temperature=1.0, seed=1, max_new_tokens=48
+    model,
+    sample[:4],
+    taught("token_recycling", draft_size=small),
+    temperature=1.0,
+    seed=1,
+    max_new_tokens=new_tokens,
 )
 judged = drawn.nodes[drawn.nodes["status"].isin(["accepted", "rejected"]) & drawn.nodes["u"].notna()]
 again = np.where(judged["u"] * judged["q"] < judged["p"], "accepted", "rejected")
@@ -535,39 +559,44 @@ judged.nsmallest(8, "q")[["prompt", "cycle", "parent", "text", "p", "q", "u", "s
 #
 # ## All of them, empty and filled
 #
-# τ against the number of nodes, on 14 prompts of seven kinds. **Cold**: the memory is empty at each prompt. **Warm**: it
-# has studied 14 others. Prompt
-# lookup has nothing to study, and SPECTRA has its book of *their answers* in both cases. UniSpec, the next walkthrough, is
-# here for comparison.
+# τ against the number of nodes, on the sample. **Cold**: the memory is empty at each prompt. **Warm**: it has studied the
+# other prompts. Prompt lookup has nothing to study, and SPECTRA has its book of *their answers* in both cases. UniSpec, the
+# next walkthrough, is here for comparison.
 #
 # **Predict.** Who gains most from studying? Who is best with few nodes, and who with many?
 
 # %%
 names = ("prompt_lookup", "token_recycling", "lookahead", "spectra", "unispec")
 hues = dict(zip(names, ("#888888", "#0072b2", "#e69f00", "#009e73", "#d55e00")))
-sizes, more = (8, 24, 64), {"spectra": {"datastore": str(book)}}
-study("unispec", draft_size=24)
+more = {"spectra": {"datastore": str(book)}}
+study("unispec", draft_size=small)
 warm, cold = {}, {}
 for name in names:
-    for g in sizes:
+    for g in draft_sizes:
         if name == "prompt_lookup":
-            warm[name, g] = sv.generate(model, sample, name, draft_length=g, max_new_tokens=48)
+            warm[name, g] = sv.generate(model, sample, name, draft_length=g, max_new_tokens=new_tokens)
         else:
             method = taught(name, draft_size=g, **more.get(name, {}))
-            warm[name, g] = sv.generate(model, sample, method, max_new_tokens=48)
+            warm[name, g] = sv.generate(model, sample, method, max_new_tokens=new_tokens)
     if name != "prompt_lookup":
         cold[name] = sv.generate(
-            model, sample, name, draft_size=24, keep="prompt", max_new_tokens=48, **more.get(name, {})
+            model,
+            sample,
+            name,
+            draft_size=small,
+            keep="prompt",
+            max_new_tokens=new_tokens,
+            **more.get(name, {}),
         )
 
 figure, ax = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
 for name in names:
-    ax.plot(sizes, [tau(warm[name, g]) for g in sizes], "o-", color=hues[name], label=name)
+    ax.plot(draft_sizes, [tau(warm[name, g]) for g in draft_sizes], "o-", color=hues[name], label=name)
     if name in cold:
-        ax.plot(24, tau(cold[name]), "s", mfc="none", color=hues[name])
+        ax.plot(small, tau(cold[name]), "s", mfc="none", color=hues[name])
 ax.axhline(1, color="#bbbbbb", lw=1)
 ax.set(xlabel="draft size (nodes sent at most)", ylabel="τ", title="filled: warm; hollow: cold")
-ax.set_xticks(sizes, sizes)
+ax.set_xticks(draft_sizes, draft_sizes)
 ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
@@ -581,23 +610,23 @@ table_1 = {
 }
 rows = {
     name: {
-        "nodes sent": warm[name, 24].cycles.query("cycle > 0")["sent"].mean(),
-        "τ cold": tau(cold.get(name, warm[name, 24])),
-        "τ warm": tau(warm[name, 24]),
-        "drafting, ms a cycle": 1e3 * warm[name, 24].cycles.query("cycle > 0")["draft_time"].median(),
-        "memory, MB": (warm[name, 24].run["memory"] or {"end": {"bytes": 0}})["end"]["bytes"] / 1e6,
+        "nodes sent": warm[name, small].cycles.query("cycle > 0")["sent"].mean(),
+        "τ cold": tau(cold.get(name, warm[name, small])),
+        "τ warm": tau(warm[name, small]),
+        "drafting, ms a cycle": 1e3 * warm[name, small].cycles.query("cycle > 0")["draft_time"].median(),
+        "memory, MB": (warm[name, small].run["memory"] or {"end": {"bytes": 0}})["end"]["bytes"] / 1e6,
         "τ in Table 1": np.mean(table_1[name][0]),
         "speedup in Table 1": table_1[name][1],
     }
     for name in names
 }
-print("here at a draft size of 24; Table 1 with each method's own size")
+print(f"here at a draft size of {small}; Table 1 with each method's own size")
 pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 # %% [markdown]
-# Fourteen prompts with short answers in two languages are few: repeat with your own before you believe an order. And τ is
-# not speed. Table 1's τ of Lookahead and SPECTRA are nearly the same, their speedups less so, and what a pass over that
-# many nodes costs on *your* machine stands in no table: 01 measures it.
+# So few prompts with short answers settle no order: repeat with your own before you believe one. And τ is not speed.
+# Table 1's τ of Lookahead and SPECTRA are nearly the same, their speedups less so, and what a pass over that many nodes costs
+# on *your* machine and in its kernel stands in no table: [01](01_autoregressive.ipynb) measures it.
 #
 # | | remembers | key | a draft costs | learns from |
 # |---|---|---|---|---|
@@ -612,4 +641,5 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # - It knows what was said, not what this prompt means. A new name, a sum, a rare word: none of them has it.
 # - A key of one word forgets the sentence; a longer key is seldom found.
 # - A warm memory was filled by *other people's* prompts. Where those are private, so is it.
-# - More nodes are accepted a little further and cost a pass that is longer for all. How many are right depends on the machine.
+# - More nodes are accepted a little further and cost a pass that is longer for all. How many are right depends on the machine
+#   and the kernel ([08](08_calibrate.ipynb)).

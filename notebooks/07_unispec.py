@@ -555,8 +555,10 @@ pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 
 # %% [markdown]
 # On the same store a larger tree holds the smaller one and can only be accepted further, but ever more slowly so; and every
-# node costs time once the machine is busy, which one CPU thread is long before a GPU. The best $g$ is where
-# $\tau(g)/s(g)$ is largest (equation 2): a property of the machine. For an A100 the paper finds 110 (Table 13). The
+# node costs time once the machine is busy. How many nodes that takes depends on kernel and device: one CPU thread is busy
+# long before a GPU, and with one layout of the weights long before it is with another
+# ([01](01_autoregressive.ipynb), [08](08_calibrate.ipynb)). The best $g$ is where $\tau(g)/s(g)$ is largest (equation 2): a
+# property of machine and kernel. For an A100 the paper finds 110 (Table 13). The
 # equation takes every tree for full and drafting for free; a cold store's trees are small, so there it says too little.
 #
 # The paper starts with an empty store and does not say whether it lives on from prompt to prompt. Texts this short make
@@ -930,8 +932,8 @@ sv.player(sampled, cycle=1, phase="verify")
 #   nothing in the decode tells you so but τ.
 # - It must be trained for each target, on that target's states, and it needs the states at every step: no interface
 #   that returns text, none that returns only logits.
-# - It is no free drafter: a pass of its layer for each level of the tree. With a target as small as this one that costs
-#   more than it saves (13 and 14 measure it), and the larger the target, the less it weighs.
+# - It is no free drafter: a pass of its layer for each level of the tree. Where the target has few layers, as here,
+#   that can cost more than it saves (13 and 14 measure it). The more layers it has, the less it weighs.
 #
 # And UniSpec:
 #

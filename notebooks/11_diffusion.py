@@ -843,8 +843,8 @@ rates = pd.Series(rates).unstack()
 # The second table is Figure 1 in small: valid tokens a second (up to the end token) over those of batch 1, timed
 # once. As long as a column doubles with the batch, the machine has room to verify; where it flattens, five canvases
 # cost nearly five times one. The paper has nearly linear scaling up to a batch of 8 on an A100 with the cache, and
-# calls decoding without one compute-bound. A small model on a few cores is near the flat end from the start, without
-# a cache surely. `specviz bench diffusion` prints seconds beside passes.
+# calls decoding without one compute-bound. One canvas without a cache is dozens of positions, so on a few cores it is near
+# the flat end from the start; how near is also the kernel's doing ([01](01_autoregressive.ipynb)). `specviz bench diffusion` prints seconds beside passes.
 #
 # The paper's Figure 3 has the same in its own way ($N = 3$, GSM8K, tokens a second): 26.94 to 58.93 at 128 cells
 # (2.19x), 15.32 to 30.88 at 512 (2.02x); without examples in the prompt 25.34 to 61.24 (2.42x), with three of them

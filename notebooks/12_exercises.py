@@ -39,11 +39,11 @@ import numpy as np
 
 import specviz as sv
 
-trace = sv.open(sv.example("bild")).select(prompt=0)
+trace = sv.open(sv.example("prompt_lookup")).select(prompt=0)
 trace
 
 # %% [markdown]
-# Every colour up there was decided by a function of a dozen lines. You will write four such functions.
+# Every colour up there was decided by a function of a dozen lines. You will write that one, and three others.
 #
 # ## A · A greedy verifier &nbsp; ●○○ &nbsp; 10 minutes
 #

@@ -242,8 +242,8 @@ need.round(2)
 
 # %% [markdown]
 # The third column is *modelled*: it puts one machine's cost under another model's text, and holds as far as $c$ is a
-# constant. Walkthrough 01 shows where $c$ comes from (a pass over many tokens is not free here, and starting the
-# drafter's layers costs as much as starting a small target's); walkthrough 14 decides with it.
+# constant. Walkthrough 01 shows where $c$ comes from (what a pass over many tokens costs is also the doing of the kernel;
+# and a drafter's layer costs about as much as one of the target's, which has few here); walkthrough 14 decides with it.
 #
 # ## One table, two averages
 #

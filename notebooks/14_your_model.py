@@ -16,17 +16,21 @@
 # %% [markdown]
 # # 14 · Your own model: load it, and decide how to decode it
 #
-# *30 minutes, one of them measuring. Needs `torch` (`pip install "specviz-lm[run]"`); the GGUF cells also llama.cpp.*
+# *30 minutes, two of them computing (half a minute on `town`). Needs `torch` (`pip install "specviz-lm[run]"`); the GGUF
+# cells also llama.cpp.*
 #
 # You will
 #
 # 1. load a model from a folder, a hub, a GGUF file or memory, and meet what is refused, and why,
 # 2. sort out the methods that your task forbids,
 # 3. measure the others on your prompts, and decide by a rule that you wrote down before,
-# 4. see why the method with the largest τ loses here, and what would have to change.
+# 4. see why the method with the largest τ need not be the fastest, and what would have to change.
 #
-# Everything runs on the bundled `town` and its drafters. For a model of your own put its name in the place of `YOURS`, drafters
-# with its tokenizer in the place of `town-…`, and your prompts in the place of the suite.
+# The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it, and
+# the bundled `town` (2 M parameters, a small world) if not. The choice changes who can draft. `town` has trained drafters,
+# a small model and EAGLE layers. SmolLM2 has none here, so four methods that need no drafter compete. For a model of your
+# own put its name in the place of `YOURS`, what can draft for it in the place of `METHODS`, and your prompts in the place of
+# the suite.
 
 # %%
 import tempfile
@@ -41,10 +45,26 @@ import specviz as sv
 from specviz import metrics
 
 torch.set_num_threads(1)
-YOURS = "town"  # a bundled name, a folder, "hf:<id>", "gguf:<file>"
+YOURS = "smollm2" if "smollm2" in sv.list_models() else "town"  # or a folder, "hf:<id>", "gguf:<file>"
 model = sv.load(YOURS)
-prompt = "Translate into German: The doctor bought a red bicycle yesterday."
-trace = sv.generate(model, prompt, "speculative", draft="town-draft-aligned", max_new_tokens=40)
+if YOURS == "smollm2":
+    prompt, first = sv.suite("everyday", kind="summarization")[0], {"method": "prompt_lookup"}
+    METHODS = [
+        "prompt_lookup",
+        {"method": "unispec", "draft_size": 4},
+        {"method": "token_recycling", "draft_size": 16},
+        {"method": "lookahead", "draft_size": 16},
+    ]
+else:
+    prompt = "Translate into German: The doctor bought a red bicycle yesterday."
+    first = {"method": "speculative", "draft": "town-draft-aligned"}
+    METHODS = [
+        "prompt_lookup",
+        {"method": "unispec", "draft_size": 24},
+        first,
+        {"method": "eagle", "draft": ["town-eagle-en", "town-eagle"]},
+    ]
+trace = sv.generate(model, prompt, **first, max_new_tokens=40)
 trace
 
 # %% [markdown]
@@ -53,16 +73,18 @@ trace
 # | your model is | write | what it needs |
 # |---|---|---|
 # | bundled | `sv.load("town")` | nothing |
+# | SmolLM2 | `sv.load("smollm2")` | `specviz models get smollm2`, once |
 # | a folder in transformers' format | `sv.load("./folder")` | `config.json`, safetensors, a tokenizer |
 # | on the hub | `sv.load("hf:Qwen/Qwen3-0.6B", revision="...")` | a network, once |
 # | in memory | `sv.load(net, tokenizer=tokenizer)` | a transformers model |
 # | a GGUF file | `sv.load("gguf:model.gguf")` | llama.cpp: `pip install "specviz-lm[llamacpp]"` |
+# | the same on torch | `sv.load("gguf:model.gguf", backend="torch")` | the Llama family; its weights are dequantised |
 # | for an NVIDIA GPU | `sv.load(..., "cuda", "bfloat16")` | a CUDA build of torch |
 # | for a Mac's GPU | `sv.load(..., "mps")`, or `sv.load("gguf:model.gguf", gpu_layers=-1)` | Apple silicon; for GGUF a Metal build |
 # | larger than one GPU | `sv.load(..., device_map="auto")`, layer by layer | accelerate |
 # | the same, every layer on all of them | `sv.load(..., tp_plan="auto")` | a script under `torchrun --nproc-per-node N` |
 #
-# The same words go to `specviz generate METHOD --model ...`. A folder and a model in memory, here and now:
+# The same words go to `specviz generate METHOD --model ...`. A folder and a model in memory, here and now, with `town`:
 
 # %%
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -72,9 +94,9 @@ logging.disable_progress_bar()
 
 folder = str(sv.list_models()["town"])  # any folder on your disk
 net, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-by_folder, in_memory = sv.load(folder), sv.load(net, tokenizer=tokenizer)
-for each in (model, by_folder, in_memory):
-    text = sv.generate(each, prompt, "autoregressive", max_new_tokens=40).text
+question = "Translate into German: The doctor bought a red bicycle yesterday."
+for each in (sv.load("town"), sv.load(folder), sv.load(net, tokenizer=tokenizer)):
+    text = sv.generate(each, question, "autoregressive", max_new_tokens=40).text
     print(f"{each.parameters / 1e6:.1f} M parameters, {each.vocabulary} tokens, {each.device}: {text}")
 
 # %% [markdown]
@@ -132,17 +154,20 @@ to_read(pd.DataFrame(told, columns=["tried", "told"])).hide()
 #
 # ### GGUF, and Metal
 #
-# Any Llama-like folder becomes a GGUF file (`specviz models gguf town --out town.gguf --type q8_0`).
+# Any Llama-like folder becomes a GGUF file (`specviz models gguf town --out town.gguf --type q8_0`). SmolLM2 is one already.
 #
-# **Predict.** `town` in 8 bits, on llama.cpp: is its greedy text that of `town` in torch? And is a text that was drafted by prompt
-# lookup there the same as one that was not?
+# **Predict.** The model as a GGUF file on llama.cpp, `town` in 8 bits or SmolLM2's own file in 4: is its greedy text the one
+# that torch writes? And is a text that was drafted by prompt lookup there the same as one that was not?
 
 # %%
 try:
-    from specviz.models.llamacpp import write_gguf
+    file = YOURS
+    if YOURS == "town":
+        from specviz.models.llamacpp import write_gguf
 
-    print(write_gguf(YOURS, scratch / "town.gguf", "q8_0"))
-    packed = sv.load(f"gguf:{scratch / 'town.gguf'}", threads=1)
+        file = scratch / "town.gguf"
+        print(write_gguf(YOURS, file, "q8_0"))
+    packed = sv.load(f"gguf:{file}", threads=1)
     plain = sv.generate(packed, prompt, "autoregressive", max_new_tokens=40)
     looked = sv.generate(packed, prompt, "prompt_lookup", max_new_tokens=40)
     print("torch:     ", sv.generate(model, prompt, "autoregressive", max_new_tokens=40).text)
@@ -152,9 +177,9 @@ except (sv.ModelError, ImportError) as error:
     print(f"left out: {error}")
 
 # %% [markdown]
-# Exact means: the text of *this* target. A file with rounded weights is another target, which may or may not write another
-# text; what is promised is that its drafts do not change it. So a speedup is only ever over the same file on the same
-# library.
+# Exact means: the text of *this* target. A file with rounded weights is another target, and so is the same file in another
+# library, whose sums round otherwise. Either may or may not write another text; what is promised is that its drafts do not
+# change it. So a speedup is only ever over the same file on the same library.
 
 # %%
 print("torch on Metal:", "yes" if torch.backends.mps.is_available() else "no Metal here; cpu it is")
@@ -190,9 +215,11 @@ for name in sv.list_methods():
 to_read(pd.DataFrame(told).T)
 
 # %% [markdown]
-# Say your task is to answer greedily, with the target's own text, in English, German and Japanese; a draft model and EAGLE
-# drafters have been trained. Take four of those that are left, EAGLE with two drafters: one that saw English only and one
-# that saw all seven languages.
+# Say your task is to answer greedily, with the target's own text. With `town` you answer in English, German and Japanese, and
+# a draft model and EAGLE drafters have been trained: four methods of those that are left compete, EAGLE with two drafters, one
+# that saw English only and one that saw all seven languages. With SmolLM2 you answer in English, and nothing has been trained:
+# four methods compete that need no drafter. Some of the prompts hold a text to quote (a passage, a program), the others do
+# not.
 #
 # ## Then a rule, before the numbers
 #
@@ -200,29 +227,32 @@ to_read(pd.DataFrame(told).T)
 #
 # > Take the method with the highest paired speedup. If the lower end of its 95 % interval is not above 1, take none: decode
 # > autoregressively. If a method that needs less (no training, less memory) has an interval that overlaps the best one's,
-# > take that one. If prompts fall into groups that are decoded apart (languages), apply the rule in each.
+# > take that one. If prompts fall into groups that are decoded apart (languages, kinds of work), apply the rule in each.
 #
-# **Predict.** Rank the five by τ, and by speedup. How many speedups are above 1?
+# **Predict.** Rank them by τ, and by speedup. How many speedups are above 1?
 
 # %%
-tau_guess = ["eagle town-eagle", "speculative", "eagle town-eagle-en", "unispec", "prompt_lookup"]
+tau_guess = {
+    "smollm2": ["token_recycling", "lookahead", "unispec", "prompt_lookup"],
+    "town": ["eagle town-eagle", "speculative", "eagle town-eagle-en", "unispec", "prompt_lookup"],
+}[YOURS]
 above_guess = 3
 
 # %%
-kinds = ["translation", "summarization", "qa", "arithmetic", "rag", "code"]
-suite = sv.suite("multi-town", kind=kinds, language=["en", "de", "ja"], each=2)
-measured = [each for each in suite if each["id"].endswith("00")]
-warm = [each for each in suite if each["id"].endswith("01")]
+if YOURS == "smollm2":
+    group, quoting = "kind", ("summarization", "rag", "code")
+    suite = sv.suite("everyday", kind=["conversation", "qa", "arithmetic", *quoting])
+    suite = [each | {"kind": "to quote" if each["kind"] in quoting else "nothing to quote"} for each in suite]
+    measured, warm, length = suite[6:], suite[:3], 32  # the first three fill the memories
+else:
+    group, length = "language", 48
+    kinds = ["translation", "summarization", "qa", "arithmetic", "rag", "code"]
+    suite = sv.suite("multi-town", kind=kinds, language=["en", "de", "ja"], each=2)
+    measured = [each for each in suite if each["id"].endswith("00")]
+    warm = [each for each in suite if each["id"].endswith("01")]
 run = sv.bench.run(
-    models=YOURS,
-    methods=[
-        "prompt_lookup",
-        {"method": "unispec", "draft_size": 24},
-        {"method": "speculative", "draft": "town-draft-aligned"},
-        {"method": "eagle", "draft": ["town-eagle-en", "town-eagle"]},
-    ],
-    suites={"mine": measured + warm}, prompts=len(measured), warm_up=6, max_new_tokens=48,
-    traces=True, out=scratch / "run",
+    models=YOURS if YOURS == "town" else model, methods=METHODS, suites={"mine": measured + warm},
+    prompts=len(measured), warm_up=min(6, len(warm)), max_new_tokens=length, traces=True, out=scratch / "run",
 )  # fmt: skip
 run
 
@@ -279,7 +309,7 @@ plt.show()
 
 # %%
 # What each needs: nothing, memory for a store, a small model, training on this very target.
-NEEDS = {"prompt_lookup": 0, "unispec": 1, "speculative": 2, "eagle": 3}
+NEEDS = {"prompt_lookup": 0, "unispec": 1, "token_recycling": 1, "lookahead": 1, "speculative": 2, "eagle": 3}
 
 
 def decide(table):
@@ -307,16 +337,17 @@ pd.DataFrame(
 ).rename_axis(None).round(2)
 
 # %% [markdown]
-# If it says *none*, that is a result: with few prompts an interval is wide, and on so small a target a gain is small. More
-# prompts narrow it ($1/\sqrt n$); a method is not to be had for the asking.
+# If it says *none*, that is a result: with few prompts an interval is wide. More prompts narrow it ($1/\sqrt n$); a method is
+# not to be had for the asking.
 #
 # ## Why: where the time goes
 #
 # A cycle that emits τ tokens and takes as long as $c$ autoregressive steps has a speedup of $\tau / c$ (the prefill
 # aside). Four phases make up $c$: drafting, the target's pass, the verdict, the cache.
 #
-# **Predict.** EAGLE drafts with one layer of the size of the target's own, six levels deep. What share of its cycle goes
-# into drafting? What share would if the target had a hundred layers?
+# **Predict.** Take the method with the largest τ. EAGLE, which has it on `town`, drafts with one layer of the size of the
+# target's own, six levels deep; the methods on SmolLM2 look up what they remember. What share of its cycle goes into
+# drafting? What share would if the target had a hundred layers?
 
 # %%
 share_guess = 0.3
@@ -336,8 +367,8 @@ for cell in run.cells:
     step[name]["whole"] = whole
 step = pd.DataFrame(step).T
 step["c"] = step["whole"] / step.loc["autoregressive", "whole"]
-print(f"EAGLE's drafting: your guess {share_guess:.0%}, measured ", end="")
-print(f"{step.loc['eagle town-eagle', 'draft_time'] / step.loc['eagle town-eagle', 'whole']:.0%}")
+share = step.loc[by_tau[0], "draft_time"] / step.loc[by_tau[0], "whole"]
+print(f"drafting's share in {by_tau[0]}: your guess {share_guess:.0%}, measured {share:.0%}")
 hues = ["#56b4e9", "#0072b2", "#e69f00", "#999999"]  # as in the player
 ax = step[PHASES].iloc[::-1].plot.barh(stacked=True, figsize=(8, 3), width=0.7, color=hues)
 ax.set(xlabel="ms a cycle, prefill left out", ylabel="")
@@ -369,16 +400,18 @@ costs[["relative_flops", "relative_bytes"]].round(2)
 
 # %% [markdown]
 # Per token of the text, relative to autoregressive decoding, on one prompt (of EAGLE's layer a record does not say the
-# matrices, so it is not here). A target whose weights have to be fetched from memory
-# is as fast as its *bytes*: there the second column's inverse is what a method can gain. A target in the cache of a
-# processor is bound by its operations and by starting kernels, and a tree of 24 nodes costs all of them (the first
-# column). The bundled target has 9 MB of weights and fits into a cache; one of 8 B parameters has 16 GB and does not.
+# matrices, so it is not here). A target whose weights have to be fetched from memory is at best as fast as its *bytes*: there
+# the second column's inverse is the most that a method can gain. A target in the cache of a processor is bound by its
+# operations (the first column) and by what it takes to start each product. How near a pass comes to either bound is the
+# kernel's doing: walkthroughs [01](01_autoregressive.ipynb) and [08](08_calibrate.ipynb) lay the same weights out in three
+# ways and get three different $c$. `town` has 9 MB of weights and fits into a cache; SmolLM2 has 538 MB in float32, and a
+# model of 8 B parameters 16 GB in bfloat16.
 #
-# **Predict.** Suppose the target's pass took ten times as long, and verifying 24 nodes no longer than verifying one, with
-# the drafting as measured here. Which method would win?
+# **Predict.** Suppose the target's pass took ten times as long, and verifying a draft no longer than verifying one token,
+# with the drafting as measured here. Which method would win?
 
 # %%
-winner_guess = "speculative"
+winner_guess = {"smollm2": "unispec", "town": "speculative"}[YOURS]
 
 # %%
 pass_time = step.loc["autoregressive", "forward_time"]
@@ -400,46 +433,50 @@ modelled.style.format(precision=2).highlight_max(
 # over a tree is never quite free. But it shows which of the two numbers is yours to find out. τ can be measured on a
 # small machine; $c$ has to be measured where you will decode.
 #
-# ## By language
+# ## By group
 #
-# **Predict.** Two of the five drafters know nothing of languages: they look things up, or remember. The draft model and one of
-# EAGLE's layers were trained on all seven, the other layer on English alone. Where does that show?
+# **Predict.** With `town`: two of the five drafters know nothing of languages, they look things up or remember. The draft
+# model and one of EAGLE's layers were trained on all seven, the other layer on English alone. Where does that show? With
+# SmolLM2: one of the four drafters copies from the prompt alone. Where does that show?
 
 # %%
-by = named(run.table(by="language"))
+by = named(run.table(by=group))
 figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
-order = ["en", "de", "ja"]
+order = list(dict.fromkeys(by[group]))
 for ax, column, label in (
     (axes[0], "tau", "τ, tokens a cycle"),
     (axes[1], "paired_speedup", "speedup, paired"),
 ):
     for i, (name, part) in enumerate(by.groupby("name", sort=False)):
-        part = part.set_index("language").loc[order]
+        part = part.set_index(group).loc[order]
         below, above = part[column] - part[f"{column}_low"], part[f"{column}_high"] - part[column]
-        x = np.arange(3) + (i - 2) * 0.14
+        x = np.arange(len(order)) + (i - 2) * 0.14
         ax.errorbar(x, part[column], [below.clip(0), above.clip(0)], ms=5, label=name, **looks[name])
-    ax.set(xticks=range(3), xticklabels=order, xlabel="language", ylabel=label)
+    ax.set(xticks=range(len(order)), xticklabels=order, xlabel=group, ylabel=label)
     ax.set_ylim(0)
 axes[1].axhline(1, color="#888888", ls=":")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
 plt.show()
-for language in order:
-    print(f"{language}: {decide(by[by['language'] == language])}")
+for part in order:
+    print(f"{part}: {decide(by[by[group] == part])}")
 
 # %% [markdown]
-# The English drafter proposes what an English text would say next, and in another language nearly all of it is rejected: it
-# still costs a whole cycle, so it is far slower than no drafter. The same layer trained on all seven languages keeps most of its τ. What
-# remembers does not care about the language, and has little τ on texts this short, in any.
+# `town`: the English drafter proposes what an English text would say next, and in another language nearly all of it is
+# rejected. It still costs a whole cycle, so it is far slower than no drafter. The same layer trained on all seven languages
+# keeps most of its τ. What remembers does not care about the language, and has little τ on texts this short, in any.
 #
-# A sum over all prompts would have hidden this behind the share of English in the suite. Group by what your users differ in
-# before you decide.
+# SmolLM2: prompt lookup finds drafts where the answer repeats words in the order of the prompt, or its own. Where nothing
+# matches it sends nothing, so it loses next to nothing there. The memories draft everywhere and pay for it everywhere.
+#
+# A sum over all prompts would have hidden this behind the share of each group in the suite. Group by what your users differ
+# in before you decide.
 #
 # ## What this decision does not tell
 #
 # - It is about these prompts, this machine, one thread, one text at a time. In a batch the passes are full already
 #   (`specviz bench batches`), and speculation loses its spare room.
 # - Greedy. At a temperature fewer drafts are accepted; run the same plan with `temperature=1.0`.
-# - Six prompts of a language are a sketch. `specviz bench run PLAN.toml` takes hundreds, keeps every row, and goes on where it
+# - So few prompts of a group are a sketch. `specviz bench run PLAN.toml` takes hundreds, keeps every row, and goes on where it
 #   was stopped; `specviz bench report RUN --html` shows it to others.
 # - Settings: draft lengths and sizes were defaults. `sv.calibrate(model, "unispec")` (walkthrough 08) finds them.
 # - An exact method can only be slow. A lossy one (`bild`, `cm_asd`) can be wrong as well, and its decision needs a second

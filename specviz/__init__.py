@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .loop import densify, generate, stream
     from .methods import make as method
     from .methods import names as list_methods
-    from .models import bundled as list_models
+    from .models import available as list_models
     from .models import load
     from .papers import list_published, published
     from .paths import example
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Where each public name lives, and what it is called there.
 _DOORS = {
     "load": ("models", "load"),
-    "list_models": ("models", "bundled"),
+    "list_models": ("models", "available"),
     "list_methods": ("methods", "names"),
     "method": ("methods", "make"),
     "generate": ("loop", "generate"),
@@ -90,8 +90,11 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # a checkout that was never installed
             value = "0+unknown"
     elif name in _DOORS:
+        from .extras import loading
+
         room, inner = _DOORS[name]
-        value = import_module(f"{__name__}.{room}")
+        with loading():
+            value = import_module(f"{__name__}.{room}")
         value = attrgetter(inner)(value) if inner else value
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import SpecvizError, TraceError
+from specviz.paths import home
 from specviz.writing import write_text
 
 if TYPE_CHECKING:
@@ -264,14 +265,12 @@ class Calibration:
 
 
 def folder(given: str | Path | None = None) -> Path:
-    """Where calibrations are kept: `given`, or what ``SPECVIZ_CALIBRATIONS`` names, or the user's cache."""
+    """Where calibrations are kept: `given`, or what ``SPECVIZ_CALIBRATIONS`` names, or in `paths.home`."""
     if given is not None:
         return Path(given)
     if os.environ.get(FOLDER):
         return Path(os.environ[FOLDER])
-    from platformdirs import user_cache_path
-
-    return user_cache_path("specviz", appauthor=False) / "calibrations"
+    return home() / "calibrations"
 
 
 def file(setting: Mapping[str, Any], place: str | Path | None = None) -> Path:

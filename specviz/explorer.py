@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import ParameterError, PromptError
+from .extras import loading
 
 if TYPE_CHECKING:
     from .widgets.explore import Explorer
@@ -18,6 +19,7 @@ OPTIONS = (
 )  # fmt: skip
 
 
+@loading()
 def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: Any) -> Explorer:
     """Move a method's parameters, decode, and compare: a widget.
 
@@ -99,6 +101,7 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     )
 
 
+@loading()
 def live(
     model: Any,
     target_language: str = "German",

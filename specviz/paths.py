@@ -1,4 +1,7 @@
-"""Where the package's data lies: beside the code in an installed wheel, at the root in a checkout."""
+"""Where the package's data lies: beside the code in an installed wheel, at the root in a checkout.
+
+What is downloaded or measured on a machine lies elsewhere, in `home`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,16 @@ from pathlib import Path
 from specviz.errors import SpecvizError
 
 HERE = Path(__file__).resolve().parent
+HOME = "SPECVIZ_HOME"  # the environment variable that names another folder
+
+
+def home() -> Path:
+    """Where downloads, calibrations and suites are kept: what ``SPECVIZ_HOME`` names, or the user's cache."""
+    if os.environ.get(HOME):
+        return Path(os.environ[HOME]).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("specviz", appauthor=False)
 
 
 def folder(name: str) -> Path:
@@ -26,15 +39,6 @@ def folder(name: str) -> Path:
     )
 
 
-def home() -> Path:
-    """Where this user's downloads and measurements are kept: ``SPECVIZ_HOME``, or the system's cache."""
-    if given := os.environ.get("SPECVIZ_HOME"):
-        return Path(given).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("specviz", appauthor=False)
-
-
 def walkthroughs() -> Path:
     """The folder of the walkthroughs, as notebooks.
 
@@ -50,7 +54,7 @@ def walkthroughs() -> Path:
 
 
 def example(name: str) -> Path:
-    """A recorded trace that comes with the package: ``autoregressive``, ``speculative`` or ``bild``.
+    """A recorded trace of SmolLM2: ``autoregressive``, ``prompt_lookup`` or ``unispec``.
 
     Raises
     ------

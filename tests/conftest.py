@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
@@ -13,5 +15,33 @@ def no_calibration_of_this_machine(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def one_layout(monkeypatch):
-    """What the person at this machine measured must not turn a test's last digits."""
-    monkeypatch.setenv("SPECVIZ_KERNELS", "transposed")
+    """What the person at this machine measured must not turn a test's last digits.
+
+    SPECVIZ_TEST_KERNELS runs the tests in another layout.
+    """
+    monkeypatch.setenv("SPECVIZ_KERNELS", os.environ.get("SPECVIZ_TEST_KERNELS", "transposed"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_file():
+    """SmolLM2's GGUF file, downloaded once into this user's cache; without a network the test is skipped."""
+    from specviz.errors import ModelError
+    from specviz.models import downloads
+
+    try:
+        return downloads.get("smollm2")
+    except ModelError as error:
+        pytest.skip(f"SmolLM2 is not here: {error}")
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_file):
+    """SmolLM2 on torch in float32, in the layout that its speeds are stated for."""
+    import torch
+
+    from specviz.models import kernels, load
+
+    layout = (
+        kernels.ONEDNN if kernels.ONEDNN in kernels.candidates(torch.device("cpu"), torch.float32) else None
+    )
+    return load("smollm2", kernels=layout or kernels.PLAIN)

@@ -302,6 +302,10 @@ def test_rows_of_encoder_decoders(name):
     check((target, target.first(1)), given, find("speculative")(), 3, max_new_tokens=12)
 
 
+def test_a_last_row_that_keeps_its_whole_draft_adds_nothing(pair, prompts):
+    check(pair, prompts[:3], find("oracle")(least=0.0), 2, max_new_tokens=6)
+
+
 def test_a_batch_is_exact_up_to_ties(pair, prompts):
     labels = [
         specviz.generate(pair[0], prompts[:2], "autoregressive", max_new_tokens=2, batch=rows).run[

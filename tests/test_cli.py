@@ -20,6 +20,7 @@ from checkpoints import write
 import specviz
 from specviz import cli, methods
 from specviz.loop import run as loop
+from specviz.models import downloads
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -490,6 +491,33 @@ def test_demo(here, say, folders):
     assert out.splitlines()[-1] == "page: specviz-demo-2/demo.html"
 
 
+def test_a_demo_without_its_model_names_two_commands(here, say, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_HOME", str(here / "empty"))
+    status, out, err = say("demo")
+    assert (status, out) == (2, "")
+    assert "`specviz models get smollm2`" in one_line(err)
+    assert "`specviz demo --model town`" in err
+    assert not list(here.iterdir())
+
+
+def test_a_demo_says_what_it_takes(say):
+    status, out, _ = say("demo", "--help")
+    assert status == 0
+    assert "under three minutes on two cores" in " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
+
+
+def test_a_demo_of_smollm2(here, say):
+    if downloads.local_path("smollm2") is None:
+        pytest.skip("SmolLM2 is not downloaded: specviz models get smollm2")
+    status, out, err = say("demo", "--each", 1, "-n", 2)
+    assert status == 0, err
+    first, second, about, *_ = out.splitlines()
+    assert re.match(r"\w+ writes [0-9.]+ tokens/s, [0-9.]+ times our own plain decoding", first)
+    assert "prefill" in second
+    assert about.startswith("smollm2 (4-bit, dequantised), 134.5 M parameters: 7 texts, up to 2 tokens")
+    assert len(files(here / "specviz-demo")) == 1 + 6
+
+
 def test_bench_status_and_json(here, say, folders, monkeypatch):
     (here / "p.jsonl").write_text('{"prompt": "Hello"}\n{"prompt": "One"}\n')
     options = (
@@ -598,7 +626,7 @@ def test_lab(here, say, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status, _, err = say("lab", "other")
     assert status == 2
-    assert 'pip install "specviz-lm[lab]"' in one_line(err)
+    assert 'pip install -e ".[lab]"' in one_line(err)
     assert not (here / "other").exists()
 
 

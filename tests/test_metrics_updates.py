@@ -295,7 +295,7 @@ def test_flores101_is_taken_where_its_file_is(monkeypatch, tmp_path):
 
 def test_without_sacrebleu(two, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
-    line = r"sacrebleu is not installed: pip install 'specviz-lm\[quality\]'"
+    line = r"sacrebleu is not installed: pip install -e \"\.\[quality\]\""
     for ask in (metrics.erasure, metrics.normalized_erasure, metrics.by_stream, metrics.quality):
         with pytest.raises(ParameterError, match=line):
             ask(two)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ from specviz.bench.walkthroughs import free, torchless
 FOLDER = Path(__file__).parents[1] / "notebooks"
 PAIRS = sorted(FOLDER.glob("*.py"))
 SOURCES = [p for p in PAIRS if p.stem[0].isdigit()]  # walkthroughs are numbered; the others are pages
+LIVE = [p for p in SOURCES if "specviz models get smollm2" in p.read_text(encoding="utf8")]
+ON_SMOLLM2 = ("01", "08")  # of them; all four take several minutes
+# What a walkthrough's text states and its cells must print, whatever the model.
+STATEMENTS = {
+    "01": ["the same text in every layout: True", r"best draft size +\d+"],
+    "06": ["the run drafted what this search finds: True", r"([1-9]\d*) decisions, \1 come out as recorded"],
+    "08": [r"best g +\d+", r"draft size \d+, calibrated on"],
+    "14": ["the same tokens: True|left out: ", "decision: "],
+}
 
 
 def test_there_are_walkthroughs():
@@ -32,6 +42,7 @@ def test_there_are_walkthroughs():
         "13",
         "14",
     ]
+    assert [p.stem[:2] for p in LIVE] == ["01", "06", "08", "14"], "these take SmolLM2 where it is downloaded"
     assert [p.stem[:2] for p in SOURCES if free(p)] == ["00", "04", "05", "12"], "these need no torch"
 
 
@@ -60,13 +71,13 @@ def test_a_picture_comes_within_three_cells(source):
     assert text.count("**Predict") >= 2
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
-def test_it_runs(source, tmp_path):
+def execute(source: Path, tmp_path: Path, **variables: str) -> str:
+    """Run a walkthrough from top to bottom and give what it printed; it must draw, and warn of nothing."""
     jupytext = pytest.importorskip("jupytext", reason="needs the test extra")
     nbclient = pytest.importorskip("nbclient", reason="needs the test extra")
     book = jupytext.read(source)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    environment |= {"SPECVIZ_CALIBRATIONS": str(tmp_path / "calibrations")}
+    environment |= {"SPECVIZ_CALIBRATIONS": str(tmp_path / "calibrations"), **variables}
     if free(source):  # then it runs where importing torch fails
         environment |= torchless(tmp_path)
     client = nbclient.NotebookClient(
@@ -76,3 +87,20 @@ def test_it_runs(source, tmp_path):
     shown = [o for c in book.cells if c.cell_type == "code" for o in c.outputs]
     assert any("image/png" in o.get("data", {}) for o in shown)
     assert not [o for o in shown if o.get("name") == "stderr"], "a warning in a walkthrough distracts"
+    printed = "".join(o["text"] for o in shown if o.get("name") == "stdout")
+    for statement in STATEMENTS.get(source.stem[:2], ()):
+        assert re.search(statement, printed), f"{statement!r} is not printed"
+    return printed
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
+def test_it_runs(source, tmp_path):
+    """With nothing downloaded, so on bundled models."""
+    execute(source, tmp_path, SPECVIZ_HOME=str(tmp_path / "home"))
+
+
+@pytest.mark.smollm2
+@pytest.mark.parametrize("source", [p for p in LIVE if p.stem[:2] in ON_SMOLLM2], ids=lambda p: p.stem)
+def test_it_runs_on_smollm2(source, smollm2_file, tmp_path, monkeypatch):
+    monkeypatch.delenv("SPECVIZ_KERNELS", raising=False)  # the layout that is fastest here
+    assert "smollm2" in execute(source, tmp_path)

@@ -94,7 +94,7 @@ def test_the_wheel_holds_its_data(wheel):
     names = zipfile.ZipFile(wheel[0]).namelist()
     for wanted in (
         "data/models/town/model.safetensors",
-        "data/traces/bild.parquet",
+        "data/traces/unispec.parquet",
         "data/suites/town.jsonl",
         "data/suites/multi-town.jsonl.gz",
         "data/published/unispec/table1.csv",
@@ -123,6 +123,8 @@ def test_demo_runs_from_the_wheel(wheel, tmp_path):
             "-m",
             "specviz",
             "demo",
+            "--model",
+            "town",
             "--each",
             "1",
             "--max-new-tokens",

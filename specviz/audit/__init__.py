@@ -11,7 +11,11 @@ from . import law
 from .batches import run as batches
 from .canvases import run as canvases
 from .result import AuditResult, Difference, Row
-from .text import run
+from .text import run, served
+from .updates import default as stream_methods
 from .updates import run as streams
 
-__all__ = ["AuditResult", "Difference", "Row", "batches", "canvases", "law", "run", "streams"]
+__all__ = [
+    "AuditResult", "Difference", "Row", "batches", "canvases", "law", "run", "served", "stream_methods",
+    "streams",
+]  # fmt: skip

@@ -20,16 +20,16 @@ from .. import methods as catalogue
 from ..errors import ParameterError
 from ..loop.batch import check_rows, decode_batch
 from ..loop.cycle import Cycle, decode
-from ..loop.run import ready, whole
 from ..loop.run import threads as threads_of
+from ..loop.run import together, whole
 from ..methods.base import Method
 from ..sampling import Sampling
 from .reference import reference_of
 from .result import AuditResult, Difference, Row
 from .text import (
-    _able,
     _Audit,
     _backend,
+    _drafted,
     _drafters,
     _exact,
     _factory,
@@ -40,7 +40,9 @@ from .text import (
     _rows_read,
     _spell,
     _text,
+    audited_model,
     check_causal,
+    served,
 )  # fmt: skip
 
 ROUNDS = 4  # batches' worth of prompts that are decoded in one go, so that rows come and go
@@ -83,7 +85,7 @@ def run(
     """
     batch = whole("batch", batch, 1)
     with _backend(threads):
-        target = ready(model, device, dtype)
+        target = audited_model(model, device, dtype)
         check_causal(target)
         if not prompts:
             raise ParameterError("the audit needs at least one prompt")
@@ -94,11 +96,15 @@ def run(
         ]
         if methods is None:  # a pass that leaves early is one row's own: no batch is run so
             factories = [make for make in factories if make().leave is None]
+        for make in factories:
+            together(make(), [])
         if methods is None and isinstance(drafts, list | tuple) and not drafts:
             factories = [make for make in factories if not make().needs_draft]
+        check_rows(target)
+        factories, left_out = served(target, factories, methods is not None)
         drafters = _drafters(target, drafts, factories, device, dtype)
-        factories = _able(factories, drafters, methods is not None)
-        check_rows(target, *drafters)
+        factories, undrafted = _drafted(factories, drafters, methods is not None)
+        check_rows(*drafters)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
         sampled = min(sampled, len(ids))
@@ -118,7 +124,17 @@ def run(
                 progress(i + 1, len(pairs))
         dtype = str(target.dtype).removeprefix("torch.")
         return AuditResult(
-            target.name, str(target.device), dtype, threads_of(target), max_new_tokens, bound, rows, [], []
+            target.name,
+            str(target.device),
+            dtype,
+            threads_of(target),
+            max_new_tokens,
+            bound,
+            rows,
+            [],
+            [],
+            getattr(target, "kernels", None),
+            left_out | undrafted,
         )
 
 

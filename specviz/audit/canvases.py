@@ -31,8 +31,8 @@ from .. import methods as catalogue
 from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import Cycle
-from ..loop.run import ready, whole
 from ..loop.run import threads as threads_of
+from ..loop.run import whole
 from ..loop.unmasking import decode_canvases
 from ..methods.base import Method
 from ..methods.unmasking import COARSE, GRID, Unmasking
@@ -40,7 +40,7 @@ from ..models.diffusion import Diffusion
 from ..sampling import Sampling
 from .reference import Reference, Wide, distance
 from .result import AuditResult, Difference, Row
-from .text import SAMPLE, TIE, _backend, _factory, _ids, _label, _raised
+from .text import SAMPLE, TIE, _backend, _factory, _ids, _label, _raised, audited_model
 
 STATES = 4  # passes of a text that are compared with the stock module's
 
@@ -188,7 +188,7 @@ def run(
     """
     batch, length = whole("batch", batch, 1), whole("max_new_tokens", max_new_tokens, 1)
     with _backend(threads):
-        target = ready(model, device, dtype)
+        target = audited_model(model, device, dtype)
         if target.kind != "diffusion":
             raise ParameterError(f"{target.name} is no masked-diffusion model: audit it with audit.run")
         if not prompts:
@@ -213,7 +213,7 @@ def run(
                 progress(min(first + batch, len(ids)), len(ids))
         return AuditResult(
             target.name, str(target.device), _format(target), threads_of(target), length, bound, list(rows),
-            [], [],
+            [], [], getattr(target, "kernels", None),
         )  # fmt: skip
 
 

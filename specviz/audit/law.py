@@ -483,7 +483,7 @@ def first_tokens(
     ends = set(model.eos)
 
     def after(text: list[int]) -> np.ndarray:
-        p = sampling.probabilities(reference.rows([*ids, *text], [0])[0])
+        p = sampling.probabilities(reference.rows(ids, [*text, 0])[-1])  # what predicts the 0 behind it
         return p.double().cpu().numpy() / float(p.double().sum())
 
     found: dict[tuple[int, ...], float] = {}

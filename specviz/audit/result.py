@@ -190,6 +190,11 @@ class AuditResult:
         The exact laws of sampling, on a toy vocabulary.
     drawn : list of Drawn
         The law of sampling on the model itself, by chi-square; empty where no prompt's first tokens vary.
+    kernels : str or None
+        How the target's matrices lay; None of a model that is not torch's.
+    left_out : dict of str to str
+        Methods that nobody named and the model cannot serve, or that no drafter was given for; each with the
+        reason.
     """
 
     model: str
@@ -201,6 +206,8 @@ class AuditResult:
     rows: list[Row]
     laws: list[LawResult]
     drawn: list[Drawn]
+    kernels: str | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -216,8 +223,9 @@ class AuditResult:
     def joined(self, other: AuditResult) -> AuditResult:
         """This one with another's rows, laws and tests of the same model behind its own."""
         return replace(
-            self, rows=self.rows + other.rows, laws=self.laws + other.laws, drawn=self.drawn + other.drawn
-        )
+            self, rows=self.rows + other.rows, laws=self.laws + other.laws, drawn=self.drawn + other.drawn,
+            left_out=self.left_out | other.left_out,
+        )  # fmt: skip
 
     def table(self) -> list[dict[str, Any]]:
         """Rows to print, keys `COLUMNS`.
@@ -267,7 +275,8 @@ class AuditResult:
             if some
         ]
         head = (
-            f"audit of {self.model}, {self.dtype} on {self.device}, {self.threads} thread"
+            f"audit of {self.model}, {self.dtype}{f', {self.kernels} kernels' if self.kernels else ''} on "
+            f"{self.device}, {self.threads} thread"
             f"{'s' * (self.threads != 1)}: {' and '.join(most) or 'nothing'}, "
         )
         numbers = ", ".join(

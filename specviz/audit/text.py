@@ -21,9 +21,10 @@ from .. import methods as catalogue
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..loop.cycle import Cycle, decode
-from ..loop.run import Run, beside, bundled_draft, ready
+from ..loop.run import ADDED, Run, beside, bundled_draft, check_served, ready, refuse_processors
 from ..loop.run import threads as threads_of
-from ..methods.base import Method
+from ..methods.base import ADDITIONS, Method
+from ..processors import check_threads
 from ..sampling import Sampling
 from . import law
 from .decisions import recorded
@@ -66,7 +67,8 @@ def run(
     methods : list of str, Method or factory, optional
         ``"bild:rollback=0,cap=3"`` sets parameters; a callable makes a fresh `Method`; one that remembers
         begins with what it knows. Default: every method
-        that is not lossy by default, and every lossy one in the setting that it declares as exact.
+        that is not lossy by default, and every lossy one in the setting that it declares as exact, of those
+        that the model can serve; the result names the others.
     max_new_tokens : int
     dtype, device : str, optional
         For models that are still to be loaded; float32 on the CPU.
@@ -95,7 +97,7 @@ def run(
         Before any work.
     """
     with _backend(threads):
-        target = ready(model, device, dtype)
+        target = audited_model(model, device, dtype)
         check_causal(target)
         if not prompts:
             raise ParameterError("the audit needs at least one prompt")
@@ -103,10 +105,9 @@ def run(
         factories = _factories(methods, str(target.dtype).removeprefix("torch."))
         if methods is None and isinstance(drafts, list | tuple) and not drafts:
             factories = [make for make in factories if not make().needs_draft]
-        if methods is None:
-            factories = [make for make in factories if _drafts_itself(make(), target)]
+        factories, left_out = served(target, factories, methods is not None)
         drafters = _drafters(target, drafts, factories, device, dtype)
-        factories = _able(factories, drafters, methods is not None)
+        factories, undrafted = _drafted(factories, drafters, methods is not None)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
         sampled = min(sampled, len(ids))
@@ -153,6 +154,8 @@ def run(
             rows,
             laws_found,
             drawn,
+            getattr(target, "kernels", None),
+            left_out | undrafted,
         )
 
 
@@ -417,6 +420,21 @@ class _Audit:
         ]  # fmt: skip
 
 
+def audited_model(model: Any, device: str | None, dtype: str | None) -> Any:
+    """A model that can be audited, loaded if need be.
+
+    Raises
+    ------
+    ModelError
+        If it only drafts for another model, or its generation config sets what no method decodes with.
+    """
+    target = ready(model, device, dtype)
+    if target.kind in ADDED:
+        target.alone()
+    refuse_processors(target)
+    return target
+
+
 def check_causal(target: Any) -> None:
     """Refuse a model that writes canvases.
 
@@ -580,13 +598,39 @@ def _factory(given: Any) -> Callable[[], Method]:
     return partial(kind, **values)
 
 
-def _drafts_itself(method: Method, target: Any) -> bool:
-    """Whether the target has the part that the method drafts with, if it drafts with one."""
-    try:
-        method.drafter_of(target)
-    except ModelError:
-        return False
-    return True
+def served(target: Any, methods: Sequence[Any], named: bool = False) -> tuple[list[Any], dict[str, str]]:
+    """Which of some methods a model can serve, and why not the others.
+
+    Parameters
+    ----------
+    target : Model
+    methods : sequence of str, Method or factory
+        As `run` takes them.
+    named : bool
+        Whether a person named them: then the first one that cannot be served is refused.
+
+    Returns
+    -------
+    (list, dict of str to str)
+        Those of `methods` that can be served; the names of the others with the reasons.
+
+    Raises
+    ------
+    ParameterError, ModelError
+        If `named`.
+    """
+    able, left_out = [], {}
+    for each in methods:
+        method = _factory(each)()
+        try:
+            check_served(target, method)
+        except (ParameterError, ModelError) as error:
+            if named:
+                raise
+            left_out[method.name] = str(error)
+        else:
+            able.append(each)
+    return able, left_out
 
 
 def _drafters(
@@ -608,13 +652,19 @@ def _drafters(
     return found
 
 
-def _able(factories: list[Callable[[], Method]], drafters: list[Any], asked: bool) -> list[Any]:
-    """Those of the methods that have a drafter; where they were asked for, all must have one."""
+def _drafted(
+    factories: list[Callable[[], Method]], drafters: list[Any], named: bool
+) -> tuple[list[Callable[[], Method]], dict[str, str]]:
+    """Those of the methods that have a drafter, and why not the others; the named ones must have one."""
     able = [make for make in factories if make().suited(drafters)]
-    if asked and len(able) < len(factories):
-        name = next(make().name for make in factories if make not in able)
+    lacking = [make() for make in factories if make not in able]
+    if named and lacking:
+        name = lacking[0].name
         raise ParameterError(f"none of the drafts is one that {name} drafts with: pass such a one too")
-    return able
+    return able, {
+        method.name: f"{method.name} needs {ADDITIONS.get(method.drafts_with, 'a draft model')}"
+        for method in lacking
+    }
 
 
 def _label(method: Method) -> str:
@@ -634,7 +684,7 @@ def _backend(threads: int | None) -> Iterator[None]:
     """So many threads, and float32 products in float32 (TF32 off), until the audit is over."""
     before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     if threads is not None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(check_threads(threads))
     torch.set_float32_matmul_precision("highest")
     try:
         yield

@@ -19,7 +19,7 @@ import torch
 from .. import methods as catalogue
 from ..errors import ParameterError
 from ..loop.cycle import Cycle
-from ..loop.run import Run, ready
+from ..loop.run import Run
 from ..methods.base import Method
 from ..models.template import Template
 from ..sampling import Sampling
@@ -27,7 +27,7 @@ from ..streams import Stream, Update
 from . import law
 from .reference import reference_of
 from .result import AuditResult, Difference
-from .text import Subject, _Audit, _backend, _factories, _label, _measure, _raised
+from .text import Subject, _Audit, _backend, _factories, _label, _measure, _raised, audited_model, served
 
 END = 2  # the end token of the toy vocabulary, which has three
 DRAFTS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, END), (1, END), (END,))  # what an update may leave the next one
@@ -144,12 +144,15 @@ def run(
         Before any work.
     """
     with _backend(threads):
-        target = ready(model, device, dtype)
+        target = audited_model(model, device, dtype)
         given = [list(stream) for stream in streams]
         if not all(given) or not given:
             raise ParameterError("the audit needs at least one stream, and at least one update in each")
         number_format = str(target.dtype).removeprefix("torch.")
-        factories = _factories(default(target) if methods is None else methods, number_format, streams=True)
+        if methods is None:
+            methods = default(target)
+        factories = _factories(methods, number_format, streams=True)
+        served(target, factories, named=True)
         reference = reference_of(target)
         plans = [(Sampling(), given), (Sampling(temperature), given[:sampled])]
         total, done = sum(len(updates) for _, some in plans for updates in some), 0
@@ -181,7 +184,7 @@ def run(
             found += check(partial(catalogue.find("retranslate"), beta=BIAS))
         return AuditResult(
             target.name, str(target.device), number_format, torch.get_num_threads(), max_new_tokens, bound,
-            rows, found, [],
+            rows, found, [], getattr(target, "kernels", None),
         )  # fmt: skip
 
 

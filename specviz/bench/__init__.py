@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ParameterError
+from specviz.extras import loading
 
 if TYPE_CHECKING:
     from specviz.bench.replaying.replays import Replay, replay, replay_all
@@ -34,7 +35,8 @@ _DOORS = {  # where each lives
 def __getattr__(name: str) -> Any:
     if name not in _DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_DOORS[name]}"), name)
+    with loading():
+        value = getattr(import_module(f"{__name__}.{_DOORS[name]}"), name)
     globals()[name] = value
     return value
 
@@ -43,6 +45,7 @@ def __getattr__(name: str) -> Any:
 BENCHES: dict[str, str] = {
     "overhead": "what recording costs: paired runs with and without, every method (bar: at most 3 %)",
     "peers": "this package against transformers: same models, prompts and threads, in one run",
+    "speed": "our methods beside transformers and llama.cpp, cold and warm (bars: those of SmolLM2)",
     "llamacpp": "this package on llama.cpp against llama-cpp-python's own decoding of the same file",
     "whatif": "what-ifs against reruns, cycle for cycle (bars: exact ones equal, bounded ones contain)",
     "player": "what the player sends, and its time to open and to step, in Chromium (no model is loaded)",

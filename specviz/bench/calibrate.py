@@ -415,6 +415,8 @@ def bench(
     `prompts` is the number of those texts and `rounds` how often each is timed at each size; of `entries`
     calibrations of 1, 2, 5, 10 and 20 prompts take the first ones, and two more of 5 take others.
     """
+    if rounds < 2:
+        raise ParameterError(f"rounds must be at least 2, each half is judged by the other; got {rounds}")
     need = max(NUMBERS) + prompts
     mixed = spread(entries, len(entries))
     warm, rest = mixed[need:], mixed[:need]

@@ -12,6 +12,7 @@ import numpy as np
 
 from specviz.calibration import Fit
 from specviz.errors import SpecvizError
+from specviz.extras import install
 
 LEAST = 4  # sizes: a cubic through fewer is not determined
 
@@ -29,7 +30,7 @@ def needed() -> None:
         import sklearn.linear_model  # noqa: F401
     except ModuleNotFoundError as error:
         raise SpecvizError(
-            f"{error.name} is not installed; calibration fits with it: pip install 'specviz-lm[calibrate]'"
+            f"{error.name} is not installed; calibration fits with it: {install('calibrate')}"
         ) from None
 
 

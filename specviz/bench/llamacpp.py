@@ -206,13 +206,16 @@ class Peer:
         self.ends, self.most = frozenset(model.eos), most
 
     def __call__(self, ids: list[int]) -> list[int]:
+        return list(self.tokens(ids))
+
+    def tokens(self, ids: list[int]) -> Iterator[int]:
+        """The new tokens, each when it is there."""
         self.llama.reset()
-        found: list[int] = []
-        for token in self.llama.generate(ids, temp=0.0, repeat_penalty=1.0):
-            found.append(token)
-            if token in self.ends or len(found) == self.most:
+        tokens = self.llama.generate(ids, temp=0.0, repeat_penalty=1.0)
+        for number, token in enumerate(tokens, 1):
+            yield token
+            if token in self.ends or number == self.most:
                 break
-        return found
 
 
 def _of(decode: Callable[[list[int]], list[int]], ids: list[list[int]], number: int) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from specviz.bench.report import Bar, Estimate, Report
 from specviz.bench.timing import Texts, closing, lineup, paired, quiet_clock, setting, settled
+from specviz.errors import ModelError, ParameterError
 from specviz.loop import Run
 from specviz.suites import spread
 
@@ -31,6 +32,7 @@ def bench(
     prompts: int = 28,
     max_new_tokens: int = 128,
     rounds: int = 7,
+    only: list[str] | None = None,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
@@ -39,11 +41,21 @@ def bench(
     and of ending it, the record's conversion and its statistics included; what loads a model or checks a
     prompt is outside. Ending a run costs a fixed 10 ms or so and is counted, which is why a run has many
     texts. Bar: the median of the ratios of `rounds` pairs is at most 1.03 for every method.
+
+    Every installed method runs that the model and the drafters serve, or those that `only` names.
     """
     chosen = spread(entries, prompts)
     rows, bars = [], []
     clock, name_of_clock = quiet_clock(model.device)
-    entrants = lineup(drafts)
+    entrants, refused = [], []
+    for entrant in lineup(drafts, only):
+        try:
+            Run(model, chosen[:1], entrant.method, draft=entrant.draft, record=None).close()
+            entrants.append(entrant)
+        except (ModelError, ParameterError) as error:
+            if only:
+                raise
+            refused.append(f"left out: {error}")
     with settled():
         for number, entrant in enumerate(entrants):
             ratios: list[float] = []
@@ -104,7 +116,8 @@ def bench(
         bars,
         [
             f"ms: median over runs, {name_of_clock}. with/without: median over pairs, with its 95 % bootstrap"
-            " interval."
+            " interval.",
+            *refused,
         ],
         spare=SPARE,
     )

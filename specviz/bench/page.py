@@ -31,6 +31,7 @@ from specviz.bench.replaying.replays import (
 )
 from specviz.bench.runs.rows import Results, fast, key_of, speed
 from specviz.errors import ParameterError, TraceError
+from specviz.extras import install
 from specviz.paths import folder
 from specviz.view.picture import visible
 from specviz.writing import write_text
@@ -130,7 +131,7 @@ def plotly() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise ParameterError("a report's plots need plotly: pip install 'specviz-lm[lab]'") from None
+        raise ParameterError(f"a report's plots need plotly: {install('lab')}") from None
     return str(get_plotlyjs())
 
 

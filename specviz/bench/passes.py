@@ -13,6 +13,7 @@ from specviz.bench.report import Bar, Estimate, Report
 from specviz.bench.timing import quiet_clock, setting, settled, synchroniser
 from specviz.draft import Draft
 from specviz.errors import ParameterError
+from specviz.methods import find
 from specviz.models import kernels
 
 SIZES = (1, 2, 4, 5, 8, 9, 16, 17, 32)
@@ -145,7 +146,9 @@ def variants(model: Any) -> dict[tuple[str, str], Any]:
         return {own: model}
     made = {}
     for dtype in FORMATS:
-        net = model.net if model.dtype == dtype else copy.deepcopy(model.net).to(dtype)
+        net: Any = model.net
+        if model.dtype != dtype:
+            net = copy.deepcopy(net).to(dtype)
         for layout in kernels.candidates(net.device, dtype):
             label = layout, str(dtype).removeprefix("torch.")
             made[label] = model if label == own else Model(net, model.tokenizer, model.name, kernels=layout)
@@ -166,6 +169,7 @@ def bench(
 
     Here `prompts` is the length of the context and `max_new_tokens` the largest g; `entries` is not read.
     """
+    drafts = find("speculative").suited(drafts)  # an EAGLE drafter has no passes of its own
     models = [model, *drafts]
     context = min(prompts, model.max_length // 2)
     sizes = [g for g in SIZES if g <= min(max_new_tokens, min(m.max_length for m in models) - context)]

@@ -79,6 +79,7 @@ def bench(
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
     ids = first_turns(model, spread(entries, prompts)) * rounds
+    drafts = find("speculative").suited(drafts)  # transformers assist with models, not with an EAGLE drafter
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
     peer = Peer(model, max_new_tokens)
@@ -187,6 +188,7 @@ class Peer:
             "do_sample": False,
             "use_cache": True,
             "pad_token_id": model.eos[0] if model.eos else 0,
+            "eos_token_id": list(model.eos) or None,
         }
 
     def generate(self, ids: list[int], **more: Any) -> list[int]:
@@ -197,7 +199,7 @@ class Peer:
 
     def copied(self, ids: list[int], length: int, longest: int) -> list[int]:
         """``generate(prompt_lookup_num_tokens=...)``: its own prompt lookup."""
-        return self.generate(ids, prompt_lookup_num_tokens=length, max_matching_ngram_size=longest)
+        return self.generate(ids, **lookup_options(length, longest))
 
     def answer(self, texts: list[list[int]], assistant: Any, length: int, number: int) -> list[int]:
         """`assisted` on text `number`."""
@@ -210,6 +212,11 @@ class Peer:
         config.num_assistant_tokens_schedule = "constant"
         config.assistant_confidence_threshold = 0.0
         return self.generate(ids, assistant_model=assistant)
+
+
+def lookup_options(length: int, longest: int) -> dict[str, int]:
+    """What ``generate`` takes for prompt lookup: tokens of a draft, and the longest n-gram."""
+    return {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": longest}
 
 
 def twin(model: Any) -> Any:

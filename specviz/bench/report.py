@@ -21,27 +21,33 @@ FOLD = ("decoder", "exactness")  # columns of several words
 
 @dataclass(frozen=True)
 class Bar:
-    """A promise: `value` is at least, more than, or at most `limit`."""
+    """A promise: `value` is at least, more than, or at most `limit`; `goal` is a limit only hoped for."""
 
     name: str
     value: float
     limit: float
     kind: str = "at least"  # at least, more than, at most
+    goal: float | None = None
 
     @property
     def held(self) -> bool:
         """Whether the promise is kept; a value that is missing keeps none."""
+        return self._meets(self.limit)
+
+    def _meets(self, limit: float) -> bool:
         return {
-            "at least": self.value >= self.limit,
-            "more than": self.value > self.limit,
-            "at most": self.value <= self.limit,
+            "at least": self.value >= limit,
+            "more than": self.value > limit,
+            "at most": self.value <= limit,
         }[self.kind]
 
     def __str__(self) -> str:
-        if self.held:
-            return f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: held"
         by = f"{abs(self.value / self.limit - 1):.1%}" if self.limit else f"{abs(self.value):.3f}"
-        return f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: missed by {by}"
+        verdict = "held" if self.held else f"missed by {by}"
+        line = f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: {verdict}"
+        if self.goal is None:
+            return line
+        return f"{line}; goal {self.goal:g}: {'held' if self._meets(self.goal) else 'missed'}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,8 @@ class Report:
         Keys of columns that a narrow terminal does without, the first one first.
     parts : list of Part
         Tables below the first one.
+    measurements : list of dict
+        Each single measurement, which only the JSON holds.
     """
 
     name: str
@@ -103,6 +111,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     spare: tuple[str, ...] = ()
     parts: list[Part] = field(default_factory=list)
+    measurements: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def table(self) -> Part:
@@ -156,6 +165,8 @@ class Report:
             "held": bool(self.held),
             "summary": self.summary,
         }
+        if self.measurements:
+            found["measurements"] = self.measurements
         return _plain(found)
 
     def write(self, path: Path, force: bool = False) -> Path:

@@ -14,6 +14,7 @@ from specviz.bench.report import Part, Report
 from specviz.bench.timing import quiet_clock, setting, settled, synchroniser
 from specviz.draft import Draft
 from specviz.errors import ParameterError
+from specviz.methods import find
 from specviz.metrics import Ceilings
 from specviz.metrics.costs import Shape
 
@@ -49,6 +50,7 @@ def bench(
     """Every kind of pass of the target and of each draft model, beside the machine's roofline; `entries` is
     not read.
     """
+    drafts = find("speculative").suited(drafts)  # an EAGLE drafter has no passes of its own
     models = [model, *drafts]
     for each in models:
         if each.geometry is None:

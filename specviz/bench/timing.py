@@ -15,12 +15,13 @@ import torch
 from specviz import calibration, methods
 from specviz.bench.report import Estimate
 from specviz.corpus import tasks
-from specviz.errors import ParameterError, SpecvizError
+from specviz.errors import SpecvizError
 from specviz.loop import Run
 from specviz.loop.run import machine, versions
 from specviz.loop.run import setting as calibration_setting
 from specviz.loop.run import threads as computing
 from specviz.models.ranks import holding
+from specviz.processors import check_threads
 
 BASELINE = "autoregressive"
 
@@ -77,11 +78,15 @@ class Texts:
         """
         tokens: list[int] = []
         for cycle in self.run:
+            self.notice(cycle)
             del tokens[cycle.keep :]
             tokens += cycle.tokens
             if cycle.end is not None:
                 return tokens
         raise KeyboardInterrupt
+
+    def notice(self, cycle: Any) -> None:
+        """Called with each finished cycle, the prefill among them."""
 
     def finish(self) -> Any:
         """End the run and return its trace."""
@@ -207,8 +212,8 @@ def settled() -> Iterator[None]:
 @contextmanager
 def threads(n: int | None) -> Iterator[int]:
     """Run on `n` threads; the number before is put back. Yields the number in use."""
-    if n is not None and n < 1:
-        raise ParameterError(f"threads must be at least 1, got {n}")
+    if n is not None:
+        check_threads(n)
     before = torch.get_num_threads()
     torch.set_num_threads(n or before)
     try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+from specviz.errors import ParameterError, PromptError, SpecvizError, TraceError
 
 
 def listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
@@ -78,7 +78,7 @@ def loaded(
     model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
 ) -> tuple[Any, list[Any]]:
     """A target and its drafters, loaded and checked against each other."""
-    from specviz.loop.run import DEFAULT_DRAFT, beside
+    from specviz.loop.run import ADDED, DEFAULT_DRAFT, beside
     from specviz.models import load
     from specviz.models.loading import find
 
@@ -90,6 +90,8 @@ def loaded(
     for name in (model, *names):  # a name that is none is told before a model is read
         find(name)
     target = load(model, device, dtype, revision=revision)
+    if target.kind in ADDED:
+        target.alone()
     drafts = [beside(target, name, device, dtype) for name in dict.fromkeys(names)]
     for each in drafts:
         target.check_vocabulary(each)
@@ -97,7 +99,7 @@ def loaded(
         raise ParameterError(
             "two draft models have the same folder name: rename one, so that tables can tell them apart"
         )
-    if not drafts:
+    if not drafts and target.kind != "diffusion":  # whose methods draft by themselves
         print("specviz: no --draft, so methods that need a draft model are left out", file=sys.stderr)
     return target, drafts
 
@@ -121,19 +123,6 @@ def writable(path: Path, force: bool) -> None:
 def hint(name: str, *arguments: Any) -> str:
     """A command that can be copied."""
     return shlex.join(["specviz", name, *map(str, arguments)])
-
-
-@contextmanager
-def loading() -> Iterator[None]:
-    """Turns a missing torch or transformers into one line."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("torch", "transformers", "tokenizers", "safetensors"):
-            raise
-        raise ModelError(
-            f'{error.name} is not installed; running models needs it: pip install "specviz-lm[run]"'
-        ) from None
 
 
 @contextmanager

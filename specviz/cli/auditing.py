@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import loaded, loading, writable
-from specviz.cli.options import Device, Drafts, Dtype, Force, Model, NewTokens, OneThread
+from specviz.cli.arguments import loaded, writable
+from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, Model, NewTokens, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, PromptError
+from specviz.extras import loading
 from specviz.writing import write_text
 
 MOST_DIFFERENCES = 40  # that the audit prints
@@ -42,6 +43,7 @@ def audit(
     threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
     force: Force = False,
 ) -> None:
@@ -64,13 +66,19 @@ def audit(
     with loading():
         from specviz import audit as auditing
 
-        _streaming(method)  # a name that is none is told before a model is read
+        still, moving = _streaming(method)  # a name that is none is told before a model is read
         target, drafts = loaded(model, draft, device, dtype, None)
     if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
     cells = target.kind == "diffusion"
-    still, moving = (method, []) if batch is not None or cells else _streaming(method)
-    given = _test_streams(target, streams) if moving != [] else []
+    left_out: dict[str, str] = {}
+    if method is not None:
+        auditing.served(target, method, named=True)
+    if batch is not None or cells:
+        still, moving = method, []
+    elif moving is None and streams:
+        moving, left_out = auditing.served(target, auditing.stream_methods(target))
+    given = _test_streams(target, streams) if moving else []
     result = None
     with progress() as tick:
         if cells:
@@ -112,6 +120,8 @@ def audit(
         for name in names
     ]
     print_table(screen(), columns, [[_cell(row[name]) for name in names] for row in rows])
+    if left_out := left_out | result.left_out:
+        print(_left_out(left_out))
 
     for audited, difference in result.differences[:MOST_DIFFERENCES]:
         print(visible(f"{audited.method} {audited.draft} {audited.sampling}: {difference}"))
@@ -146,6 +156,12 @@ def _test_streams(target: Any, number: int) -> list[Any]:
             file=sys.stderr,
         )
     return found
+
+
+def _left_out(reasons: dict[str, str]) -> str:
+    """The methods that were not asked of the model, and why, in a line."""
+    parts = [f"{name} ({reason.removeprefix(f'{name} ')})" for name, reason in sorted(reasons.items())]
+    return f"left out: {', '.join(parts)}"
 
 
 def _cell(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import bundled_models, listed, loaded, loading, parameters_of, writable
-from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Prompts
+from specviz.cli.arguments import bundled_models, listed, loaded, parameters_of, writable
+from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Prompts, checked_threads
 from specviz.cli.terminal import Interrupted, progress, screen
 from specviz.errors import ParameterError, SpecvizError
+from specviz.extras import install, loading
 from specviz.models import ranks
 
 
@@ -79,8 +81,18 @@ def bench(
     size: Annotated[
         list[str] | None,
         typer.Option(
-            "--size", help="Draft nodes; in bench trees METHOD=NODES for one method besides. May be repeated."
+            "--size",
+            help="Draft nodes; METHOD=NODES in bench trees for one method besides, in bench speed in place "
+            "of calibration. May be repeated.",
         ),
+    ] = None,
+    ids: Annotated[
+        Path | None,
+        typer.Option(help="Of bench speed: a JSON file that lists the questions of --prompts to time."),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Of bench speed: contenders, and of bench overhead: methods, as unispec,spectra."),
     ] = None,
     languages: Annotated[
         str | None,
@@ -99,10 +111,14 @@ def bench(
         typer.Option(help="Of bench diffusion, as exact:8,time, and eagle, as table; default: all."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads on the CPU; default: 1, of bench diffusion 2.")
+        int | None,
+        typer.Option(
+            min=1, callback=checked_threads, help="Threads on the CPU; default: 1, of bench diffusion 2."
+        ),
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
     force: Force = False,
 ) -> None:
@@ -118,15 +134,19 @@ def bench(
     asked |= {"languages": listed("--languages", languages, str), "betas": listed("--betas", betas, float)}
     asked |= {"masks": listed("--k", masks, int), "tasks": listed("--tasks", tasks, str)}
     asked |= {"template": template, "parts": listed("--part", part, str)}
+    asked |= {"ids": ids, "only": listed("--only", only, str)}
     given = {option: value for option, value in asked.items() if value is not None}
     with loading():
         measure = find(name)
-    for option in given.keys() - signature(measure).parameters.keys():
+    taken = signature(measure).parameters
+    if "sizes" in given and "sizes" not in taken:
+        given["size"] = given.pop("sizes")[-1]
+    for option in given.keys() - taken.keys():
         said = {"own": "size", "masks": "k", "prompts": "number", "parts": "part"}.get(
             option, option.replace("_", "-")
         )
         raise ParameterError(f"bench {name} takes no --{said}")
-    threads = threads or (2 if name == "diffusion" else 1)
+    threads = threads or (min(2, os.cpu_count() or 1) if name == "diffusion" else 1)
     if name == "player":
         with progress() as tick:
             report = measure(tick=tick, **given)
@@ -148,6 +168,8 @@ def bench(
             target = load(model[0] if model else import_module(measure.__module__).TARGET, device, dtype)
         with using(threads), progress() as tick:
             report = measure(target, tick=tick, **given)
+    elif name == "speed":
+        report = _speed(measure, model, prompts or "town", device, dtype, threads, json, given)
     elif name in ("bild", "confidence", "eagle"):
         with loading():
             from specviz.bench.timing import threads as using
@@ -172,7 +194,40 @@ def bench(
     report.show(screen())
     if json is not None:
         report.write(json, force)
+        _rounds_of(json).unlink(missing_ok=True)
     raise typer.Exit(0 if report.held else 1)
+
+
+def _speed(
+    measure: Any,
+    model: list[str] | None,
+    prompts: str,
+    device: str,
+    dtype: str,
+    threads: int,
+    json: Path | None,
+    given: dict[str, Any],
+) -> Any:
+    """``bench speed``, which keeps its rounds beside the result, so that the same command goes on."""
+    from specviz.suites import suite
+
+    entries = list(suite(prompts))
+    with loading():
+        from specviz.bench.speed import chosen_ids
+        from specviz.bench.timing import threads as using
+        from specviz.models import load
+
+        if "ids" in given:
+            given["ids"] = chosen_ids(given["ids"], prompts)
+        target = load(model[0] if model else "town", device, dtype)
+    with using(threads), _kept(), progress(lines=True) as tick:
+        kept = _rounds_of(json) if json is not None else None
+        return measure(target, [], entries, tick=tick, kept=kept, **given)
+
+
+def _rounds_of(json: Path) -> Path:
+    """Where bench speed keeps the rounds of a result that is still to come."""
+    return json.with_name(json.name + ".rounds")
 
 
 @bench_app.command("run")
@@ -332,7 +387,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
     try:
         from distributed import Client
     except ModuleNotFoundError:
-        raise SpecvizError('Dask is not installed: pip install "specviz-lm[cluster]"') from None
+        raise SpecvizError(f"Dask is not installed: {install('cluster')}") from None
     logging.disable()  # of what Dask has to tell, the run says in one line what matters
     try:
         client = Client(address, timeout=10)
@@ -357,7 +412,7 @@ def _sizes(given: list[str]) -> dict[str, Any]:
         if method:
             found.setdefault("own", {})[method] = int(number)
         else:
-            found["size"] = int(number)
+            found.setdefault("sizes", []).append(int(number))
     return found
 
 

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import loading, on_threads, parameters_of, writable
-from specviz.cli.options import Device, Draft, Dtype, Model, NewTokens, Revision
+from specviz.cli.arguments import on_threads, parameters_of, writable
+from specviz.cli.options import Device, Draft, Dtype, Kernels, Model, NewTokens, Revision, Threads
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError
+from specviz.extras import loading
 from specviz.models import ranks
 from specviz.writing import write_bytes
 
@@ -36,11 +37,10 @@ def calibrate(
     ] = None,
     max_new_tokens: NewTokens = 128,
     rounds: Annotated[int, typer.Option(min=1, help="How often each text is timed at each size.")] = 5,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
-    ] = None,
+    threads: Threads = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     revision: Revision = None,
     tp_plan: Annotated[
         str | None,

@@ -11,38 +11,63 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import entries_of, hint, loaded, loading, on_threads, parameters_of, writable
+from specviz.cli.arguments import (
+    bundled_models,
+    entries_of,
+    hint,
+    loaded,
+    on_threads,
+    parameters_of,
+    writable,
+)
 from specviz.cli.options import (
     Device,
     Draft,
     Drafts,
     Dtype,
     Force,
+    Kernels,
     Model,
     NewTokens,
     OneThread,
     Prompts,
     Revision,
+    Threads,
 )
 from specviz.cli.terminal import progress, screen, show_trace
-from specviz.errors import ParameterError, PromptError, TraceError
+from specviz.errors import ModelError, ParameterError, PromptError, TraceError
+from specviz.extras import loading
+from specviz.models.downloads import DOWNLOADS, local_path
 
 
 def demo(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write; default: a new folder specviz-demo.")
     ] = None,
-    model: Model = "town",
+    model: Model = "smollm2",
     draft: Drafts = None,
-    prompts: Prompts = "town",
+    prompts: Annotated[
+        str | None,
+        typer.Option(help="A suite or a file of prompts. Default: demo; of bundled models town."),
+    ] = None,
     each: Annotated[int, typer.Option(min=1, help="Prompts of each kind of work.")] = 3,
-    max_new_tokens: NewTokens = 96,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-new-tokens", "-n", min=1, help="Most tokens for each prompt. Default: 48; bundled: 96."
+        ),
+    ] = None,
     threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     force: Force = False,
 ) -> None:
-    """Decode a few prompts of each kind of work with every method: a table, traces, an offline page."""
+    """Decode a few prompts of each kind of work by several methods: a table, traces, an offline page.
+
+    SmolLM2 (specviz models get smollm2) runs the methods that need no trained drafter, in under three minutes
+    on two cores. --model town runs every method on a toy that comes with the package.
+    """
     if out is None:
         number = 1
         out = Path("specviz-demo")
@@ -54,7 +79,16 @@ def demo(
     writable(out / "demo.html", force)
     from specviz.suites import suite
 
-    entries = list(suite(prompts or "town"))
+    toy = model in bundled_models()
+    entries = list(suite(prompts or ("town" if toy else "demo")))
+    path = None
+    if model in DOWNLOADS:
+        path = local_path(model)
+        if path is None:
+            raise ModelError(
+                f"{model} is not downloaded yet: run `specviz models get {model}` (once), or see the bundled "
+                "toy by `specviz demo --model town`"
+            )
     with loading():
         from specviz.bench import demo as demonstration
 
@@ -68,9 +102,11 @@ def demo(
                 entries,
                 out,
                 each=each,
-                max_new_tokens=max_new_tokens,
+                max_new_tokens=max_new_tokens or (96 if toy else 48),
                 force=force,
                 count=threads,
+                path=path if device == "cpu" else None,  # where the other engine computes
+                practice=() if drafts else suite("demo-calibration"),
                 tick=tick,
             )
     except KeyboardInterrupt:
@@ -134,11 +170,10 @@ def generate(
     batch: Annotated[
         int, typer.Option(min=1, help="Prompts decoded together at most; 1: one after another.")
     ] = 1,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads on the CPU; default: every physical core.")
-    ] = None,
+    threads: Threads = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     revision: Revision = None,
     store: Annotated[
         Path | None, typer.Option(help="What the method learnt earlier: a file of --save-store.")

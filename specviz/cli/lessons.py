@@ -12,6 +12,7 @@ import typer
 from specviz.cli.arguments import writable
 from specviz.cli.options import Force
 from specviz.errors import SpecvizError
+from specviz.extras import install
 
 
 def lab(
@@ -31,7 +32,7 @@ def lab(
 
     source = walkthroughs()
     if not copy_only and find_spec("jupyterlab") is None:
-        raise SpecvizError('JupyterLab is not installed: pip install "specviz-lm[lab]"')
+        raise SpecvizError(f"JupyterLab is not installed: {install('lab')}")
     if folder.exists() and not folder.is_dir():
         raise SpecvizError(f"{folder} is a file; name a folder for the walkthroughs")
     writable(folder / "x", True)

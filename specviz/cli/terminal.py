@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,8 +112,14 @@ def screen(stderr: bool = False) -> Any:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar on standard error that is told (done, of, what)."""
+def progress(lines: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar on standard error that is told (done, of, what).
+
+    With `lines`, where standard error is no terminal, a line is printed there once a minute.
+    """
+    if lines and not sys.stderr.isatty():
+        yield Lines()
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -131,6 +138,25 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
     ) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)
+
+
+class Lines:
+    """Progress for a log: at most one line a minute, with the time left."""
+
+    def __init__(self, every: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.every, self.clock = every, clock
+        self.of = 0
+
+    def __call__(self, done: int, of: int, what: str) -> None:
+        now = self.clock()
+        if of != self.of:  # another stage begins
+            self.of, self.begin, self.first, self.shown = of, now, done, float("-inf")
+        if now - self.shown < self.every:
+            return
+        self.shown = now
+        steps = done - self.first
+        left = f", {(now - self.begin) / steps * (of - done) / 60:.0f} min left" if steps else ""
+        print(f"specviz: {done} of {of}{left} ({what})", file=sys.stderr, flush=True)
 
 
 class Interrupted(Exception):

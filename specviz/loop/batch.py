@@ -161,8 +161,10 @@ class Batch:
         written = [text.place for text in on if verdicts[text.place].token is not None]
         if on:
             context = on[0].target.shared.context
-            context.commit([verdicts[place].path for place in kept], kept)
-            context.extend([[verdicts[place].token] for place in written], written)
+            if kept:
+                context.commit([verdicts[place].path for place in kept], kept)
+            if written:  # a row whose whole draft is kept may add nothing
+                context.extend([[verdicts[place].token] for place in written], written)
         for text in on:
             text.method.learn(drafts[text.place], results[text.place], verdicts[text.place])
         marks = [begin, drafted, passed, verified, self.mark()]

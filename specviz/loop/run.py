@@ -145,11 +145,7 @@ class Run:
                     f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
                     f"({self.drafter.kind}) cannot be asked there: record 'judged' or 'all'"
                 )
-        if self.method.hidden_layers(self.drafter) and not getattr(self.model, "gives_hidden", True):
-            raise ParameterError(
-                f"{self.method.name} needs hidden states of the target's layers, and llama.cpp gives none: "
-                "run it on a model in transformers' format"
-            )
+        check_hidden(self.model, self.method, self.drafter)
         self.method.prepare(self.model)
         if isinstance(self.method, Unmasking):
             self.method.fits(self.max_new_tokens)
@@ -541,6 +537,35 @@ def check_writes(model: Any, method: Method) -> None:
     )
 
 
+def check_hidden(model: Any, method: Method, drafter: Any) -> None:
+    """Refuse a method that reads hidden states on a backend that gives none.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if method.hidden_layers(drafter) and not getattr(model, "gives_hidden", True):
+        raise ParameterError(
+            f"{method.name} needs hidden states of the target's layers, and llama.cpp gives none: run it on "
+            "a model in transformers' format"
+        )
+
+
+def check_served(model: Any, method: Method) -> None:
+    """Refuse a method that a model cannot serve, whatever drafts for it.
+
+    Raises
+    ------
+    ParameterError, ModelError
+        Saying what the method needs.
+    """
+    check_writes(model, method)
+    method.prepare(model)
+    method.drafter_of(model)
+    if not method.needs_draft:
+        check_hidden(model, method, None)
+
+
 def bundled_draft(method: Method | type[Method], target: str) -> str | None:
     """Name of the drafter that a bundled target brings for a method, if it brings one."""
     return DEFAULT_DRAFT.get(target, {}).get(method.drafts_with)
@@ -670,7 +695,7 @@ def setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
     return {
         "method": method.name,
         "parameters": {name: value for name, value in method.values.items() if name != method.size},
-        "model": identity(model),
+        "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
         "draft": None if drafter is None or not method.needs_draft else identity(drafter),
         "device": processor if cpu else where["device"],
         "dtype": str(model.dtype).removeprefix("torch."),

@@ -12,7 +12,8 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from ..errors import ParameterError, SpecvizError
+from ..errors import ModelError, ParameterError, SpecvizError
+from ..extras import loading
 from .base import Method, Parameter, Session, Unsent, Verdict, near
 
 __all__ = ["GROUP", "Method", "Parameter", "Session", "Unsent", "Verdict", "find", "make", "names", "near"]
@@ -70,6 +71,8 @@ def find(name: str) -> type[Method]:
     ------
     ParameterError
         If there is no such method; near names are offered.
+    ModelError
+        If torch is not installed.
     SpecvizError
         If the package that declares it cannot be imported, or declares no `Method`.
     """
@@ -79,7 +82,10 @@ def find(name: str) -> type[Method]:
         raise ParameterError(f"unknown method {name!r}" + near(name, points, nothing))
     point = points[name]
     try:
-        method = point.load()
+        with loading():
+            method = point.load()
+    except ModelError:
+        raise
     except Exception as error:  # another package's fault must not look like ours, nor break the rest
         raise SpecvizError(
             f"method {name!r} ({point.value}) cannot be imported: {type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ The size. The authors send up to (W + G)(N - 1) tokens a pass, 120 for their W =
 of UniSpec's Table 17. Here ``draft_size`` caps the nodes of both branches, so that calibration can turn it as
 it does any method's: the window gets the columns that fit into half of it, as with the authors' W = G, and
 the n-grams, the last met first, what the window leaves. W and G are upper bounds: ``draft_size=120, ngram=5``
-is the authors' own setting. The defaults are for a small target on a CPU, where every node has its price: 24
+is the authors' own setting. The defaults are for a CPU, which soon pays for every further node: 24
 nodes, as in `unispec`, and N = 3, which leaves so small a window six columns, where N = 5 leaves three.
 """
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError
+from specviz.extras import install
 from specviz.metrics.interval import pooled
 from specviz.metrics.quality import pairs
 
@@ -42,9 +43,7 @@ class Rouge:
         try:
             from rouge_score.rouge_scorer import RougeScorer
         except ImportError:
-            raise ParameterError(
-                "ROUGE needs the package rouge-score: pip install 'specviz-lm[quality]'"
-            ) from None
+            raise ParameterError(f"ROUGE needs the package rouge-score: {install('quality')}") from None
         self.scorer: Any = RougeScorer(list(NAMES), tokenizer=Words())
 
     def __call__(self, references: str | Sequence[str], text: str) -> dict[str, float]:

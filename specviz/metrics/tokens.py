@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import ParameterError
+from specviz.extras import install
 
 MODEL = "model"  # in place of a tokenizer's name: the model's own tokens, for which nothing is needed
-ABSENT = "sacrebleu is not installed: pip install 'specviz-lm[quality]'"
+ABSENT = f"sacrebleu is not installed: {install('quality')}"
 # sacrebleu's tokenizers that are a file, and that file's name in sacrebleu's folder of models.
 FILES = {
     "flores101": "sacrebleu_tokenizer_spm.model",

@@ -8,11 +8,14 @@ if TYPE_CHECKING:
     from specviz.models.context import Context, Pass
     from specviz.models.loading import load
     from specviz.models.model import Model
-    from specviz.models.zoo import bundled
+    from specviz.models.zoo import available, bundled
 
-__all__ = ["Context", "Model", "Pass", "bundled", "load"]
+__all__ = ["Context", "Model", "Pass", "available", "bundled", "load"]
 
-_HOMES = {"Context": "context", "Pass": "context", "Model": "model", "bundled": "zoo", "load": "loading"}
+_HOMES = {
+    "Context": "context", "Pass": "context", "Model": "model", "available": "zoo", "bundled": "zoo",
+    "load": "loading",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

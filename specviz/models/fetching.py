@@ -22,6 +22,7 @@ from transformers.utils import logging
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError, one_line
+from specviz.extras import install
 from specviz.models import diffusion_checkpoints, ranks
 from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion
@@ -71,7 +72,7 @@ def fetch(
 ) -> Model | EncoderDecoder | Diffusion | Addition:
     """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
     if device_map is not None and find_spec("accelerate") is None:
-        raise ModelError('device_map needs accelerate: pip install "specviz-lm[large]"')
+        raise ModelError(f"device_map needs accelerate: {install('large')}")
     target = _device(device)
     number = _dtype(dtype)
     source, name, local = _source(text, path)

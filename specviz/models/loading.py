@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import ModelError
+from specviz.extras import loading
 from specviz.models import ranks
-from specviz.models.downloads import DOWNLOADS, local_path
+from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs
 
 GGUF = "gguf:"
@@ -33,10 +34,10 @@ def find(text: str) -> Path | None:
     Raises
     ------
     ModelError
-        If there is none, or it holds no model that can be read.
+        If there is none, it holds no model that can be read, or it is not downloaded yet.
     """
-    if text.removeprefix(GGUF) in DOWNLOADS:
-        _downloaded(text.removeprefix(GGUF))
+    if (name := text.removeprefix(GGUF)) in DOWNLOADS:
+        require(name)
         return None
     if text.startswith(("hf:", GGUF)):
         return None
@@ -45,6 +46,7 @@ def find(text: str) -> Path | None:
     return path
 
 
+@loading()
 def load(
     spec: Any,
     device: Any = None,
@@ -154,7 +156,7 @@ def _gguf(
     if backend not in (None, *BACKENDS):
         raise ModelError(f"backend is {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
-    path = _downloaded(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
+    path = require(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
     for option, value in (("tokenizer", tokenizer), ("revision", revision)):
         if value is not None:
             raise ModelError(f"a GGUF file brings its own {option}: drop {option}={value!r}")
@@ -180,20 +182,6 @@ def _gguf(
     return LlamaCpp(path, threads, gpu_layers, context)
 
 
-def _downloaded(name: str) -> Path:
-    """The file of a model that ``specviz models get`` fetches.
-
-    Raises
-    ------
-    ModelError
-        If it was not fetched yet.
-    """
-    path = local_path(name)
-    if path is None:
-        raise ModelError(f"{name} is not downloaded yet: run `specviz models get {name}`")
-    return path
-
-
 def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None:
     """Refuse what does not go together, before anything is loaded."""
     if device_map is not None and tp_plan is not None:
@@ -203,8 +191,10 @@ def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None
     name, given = ("tp_plan", tp_plan) if device_map is None else ("device_map", device_map)
     if given is None:
         return
-    if isinstance(spec, str) and spec.startswith(GGUF):
-        raise ModelError(f"a GGUF file is spread by gpu_layers: drop {name}")
+    if isinstance(spec, str) and (spec.startswith(GGUF) or spec in DOWNLOADS):
+        raise ModelError(
+            f"a GGUF file is not spread by {name}: drop it; on llama.cpp gpu_layers puts layers on a GPU"
+        )
     if device is not None or not isinstance(spec, (str, Path)):
         raise ModelError(
             f"{name} says where the weights of a folder or hub model go: drop device=, give a name"
@@ -218,7 +208,7 @@ def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None
 def _check_folder(text: str, path: Path) -> None:
     names = list(bundled())
     if not path.exists():
-        near = difflib.get_close_matches(text, names, 1)
+        near = difflib.get_close_matches(text, [*names, *DOWNLOADS], 1)
         if not near and HUB_ID.fullmatch(text):
             near = [f"hf:{text}"]
         meant = f"; did you mean {near[0]}?" if near else "."

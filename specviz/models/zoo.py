@@ -1,10 +1,11 @@
-"""The models that ship with the package."""
+"""The models that ship with the package or were downloaded."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from specviz.errors import SpecvizError
+from specviz.models.downloads import DOWNLOADS, local_path
 from specviz.paths import folder
 
 
@@ -16,9 +17,15 @@ def bundled() -> dict[str, Path]:
         return {}
 
 
+def available() -> dict[str, Path]:
+    """The models that `specviz.load` knows by name, bundled or downloaded: name to folder or file."""
+    return bundled() | {name: path for name in DOWNLOADS if (path := local_path(name))}
+
+
 def ggufs() -> dict[str, Path]:
-    """The GGUF files: name to file."""
+    """The GGUF files, bundled or downloaded: name to file."""
     try:
-        return {path.stem: path for path in sorted(folder("gguf").glob("*.gguf"))}
+        files = {path.stem: path for path in sorted(folder("gguf").glob("*.gguf"))}
     except SpecvizError:
-        return {}
+        files = {}
+    return files | {name: path for name in DOWNLOADS if (path := local_path(name))}

@@ -62,6 +62,9 @@ def _each_way(codes: Sequence[str]) -> tuple[str, ...]:
 CATALOGUE = {
     "town": Entry("generated: seven kinds of work in mixed languages, ten prompts a kind", "Apache-2.0"),
     "multi-town": Entry("generated: seven kinds of work in seven languages, 80 prompts each", "Apache-2.0"),
+    "demo": Entry("ten prompts of seven kinds of work, three with a document to quote", "Apache-2.0"),
+    "demo-calibration": Entry("five other prompts, by which the demo calibrates", "Apache-2.0"),
+    "everyday": Entry("written by hand: seven kinds of work, three English prompts a kind", "Apache-2.0"),
     "spec-bench": Entry(
         "Spec-Bench (Xia et al. 2024): MT-bench, translation, summarization, qa, arithmetic, rag",
         "Apache-2.0", tasks.spec_bench,
@@ -267,7 +270,7 @@ def list_suites() -> pd.DataFrame:
             "name": name,
             "parts": ", ".join(entry.parts),
             "licence": entry.licence,
-            "bundled": name in ("town", "multi-town"),
+            "bundled": entry.load is None and name != "multi-sources",
             "about": entry.about,
         }
         for name, entry in CATALOGUE.items()

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from specviz.errors import PromptError, one_line
+from specviz.paths import home
 
 FOLDER = "SPECVIZ_SUITES"  # the environment variable that names another folder
 SECONDS = 30  # that a server may stay silent
@@ -64,15 +65,13 @@ class File:
 
 
 def folder() -> Path:
-    """Where fetched files are kept: what ``SPECVIZ_SUITES`` names, or the user's cache.
+    """Where fetched files are kept: what ``SPECVIZ_SUITES`` names, or `specviz.paths.home`.
 
     Files that the hub's client fetches whole are kept in its own cache.
     """
     if os.environ.get(FOLDER):
         return Path(os.environ[FOLDER])
-    from platformdirs import user_cache_path
-
-    return user_cache_path("specviz", appauthor=False) / "suites"
+    return home() / "suites"
 
 
 def given(file: File, path: Path, suite: str) -> list[Path]:

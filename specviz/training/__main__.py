@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import ModelError, SpecvizError
+from specviz.processors import check_threads
 from specviz.training import recipes, shards, tokenizer
 
 ROOT = Path(__file__).parents[2] / "data" / "models"
@@ -96,7 +97,7 @@ def make(
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu and (torch.device(device).index or 0) >= torch.cuda.device_count():
         raise ModelError(f"device {device} is not there; use --device cpu")
-    torch.set_num_threads(threads)
+    torch.set_num_threads(check_threads(threads))
     pairs = recipe.texts == "pairs"
     prepare_tokenizer(out, models, pairs)
     pieces = Tokenizer.from_file(str(out / "tokenizer.json"))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
+from specviz.extras import install
 from specviz.view.control import MOST, loop
 from specviz.view.picture import FATES, spaced, visible
 from specviz.view.tradeoff import based, columns_of, curves, on_front
@@ -48,7 +49,7 @@ def _plotly() -> Any:
     try:
         import plotly.graph_objects as go
     except ImportError:
-        raise ParameterError("an interactive figure needs plotly: pip install 'specviz-lm[lab]'") from None
+        raise ParameterError(f"an interactive figure needs plotly: {install('lab')}") from None
     return go
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import json
 import math
+import sys
 
 import pytest
 import torch
 from rich.console import Console
 
 import specviz
+from specviz import methods
 from specviz.bench import BENCHES, demo, find, overhead, passes, peers, report, timing
 from specviz.errors import ParameterError, TraceError
 from specviz.loop import Run
@@ -192,7 +195,7 @@ def check(found, bars):
     assert data["setting"]["threads"] == torch.get_num_threads()
     assert len(data["bars"]) == bars
     for bar in data["bars"]:
-        assert set(bar) == {"name", "value", "limit", "kind", "held"}
+        assert set(bar) == {"name", "value", "limit", "kind", "goal", "held"}
     assert data["held"] == all(bar["held"] for bar in data["bars"])
     assert "\n" not in data["summary"]
     assert data["summary"].startswith(found.name + ": ")
@@ -227,8 +230,28 @@ def test_overhead_compares_a_record_with_none(pair, monkeypatch):
 
     monkeypatch.setattr(overhead, "Run", Watched)
     overhead.bench(pair[0], [], ENTRIES, prompts=1, max_new_tokens=2, rounds=2)
+    assert records[: len(ALONE)] == [None] * len(ALONE)  # each method is tried before any is timed
+    del records[: len(ALONE)]
     assert sorted(records, key=str) == [None] * 3 * len(ALONE) + ["judged"] * 3 * len(ALONE)
     assert records[:4] in ([None, "judged", "judged", None], ["judged", None, None, "judged"])
+
+
+def test_overhead_leaves_out_what_the_model_refuses(pair, monkeypatch):
+    target, _ = pair
+    kind = timing.methods.find("calm")
+
+    def refuse(self, model):
+        raise ParameterError("calm cannot run here")
+
+    monkeypatch.setattr(kind, "prepare", refuse)
+    options = {"prompts": 1, "max_new_tokens": 2, "rounds": 1}
+    found = overhead.bench(target, [], ENTRIES, **options)
+    assert {row["method"] for row in found.rows} == set(ALONE) - {"calm"}
+    assert "left out: calm cannot run here" in found.notes
+    found = overhead.bench(target, [], ENTRIES, only=["unispec"], **options)
+    assert [row["method"] for row in found.rows] == ["unispec"]
+    with pytest.raises(ParameterError, match="cannot run here"):
+        overhead.bench(target, [], ENTRIES, only=["calm"], **options)
 
 
 def test_passes(pair):
@@ -312,9 +335,18 @@ def test_demo(pair, tmp_path):
         target, [draft], entries, tmp_path / "out", each=1, max_new_tokens=8, tick=lambda *a: ticks.append(a)
     )
     data = check(found, bars=0)
-    assert [row["method"] for row in data["rows"]] == sorted(METHODS)
-    assert data["rows"][0]["tau"] == 1
-    assert {row["same"] for row in data["rows"] if row["exactness"] != "lossy"} == {"5/5"}
+    (apart,) = data["parts"]
+    assert sorted(row["method"] for row in data["rows"] + apart["rows"]) == sorted(METHODS)
+    assert {row["exactness"] for row in apart["rows"]} == {"lossy"}
+    assert "lossy" not in {row["exactness"] for row in data["rows"]}
+    plain = next(row for row in data["rows"] if row["method"] == "autoregressive")
+    assert (plain["tau"], plain["speedup"]) == (1, 1)
+    assert all(0 < row["prefill"] < row["seconds"] for row in data["rows"])
+    for row in data["rows"]:
+        apart = row["seconds"] - row["prefill"]
+        assert row["tokens_per_second"] == pytest.approx(row["tokens"] / apart)
+        assert row["tokens_per_second_with_prefill"] == pytest.approx(row["tokens"] / row["seconds"])
+    assert {row["same"] for row in data["rows"]} == {"5/5"}
     assert ticks[-1][:2] == (5 * len(METHODS),) * 2
     files = sorted(
         p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()
@@ -328,8 +360,128 @@ def test_demo(pair, tmp_path):
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
     assert "&lt;b&gt;hostile" in text
     assert text.count("<section") == 4 * len(METHODS)
+    assert text.count("<tr>") >= 2 + len(METHODS)  # the lossy methods' table, too
     with pytest.raises(TraceError, match="exists"):
         demo.run(target, [draft], entries, tmp_path / "out")
+
+
+def slowed(speeds):
+    """`timing.paired`, but each decoder's seconds are such that it writes so many tokens a second."""
+
+    def paired(decoders, texts, *args):
+        found = timing.paired(decoders, texts, *args)
+        for name, decoder in decoders.items():
+            decoder.prefills[:] = [0.5] * texts
+            found[name].seconds[:] = [0.5 + len(text) / speeds[name] for text in found[name].texts]
+        return found
+
+    return paired
+
+
+def test_a_demo_orders_by_speed_and_says_first_what_won(pair, tmp_path, monkeypatch):
+    target, _ = pair
+    speeds = dict(zip(demo.UNTRAINED, (30.0, 20.0, 5.0, 25.0, 10.0, 15.0)))
+    monkeypatch.setattr(demo, "paired", slowed(speeds))
+    found, page = demo.run(target, [], ENTRIES, tmp_path, each=1, max_new_tokens=6)
+    assert [row["method"] for row in found.rows] == sorted(speeds, key=speeds.get, reverse=True)
+    assert [row["speedup"] for row in found.rows][:2] == pytest.approx([1, 25 / 30])
+    assert not found.parts
+    first = "spectra writes 25.0 tokens/s, 0.83 times our own plain decoding (30.0 tokens/s)"
+    assert found.title.splitlines()[0] == first
+    console = Console(width=200, file=io.StringIO())
+    found.show(console)
+    assert console.file.getvalue().startswith(first)
+    assert first in page.read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize(
+    ("ours", "best", "theirs", "says", "inside"),
+    [
+        (
+            30, 20, 60,
+            "lookahead writes 20.0 tokens/s, 0.67 times our own plain decoding and 0.33 times llama.cpp's, "
+            "the fastest plain decoding of this file here (60.0 tokens/s; it computes on Q4_1 weights, we on "
+            "float32)", "0.71 and 0.43",
+        ),
+        (
+            30, 45, 15,
+            "lookahead writes 45.0 tokens/s, 1.50 times our own plain decoding, the fastest plain decoding "
+            "of this file here (30.0 tokens/s), and 3.00 times llama.cpp's (15.0 tokens/s; it computes on "
+            "Q4_1 weights, we on float32)", "1.36 and 2.45",
+        ),
+    ],
+)  # fmt: skip
+def test_the_first_line_of_a_demo(ours, best, theirs, says, inside):
+    def row(name, speed, **more):
+        with_prefill = 1 / (1 / speed + 1 / 120)
+        speeds = {"tokens_per_second": float(speed), "tokens_per_second_with_prefill": with_prefill}
+        return {"method": name} | speeds | more
+
+    rows = [row("autoregressive", ours), row("unispec", 1), row("lookahead", best)]
+    rows.append(row("llama.cpp, plain", theirs, engine="llama.cpp", format="Q4_1"))
+    second = f"With the prefill (reading the prompt) inside: {inside} times"
+    assert demo.headline(rows, "float32").splitlines() == [says, second]
+    rows[-1]["format"] = "float32"
+    same = says.replace("; it computes on Q4_1 weights, we on float32", "")
+    assert demo.headline(rows, "float32").splitlines() == [same, second]
+
+
+def test_a_toy_is_called_one_first(tmp_path):
+    found, _ = demo.run(load("town"), [], ENTRIES, tmp_path, each=1, max_new_tokens=2)
+    toy, first, *_ = found.title.splitlines()
+    assert toy == "town is a toy of 2.3 M parameters: its time goes to calls, not to reading weights."
+    assert "times our own plain decoding" in first
+
+
+def test_a_demo_calibrates_once(pair, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_CALIBRATIONS", str(tmp_path / "kept"))
+    measure, calls = demo.calibrate, []
+    monkeypatch.setattr(demo, "calibrate", lambda *a, **more: calls.append(a) or measure(*a, **more))
+    monkeypatch.setattr(demo, "CALIBRATION_TOKENS", 6)
+    practice = [{"prompt": text} for text in ("red", "one two", "three", "and")]
+    notes = []
+    for out in ("a", "b"):
+        found, _ = demo.run(pair[0], [], ENTRIES, tmp_path / out, each=1, max_new_tokens=4, practice=practice)
+        trace = specviz.open(tmp_path / out / "traces" / "unispec.parquet")
+        size = trace.run["calibration"]["value"]
+        assert 2 <= size <= 16 and trace.run["parameters"]["draft_size"] == size
+        (note,) = (note for note in found.notes if f"unispec {size} (" in note)
+        notes.append(note)
+    assert len(calls) == 1
+    assert "kept for the next time" in notes[0]
+    assert "as calibrated here before" in notes[1]
+    for name in set(demo.UNTRAINED) - {"autoregressive"}:
+        trace = specviz.open(tmp_path / "b" / "traces" / f"{name}.parquet")
+        assert trace.run["parameters"][methods.find(name).size] == size  # the other methods draft as many
+
+
+def test_a_demo_that_cannot_calibrate_says_so(pair, tmp_path):
+    practice = [{"prompt": "x" * 500}]  # no room in the model's context
+    found, _ = demo.run(pair[0], [], ENTRIES, tmp_path, each=1, max_new_tokens=4, practice=practice)
+    assert any("unispec 24 (not calibrated: " in note and "leaves no room" in note for note in found.notes)
+
+
+def test_a_demo_beside_llama_cpp(pair, tmp_path, monkeypatch):
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    from specviz.models.llamacpp import library, write_gguf
+
+    target = load("town-draft")
+    path = write_gguf(target, tmp_path / "draft.gguf", "f32").path
+    found, page = demo.run(target, [], ENTRIES, tmp_path / "a", each=1, max_new_tokens=6, path=path)
+    data = check(found, bars=0)
+    (row,) = (row for row in data["rows"] if row["method"] == "llama.cpp, plain")
+    assert row["same"] == "4/4"  # a conversation goes on from its own answers
+    assert row["tau"] is None
+    assert "llama.cpp's" in found.title
+    assert not list((tmp_path / "a").rglob("*llama*"))
+    assert page.read_text(encoding="utf8").count("<section") == 3 * len(demo.UNTRAINED)
+    # Where it is not installed, the demo goes on and says so.
+    gc.collect()  # frees llama.cpp's contexts while the library is there
+    library.library.cache_clear()
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    found, _ = demo.run(target, [], ENTRIES, tmp_path / "b", each=1, max_new_tokens=6, path=path)
+    assert "llama.cpp, plain" not in [row["method"] for row in found.rows]
+    assert any("missing here" in note and "llama.cpp is not installed" in note for note in found.notes)
 
 
 def offline(text):

@@ -209,7 +209,7 @@ def test_bad_input(model, monkeypatch):
     with pytest.raises(ParameterError, match="has no draft_size yet"):
         list(specviz.loop.decode(model, [1, 2], UniSpec(draft_size="calibrated")))
     monkeypatch.setitem(__import__("sys").modules, "sklearn.linear_model", None)
-    with pytest.raises(SpecvizError, match=r"pip install 'specviz-lm\[calibrate\]'"):
+    with pytest.raises(SpecvizError, match=r"pip install -e \"\.\[calibrate\]\""):
         specviz.calibrate(model, "unispec", TEXTS)
 
 

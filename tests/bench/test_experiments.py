@@ -185,7 +185,7 @@ def test_precision_without_references_or_rouge(model, monkeypatch):
     with pytest.raises(ParameterError, match="reference"):
         find("precision")(model, [], ENTRIES[:1])
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
-    with pytest.raises(ParameterError, match=r"rouge-score: pip install 'specviz-lm\[quality\]'"):
+    with pytest.raises(ParameterError, match=r"rouge-score: pip install -e \"\.\[quality\]\""):
         find("precision")(model, [], ENTRIES)
 
 

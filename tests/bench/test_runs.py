@@ -251,7 +251,7 @@ def test_peak_memory_is_of_its_own_decode(plan, tmp_path, monkeypatch):
 
 def test_where_the_layers_lie_is_written_down(plan):
     settled = Plan.of(plan)
-    (job, *_) = running.jobs_of(settled, {(0, 0, 0)})
+    (job, *_) = running.jobs_of(settled, {(0, 0, 0)}, {})
     bench = work.Bench(job, {})
     assert bench.environment["places"] == []
     bench.model.places = [(torch.device("cuda:0"), 3), (torch.device("cuda:1"), 2)]
@@ -803,3 +803,17 @@ def test_a_table_breaks_no_word(tmp_path, width):
     assert not re.findall(r"\[[^\]]*\n", text)
     assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= width
     assert ("left out" in text) == (width < 120)
+
+
+def test_a_run_that_goes_on_keeps_its_kernels(plan, tmp_path, monkeypatch):
+    """Another layout rounds differently, and a text may part from its reference."""
+    monkeypatch.setenv("SPECVIZ_KERNELS", "plain")
+    plan = plan | {"prompts": 2}
+    first = running.run(plan, out=tmp_path / "run")
+    used = {each["kernels"] for each in first.environments.values()}
+    assert used == {"plain"}
+    next(iter(sorted((tmp_path / "run" / "rows").glob("*.json")))).unlink()
+    monkeypatch.setenv("SPECVIZ_KERNELS", "transposed")
+    again = running.run(plan, out=tmp_path / "run")
+    assert {each["kernels"] for each in again.environments.values()} == {"plain"}
+    assert not again.missing

@@ -121,7 +121,7 @@ def test_bars_turn_on_what_they_name():
 
 def test_sizes_are_read_and_checked():
     assert _sizes(["24", "unispec=8", "token_recycling=6"]) == {
-        "size": 24, "own": {"unispec": 8, "token_recycling": 6},
+        "sizes": [24], "own": {"unispec": 8, "token_recycling": 6},
     }  # fmt: skip
     for bad in ("x", "unispec=", "=", "-3", "unispec=2.5"):
         with pytest.raises(ParameterError, match="--size takes a number"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from town_runs import town_run
 from traces import build
 
 import specviz as sv
@@ -17,7 +18,7 @@ pytest.importorskip("anywidget", reason="needs the lab extra")
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
-    runs = [sv.open(sv.example(name)).select(prompt=0) for name in ("autoregressive", "speculative", "bild")]
+    runs = [town_run(name).select(prompt=0) for name in ("autoregressive", "speculative", "bild")]
     for run in runs[1:]:
         run.to_html(folder / f"{run.run['method']}.html")
     build("unispec", tokens=20, seed=3, nodes=24).to_html(folder / "tree.html")

@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)")
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
-import specviz as sv
+from town_runs import town_run
+
 from specviz.methods.base import Parameter
 from specviz.widgets import assets
 from specviz.widgets.explore import Explorer
@@ -42,8 +43,8 @@ DRAG = """([at]) => {
 
 @pytest.fixture
 def panel() -> Any:
-    """The panel of an explorer that has one result, from a trace that ships."""
-    trace = sv.open(sv.example("bild"))
+    """The panel of an explorer that has one result, from a recorded trace."""
+    trace = town_run("bild")
     known = trace.run["parameters"]
     real = (
         Parameter("fallback", known["fallback"], 0, 1),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from town_runs import town_run
 from traces import build, cycles, metadata, piece
 
 import specviz as sv
@@ -50,7 +51,7 @@ def seen(page: Any) -> list[str]:
 
 
 def test_keys_and_buttons_step(opened):
-    trace = sv.open(sv.example("speculative")).select(prompt=0)
+    trace = sv.open(sv.example("prompt_lookup")).select(prompt=0)
     page = opened(trace)
     last = int(trace.cycles["cycle"].iloc[-1])
     where = page.locator(".where")
@@ -110,7 +111,7 @@ BILD = (
 
 @pytest.mark.parametrize(("name", "said"), [("speculative", GREEDY), ("bild", BILD)])
 def test_a_node_says_why(opened, name, said):
-    page = opened(sv.open(sv.example(name)).select(prompt=0))
+    page = opened(town_run(name).select(prompt=0))
     page.locator("g.node[data-i='0']").hover()
     expect(page.locator(".why")).to_have_text(re.compile(said))
     expect(page.locator(".tops .top")).not_to_have_count(0)
@@ -202,8 +203,8 @@ def test_themes(opened):
 
 
 def test_a_replayed_setting_says_that_it_is_no_run(opened):
-    trace = sv.open(sv.example("speculative"))
-    page = opened(sv.whatif(trace).speculative(draft_length=8).trace(draft_length=8))
+    trace = sv.open(sv.example("prompt_lookup"))
+    page = opened(sv.whatif(trace).prompt_lookup(draft_length=8).trace(draft_length=8))
     expect(page.locator(".player .note")).to_contain_text(
         f"A what-if, not a run: replayed from run {trace.run['run']}"
     )

@@ -384,7 +384,8 @@ def test_without_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.strip() == (
-        'specviz: llama.cpp is not installed; a GGUF file needs it: pip install "specviz-lm[llamacpp]"'
+        'specviz: llama.cpp is not installed; a GGUF file needs it: pip install -e ".[llamacpp]" in a '
+        "checkout of specviz"
     )
 
 

@@ -25,7 +25,8 @@ from transformers import (
 from specviz import paths
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
-from specviz.models import bundled, load
+from specviz.models import available, bundled, load
+from specviz.models.downloads import DOWNLOADS
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
@@ -77,6 +78,16 @@ def test_a_model_in_memory_is_left_as_it_is(home: Path) -> None:
     assert load(model) is model
     with pytest.raises(ModelError, match="no tokenizer in"):
         load(net, tokenizer="nowhere")
+
+
+def test_what_is_downloaded_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path))
+    assert available() == bundled()
+    file = DOWNLOADS["smollm2"].path
+    file.parent.mkdir(parents=True)
+    with file.open("wb") as empty:
+        empty.truncate(DOWNLOADS["smollm2"].size)
+    assert available() == bundled() | {"smollm2": file}
 
 
 def test_bundled_names(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,10 +251,11 @@ def test_a_local_file_is_read(name, tmp_path, capsys, monkeypatch):
 
 def test_every_suite_has_its_test():
     tested = {name.partition(":")[0] for name in GIVEN}
-    assert set(catalogue.CATALOGUE) == tested | {"town", "multi-town", "multi-sources"}
+    own = {"town", "multi-town", "demo", "demo-calibration", "everyday"}
+    assert set(catalogue.CATALOGUE) == tested | own | {"multi-sources"}
     table = sv.list_suites()
     assert list(table["name"]) == list(catalogue.CATALOGUE) and (table["licence"] != "").all()
-    assert set(table["name"][table["bundled"]]) == {"town", "multi-town"}
+    assert set(table["name"][table["bundled"]]) == own
 
 
 def test_order_and_number(tmp_path):

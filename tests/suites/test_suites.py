@@ -37,6 +37,22 @@ def test_the_small_suite():
     assert len({e["id"] for e in found}) == 70 and all(e["reference"] for e in found)
 
 
+def test_the_prompts_of_the_demo():
+    shown, practice = sv.suite("demo"), sv.suite("demo-calibration")
+    assert len(shown) == 10 and len(shown.kinds) == 7
+    documents = [text for e in shown for text in e["prompt"].split("\n\n") if len(text.split()) > 60]
+    assert len(documents) == 3 and all(100 <= len(text.split()) <= 200 for text in documents)
+    paragraphs = [{part for e in each for part in e["prompt"].split("\n\n")} for each in (shown, practice)]
+    assert not paragraphs[0] & paragraphs[1]  # what is calibrated on is not what is timed
+
+
+def test_the_suite_for_real_models():
+    found = sv.suite("everyday")
+    assert len(found) == 21 and found.kinds == sv.suite("town").kinds
+    assert {len(found.select(kind)) for kind in found.kinds} == {3}
+    assert len({e["turns"][0] for e in found}) == 21
+
+
 def test_the_large_suite_is_whole():
     found = sv.suite("multi-town")
     assert found.kinds == list(tasks.KINDS) and found.languages == list(CODES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib
 import numpy as np
 import pytest
+from town_runs import town_run
 
 import specviz
 from specviz import view
@@ -15,7 +16,7 @@ matplotlib.use("agg")
 
 @pytest.fixture(scope="module")
 def asked():
-    return specviz.whatif(specviz.open(specviz.example("speculative")))
+    return specviz.whatif(town_run("speculative"))
 
 
 def words(ax):

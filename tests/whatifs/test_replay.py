@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import TableModel, llama
+from town_runs import town_run
 
 import specviz
 from specviz import methods
@@ -205,9 +206,10 @@ def test_the_comparison_can_fail(monkeypatch):
                 )
 
 
-@pytest.mark.parametrize("name", ["speculative", "bild"])
+@pytest.mark.parametrize("name", ["speculative", "bild", "prompt_lookup", "unispec"])
 def test_a_recorded_run_is_its_own_replay(name):
-    trace = specviz.open(specviz.example(name))
+    shipped = name in ("prompt_lookup", "unispec")
+    trace = specviz.open(specviz.example(name)) if shipped else town_run(name)
     answer = whatif(trace).ask()
     assert answer.badge == "exact"
     steps = [step for walk in answer.walks[0] for step in walk.steps]
@@ -408,7 +410,7 @@ def test_html_is_inert(lossy):
 
 @pytest.mark.parametrize("which", ["recorded", "spec", "short"])
 def test_a_cell_is_a_trace(which, spec, short, tmp_path):
-    trace = {"recorded": specviz.open(specviz.example("speculative")), "spec": spec, "short": short}[which]
+    trace = {"recorded": town_run("speculative"), "spec": spec, "short": short}[which]
     answer = whatif(trace).ask(draft_length=[2, 4, 9], stop=[0.0, 0.9, 0.3])
     for row, told in answer.table.iterrows():
         cell = answer.trace(row)
@@ -442,7 +444,7 @@ def test_a_cell_is_a_trace(which, spec, short, tmp_path):
 
 @pytest.mark.parametrize("which", ["recorded", "spec"])
 def test_a_cell_of_the_runs_own_setting_is_the_run(which, spec):
-    trace = {"recorded": specviz.open(specviz.example("speculative")), "spec": spec}[which]
+    trace = {"recorded": town_run("speculative"), "spec": spec}[which]
     own = whatif(trace).ask().trace(0)
     seen = (own.nodes["token"] != UNKNOWN).to_numpy()
     assert (own.nodes["status"][~seen] == "cut").all()  # behind the end nobody asked
@@ -477,15 +479,14 @@ def test_a_cell_of_the_runs_own_setting_is_the_run(which, spec):
 def test_cells_of_the_other_methods(recorded, spec, lossy):
     with pytest.raises(ParameterError, match="needs a rerun"):
         whatif(lossy).ask(fallback=1.0).trace(0)
-    trace = specviz.open(specviz.example("bild")) if recorded else lossy
+    trace = town_run("bild") if recorded else lossy
     own = whatif(trace).ask().trace(0)
     validate(own)
     for name in ("token", "status", "source"):
         assert own.nodes[name].tolist() == trace.nodes[name].tolist()
     assert own.outputs["origin"].tolist() == trace.outputs["origin"].tolist()
-    looked = (
-        whatif(specviz.open(specviz.example("autoregressive")) if recorded else spec).prompt_lookup().trace(0)
-    )
+    looked = whatif(specviz.open(specviz.example("autoregressive")) if recorded else spec)
+    looked = looked.prompt_lookup().trace(0)
     validate(looked)
     assert set(looked.nodes["source"]) == {"prompt"}
     assert looked.run["draft"] is None

@@ -111,7 +111,7 @@ def test_the_player_knows_the_updates():
             12,
         ]
         assert updates[1]["source"][updates[1]["new"] :] == " src2 src3"
-    standing = player_columns(sv.open(sv.example("bild")))[0]
+    standing = player_columns(sv.open(sv.example("unispec")))[0]
     assert all(prompt["updates"] == [] for prompt in standing["prompts"])
 
 

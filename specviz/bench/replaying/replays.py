@@ -25,7 +25,9 @@ from specviz.bench.replaying.recipes import CURVES, FIGURES, RECIPES, SETTINGS, 
 from specviz.bench.report import Column, print_table
 from specviz.bench.runs.rows import read_json, write_json
 from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.extras import loading
 from specviz.papers import LAST, list_published, published
+from specviz.processors import check_threads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -447,6 +449,7 @@ def find(table: str) -> Recipe:
     raise ParameterError(f"{table} has no recipe")
 
 
+@loading()
 def replay(
     table: str,
     *,
@@ -512,7 +515,7 @@ def replay(
 
     for name in ("prompts", "max_new_tokens"):
         whole(name, numbers[name], 1)
-    whole("threads", threads, 1)
+    check_threads(whole("threads", threads, 1))
     drafts = roles(recipe, model, draft)
     chosen = read_suite(suite)
     asked = {
@@ -758,6 +761,7 @@ def counted(made: Replay) -> list[str]:
     return [f"{n['measured']} of {n['cells']}", *middle, f"{made.seconds:.0f}"]
 
 
+@loading()
 def replay_all(
     out: str | Path,
     *,

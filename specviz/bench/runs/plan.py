@@ -40,7 +40,7 @@ KEYS: dict[str, Any] = {
     "traces": False, "device": "cpu", "dtype": "float32", "draft": None,
 }  # fmt: skip
 SPREAD = ("device_map", "tp_plan")  # in place of a device: over several
-MODEL = ("model", "draft", "device", "dtype", "revision", *SPREAD)  # keys of a model's own table
+MODEL = ("model", "draft", "device", "dtype", "revision", "kernels", *SPREAD)  # keys of a model's own table
 CANVAS, STREAM = "stepwise", "retranslate"
 LANGUAGES = ("template", "source_language", "target_language")  # what streams must share to be compared
 
@@ -295,7 +295,7 @@ def read_models(
         found: dict[str, Any] = {"model": name_of(entry["model"], f"models[{i}]", objects)}
         if found["model"] not in objects:
             found |= {key: entry.get(key, said[key]) for key in ("device", "dtype")}
-            found |= {key: entry[key] for key in ("revision", *SPREAD) if entry.get(key)}
+            found |= {key: entry[key] for key in ("revision", "kernels", *SPREAD) if entry.get(key)}
             if not found.keys().isdisjoint(SPREAD):
                 found["device"] = entry.get("device")  # load says that it is one or the other
         beside = entry.get("draft", said["draft"])

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -35,6 +35,7 @@ from specviz.bench.runs.plan import Plan, plain
 from specviz.bench.runs.rows import Results, begin, key_of, locked, write_json
 from specviz.errors import ParameterError, SpecvizError
 from specviz.models import ranks
+from specviz.processors import check_threads
 from specviz.writing import write_bytes
 
 AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
@@ -104,6 +105,8 @@ def run(
     if elsewhere and settled.objects:
         names = ", ".join(settled.objects)
         raise ParameterError(f"{names} is loaded in this process: give its name or folder to run elsewhere")
+    if executor is None:  # the workers of another one have machines of their own
+        together.tried(lambda: check_threads(settled.threads))
     at_once = workers or 1
     if together.size > 1:  # those of this machine
         at_once = int(os.environ.get("LOCAL_WORLD_SIZE", together.size))
@@ -118,7 +121,7 @@ def run(
         results = together.tried(lambda: Results(path))
         keep = Keeper(results)
         lacking = {tuple(place) for place in together.told(lambda: sorted(keep.lacking(retry)))}
-        jobs = list(jobs_of(settled, lacking))
+        jobs = list(jobs_of(settled, lacking, kernels_of(results)))
         done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
         failed = 0
         try:
@@ -198,9 +201,24 @@ def paired_up(theirs: dict[str, Any], ours: dict[str, Any]) -> list[tuple[Any, A
     return [(theirs[name], ours[name]) for name in theirs if name in ours]
 
 
-def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]]) -> Iterator[work.Job]:
+def kernels_of(results: Results) -> dict[str, str]:
+    """How each model's matrices lay when its first rows were decoded, by its name in the plan.
+
+    A run that goes on keeps to it: another layout rounds differently, and a text may part from its reference.
+    """
+    found: dict[str, str] = {}
+    for row in results.records():
+        layout = results.environments.get(str(row.get("environment")), {}).get("kernels")
+        if layout is not None:
+            found.setdefault(row["model"], layout)
+    return found
+
+
+def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], kernels: Mapping[str, str]) -> Iterator[work.Job]:
     """One for each model, suite, round and prompt that lacks a row; a model's follow one another."""
     for model in plan.models:
+        if model["model"] in kernels and model["model"] not in plan.objects:
+            model = {"kernels": kernels[model["model"]]} | model
         for name, suite in plan.suites.items():
             cells = [c for c in plan.cells if c.model == model["model"] and c.suite == name]
             for number, seed in enumerate(plan.seeds):

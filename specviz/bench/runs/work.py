@@ -158,6 +158,7 @@ class Bench:
             "threads": torch.get_num_threads(),
             "dtype": str(model.dtype).removeprefix("torch."),
             "clock": self.clock_name,
+            "kernels": getattr(model, "kernels", None),
             "model": identity(model),
             "places": [[str(device), layers] for device, layers in getattr(model, "places", None) or ()],
             "drafts": {name: identity(draft) for name, draft in self.drafts.items()},

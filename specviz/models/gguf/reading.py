@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import (
     GenerationConfig,
@@ -27,9 +28,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from specviz.errors import ModelError
+from specviz.errors import ModelError, one_line
 from specviz.models.gguf.header import Header, Tensor, read_header
-from specviz.models.gguf.tokenizer import tokenizer
+from specviz.models.gguf.tokenizer import ends, tokenizer
 from specviz.models.model import Model
 from specviz.models.torch_model import no_room
 
@@ -108,7 +109,10 @@ def load_gguf(
     number = torch.float32 if dtype == "auto" else dtype
     assert isinstance(number, torch.dtype)
     words = tokenizer(header.fields, name)
-    net = _empty(family, config, device)
+    try:
+        net = _empty(family, config, device)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ModelError(f"{path} is damaged: its metadata describes no model: {one_line(error)}") from None
     digest = hashlib.sha256()
     try:
         _fill(net, header, family, config, device, number, digest, name)
@@ -118,10 +122,12 @@ def load_gguf(
         raise no_room(name, device, sum(p.numel() for p in net.parameters()) * number.itemsize) from None
     if config.tie_word_embeddings:
         net.lm_head.weight = net.model.embed_tokens.weight
-    net.generation_config = GenerationConfig(
-        eos_token_id=_ends(header, name), bos_token_id=header.fields.get("tokenizer.ggml.bos_token_id")
-    )
+    end = list(ends(header.fields, name))
+    if not end:
+        raise ModelError(f"{name} cannot be served: its vocabulary names no end token, so no text would end")
+    net.generation_config = GenerationConfig(eos_token_id=end)
     model = Model(net.eval().requires_grad_(False), words, name, kernels=kernels)
+    model.path = path
     digest.update(words.backend_tokenizer.to_str().encode("utf8", "surrogatepass"))
     model.source = f"GGUF, {kind}" + (
         "" if kind in WHOLE else ", dequantised; not the publisher's checkpoint"
@@ -201,11 +207,14 @@ def _config(header: Header, name: str) -> tuple[Family, Any]:
     rope = {"rope_type": "default", "rope_theta": float(number("rope.freq_base", 1e-9, 10000.0))}
     if scaling == "linear":
         rope |= {"rope_type": "linear", "factor": float(number("rope.scaling.factor", 1e-9))}
-    config = family.config(
+    layers = number("block_count")
+    if layers > len(header.tensors):
+        raise ModelError(f"{path} is damaged: it has {len(header.tensors)} tensors for {layers} layers")
+    given = dict(
         vocab_size=embedding.shape[0],
         hidden_size=hidden,
         intermediate_size=number("feed_forward_length"),
-        num_hidden_layers=number("block_count"),
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=number("attention.head_count_kv", default=heads),
         head_dim=dim,
@@ -215,18 +224,12 @@ def _config(header: Header, name: str) -> tuple[Family, Any]:
         tie_word_embeddings="output.weight" not in header.tensors,
         **({"attention_bias": "blk.0.attn_q.bias" in header.tensors} if family.config is LlamaConfig else {}),
     )
+    try:
+        config = family.config(**given)
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise ModelError(f"{path} is damaged: its metadata describes no model: {one_line(error)}") from None
     config.bos_token_id = config.eos_token_id = config.pad_token_id = None  # the generation config has them
     return family, config
-
-
-def _ends(header: Header, name: str) -> list[int]:
-    """Ids that end a text."""
-    keys = ("eos", "eot", "eom")
-    given = [header.fields.get(f"tokenizer.ggml.{key}_token_id") for key in keys]
-    ends = sorted({i for i in given if isinstance(i, int)})
-    if not ends:
-        raise ModelError(f"{name} cannot be served: its vocabulary names no end token, so no text would end")
-    return ends
 
 
 def _empty(family: Family, config: Any, device: torch.device) -> PreTrainedModel:

@@ -9,10 +9,11 @@ from importlib import metadata
 from typing import Any
 
 from specviz.errors import ModelError
+from specviz.extras import install
 
 ERROR = 4  # GGML_LOG_LEVEL_ERROR
 CONTINUES = 5  # GGML_LOG_LEVEL_CONT
-MISSING = 'llama.cpp is not installed; a GGUF file needs it: pip install "specviz-lm[llamacpp]"'
+MISSING = f"llama.cpp is not installed; a GGUF file needs it: {install('llamacpp')}"
 
 _lines: deque[str] = deque(maxlen=8)  # what the library complained of last
 _keep: list[Any] = []  # the callback must outlive the library's use of it

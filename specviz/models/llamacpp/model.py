@@ -19,6 +19,7 @@ from specviz.models.llamacpp.library import library, said, system, versions
 from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
 from specviz.models.text import check_vocabularies
+from specviz.processors import check_threads
 
 PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
@@ -140,6 +141,8 @@ class LlamaCpp:
                 raise ModelError(f"{name} must be a whole number of at least {low}, got {value!r}")
         if threads is not None and threads > THREADS:
             raise ModelError(f"llama.cpp computes on at most {THREADS} threads, got {threads}")
+        if threads is not None:
+            check_threads(threads)
         lib = library()
         if gpu_layers and not lib.llama_supports_gpu_offload():
             raise ModelError(

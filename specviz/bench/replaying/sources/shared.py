@@ -186,6 +186,7 @@ def about(model: Any, **more: Any) -> dict[str, Any]:
     from specviz.loop.run import identity
 
     said = setting(model, [])
+    said["kernels"] = getattr(model, "kernels", None)
     return said | {"model": identity(model), "clock": quiet_clock(model.device)[1], **more}
 
 

@@ -1,0 +1,64 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Start here
+#
+# A language model writes one token for each pass over its weights. **Speculative decoding** lets something cheap draft a
+# few tokens ahead, and the model checks them all in one pass. This notebook decodes live, with two small models that come
+# with the package.
+#
+# Choose **Run ▸ Run All Cells**. The first cell imports torch, which takes a few seconds.
+#
+# ## Decode
+#
+# Press **Decode**, then **Player** in the row that appears: it steps through the decode, draft by draft. Press
+# **autoregressive** for plain decoding, and **Race all results** to see both at their own speed. After a first result
+# the panel also says, while you move a slider, what another setting would have done.
+
+# %%
+import specviz as sv
+
+sv.explore(
+    "speculative",
+    "town",
+    "Translate into German: The doctor bought a red bicycle in the old market on Sunday.",
+    draft="town-draft",
+    max_new_tokens=64,
+)
+
+# %% [markdown]
+# ## Read a recorded decode
+#
+# A decode can be saved as a trace and opened anywhere, without the model or torch. Click into the player: `→` and `←` step
+# from cycle to cycle, `space` plays, `?` lists the other keys.
+
+# %%
+trace = sv.open(sv.example("unispec"))
+sv.player(trace.select(prompt=0), cycle=1)
+
+# %% [markdown]
+# ## Where to go from here
+#
+# - [00, quickstart](00_quickstart.ipynb): the four numbers by which speculative decoding is judged
+# - [01, one token at a time](01_autoregressive.ipynb): why plain decoding is slow
+# - [04, the player](04_player.ipynb): read a decode step by step, and predict the verdicts
+# - [the explorer](explorer.ipynb): another method, another prompt
+#
+# The file browser on the left lists the other walkthroughs.
+#
+# **On Binder** all open notebooks share 1 GB of memory, and one that decodes takes more than half of it: choose
+# **Kernel ▸ Shut Down Kernel** in one before you run the next. Walkthroughs 03, 07 and 11 need slightly more than 1 GB;
+# Binder may stop their kernels.

@@ -1,0 +1,67 @@
+"""SmolLM2-135M itself: its weights on torch and on llama.cpp, and the exact methods' texts on it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import specviz
+from specviz.draft import Draft
+
+torch.set_num_threads(1)
+PROMPTS = [
+    "What is the capital of France? Answer in one sentence.",
+    "Repeat this sentence twice: The ferry leaves the old harbour at seven and comes back at nine.",
+    "Write a Python function that adds two numbers, with a docstring.",
+]
+
+
+def texts(trace) -> list[list[int]]:
+    """The tokens written after each prompt."""
+    rows = trace.outputs.sort_values(["prompt", "position"])
+    return [rows[rows["prompt"] == i]["token"].tolist() for i in range(len(trace.prompts))]
+
+
+def test_its_name_says_what_it_is(smollm2) -> None:
+    assert smollm2.name == "smollm2 (4-bit, dequantised)"
+    assert smollm2.source == "GGUF, Q4_1, dequantised; not the publisher's checkpoint"
+    assert (smollm2.layers, smollm2.vocabulary, smollm2.eos) == (30, 49152, (2, 0, 4))
+    assert 134e6 < smollm2.parameters < 135e6
+    assert len(smollm2.content) == 64
+
+
+def test_exact_methods_write_the_text_of_autoregressive_decoding(smollm2) -> None:
+    options = {"max_new_tokens": 32}
+    plain = specviz.generate(smollm2, PROMPTS, "autoregressive", **options)
+    assert "Paris" in plain.texts[0]
+    assert plain.run["model"]["name"] == smollm2.name
+    for method, more in (
+        ("prompt_lookup", {}),
+        ("unispec", {"draft_size": 5}),
+        ("unispec", {"draft_size": 16}),
+    ):
+        trace = specviz.generate(smollm2, PROMPTS, method, **options, **more)
+        assert texts(trace) == texts(plain), method
+        assert trace.summary()["tau"][0] > 1.0
+
+
+def test_torch_and_llama_cpp_read_the_same_weights(smollm2) -> None:
+    """The engines round differently (llama.cpp multiplies 4-bit weights by 8-bit activations), no more."""
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    other = specviz.load("gguf:smollm2", threads=1)
+    ids = smollm2.encode(PROMPTS[1])
+    assert other.encode(PROMPTS[1]) == ids
+    draft = Draft.chain(np.array(ids[1:]))
+    ours, theirs = (model.open([ids[:1]], len(ids)) for model in (smollm2, other))
+    a, b = (context.forward(draft).logits[0].float().numpy() for context in (ours, theirs))
+    for context in (ours, theirs):
+        context.close()
+    assert np.abs(a - b).mean() < 0.25 < a.std() / 4
+    assert (a.argmax(1) == b.argmax(1)).mean() > 0.85
+
+
+def test_bfloat16_is_loaded_too(smollm2_file) -> None:
+    half = specviz.load("smollm2", dtype="bfloat16", kernels="plain")
+    assert half.dtype == torch.bfloat16
+    assert "Paris" in specviz.generate(half, PROMPTS[0], "autoregressive", max_new_tokens=12).text
