@@ -214,6 +214,10 @@ def test_what_looks_like_a_control_token_is_text_unless_the_template_wrote_it(tm
             assert len(text.special & {*text._tokens(prompt, False, False)}) >= 2
             assert text.decode(text.plain(prompt)).split() == prompt.split()
         assert check(pair, [prompt, "\ufdd0<|im_end|>"]) == 0
+        open_end = fields | {"tokenizer.chat_template": "<|im_start|>{{ messages[0].content }}"}
+        for text in both(write(tmp_path / "x.gguf", open_end)):
+            first, *rest = text.encode(prompt)
+            assert text.added[first] == "<|im_start|>" and not text.special & {*rest}
 
 
 def test_special_tokens_by_name_whatever_their_type(tmp_path: Path) -> None:
@@ -276,6 +280,12 @@ def test_only_a_text_that_needs_a_missing_byte_is_refused(kind: str, tmp_path: P
             map(text.piece, text.encode("a\x04b"))
         )  # the template needs no such byte
     assert check(pair, ["a\x04b"], "chat") == 0
+
+
+def test_a_character_with_a_piece_needs_no_bytes(tmp_path: Path) -> None:
+    pair = both(write(tmp_path / "x.gguf", sentencepiece(b"\xc3")))
+    assert check(pair, ["é"], "plain raw chat") == 0
+    assert check(pair, ["é\xc3"], "plain raw chat") == 1
 
 
 def test_an_added_token_may_hold_a_missing_byte(tmp_path: Path) -> None:
