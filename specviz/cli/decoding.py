@@ -54,7 +54,7 @@ def demo(
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-new-tokens", "-n", min=1, help="Most tokens for each prompt. Default: 48; bundled: 96."
+            "--max-new-tokens", "-n", min=1, help="Most tokens for each prompt. Default: 36; bundled: 96."
         ),
     ] = None,
     threads: OneThread = 1,
@@ -102,7 +102,7 @@ def demo(
                 entries,
                 out,
                 each=each,
-                max_new_tokens=max_new_tokens or (96 if toy else 48),
+                max_new_tokens=max_new_tokens or (96 if toy else 36),
                 force=force,
                 count=threads,
                 path=path if device == "cpu" else None,  # where the other engine computes
