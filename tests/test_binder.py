@@ -90,6 +90,8 @@ def build(folder: Path) -> tuple[Path, Path, dict[str, str]]:
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment["PATH"] = os.pathsep.join([str(prefix / "bin"), os.environ["PATH"]])
     environment |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_RETRIES": "0", "PIP_PROGRESS_BAR": "off"}
+    environment["SPECVIZ_HOME"] = str(folder / "home")  # a Binder has downloaded no model
+    environment.pop("SPECVIZ_KERNELS", None)
     assert run([sys.executable, "-m", "venv", str(prefix)], folder, environment).returncode == 0
 
     # Unlike repo2docker's, these calls leave the bytecode to what is imported: half the time.
