@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 01 · One token at a time, and why it is slow
 #
-# *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` (`pip install "specviz-lm[run]"`).*
+# *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` (`pip install -e ".[run]"`).*
 #
 # You will watch a model decode autoregressively, count what it reads for each token, and measure **s(g)**: what a
 # pass over g tokens costs in units of a pass over one. All of speculative decoding lives in the gap between g and

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 03 · BiLD: a small model that knows when to stop, a large one that knows when to take back
 #
-# *35 minutes. Needs `torch`; the quality scores need `sacrebleu` (`pip install "specviz-lm[run,quality]"`).*
+# *35 minutes. Needs `torch`; the quality scores need `sacrebleu` (`pip install -e ".[run,quality]"`).*
 #
 # Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's text to the
 # letter. BiLD gives that up on purpose: the small model's words stay unless the large one finds them *unlikely*. You
@@ -433,5 +433,5 @@ for name in ("unaligned", "aligned"):
 # - The thresholds depend on the task: the paper uses 0.5 to 0.9 for translation and 0.2 to 0.6 for summaries.
 # - With sampling, the law of its output is neither model's.
 #
-# `specviz bench bild` repeats these figures on a hundred texts of four tasks, with intervals, and beside rejection
+# `python -m tests.benchmarks bild` repeats these figures on a hundred texts of four tasks, with intervals, and beside rejection
 # sampling with fixed windows (Tables 3 and 4).

@@ -220,4 +220,4 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # Without a dense record a small fixed difference does.
 # </details>
 #
-# Every `exact` answer of this kind is held against real reruns by `specviz bench whatif`, cycle for cycle.
+# Every `exact` answer of this kind is held against real reruns by `python -m tests.benchmarks whatif`, cycle for cycle.

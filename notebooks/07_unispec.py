@@ -736,26 +736,16 @@ after.apply(lambda n: " · ".join(f"{t.strip()} {q:.2f}" for t, q in zip(n["text
 # everything stand?
 
 # %%
-import random
-
-from specviz.corpus import tasks
-
 LANGUAGES = {"en": "English", "de": "German", "ja": "Japanese"}
 
 
-def chats(language, each=2):
-    """Prompts of every kind whose answers are in one language; what is translated is in another."""
-    rng, found = random.Random(f"table 3 {language}"), []
-    for kind in tasks.KINDS * each:
-        origin, to = language, {}
-        if kind == "translation":
-            origin, to = "de" if language == "en" else "en", {"target": language}
-        chat = tasks.sample(rng, "test", kind, origin, **to).messages
-        found.append({"prompt": chat, "kind": kind, "language": language})
-    return found
+def texts(group):
+    """Prompts of the bundled suite for walkthroughs."""
+    return [prompt for prompt in sv.suite("walkthroughs") if prompt["id"].startswith(group)]
 
 
-asked = {language: chats(language) for language in LANGUAGES}
+# Two of every kind of work, with answers in one language; what is translated is in another.
+asked = {language: texts(f"kinds-{language}") for language in LANGUAGES}
 table_3 = {}
 for language, found in asked.items():
     table_3["unispec", language] = sv.generate(model, found, "unispec", max_new_tokens=96)
@@ -785,7 +775,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # training, too, but had only the public heads. Here both exist, and nothing else differs.)
 #
 # Fourteen short prompts a language show the order where an interval above stays clear of zero, and no more.
-# `specviz bench eagle` has more prompts, and the speedups, which these runs in batches do not measure.
+# `python -m tests.benchmarks eagle` has more prompts, and the speedups, which these runs in batches do not measure.
 #
 # **Predict.** Where in the tree does the English head fail in German: from the first level on, or deeper down?
 
@@ -804,7 +794,10 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # Which prompts are of a kind is the same in each language.
-of = {kind: [i for i, p in enumerate(asked["en"]) if p["kind"] == kind] for kind in tasks.KINDS}
+of = {
+    kind: [i for i, p in enumerate(asked["en"]) if p["kind"] == kind]
+    for kind in sv.suite("walkthroughs").kinds
+}
 words = [i for i, p in enumerate(asked["en"]) if p["kind"] not in ("arithmetic", "code")]
 for language in LANGUAGES:
     one, other = (table_3[name, language].select(prompt=words) for name in ("town-eagle-en", "unispec"))
@@ -835,11 +828,7 @@ pd.DataFrame(
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), sharey=True, layout="constrained")
 for ax, language in zip(axes, ("de", "ja")):
-    rng = random.Random(f"long {language}")
-    long = [
-        tasks.sample(rng, "test", "translation", "en", target=language, sentences=6).messages
-        for _ in range(8)
-    ]
+    long = texts(f"long-{language}")
     more = {"batch": len(long), "max_new_tokens": 128}
     for name, run, style, hue in (
         ("unispec, empty at each text", sv.generate(model, long, "unispec", keep="prompt", **more), "s-", "#009e73"),

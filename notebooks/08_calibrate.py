@@ -17,7 +17,7 @@
 # # 08 · Calibrate this machine: why the best draft size is a property of kernel and device
 #
 # *30 minutes, two and a half of them computing (one and a half on `town`). Needs `torch`, `scipy` and `scikit-learn`
-# (`pip install "specviz-lm[run,calibrate]"`).*
+# (`pip install -e ".[run,calibrate]"`).*
 #
 # How many tokens should a drafter send? More of them are accepted when more are sent, and more of them cost more to
 # check. You will measure both on the machine that you sit at, guess where they balance, and see why the answer cannot be

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 09 · Re-translation: the last answer as the draft of the next
 #
-# *40 minutes. Needs `torch` and sacrebleu (`pip install "specviz-lm[run,quality]"`).*
+# *40 minutes. Needs `torch` and sacrebleu (`pip install -e ".[run,quality]"`).*
 #
 # Live captions in another language: someone speaks, and at every few words the text so far is translated *again*. Zeng,
 # Deng, Shu and Wang, *Self-Speculative Biased Decoding for Faster Re-translation* (SSBD), take the translation of a
@@ -42,12 +42,14 @@ import torch
 
 import specviz as sv
 from specviz import metrics
-from specviz.bench.translations import references, streams, texts
+from specviz.bench.translations import streams, texts
 
 torch.set_num_threads(1)
 pd.options.display.max_colwidth = 120
 model = sv.load(MODEL)
-made = [text for text in texts("de", 60) if 12 <= text.length <= 24][:10]  # of one to three sentences
+made = [text for text in texts("de", 60) if 12 <= len(text.source.split()) <= 24][
+    :10
+]  # of one to three sentences
 given = streams(made)  # each arrives three words at a time
 
 
@@ -200,7 +202,7 @@ plt.show()
 #
 # Where the draft ends, the pass has one row more: what comes behind the last kept token. It is read without the
 # bias and is the next token. Algorithm 1 (lines 13 to 15) clears the cache there and asks the model once more for the same row;
-# `second_pass=True` does that, and `specviz bench retranslation` times it.
+# `second_pass=True` does that, and `python -m tests.benchmarks retranslation` times it.
 #
 # One more thing keeps SSBD alive. **Predict.** The output before ended with an end token. What would happen, at β = 0.5,
 # if it stayed in the draft?
@@ -236,7 +238,7 @@ runs = {"RT": rt} | runs | {"CD": decode("cd")}
 def bleu(run, of=made):
     """BLEU of the last outputs against up to eight right translations each."""
     last = run.updates.groupby("prompt")["text"].last().tolist()
-    columns = list(zip_longest(*map(references, of)))
+    columns = list(zip_longest(*(text.references for text in of)))
     return sacrebleu.corpus_bleu(last, columns, tokenize=metrics.tokenizer(run.run).name).score
 
 
@@ -506,7 +508,7 @@ kept.set_index("source")
 # ## As you speak
 #
 # Type an English sentence of this small world: *Paul's brother does not write the book and we run fast.* Under it the translation,
-# written anew at each word: kept, new, taken back, masked. Move β and k while you type. (`specviz bench retranslation` repeats this
+# written anew at each word: kept, new, taken back, masked. Move β and k while you type. (`python -m tests.benchmarks retranslation` repeats this
 # notebook's tables on a hundred texts a language, with intervals.)
 
 # %%

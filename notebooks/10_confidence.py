@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 10 · How sure is the drafter?
 #
-# *25 minutes. Needs `torch` and sacrebleu (`pip install "specviz-lm[run,quality]"`).*
+# *25 minutes. Needs `torch` and sacrebleu (`pip install -e ".[run,quality]"`).*
 #
 # A drafter knows something about its own drafts: it writes some tokens with a probability of 0.99 and others with 0.3.
 # Sen, Dasgupta and Waghela (2025), *Confidence-Modulated Speculative Decoding for Large Language Models* (CM-ASD), let
@@ -422,7 +422,7 @@ paper
 # - On summaries the text gives ROUGE 41.90, 18.30 and 38.10 to SpecDec; Table IV gives them to CM-ASD, at 4.0x, below
 #   SpecDec (43.11, 20.43, 40.19 at 5.1x) in all four numbers.
 #
-# `specviz bench confidence` prints these numbers beside ours.
+# `python -m tests.benchmarks confidence` prints these numbers beside ours.
 #
 # ## What CM-ASD cannot do
 #

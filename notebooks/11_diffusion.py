@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 11 · Writing in any order: diffusion models, and how they check themselves
 #
-# *50 minutes. Needs `torch` (`pip install "specviz-lm[run]"`).*
+# *50 minutes. Needs `torch` (`pip install -e ".[run]"`).*
 #
 # A masked-diffusion model does not write from left to right. Its answer is a row of masked cells, each pass tells all
 # of them, and whoever decodes says which to believe. Gao et al. (2025), *Self Speculative Decoding for Diffusion
@@ -40,11 +40,10 @@ import torch
 import specviz as sv
 from specviz import audit, metrics, view
 from specviz.trace import written
-from specviz.training.evaluate import drawn
 
 torch.set_num_threads(1)
 model = sv.load("town-diffusion")
-texts = [{"turns": [each.turns[0][0]]} for each in drawn("translation", 16, language="en", target="de")]
+texts = [prompt for prompt in sv.suite("walkthroughs") if prompt["id"].startswith("translations")]
 
 
 def write(method="stepwise", of=texts, cells=48, batch=8, **options):
@@ -844,7 +843,7 @@ rates = pd.Series(rates).unstack()
 # once. As long as a column doubles with the batch, the machine has room to verify; where it flattens, five canvases
 # cost nearly five times one. The paper has nearly linear scaling up to a batch of 8 on an A100 with the cache, and
 # calls decoding without one compute-bound. One canvas without a cache is dozens of positions, so on a few cores it is near
-# the flat end from the start; how near is also the kernel's doing ([01](01_autoregressive.ipynb)). `specviz bench diffusion` prints seconds beside passes.
+# the flat end from the start; how near is also the kernel's doing ([01](01_autoregressive.ipynb)). `python -m tests.benchmarks diffusion` prints seconds beside passes.
 #
 # The paper's Figure 3 has the same in its own way ($N = 3$, GSM8K, tokens a second): 26.94 to 58.93 at 128 cells
 # (2.19x), 15.32 to 30.88 at 512 (2.02x); without examples in the prompt 25.34 to 61.24 (2.42x), with three of them
@@ -920,4 +919,4 @@ for says, table in claims.items():
 # - Near the end of a canvas fewer than $N$ cells are masked, and the paper goes on one by one (`tail="stepwise"`;
 #   `"shorter"` drafts what is left).
 # - The figures here are a small model's on short texts: its drafts are worse than LLaDA's, and its orders too.
-#   `specviz bench diffusion` repeats them on 200 prompts, with intervals.
+#   `python -m tests.benchmarks diffusion` repeats them on 200 prompts, with intervals.

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 13 · Replay: a paper's table beside yours
 #
-# *30 minutes, two of them measuring. Needs `torch` and `scipy` (`pip install "specviz-lm[run,calibrate]"`).*
+# *30 minutes, two of them measuring. Needs `torch` and `scipy` (`pip install -e ".[run,calibrate]"`).*
 #
 # "And on my laptop?" You will
 #

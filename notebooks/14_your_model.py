@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 14 · Your own model: load it, and decide how to decode it
 #
-# *30 minutes, two of them computing (half a minute on `town`). Needs `torch` (`pip install "specviz-lm[run]"`); the GGUF
+# *30 minutes, two of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run]"`); the GGUF
 # cells also llama.cpp.*
 #
 # You will
@@ -77,7 +77,7 @@ trace
 # | a folder in transformers' format | `sv.load("./folder")` | `config.json`, safetensors, a tokenizer |
 # | on the hub | `sv.load("hf:Qwen/Qwen3-0.6B", revision="...")` | a network, once |
 # | in memory | `sv.load(net, tokenizer=tokenizer)` | a transformers model |
-# | a GGUF file | `sv.load("gguf:model.gguf")` | llama.cpp: `pip install "specviz-lm[llamacpp]"` |
+# | a GGUF file | `sv.load("gguf:model.gguf")` | llama.cpp: `pip install -e ".[llamacpp]"` |
 # | the same on torch | `sv.load("gguf:model.gguf", backend="torch")` | the Llama family; its weights are dequantised |
 # | for an NVIDIA GPU | `sv.load(..., "cuda", "bfloat16")` | a CUDA build of torch |
 # | for a Mac's GPU | `sv.load(..., "mps")`, or `sv.load("gguf:model.gguf", gpu_layers=-1)` | Apple silicon; for GGUF a Metal build |

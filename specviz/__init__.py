@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .calibration import Calibration
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
     from .explorer import explore, live
+    from .finetune.eagle import train_eagle
     from .loop import densify, generate, stream
     from .methods import make as method
     from .methods import names as list_methods
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from .ribbon import flicker
     from .suites import list_suites, suite
     from .trace import Trace, read_counts
-    from .training.own_eagle import train_eagle
     from .whatifs import whatif
     from .widgets.player import player
     from .widgets.race import race
@@ -42,7 +42,7 @@ _DOORS = {
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
     "densify": ("loop", "densify"),
-    "train_eagle": ("training.own_eagle", "train_eagle"),
+    "train_eagle": ("finetune.eagle", "train_eagle"),
     "calibrate": ("bench.calibrate", "calibrate"),
     "Calibration": ("calibration", "Calibration"),
     "whatif": ("whatifs", "whatif"),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from traces import HOSTILE, WHOLE, WORDS
-
 import specviz as sv
 from specviz import schema
 from specviz.trace import Trace
 from specviz.trace.files import encode_pieces
 from specviz.trace.reading import Store
+from traces import HOSTILE, WHOLE, WORDS
 
 VOCABULARY, MASK, EOS = 37, 5, 3
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traces import HOSTILE
-
 from specviz.trace import Recorder, Trace
+from traces import HOSTILE
 
 PIECES = [
     b"",

@@ -260,7 +260,7 @@ ASK = ("--prompt", "Hello")
         (("bench", "overhead", "--prompts", "bad.jsonl"), "line 2"),
         (("bench", "overhead", "--json", "good.jsonl"), "exists"),
         (("bench", "overhead", "--size", "3"), "takes no --size"),
-        (("bench", "ablation", "--size", "many"), "--size takes a number"),
+        (("bench", "trees", "--size", "many"), "--size takes a number"),
         (("audit", "--prompts", "0"), "at least 1"),
         (("audit", "--prompts", "bad.jsonl"), "line 2"),
         (("audit", "--json", "good.jsonl"), "exists"),

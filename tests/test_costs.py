@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from tiny import llama
-from traces import SHAPE, build, metadata, piece
 
 import specviz
 from specviz import metrics, view
@@ -15,6 +14,7 @@ from specviz.errors import TraceError
 from specviz.metrics.costs import Shape
 from specviz.trace import Recorder
 from specviz.view.roofline import FIGURES
+from traces import SHAPE, build, metadata, piece
 
 TARGET = {"name": "town", "parameters": 1, "shape": SHAPE}
 CEILINGS = metrics.Ceilings(100e9, 10e9, {10_000: 50e9, 10_000_000: 20e9}, "a <machine>", "float32", 1)

@@ -109,13 +109,3 @@ def test_every_extra_that_a_message_names_exists():
         assert 'install "specviz-lm' not in text and "install 'specviz-lm" not in text, path
         named |= {part.split("'")[1] for part in text.split("{install(")[1:]}
     assert named >= {"run", "lab", "quality"} and named <= set(extras)
-
-
-def test_the_bench_called_loading_hides_nothing():
-    """A submodule becomes an attribute of its package when it is first imported."""
-    from importlib import import_module
-
-    from specviz import bench
-
-    import_module("specviz.bench.loading")
-    assert bench.find("passes") and bench.find("diffusion")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import traces
 from test_definitions import A, R, decode
 
 import specviz
+import traces
 from specviz import cli, metrics
 from specviz.errors import ParameterError, TraceError
 from specviz.trace import Counts, Trace, read_counts

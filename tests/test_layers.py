@@ -39,8 +39,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "loop": (RUNNING, 6),
     "audit": (RUNNING, 7),
     "bench": ("both", 7.5),
-    "corpus": (APART, 1),
-    "training": (APART, 7),
+    "finetune": (APART, 7),
     "cli": (DOOR, 8),
     "explorer": (DOOR, 8),
     "ribbon": (DOOR, 8),
@@ -101,10 +100,9 @@ def allowed(source: str, target: str, late: bool) -> bool:
     wing, floor = ROOMS[source]
     other, below = ROOMS[target]
     if wing == APART:
-        return other != DOOR and (source == "training" or other in (APART, GROUND))
+        return other != DOOR
     if other == APART:
-        # The commands that train a user's own drafter open the training room when they are called.
-        return (floor >= 7 and target == "corpus") or (wing == DOOR and late)
+        return wing == DOOR and late  # the commands that train a user's own drafter, when they are called
     if below >= floor:
         return False
     return other in (GROUND, wing) or wing in (DOOR, "both")

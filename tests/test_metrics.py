@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-import traces
 
+import traces
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import Recorder, Trace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import traces
 
+import traces
 from specviz import metrics
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.sweeps import SCORES

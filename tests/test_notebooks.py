@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-from specviz.bench.walkthroughs import free, torchless
+from benchmarks.walkthroughs import free, torchless
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 PAIRS = sorted(FOLDER.glob("*.py"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -97,6 +98,7 @@ def test_the_wheel_holds_its_data(wheel):
         "data/traces/unispec.parquet",
         "data/suites/town.jsonl",
         "data/suites/multi-town.jsonl.gz",
+        "data/suites/frozen/audit.jsonl.gz",
         "data/published/unispec/table1.csv",
         "data/published/unispec/tables.json",
         "data/templates/token_recycling.json",
@@ -104,7 +106,13 @@ def test_the_wheel_holds_its_data(wheel):
         assert f"specviz/{wanted}" in names
     assert any(n.startswith("specviz/notebooks/") and n.endswith(".ipynb") for n in names)
     assert "specviz/view/style.css" in names
-    assert not any(n.startswith("tests/") for n in names)
+    assert not any(n.startswith("tests/") or "data/town/" in n for n in names)
+
+
+def test_the_package_stands_without_the_generator():
+    imports = re.compile(r"^\s*(from|import) town\b", re.MULTILINE)
+    for path in sorted((ROOT / "specviz").rglob("*.py")):
+        assert not imports.search(path.read_text(encoding="utf8")), path
 
 
 def test_published_numbers_come_with_the_wheel(wheel, tmp_path):

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import traces
 from specviz import schema
 from specviz.errors import TraceError
 from specviz.trace import PARTIAL, Recorder, Trace, arrow_schema, validate, whole_characters

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from specviz.bench.report import Estimate
+import numpy as np
+
+from specviz.bench.report import Bar, Estimate, Part
 from specviz.bench.timing import paired, quiet_clock, settled
-from specviz.corpus import tasks
+from specviz.errors import ParameterError
 from specviz.loop.clock import Clock, clock_for
 from specviz.loop.cycle import Cycle
 from specviz.loop.unmasking import decode_canvases
 from specviz.methods import find
+from specviz.suites.frozen import frozen, take
 
 
 @dataclass(frozen=True)
@@ -165,33 +168,132 @@ def timed(
 # -- prompts ------------------------------------------------------------------------------------
 
 MIX = "every other one a translation from English into German, those between of the other six kinds in turn"
+SHOTS = 3  # examples that lie beside a prompt
 
 
 def suite(n: int, shots: int = 0, only: str | None = None) -> list[dict[str, Any]]:
-    """Prompts of the corpus' test split: `MIX`.
+    """Bundled prompts: `MIX`.
 
     Parameters
     ----------
     n : int
     shots : int
-        Examples of the same kind in front, of the dev split, with their answers: earlier turns of the chat.
+        Examples of the same kind in front, with their answers: earlier turns of the chat; at most `SHOTS`.
     only : str, optional
         A kind of work that all are of.
+
+    Raises
+    ------
+    ParameterError
+        If there are fewer prompts or examples.
     """
-    others = [kind for kind in tasks.KINDS if kind != "translation"]
+    if shots > SHOTS:
+        raise ParameterError(f"{shots} examples are wanted, and {SHOTS} lie beside a prompt: ask for fewer")
+    group = only or "mix"
+    entries = [entry for entry in frozen("canvases") if entry["group"] == group]
     found = []
-    for i in range(n):
-        rng = random.Random(f"diffusion:{i}")
-        given: dict[str, Any] = {"language": "en", "target": "de"} if i % 2 == 0 else {}
-        kind = others[i // 2 % len(others)] if i % 2 else "translation"
-        if only is not None:
-            given, kind = {}, only
-        made = tasks.sample(rng, "test", kind, **given)
-        given |= {"language": made.language}
+    for entry in take(entries, n, "prompts" + (f" of {only}" if only else "")):
         before = []
-        for _ in range(shots):
-            asked, answer = tasks.sample(rng, "dev", kind, **given).turns[-1]
-            before += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
-        found.append({"id": f"{kind}-{i:03d}", "kind": kind, "language": made.target or made.language,
-                      "prompt": before + made.messages, "reference": [made.turns[-1][1]]})  # fmt: skip
+        for question, answer in entry["shots"][:shots]:
+            before += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        found.append({name: entry[name] for name in ("id", "kind", "language", "reference")}
+                     | {"prompt": before + entry["messages"]})  # fmt: skip
     return found
+
+
+# -- by batch size --------------------------------------------------------------------------------
+
+# Gao et al., section 4.1: how its models are run.
+PAPER: dict[str, Any] = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}
+LENGTH = 64  # cells
+SIZES = (1, 2, 4, 8, 16)  # prompts decoded together
+Tick = Callable[[int, int, str], None]
+
+
+@dataclass
+class Found:
+    """What a part found."""
+
+    tables: list[Part]
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Steps:
+    """Progress of a part."""
+
+    def __init__(self, tick: Tick, name: str, of: int) -> None:
+        self.tick, self.name, self.of, self.done = tick, name, of, 0
+
+    def __call__(self, label: str = "") -> None:
+        self.done += 1
+        self.tick(self.done, self.of, f"{self.name}: {label}" if label else self.name)
+
+
+def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+    """Figure 1: throughput by batch size, with and without cache."""
+    ids = sorted((model.encode(entry["prompt"]) for entry in suite(prompts)), key=len)
+    ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]
+    sizes = [size for size in SIZES if size <= len(ids)]
+    runs = [(i, size) for i in range(len(ways)) for size in sizes]
+    steps = Steps(tick, "batches", rounds * len(runs))
+    clock = quiet_clock(model.device)[0]
+    seconds: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
+    texts: dict[tuple[int, int], list[Written]] = {}
+    for i, size in runs:
+        write(model, ids[:size], ways[i], LENGTH, size)
+
+    def decoder(i: int, size: int) -> Callable[[int], list[int]]:
+        def decode(_: int) -> list[int]:
+            texts[i, size] = write(model, ids, ways[i], LENGTH, size)
+            steps(f"{ways[i].label}, {size} together")
+            return []
+
+        return decode
+
+    with settled():
+        for turn in range(rounds):
+            k = turn * len(sizes) % len(runs)
+            times = paired({run: decoder(*run) for run in runs[k:] + runs[:k]}, 1, model.device, clock=clock)
+            for run in runs:
+                seconds[run] += times[run].seconds
+    rows = []
+    for i, size in runs:
+        valid = sum(len(text.text(model.eos)) for text in texts[i, size])
+        times_1 = Estimate.of([a / b for a, b in zip(seconds[i, 1], seconds[i, size])])
+        shared = passes_shared(texts[i, size], size)
+        rows.append({
+            "way": f"{ways[i].label}, cache {ways[i].values['cache']}", "batch": size,
+            "speed": Estimate.of([valid / s for s in seconds[i, size]]), "times": times_1,
+            "ms": 1e3 * float(np.median(seconds[i, size])) / shared,
+            "fed": sum(text.fed for text in texts[i, size]) / shared,
+            "same": sum(a.order == b.order for a, b in zip(texts[i, size], texts[i, 1])) / len(ids),
+        })  # fmt: skip
+    columns = [("way", "", ""), ("batch", "batch", "{:d}"), ("speed", "valid tokens/s [95%]", ""),
+               ("times", "× batch 1 [95%]", ""), ("ms", "ms a cycle", "{:.2f}"),
+               ("fed", "positions a cycle", "{:.0f}"), ("same", "same", "{:.0%}")]  # fmt: skip
+    notes = [
+        "In a batch a cycle is two passes where some rows refresh and others do not (ssd's drift apart)."
+    ]
+    notes += [
+        turning([row for row in rows if row["way"] == name]) for name in dict.fromkeys(r["way"] for r in rows)
+    ]
+    title = f"Figure 1: throughput by batch size, {len(ids)} prompts of {LENGTH} cells, {rounds} rounds"
+    return Found([Part(title, columns, rows, ("same",))], [], notes)
+
+
+def passes_shared(texts: Sequence[Written], size: int) -> int:
+    """Cycles of a batch run: rows that go on share theirs."""
+    return sum(max(t.passes for t in texts[i : i + size]) for i in range(0, len(texts), size))
+
+
+def turning(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Where twice the batch no longer gives half as much again: passes have become bound by arithmetic."""
+    for small, large in pairwise(rows):
+        gain = large["times"].median / small["times"].median
+        if gain < 1.5:
+            grows = f"from batch {small['batch']} to {large['batch']} throughput grows {gain:.2f} times"
+            return f"{small['way']}: {grows}; past {small['fed']:.0f} positions a cycle arithmetic bounds it."
+    return (
+        f"{rows[0]['way']}: throughput grows at least 1.5 times with each doubling up to {rows[-1]['batch']}."
+    )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from specviz.bench.claims import Quality
-from specviz.corpus import pairs
 from specviz.errors import ParameterError
 from specviz.metrics.rouge import Rouge
+from specviz.suites.frozen import frozen, take
 
 # Task: (kind, language of the prompt, language of the answer).
 TASKS = {
@@ -20,18 +19,19 @@ TASKS = {
     "sum-en": ("summarization", "en", "en"),
     "sum-de": ("summarization", "de", "de"),
 }
-REFERENCES = 8  # right answers that a score is told of, at most
 SENTENCES = (2, 3, 4)  # of a text to translate
 
 
-def suite(task: str, n: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Prompts of the corpus' test split with their right answers; another seed gives other texts.
+def suite(task: str, n: int, start: int = 0) -> list[dict[str, Any]]:
+    """Bundled prompts with their right answers.
 
     Parameters
     ----------
     task : str
         A key of `TASKS`.
-    n, seed : int
+    n : int
+    start : int
+        The first one's number.
 
     Returns
     -------
@@ -41,21 +41,12 @@ def suite(task: str, n: int, seed: int = 0) -> list[dict[str, Any]]:
     Raises
     ------
     ParameterError
-        For an unknown task.
+        For an unknown task, or if there are fewer.
     """
     if task not in TASKS:
         raise ParameterError(f"no task {task!r}: choose one of {', '.join(TASKS)}")
-    kind, language, into = TASKS[task]
-    found = []
-    for i in range(n):
-        rng = random.Random(f"pairs:{task}:{seed}:{i}")
-        given = {"sentences": rng.choice(SENTENCES)} if kind == "translation" else {}
-        made = pairs.draw(rng, "test", kind, language, references=REFERENCES - 1, **given)
-        ((asked, answer),) = made.turns
-        right = list(dict.fromkeys((answer, *made.references)))
-        found.append({"id": f"{task}-{seed}-{i:03d}", "kind": kind, "language": into, "prompt": asked,
-                      "reference": right})  # fmt: skip
-    return found
+    entries = [entry for entry in frozen("pairs") if entry["task"] == task]
+    return take(entries, start + n, f"prompts of {task}")[start:]
 
 
 class Score:

@@ -36,7 +36,7 @@ BARS = {"smollm2": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66}}
 
 
 def measure(
-    model: Any, sizes: Sequence[int] = SIZES, context: int = 128, rounds: int = 31, branches: int = 1
+    model: Any, sizes: Sequence[int] = SIZES, context: int = 128, rounds: int = 31
 ) -> list[dict[str, Any]]:
     """Time passes of each size after the same context, in turns.
 
@@ -49,8 +49,6 @@ def measure(
         Tokens committed before the pass.
     rounds : int
         Passes of each size.
-    branches : int
-        Children of a node in what is read after the root: 1 is a chain, more a tree.
 
     Returns
     -------
@@ -63,7 +61,7 @@ def measure(
     ParameterError
         If the model's context is too short.
     """
-    return rows_of(measure_together({"": model}, sizes, context, rounds, branches)[""])
+    return rows_of(measure_together({"": model}, sizes, context, rounds)[""])
 
 
 def measure_together(
@@ -71,7 +69,6 @@ def measure_together(
     sizes: Sequence[int] = SIZES,
     context: int = 128,
     rounds: int = 31,
-    branches: int = 1,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> dict[Any, dict[int, np.ndarray]]:
     """As `measure`, of several models that take turns within each round.
@@ -95,7 +92,7 @@ def measure_together(
                 )
             ids = np.random.default_rng(0).integers(0, model.vocabulary, context + sizes[-1]).tolist()
             drafts = {
-                g: Draft(np.array(ids[context : context + g - 1], np.int64), np.arange(g - 1) // branches - 1)
+                g: Draft(np.array(ids[context : context + g - 1], np.int64), np.arange(-1, g - 2))
                 for g in sizes
             }
             text = model.open([ids[:context]], sizes[-1])

@@ -48,11 +48,12 @@ from specviz.metrics.interval import pooled
 from specviz.suites import spread
 from specviz.writing import write_text
 
-LOOKUP, COLD, WARM = "prompt_lookup", "unispec-cold", "unispec-warm"
+LOOKUP, TUNED = "prompt_lookup", "prompt_lookup-tuned"
+COLD, WARM = "unispec-cold", "unispec-warm"
 GENERATE, GENERATE_LOOKUP = "transformers", "transformers-lookup"
 LLAMA, LLAMA_LOOKUP = "llama.cpp", "llama.cpp-lookup"
 ENGINES = (GENERATE, GENERATE_LOOKUP, LLAMA, LLAMA_LOOKUP)
-USUAL = (BASELINE, LOOKUP, COLD, WARM, GENERATE, GENERATE_LOOKUP, LLAMA)
+USUAL = (BASELINE, LOOKUP, TUNED, COLD, WARM, GENERATE, GENERATE_LOOKUP, LLAMA)
 EXTRA = ("lookahead", "spectra", "token_recycling", LLAMA_LOOKUP)  # only where --only names them
 WARM_UP = 10  # prompts that fill a warm store
 CALIBRATION = 5  # prompts that draft sizes are timed on
@@ -64,6 +65,7 @@ BARS = [  # contender, over whom, at least, goal
     (BASELINE, GENERATE, 1.1, 1.3),
     (LOOKUP, GENERATE_LOOKUP, 1.5, 2.0),
     (LOOKUP, BASELINE, 1.35, 1.7),
+    (TUNED, BASELINE, 1.35, 1.7),
     (WARM, BASELINE, 1.45, 1.8),
 ]
 KIND_BAR, KIND_GOAL = 0.9, 1.0
@@ -223,6 +225,8 @@ class Contender:
         Draft size; None for the method's default.
     fixed : bool
         Whether the size was given, not calibrated.
+    calibrated : bool
+        Whether the size is calibrated where none is given.
     """
 
     name: str
@@ -230,6 +234,7 @@ class Contender:
     memory: str = ""
     g: int | None = None
     fixed: bool = False
+    calibrated: bool = False
 
     @property
     def label(self) -> str:
@@ -243,7 +248,7 @@ class Contender:
 
 
 def lineup(
-    model: Any, only: Sequence[str] | None, g: int | None = None, sizes: Sequence[int] = ()
+    model: Any, only: Sequence[str] | None, chosen: dict[str, int] | None = None, sizes: Sequence[int] = ()
 ) -> tuple[list[Contender], dict[str, str]]:
     """The contenders, autoregressive decoding first, and why others are left out.
 
@@ -252,8 +257,8 @@ def lineup(
     model : Model
     only : sequence of str, optional
         Names; default: `USUAL`.
-    g : int, optional
-        UniSpec's calibrated draft size.
+    chosen : dict of str to int, optional
+        Calibrated draft sizes by method.
     sizes : sequence of int
         Draft sizes at which UniSpec runs besides.
 
@@ -263,7 +268,7 @@ def lineup(
         If a name is none, or names what cannot run here.
     """
     names = dict.fromkeys([BASELINE, *(USUAL if only is None else only)])
-    lacking = _lacking(model)
+    lacking, chosen = _lacking(model), chosen or {}
     for name in names:
         if name not in USUAL + EXTRA:
             raise ParameterError(f"no contender {name!r}" + methods.near(name, USUAL + EXTRA, ""))
@@ -275,8 +280,10 @@ def lineup(
             continue
         if name in (COLD, WARM):
             memory = name.removeprefix("unispec-")
-            out.append(Contender(name, "unispec", memory, g))
+            out.append(Contender(name, "unispec", memory, chosen.get("unispec"), calibrated=True))
             out += [Contender(name, "unispec", memory, size, True) for size in sizes]
+        elif name == TUNED:
+            out.append(Contender(name, LOOKUP, g=chosen.get(LOOKUP), calibrated=True))
         else:
             out.append(Contender(name, "" if name in ENGINES else name))
     return out, {name: why for name, why in lacking.items() if name in names}
@@ -640,7 +647,7 @@ def bench(
     sizes : sequence of int
         Draft sizes at which ``unispec`` runs besides.
     own : dict of str to int, optional
-        ``{"unispec": g}``: this draft size in place of a calibrated one.
+        ``{"unispec": g, "prompt_lookup": g}``: these draft sizes in place of calibrated ones.
     kept : Path, optional
         A file that keeps each finished round, so that the same call goes on after the last one.
     tick : callable
@@ -657,18 +664,21 @@ def bench(
     KeyboardInterrupt
         After Ctrl-C; its message says what is kept.
     """
-    for name in own or {}:
-        if name != "unispec":
-            raise ParameterError(f"--size takes a number or unispec=NUMBER, not {name}=...")
-    for size in (*sizes, *(own or {}).values()):
+    given = dict(own or {})
+    for name in given:
+        if name not in (LOOKUP, "unispec"):
+            raise ParameterError(f"--size takes a number, unispec=NUMBER or {LOOKUP}=NUMBER, not {name}=...")
+    for size in sizes:
         methods.find("unispec")(draft_size=size)
+    for name, size in given.items():
+        methods.find(name)(**{methods.find(name).size: size})
     selection = Selection.of(
         entries, prompts, ids, lambda entry: model.left(len(first_turns(model, [entry])[0])) >= max_new_tokens
     )
-    g = (own or {}).get("unispec")
-    contenders, _ = lineup(model, only, g, sizes)
+    contenders, _ = lineup(model, only, given, sizes)
     texts, warm = _encoded(model, selection.timed, max_new_tokens), first_turns(model, selection.warm)
-    _check_enough(selection, contenders, g)
+    wanted = [name for name in (LOOKUP, "unispec") if any(_open(c, name) for c in contenders)]
+    _check_enough(selection, contenders, bool(wanted))
     plan = _plan(model, contenders, texts, warm, max_new_tokens)
     state = _resumed(kept, plan)
 
@@ -677,12 +687,12 @@ def bench(
             write_text(kept, json.dumps(state), force=True)
 
     try:
-        if g is None and any(c.method == "unispec" for c in contenders):
-            if state["calibration"] is None:
-                state["calibration"] = _calibrated(model, selection, max_new_tokens, tick)
+        for name in wanted:
+            if name not in state["calibration"]:
+                state["calibration"][name] = _calibrated(model, name, selection, max_new_tokens, tick)
                 keep()
-            g = state["calibration"]["g"]
-        contenders, lacking = lineup(model, only, g, sizes)
+        chosen = given | {name: measured["g"] for name, measured in state["calibration"].items()}
+        contenders, lacking = lineup(model, only, chosen, sizes)
         if len(state["rounds"]) < rounds:
             stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
             done, of = 0, sum(len(stage.before(each)) for each in contenders)
@@ -705,16 +715,20 @@ def bench(
     return _report(model, selection, contenders, lacking, state, max_new_tokens)
 
 
-def _check_enough(selection: Selection, contenders: list[Contender], g: int | None) -> None:
+def _open(contender: Contender, method: str) -> bool:
+    """Whether a contender's draft size is still to be calibrated."""
+    return contender.calibrated and contender.method == method and contender.g is None
+
+
+def _check_enough(selection: Selection, contenders: list[Contender], calibrating: bool) -> None:
     warm = any(c.memory == "warm" for c in contenders)
-    calibrating = g is None and any(c.method == "unispec" and not c.fixed for c in contenders)
     wanted = WARM_UP * (warm or calibrating) + CALIBRATION * calibrating
     if len(selection.warm) + len(selection.calibration) < wanted:
         there = len(selection.warm) + len(selection.calibration)
         raise PromptError(
             f"beside the {len(selection.timed)} prompts that are timed there are {there} others, and "
             f"{wanted} are wanted to fill stores and to calibrate: lower --number, name a larger file, or "
-            "leave out unispec with --only"
+            "leave out what is warm or calibrated with --only"
         )
 
 
@@ -730,14 +744,14 @@ def _encoded(model: Any, entries: list[dict[str, Any]], most: int) -> list[list[
 
 
 def _calibrated(
-    model: Any, selection: Selection, most: int, tick: Callable[[int, int, str], None]
+    model: Any, name: str, selection: Selection, most: int, tick: Callable[[int, int, str], None]
 ) -> dict[str, Any]:
-    """UniSpec's draft size by prompts that are not timed; kept nowhere but with the rounds."""
+    """A method's draft size by prompts that are not timed; kept nowhere but with the rounds."""
     with TemporaryDirectory(prefix="specviz-") as folder:
         measured = calibrate(
-            model, "unispec", _firsts(selection.calibration), SIZES, warm_up=_firsts(selection.warm),
+            model, name, _firsts(selection.calibration), SIZES, warm_up=_firsts(selection.warm),
             max_new_tokens=most, rounds=CALIBRATION_ROUNDS, folder=folder,
-            tick=lambda done, of, what: tick(done, of, f"calibrating, {what}"),
+            tick=lambda done, of, what: tick(done, of, f"calibrating {name}, {what}"),
         )  # fmt: skip
     return {"g": measured.g, "summary": measured.summary, "points": measured.table.to_dict("records")}
 
@@ -763,13 +777,13 @@ def _plan(
 def _resumed(kept: Path | None, plan: dict[str, Any]) -> dict[str, Any]:
     """The rounds that are kept, or none."""
     plan = json.loads(json.dumps(plan))
-    empty: dict[str, Any] = {"plan": plan, "calibration": None, "rounds": []}
+    empty: dict[str, Any] = {"plan": plan, "calibration": {}, "rounds": []}
     if kept is None or not kept.exists():
         return empty
     try:
         state = json.loads(kept.read_text(encoding="utf8"))
         other = [name for name in plan if state["plan"].get(name) != plan[name]]
-        state["rounds"], state["calibration"]
+        state["rounds"], state["calibration"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ParameterError(f"{kept} holds no rounds that can be read: delete it") from None
     if other:
@@ -885,7 +899,7 @@ def _bars(
             title = f"{contender.label}: texts equal to {BASELINE}'s ({sum(same)} of {len(same)})"
             bars.append(Bar(title, sum(same) / len(same), 1.0))
     unjudged = []
-    for name in (LOOKUP, WARM):
+    for name in (LOOKUP, TUNED, WARM):
         rows = [row for row in by_kind if row["contender"] == name]
         if not rows:
             continue
@@ -915,11 +929,12 @@ def _remarks(results: Results, contenders: list[Contender], circumstances: dict[
         yield f"{WARM}: each round begins with a copy of a store that other prompts filled once ({names})"
     if memories:
         yield "stores learn from prompt to prompt within a round; none sees a prompt twice"
-    if circumstances["calibration"] is not None:
-        chosen = ", ".join(str(entry["id"]) for entry in questions["calibration"])
-        yield f"draft size, calibrated on other prompts ({chosen}): {circumstances['calibration']['summary']}"
-    elif any(contender.memory and not contender.fixed for contender in contenders):
-        yield "draft size: given, not calibrated"
+    chosen = ", ".join(str(entry["id"]) for entry in questions["calibration"])
+    for name, measured in circumstances["calibration"].items():
+        yield f"draft size of {name}, calibrated on other prompts ({chosen}): {measured['summary']}"
+    for name in dict.fromkeys(contender.method for contender in contenders if contender.calibrated):
+        if name not in circumstances["calibration"]:
+            yield f"draft size of {name}: given, not calibrated"
     for name, why in circumstances["left_out"].items():
         yield f"left out: {name} ({why})"
     minutes = sum(circumstances["wall"]) / 60

@@ -14,7 +14,6 @@ import torch
 
 from specviz import calibration, methods
 from specviz.bench.report import Estimate
-from specviz.corpus import tasks
 from specviz.errors import SpecvizError
 from specviz.loop import Run
 from specviz.loop.run import machine, versions
@@ -22,6 +21,7 @@ from specviz.loop.run import setting as calibration_setting
 from specviz.loop.run import threads as computing
 from specviz.models.ranks import holding
 from specviz.processors import check_threads
+from specviz.suites.frozen import frozen, take
 
 BASELINE = "autoregressive"
 
@@ -252,12 +252,12 @@ def calibrated(model: Any, name: str) -> int | None:
 
 
 def practice(model: Any, n: int) -> list[list[int]]:
-    """Token ids of `n` prompts that a method may learn from before a suite: the corpus' dev split.
+    """Token ids of `n` prompts that a method may learn from before a suite.
 
-    It shares no clause with the bundled suites, which are of the test split. What the model has no room for
+    They share no clause with the bundled suites. What the model has no room for
     is left out.
     """
-    chats: list[Any] = tasks.prompts(n, split="dev")
+    chats: list[Any] = [entry["messages"] for entry in take(frozen("practice"), n, "prompts to practise on")]
     if not getattr(model.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         chats = [chat[-1]["content"] for chat in chats]
     return [ids for ids in map(model.encode, chats) if model.left(len(ids)) > 0]

@@ -31,7 +31,7 @@ from specviz.loop import Run
 from specviz.suites import spread
 
 FAMILY = ("prompt_lookup", "lookahead", "token_recycling", "spectra", "unispec")
-WARM = 70  # prompts of the corpus' dev split that a warm method has decoded before
+WARM = 70  # prompts for practice that a warm method has decoded before
 GOAL = 1.4
 PHASES = ("draft", "forward", "verify", "commit", "between")
 COLUMNS = [
@@ -67,8 +67,8 @@ NOTES = [
     "τ: tokens a cycle, the bonus counted, the mean over kinds of work. g: most nodes of a draft, without "
     "the root. tokens/s: over all texts, prefill and recording inside. speedup: median over texts of "
     "tokens/s over autoregressive decoding's on the same text, with its 95 % bootstrap interval.",
-    f"cold: each text begins with an empty memory. warm: the method has decoded {WARM} prompts of the "
-    "corpus' dev split, which shares no clause with the bundled suite, and keeps what it learns from text to "
+    f"cold: each text begins with an empty memory. warm: the method has decoded {WARM} prompts for "
+    "practice, which share no clause with the bundled suite, and keeps what it learns from text to "
     "text. A method that remembers nothing has one row, as if cold.",
     "between: what no cycle covers, which is mostly recording.",
 ]
@@ -182,7 +182,7 @@ def bench(
         "trees",
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
         setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=size, own=dict(own),
-                warm=f"{WARM} prompts of the corpus' dev split"),
+                warm=f"{WARM} prompts for practice"),
         COLUMNS, list(rows.values()), _bars(rows, times, size), list(NOTES), SPARE,
     )  # fmt: skip
     report.setting["clock"] = name_of_clock

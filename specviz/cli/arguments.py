@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -99,8 +98,6 @@ def loaded(
         raise ParameterError(
             "two draft models have the same folder name: rename one, so that tables can tell them apart"
         )
-    if not drafts and target.kind != "diffusion":  # whose methods draft by themselves
-        print("specviz: no --draft, so methods that need a draft model are left out", file=sys.stderr)
     return target, drafts
 
 

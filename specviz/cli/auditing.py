@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,8 @@ def audit(
     model: Model = "town",
     draft: Drafts = None,
     prompts: Annotated[
-        str, typer.Option("--prompts", help="How many generated prompts; or a suite, or a file.")
+        str,
+        typer.Option("--prompts", help="How many bundled prompts, 2,000 at most; a suite; or a file."),
     ] = "100",
     method: Annotated[
         list[str] | None,
@@ -39,7 +41,7 @@ def audit(
         int | None,
         typer.Option(min=1, help="Instead: whether each row of such batches is its prompt's single run."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the generated prompts.")] = 0,
+    seed: Annotated[int, typer.Option(help="Which of the bundled prompts: another seed draws others.")] = 0,
     threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -56,9 +58,7 @@ def audit(
     if prompts.lstrip("-").isdecimal():
         if (number := int(prompts)) < 1:
             raise PromptError(f"--prompts must be at least 1, got {number}")
-        from specviz.corpus import tasks
-
-        entries: list[Any] = tasks.prompts(number, seed)
+        entries: list[Any] = _bundled(number, seed)
     else:
         from specviz.suites import suite
 
@@ -141,6 +141,16 @@ def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] |
         return None, None
     moving = [name for name in methods if find(name.partition(":")[0].strip()).streams]
     return [name for name in methods if name not in moving], moving
+
+
+def _bundled(number: int, seed: int) -> list[Any]:
+    """Bundled chats of every kind and language: the first ones, or by another seed others."""
+    from specviz.suites.frozen import frozen, take
+
+    chats = [entry["messages"] for entry in frozen("audit")]
+    if seed:
+        random.Random(seed).shuffle(chats)
+    return take(chats, number, "prompts")
 
 
 def _test_streams(target: Any, number: int) -> list[Any]:

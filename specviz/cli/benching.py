@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import bundled_models, listed, loaded, parameters_of, writable
-from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Prompts, checked_threads
+from specviz.cli.arguments import listed, loaded, parameters_of, writable
+from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Model, Prompts, checked_threads
 from specviz.cli.terminal import Interrupted, progress, screen
 from specviz.errors import ParameterError, SpecvizError
 from specviz.extras import install, loading
@@ -59,16 +58,7 @@ def benches(context: typer.Context) -> None:
 @bench_app.command("measure")
 def bench(
     name: Annotated[str, typer.Argument(help="Which one; specviz bench lists them.")],
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="Bundled name, folder, or hf:<id>; bench retranslation takes several. Default: town; "
-            "there the bundled translators, in bench bild and confidence the encoder-decoders, in bench "
-            "diffusion town-diffusion.",
-        ),
-    ] = None,
+    model: Model = "town",
     draft: Drafts = None,
     prompts: Prompts = "town",
     number: Annotated[
@@ -94,28 +84,7 @@ def bench(
         str | None,
         typer.Option(help="Of bench speed: contenders, and of bench overhead: methods, as unispec,spectra."),
     ] = None,
-    languages: Annotated[
-        str | None,
-        typer.Option(help="Of bench retranslation, as de,ja; default: de,zh,ja,xx; of bench eagle: seven."),
-    ] = None,
-    betas: Annotated[str | None, typer.Option(help="Of bench retranslation, as 0,0.2,0.5.")] = None,
-    masks: Annotated[str | None, typer.Option("--k", help="Of bench retranslation, as 3,5.")] = None,
-    tasks: Annotated[
-        str | None, typer.Option(help="Of bench bild and confidence, as de-en,en-de,sum-en,sum-de.")
-    ] = None,
-    template: Annotated[
-        str | None, typer.Option(help="Of bench retranslation: town, tower, qwen3, or a text with {source}.")
-    ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(help="Of bench diffusion, as exact:8,time, and eagle, as table; default: all."),
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1, callback=checked_threads, help="Threads on the CPU; default: 1, of bench diffusion 2."
-        ),
-    ] = None,
+    threads: Annotated[int, typer.Option(min=1, callback=checked_threads, help="Threads on the CPU.")] = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     kernels: Kernels = None,
@@ -131,9 +100,6 @@ def bench(
     if json is not None:
         writable(json, force)
     asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds, **_sizes(size or [])}
-    asked |= {"languages": listed("--languages", languages, str), "betas": listed("--betas", betas, float)}
-    asked |= {"masks": listed("--k", masks, int), "tasks": listed("--tasks", tasks, str)}
-    asked |= {"template": template, "parts": listed("--part", part, str)}
     asked |= {"ids": ids, "only": listed("--only", only, str)}
     given = {option: value for option, value in asked.items() if value is not None}
     with loading():
@@ -142,53 +108,18 @@ def bench(
     if "sizes" in given and "sizes" not in taken:
         given["size"] = given.pop("sizes")[-1]
     for option in given.keys() - taken.keys():
-        said = {"own": "size", "masks": "k", "prompts": "number", "parts": "part"}.get(
-            option, option.replace("_", "-")
-        )
-        raise ParameterError(f"bench {name} takes no --{said}")
-    threads = threads or (min(2, os.cpu_count() or 1) if name == "diffusion" else 1)
-    if name == "player":
-        with progress() as tick:
-            report = measure(tick=tick, **given)
-    elif name == "retranslation":
-        with loading():
-            from specviz.bench.timing import threads as using
-            from specviz.models import load
-
-            targets = [load(each, device, dtype) for each in model or _translators()]
-        with using(threads), progress() as tick:
-            report = measure(targets, tick=tick, **given)
-    elif model is not None and len(model) > 1:
-        raise ParameterError(f"bench {name} takes one --model")
-    elif name == "diffusion":
-        with loading():
-            from specviz.bench.timing import threads as using
-            from specviz.models import load
-
-            target = load(model[0] if model else import_module(measure.__module__).TARGET, device, dtype)
-        with using(threads), progress() as tick:
-            report = measure(target, tick=tick, **given)
-    elif name == "speed":
+        spoken = {"own": "size", "prompts": "number"}.get(option, option.replace("_", "-"))
+        raise ParameterError(f"bench {name} takes no --{spoken}")
+    if name == "speed":
         report = _speed(measure, model, prompts or "town", device, dtype, threads, json, given)
-    elif name in ("bild", "confidence", "eagle"):
-        with loading():
-            from specviz.bench.timing import threads as using
-            from specviz.models import load
-
-            bundled = import_module(measure.__module__)
-            target, drafts = loaded(
-                model[0] if model else bundled.TARGET, draft or list(bundled.DRAFTS), device, dtype, None
-            )
-            more = {} if model else getattr(bundled, "BESIDE", {})
-            beside = {role: load(each, device, dtype) for role, each in more.items()}
-        with using(threads), progress() as tick:
-            report = measure(target, drafts, tick=tick, **beside, **given)
     else:
         entries = list(suite(prompts or "town")) if name not in ("passes", "roofline") else []
         with loading():
             from specviz.bench.timing import threads as using
 
-            target, drafts = loaded(model[0] if model else "town", draft, device, dtype, None)
+            target, drafts = loaded(model, draft, device, dtype, None)
+        if entries and not drafts and target.kind != "diffusion":  # whose methods draft by themselves
+            print("specviz: no --draft, so methods that need a draft model are left out", file=sys.stderr)
         with using(threads), progress() as tick:
             report = measure(target, drafts, entries, tick=tick, **given)
     report.show(screen())
@@ -200,7 +131,7 @@ def bench(
 
 def _speed(
     measure: Any,
-    model: list[str] | None,
+    model: str,
     prompts: str,
     device: str,
     dtype: str,
@@ -219,7 +150,7 @@ def _speed(
 
         if "ids" in given:
             given["ids"] = chosen_ids(given["ids"], prompts)
-        target = load(model[0] if model else "town", device, dtype)
+        target = load(model, device, dtype)
     with using(threads), _kept(), progress(lines=True) as tick:
         kept = _rounds_of(json) if json is not None else None
         return measure(target, [], entries, tick=tick, kept=kept, **given)
@@ -395,11 +326,6 @@ def _cluster(address: str | None) -> Iterator[Any]:
         raise SpecvizError(f"no Dask scheduler answers at {address}: {error}") from None
     with client:
         yield client.get_executor()
-
-
-def _translators() -> list[str]:
-    """The bundled translators, or the model that is not one but has read translations."""
-    return [name for name in bundled_models() if name.startswith("town-translator")] or ["town"]
 
 
 def _sizes(given: list[str]) -> dict[str, Any]:

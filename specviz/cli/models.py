@@ -158,7 +158,7 @@ def align(
     for model in (target, draft):
         find(model)
     with loading():
-        from specviz.training.align import align as aligned
+        from specviz.finetune.align import align as aligned
 
     with on_threads(threads):
         made = aligned(target, draft, asked, out, epochs=epochs, rate=rate, batch=batch, device=device,
@@ -199,7 +199,7 @@ def eagle(
     asked = [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
     find(target)
     with loading():
-        from specviz.training.own_eagle import train_eagle
+        from specviz.finetune.eagle import train_eagle
 
     with on_threads(threads):
         made = train_eagle(target, asked, out, generation, layers=read, draft_vocabulary=draft_vocabulary,

@@ -145,11 +145,13 @@ class Lines:
 
     def __init__(self, every: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.every, self.clock = every, clock
-        self.of = 0
+        self.of = self.done = 0
 
     def __call__(self, done: int, of: int, what: str) -> None:
         now = self.clock()
-        if of != self.of:  # another stage begins
+        another_stage = of != self.of or done < self.done
+        self.done = done
+        if another_stage:
             self.of, self.begin, self.first, self.shown = of, now, done, float("-inf")
         if now - self.shown < self.every:
             return

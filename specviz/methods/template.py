@@ -1,7 +1,7 @@
 """A static tree as rank paths: [0, 2] is the third likeliest successor of the likeliest one.
 
 Token Recycling (Luo et al. 2025) fills such a template anew in each cycle. `grow` finds the best one for
-given acceptance rates; `python -m specviz.bench.template` measures them and writes the bundled one.
+given acceptance rates; `python -m town.template` (in ``data``) measures them and writes the bundled one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """matplotlib views of what is traded: quality for speed over a sweep; erasure by β, by mask and by language.
 
 They draw tables with a row a setting (and language): `specviz.metrics.sweep` makes those of `sweep`, and
-`trade_offs` those of the views of re-translation, as do the rows of ``specviz bench retranslation``. Each
+`trade_offs` those of the views of re-translation, as do the rows of its benchmark. Each
 takes ``ax=``, draws only on it, and returns it. A figure may be a number or an `Estimate`, whose interval is
 drawn.
 """

@@ -1,4 +1,4 @@
-"""`specviz bench diffusion` counts what it says it counts. Nothing here judges a time."""
+"""`python -m tests.benchmarks diffusion` counts what it says it counts. Nothing here judges a time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from benchmarks import diffusion
+from benchmarks.__main__ import main
 
-from specviz.bench import diffusion
-from specviz.bench.canvases import Way, spelt, ssd, stepwise, suite, write
+from specviz.bench.canvases import Way, spelt, ssd, stepwise, suite, turning, write
 from specviz.bench.report import Estimate
-from specviz.cli import app
 from specviz.errors import ParameterError
 from specviz.methods.ssd import SSD
 
@@ -41,6 +40,7 @@ def small(monkeypatch):
     few = {"LENGTH": 16, "SHORT": 8, "LONG": 16, "DRAFTS": (2, 4), "GROWING": (8, 16), "REFRESH": (8,)}
     for name, value in few.items():
         monkeypatch.setattr(diffusion, name, value)
+    monkeypatch.setattr("specviz.bench.canvases.LENGTH", few["LENGTH"])
     monkeypatch.setattr(diffusion, "loaded", lambda: LOAD)
 
 
@@ -131,10 +131,10 @@ def test_where_arithmetic_begins_to_bound():
     def row(batch, times):
         return {"way": "x", "batch": batch, "times": Estimate(times, times, times, 3), "fed": 10.0 * batch}
 
-    assert "from batch 2 to 4 throughput grows 1.25 times; past 20" in diffusion.turning(
+    assert "from batch 2 to 4 throughput grows 1.25 times; past 20" in turning(
         [row(1, 1.0), row(2, 2.0), row(4, 2.5), row(8, 2.6)]
     )
-    assert "up to 4" in diffusion.turning([row(1, 1.0), row(2, 1.6), row(4, 3.0)])
+    assert "up to 4" in turning([row(1, 1.0), row(2, 1.6), row(4, 3.0)])
 
 
 def test_prompts_are_mixed_and_the_same_every_time():
@@ -149,12 +149,9 @@ def test_prompts_are_mixed_and_the_same_every_time():
     assert [said["role"] for said in shots[0]["prompt"]] == ["user", "assistant"] * 2 + ["user"]
 
 
-def test_what_cannot_be_measured_is_refused(model, folders):
+def test_what_cannot_be_measured_is_refused(model, folders, capsys):
     for name in ("nothing", "exact:7", "time:8", ""):
         with pytest.raises(ParameterError, match=r"no part .*: choose of exact, passes"):
             diffusion.bench(model, parts=[name])
-    run = CliRunner().invoke(app, ["bench", "diffusion", "--model", str(folders.target), "--part", "time"])
-    assert isinstance(run.exception, ParameterError)
-    assert "is none" in str(run.exception)
-    run = CliRunner().invoke(app, ["bench", "passes", "--part", "time"])
-    assert "bench passes takes no --part" in str(run.exception)
+    assert main(["diffusion", "--model", str(folders.target), "--parts", "time"]) == 2
+    assert "is none" in capsys.readouterr().err

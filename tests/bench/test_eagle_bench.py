@@ -1,4 +1,4 @@
-"""`specviz bench eagle` counts what it says it counts. Nothing here judges a time."""
+"""`python -m tests.benchmarks eagle` counts what it says it counts. Nothing here judges a time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks import eagle
+from benchmarks.__main__ import main
 from rich.console import Console
 from test_benches import check
 from tiny import llama
-from typer.testing import CliRunner
 
 import specviz
 from specviz import metrics
 from specviz.audit import law
-from specviz.bench import eagle
 from specviz.bench.sweep import Point
 from specviz.bench.timing import Timed
-from specviz.cli import app
-from specviz.corpus import tasks
 from specviz.errors import ParameterError
 from specviz.methods.eagle import Eagle
 
@@ -218,7 +216,7 @@ def test_prompts_are_answered_in_their_language(target):
     for language in ("en", "ja"):
         found = eagle.prompts_of(language, 14, target)
         assert found == eagle.prompts_of(language, 14, target)
-        assert [entry["kind"] for entry in found] == [*tasks.KINDS] * 2
+        assert [entry["kind"] for entry in found] == specviz.suite("multi-town").kinds * 2
         assert {entry["language"] for entry in found} == {language}
     into = [entry for entry in eagle.prompts_of("ja", 28, target) if entry["kind"] == "translation"]
     assert sum("Japan" in entry["prompt"] or "日本語" in entry["prompt"] for entry in into) > 2
@@ -240,7 +238,7 @@ def test_a_drafter_that_is_not_there_is_named(target, drafts):
     assert "EAGLE-1, en; EAGLE-1, all; EAGLE-2, en; EAGLE-2, all; EAGLE-3, all." in found.notes[-1]
 
 
-def test_what_cannot_be_measured_is_refused(target, drafts, folders):
+def test_what_cannot_be_measured_is_refused(target, drafts, folders, capsys):
     with pytest.raises(ParameterError, match="no part 'tables': choose of exact, law, table, cause, time"):
         eagle.bench(target, drafts, parts=["tables"])
     with pytest.raises(ParameterError, match="no prompts in 'xx'"):
@@ -249,9 +247,7 @@ def test_what_cannot_be_measured_is_refused(target, drafts, folders):
         eagle.bench(target, [drafts[1], drafts[1]])
     with pytest.raises(ParameterError, match="compares EAGLE drafters, and there is none"):
         eagle.bench(target, [])
-    given = ["bench", "eagle", "--model", folders.target, "--draft", folders.draft]
-    run = CliRunner().invoke(app, given)
-    assert isinstance(run.exception, ParameterError)
-    assert "and draft is none" in str(run.exception)
-    run = CliRunner().invoke(app, ["bench", "eagle", "--draft", "town-eagle9"])
-    assert "no model 'town-eagle9'" in str(run.exception)
+    assert main(["eagle", "--model", str(folders.target), "--draft", str(folders.draft)]) == 2
+    assert "and draft is none" in capsys.readouterr().err
+    assert main(["eagle", "--draft", "town-eagle9"]) == 2
+    assert "no model 'town-eagle9'" in capsys.readouterr().err

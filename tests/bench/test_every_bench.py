@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import json
 from functools import partial, update_wrapper
+from importlib import import_module
 from inspect import signature
 
+import benchmarks
 import pytest
+from benchmarks.__main__ import main
 
 from specviz import bench, cli
 from specviz.bench import BENCHES
 from specviz.suites import spread, suite
 
 # The least that each can be asked for: by the options of the command line, and where it has none for it.
-LEAST = {"prompts": ("--number", 1), "max_new_tokens": ("-n", 2), "rounds": ("--rounds", 1)}
-OPTIONS = {
-    "calibrate": ("--rounds", 2),
-    "retranslation": ("--languages", "de", "--betas", "0.2", "--k", "3"),
+LEAST = {"prompts": 1, "max_new_tokens": 2, "rounds": 1}
+OPTIONS = {"prompts": "--number", "max_new_tokens": "-n", "rounds": "--rounds"}
+OWN_OPTIONS = {
+    "retranslation": ("--languages", "de", "--betas", "0.2", "--masks", "3", "--age", 10, "--old", 10),
     "bild": ("--tasks", "de-en"),
-    "confidence": ("--tasks", "de-en"),
-    "diffusion": ("--part", "limits", "--threads", 1),
-    "eagle": ("--part", "table,cause,time", "--languages", "en,ja"),
-}
-SMALLER = {
-    "retranslation": {"age": 10, "old": 10},
-    "confidence": {"seeds": 1, "exact": 1, "batch": ()},  # batches are a bench of their own, too
-    "batches": {"sizes": (1, 2)},
-    "context": {"lengths": (64,)},
+    "confidence": ("--tasks", "de-en", "--seeds", 1, "--exact", 1, "--batch"),  # batches are a bench, too
+    "diffusion": ("--parts", "limits", "--threads", 1),
+    "eagle": ("--parts", "table", "cause", "time", "--languages", "en", "ja"),
 }
 CONSTANTS = {
-    "calibrate": {"NUMBERS": (5, 10), "SIZES": (1, 2, 3, 4)},
-    "trees": {"WARM": 1},
-    "stores": {"WARM": 1, "LARGE": 2000},
+    "specviz.bench.calibrate": {"NUMBERS": (5, 10), "SIZES": (1, 2, 3, 4)},
+    "specviz.bench.trees": {"WARM": 1},
+    "benchmarks.stores": {"WARM": 1, "LARGE": 2000},
 }
+
+
+@pytest.fixture(autouse=True)
+def _smaller(monkeypatch):
+    for module, values in CONSTANTS.items():
+        for name, value in values.items():
+            monkeypatch.setattr(f"{module}.{name}", value)
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +49,28 @@ def few(tmp_path_factory):
 
 @pytest.mark.parametrize("name", BENCHES)
 def test_a_bench_starts_and_ends_with_a_table(name, few, monkeypatch, capsys):
-    for constant, value in CONSTANTS.get(name, {}).items():
-        monkeypatch.setattr(f"specviz.bench.{name}.{constant}", value)
     real = bench.find
+    smaller = {"batches": {"sizes": (1, 2)}}.get(name, {})
+    monkeypatch.setattr(
+        bench, "find", lambda name: update_wrapper(partial(real(name), **smaller), real(name))
+    )
+    taken = signature(real(name)).parameters
+    least = LEAST | ({"rounds": 2} if name == "calibrate" else {})
+    options = [word for key, value in least.items() if key in taken for word in (OPTIONS[key], value)]
+    options += ["--prompts", few] if "entries" in taken else []
+    ended_with_a_table(name, cli.run(["bench", name, *map(str, options)]), capsys)
 
-    def find(name):
-        measure = real(name)
-        return update_wrapper(partial(measure, **SMALLER.get(name, {})), measure)
 
-    monkeypatch.setattr(bench, "find", find)
-    known = signature(real(name)).parameters
-    options = [option for key, given in LEAST.items() if key in known for option in given]
-    options += ["--prompts", few] if "entries" in known else []
-    status = cli.run(["bench", name, *map(str, options), *map(str, OPTIONS.get(name, ()))])
+@pytest.mark.parametrize("name", benchmarks.BENCHES)
+def test_a_benchmark_of_the_project_does_too(name, few, capsys):
+    taken = signature(import_module(f"benchmarks.{name}").bench).parameters
+    options = [word for key, n in LEAST.items() if key in taken for word in ("--" + key.replace("_", "-"), n)]
+    options += ["--suite", few] if "entries" in taken else []
+    status = main([name, *map(str, options), *map(str, OWN_OPTIONS.get(name, ()))])
+    ended_with_a_table(name, status, capsys)
+
+
+def ended_with_a_table(name, status, capsys):
     out, err = capsys.readouterr()
     if name == "player" and "none is on the PATH" in err:
         pytest.skip("no Chromium")

@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from benchmarks import loading
 from safetensors import safe_open
 
-from specviz.bench import loading
 from specviz.errors import ModelError, SpecvizError
 from specviz.models import load
 

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
-from specviz.bench import find, player
+from benchmarks import player
+
 from specviz.errors import SpecvizError
 
 
@@ -17,11 +18,11 @@ def test_a_browser_or_playwright_is_missing(monkeypatch):
     pytest.importorskip("playwright", reason="needs playwright (the test extra)")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SpecvizError, match="none is on the PATH: install one") as told:
-        find("player")()
+        player.bench()
     assert "\n" not in str(told.value)
     monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
     with pytest.raises(SpecvizError, match="pip install playwright"):
-        find("player")()
+        player.bench()
 
 
 def test_it_measures_trees_and_a_page():

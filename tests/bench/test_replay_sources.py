@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specviz.bench import confidence, retranslation
+from specviz.bench import contenders, retranslation
 from specviz.bench.replaying import replays, sources
 from specviz.bench.replaying.recipes import BEST, RECIPES, Best
 from specviz.bench.replaying.sources import beams, canvases, prompts, streams, thresholds
@@ -257,8 +257,8 @@ def test_figures_of_thresholds(how, monkeypatch):
 def test_figures_of_beams(how, monkeypatch):
     every = {row.values["point"]: point(row.values["point"], 4, 30, accepted=6, cycles=2)
              for row in RECIPES["cm_asd/table3"].rows}  # fmt: skip
-    every[confidence.BEAMS] = point(confidence.BEAMS, 12, 29)
-    every[confidence.BASELINE] = point(confidence.BASELINE, 6, 28)
+    every[contenders.BEAMS] = point(contenders.BEAMS, 12, 29)
+    every[BASELINE] = point(BASELINE, 6, 28)
     monkeypatch.setattr(beams, "measured", lambda *_: (every, {"CM-ASD": 1.5}, []))
     found = sources.find("beams")(RECIPES["cm_asd/table3"], how())
     ours, wide = ({"method": m, "task": "EN-DE"}

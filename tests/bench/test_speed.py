@@ -28,6 +28,7 @@ ENTRIES = [
 USED = (
     "autoregressive",
     "prompt_lookup",
+    "prompt_lookup-tuned",
     "unispec-cold",
     "unispec-warm",
     "transformers",
@@ -138,7 +139,7 @@ class TestArithmetic:
                 name: [measured([1, 2], taken, passes=2)] * 2 for name, taken in (names | seconds).items()
             }
             results = Results([{"others": 0.0, "wall": 1.0, "measurements": measurements}] * 3)
-            contenders, _ = speed.lineup(Fake(), list(names), 4)
+            contenders, _ = speed.lineup(Fake(), list(names), {"unispec": 4})
             by_kind = list(speed._by_kind(results, contenders, [{"kind": "a"}, {"kind": "b"}]))
             for row in by_kind:
                 low = row["ratio"].median - 0.2
@@ -167,12 +168,12 @@ class TestArithmetic:
         estimate = report.Estimate(1.234, 1.111, 1.432, 24)
         for columns in (speed.COLUMNS, speed.PREFILL, speed.TEXTS, speed.KINDS):
             row = {key: 12.3 if form else estimate for key, _, form in columns}
-            row |= {"contender": "transformers-lookup", "shown": "summarization", "g": 24, "texts": 4}
+            row |= {"contender": "prompt_lookup-tuned", "shown": "summarization", "g": 24, "texts": 4}
             console = Console(width=80, file=io.StringIO())
             report.Part("title", columns, [row | {"same": "24/24"}]).print(console)
             lines = console.file.getvalue().splitlines()
             assert max(map(len, lines)) <= 80
-            assert any("transformers-lookup" in line and "1.43]" in line for line in lines)
+            assert any("prompt_lookup-tuned" in line and "1.43]" in line for line in lines)
 
 
 class Fake:
@@ -259,12 +260,13 @@ class TestSelection:
 
 class TestLineup:
     def test_who_is_left_out_and_why(self):
-        contenders, lacking = speed.lineup(Fake(), None, 4, [8])
+        contenders, lacking = speed.lineup(Fake(), None, {"unispec": 4, "prompt_lookup": 5}, [8])
         assert [c.label for c in contenders] == [
-            "autoregressive", "prompt_lookup", "unispec-cold", "unispec-cold-8", "unispec-warm",
-            "unispec-warm-8", "transformers", "transformers-lookup",
+            "autoregressive", "prompt_lookup", "prompt_lookup-tuned", "unispec-cold", "unispec-cold-8",
+            "unispec-warm", "unispec-warm-8", "transformers", "transformers-lookup",
         ]  # fmt: skip
         assert [c.g for c in contenders if c.method == "unispec"] == [4, 8, 4, 8]
+        assert [c.g for c in contenders if c.method == "prompt_lookup"] == [None, 5]  # first its default
         assert list(lacking) == ["llama.cpp"]
         assert [c.label for c in speed.lineup(Fake(), ["spectra"])[0]] == ["autoregressive", "spectra"]
         with pytest.raises(ParameterError, match=r"no contender 'unispek-cold'.*unispec-cold"):
@@ -282,17 +284,21 @@ def test_bench(target):
     everything = result.as_dict()
     rounds = everything["measurements"]
     result.measurements = []
-    data = check(result, bars=4 + 5 + 2)
+    data = check(result, bars=5 + 6 + 3)
     assert [row["contender"] for row in data["rows"]] == [
-        "autoregressive", "prompt_lookup", "unispec-cold", "unispec-cold-3", "unispec-warm", "unispec-warm-3",
-        "transformers", "transformers-lookup",
+        "autoregressive", "prompt_lookup", "prompt_lookup-tuned", "unispec-cold", "unispec-cold-3",
+        "unispec-warm", "unispec-warm-3", "transformers", "transformers-lookup",
     ]  # fmt: skip
     assert {row["same"] for row in data["rows"]} == {"6/6"}
     assert data["rows"][0]["tau"] == 1
-    assert data["setting"]["calibration"]["g"] in speed.SIZES
+    calibrated = data["setting"]["calibration"]
+    assert list(calibrated) == ["prompt_lookup", "unispec"]
+    assert {row["g"] for row in data["rows"] if row["g"] not in (None, 3)} == {
+        each["g"] for each in calibrated.values()
+    } - {3}
     assert data["setting"]["quiet"] == speed.quietness(data["setting"]["others"])
     assert [len(group) for group in data["setting"]["questions"].values()] == [6, 2, 1]
-    assert ticks[-1][0] == ticks[-1][1] == 6 * 1 + 2 * 2 + 8 * 6 * 2
+    assert ticks[-1][0] == ticks[-1][1] == 7 * 1 + 2 * 2 + 9 * 6 * 2
     assert len(rounds) == 2
     for each in rounds:
         for name, texts in each["measurements"].items():
@@ -341,7 +347,7 @@ class TestStores:
 
         monkeypatch.setattr(speed, "Run", Watched)
         speed.bench(
-            target, [], ENTRIES, prompts=3, max_new_tokens=8, rounds=2, own={"unispec": 2}, only=USED[2:4]
+            target, [], ENTRIES, prompts=3, max_new_tokens=8, rounds=2, own={"unispec": 2}, only=USED[3:5]
         )
         chosen = Selection.of(ENTRIES, 3)
         timed, warm = (
@@ -366,9 +372,17 @@ class TestStores:
 
         calibrate = speed.calibrate
         monkeypatch.setattr(speed, "calibrate", watched)
-        speed.bench(target, [], ENTRIES, prompts=3, max_new_tokens=6, rounds=1, only=["unispec-cold"])
+        speed.bench(
+            target,
+            [],
+            ENTRIES,
+            prompts=3,
+            max_new_tokens=6,
+            rounds=1,
+            only=["unispec-cold", "prompt_lookup-tuned"],
+        )
         chosen = Selection.of(ENTRIES, 3)
-        assert given == [(chosen.calibration, chosen.warm)]
+        assert given == [(chosen.calibration, chosen.warm)] * 2
 
     def test_too_few_other_prompts(self, target):
         with pytest.raises(PromptError, match="there are 1 others, and 3 are wanted"):
@@ -378,6 +392,8 @@ class TestStores:
     def test_sizes_are_unispec_s(self, target):
         with pytest.raises(ParameterError, match="unispec=NUMBER"):
             speed.bench(target, [], ENTRIES, own={"spectra": 3})
+        with pytest.raises(ParameterError, match="draft_length"):
+            speed.bench(target, [], ENTRIES, own={"prompt_lookup": 65})
         with pytest.raises(ParameterError, match="draft_size"):
             speed.bench(target, [], ENTRIES, sizes=[0])
 
@@ -386,7 +402,12 @@ class TestStores:
             speed.bench(target, [], ENTRIES, prompts=1, max_new_tokens=159)
 
 
-OPTIONS = {"prompts": 2, "max_new_tokens": 6, "rounds": 2, "only": USED[:4]}
+OPTIONS = {
+    "prompts": 2,
+    "max_new_tokens": 6,
+    "rounds": 2,
+    "only": ["prompt_lookup", "unispec-cold", "unispec-warm"],
+}
 
 
 class TestGoingOn:
@@ -456,7 +477,7 @@ def test_the_command(folders, tmp_path):
     assert [(r["contender"], r["g"]) for r in data["rows"]] == [
         ("autoregressive", None), ("unispec-warm", 2), ("unispec-warm-3", 3),
     ]  # fmt: skip
-    assert data["setting"]["calibration"] is None
+    assert data["setting"]["calibration"] == {}
     assert len(data["measurements"]) == 1
     assert not _rounds_of(out).exists()
 
@@ -468,7 +489,10 @@ def test_a_log_gets_a_line_a_minute(capsys):
         tell(done, 5, "x")
         now[0] += 30
     tell(0, 9, "y")
+    now[0] += 30
+    tell(3, 9, "y")
+    tell(0, 9, "z")  # another stage of as many steps
     assert capsys.readouterr().err.splitlines() == [
         "specviz: 0 of 5 (x)", "specviz: 2 of 5, 2 min left (x)", "specviz: 4 of 5, 0 min left (x)",
-        "specviz: 0 of 9 (y)",
+        "specviz: 0 of 9 (y)", "specviz: 0 of 9 (z)",
     ]  # fmt: skip

@@ -6,19 +6,22 @@ import io
 
 import numpy as np
 import pytest
+from benchmarks import stores
 from rich.console import Console
 from test_benches import ENTRIES, check
 from tiny import llama
 from typer.testing import CliRunner
 
 import specviz
-from specviz.bench import report, stores, template, timing, trees
+from specviz.bench import report, timing, trees
 from specviz.bench.trees import Side
 from specviz.cli import app
 from specviz.cli.benching import _sizes
 from specviz.errors import ParameterError
 from specviz.methods.template import grow
 from specviz.models import load
+from specviz.suites.frozen import frozen
+from town import template
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +93,14 @@ def watched(kind, found):
 
 
 def test_practice_shares_no_prompt_with_a_test_set(target):
-    from specviz.corpus import tasks
-
     given = timing.practice(target, 7)
     assert given == timing.practice(target, 7)
     assert all(0 < len(ids) < target.max_length for ids in given)
-    dev = {chat[-1]["content"] for chat in tasks.prompts(21, split="dev")}
-    assert not dev & {chat[-1]["content"] for chat in tasks.prompts(21)}
+    practised, audited = (
+        {e["messages"][-1]["content"] for e in frozen(name)} for name in ("practice", "audit")
+    )
+    assert len(practised) > 250 and not practised & audited
+    assert not practised & {entry["turns"][-1] for entry in specviz.suite("multi-town")}
 
 
 def test_bars_turn_on_what_they_name():

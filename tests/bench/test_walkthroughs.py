@@ -16,7 +16,7 @@ def book(path, code):
 
 
 def test_the_peak_is_the_kernels(tmp_path):
-    from specviz.bench.walkthroughs import bench
+    from benchmarks.walkthroughs import bench
 
     report = bench(
         [book(tmp_path / "large.ipynb", "kept = bytearray(120_000_000); kept[::4096] = b'x' * 29297")]
@@ -26,7 +26,7 @@ def test_the_peak_is_the_kernels(tmp_path):
 
 
 def test_torch_is_out_of_reach(tmp_path):
-    from specviz.bench.walkthroughs import peak
+    from benchmarks.walkthroughs import peak
 
     with pytest.raises(SpecvizError, match=r"needs\.ipynb does not run without torch: ModuleNotFoundError"):
         peak(book(tmp_path / "needs.ipynb", "import torch"))

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks import whatif
 
-from specviz.bench import find, whatif
 from specviz.errors import ParameterError
 from specviz.models import load
 from specviz.whatifs import canvases as replayed
@@ -29,7 +29,7 @@ def pair(folders):
 
 def test_it_holds_on_a_tiny_pair(pair):
     done = []
-    report = find("whatif")(
+    report = whatif.bench(
         pair[0], [pair[1]], ENTRIES, prompts=3, max_new_tokens=24, tick=lambda *now: done.append(now)
     )
     assert len(report.rows) == len(done) == 30

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from town_runs import town_run
-from traces import build
 
 import specviz as sv
+from traces import build
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from town_runs import town_run
-from traces import build, cycles, metadata, piece
 
 import specviz as sv
 from specviz.trace import Recorder
 from specviz.widgets.columns import CHUNK
+from traces import build, cycles, metadata, piece
 
 expect: Any = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)").expect
 

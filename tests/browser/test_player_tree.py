@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import build, cycles, metadata
 
 from specviz.trace import Recorder
+from traces import build, cycles, metadata
 
 expect: Any = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)").expect
 pytest.importorskip("anywidget", reason="needs the lab extra")

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from traces import build, cycles, metadata, piece
-
 from specviz.trace import Recorder
+from traces import build, cycles, metadata, piece
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 

@@ -9,7 +9,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
-
 from specviz.bench import page
 from specviz.bench.replaying import replays
 from specviz.bench.replaying.recipes import RECIPES, SETTINGS

@@ -10,7 +10,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
-
 from specviz.view import interactive
 
 pytest.importorskip("plotly", reason="needs the lab extra")

@@ -15,7 +15,7 @@ from specviz.models.llamacpp import write_gguf
 from specviz.models.loading import load
 from specviz.models.model import Model
 from specviz.models.zoo import bundled
-from specviz.training.recipes import Recipe, build
+from town.training.recipes import Recipe, build
 
 torch.set_num_threads(1)
 ODD = [
@@ -70,8 +70,8 @@ def strings(n: int) -> list[str]:
     """`n` sentences of the corpus in each of its seven languages."""
     import random
 
-    from specviz.corpus import translation, world
-    from specviz.corpus.meaning import CODES
+    from town.corpus import translation, world
+    from town.corpus.meaning import CODES
 
     rng = random.Random(0)
     said = [world.sentence(rng, None) for _ in range(n)]

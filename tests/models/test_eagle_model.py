@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 import specviz as sv
+from specviz.finetune.eagle_loss import DECAY, EagleLoss
 from specviz.models import load
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import Eagle, Variant
 from specviz.models.eagle_model import EagleContext, EagleModel
-from specviz.training.eagle import DECAY, EagleLoss
 
 torch.set_num_threads(1)
 TEXT = [5, 11, 2, 30, 7, 7, 19, 36]  # seven pairs

@@ -497,7 +497,7 @@ def test_mixed_pairs() -> None:
 
 
 def _cut(model: Model) -> object:
-    from specviz.training.recipes import Recipe, build
+    from town.training.recipes import Recipe, build
 
     net = build(Recipe("cut", 1, 32, 2, 1, 32, tokens=0))
     net.resize_token_embeddings(100)

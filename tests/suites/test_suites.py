@@ -11,12 +11,12 @@ import pytest
 
 import specviz as sv
 from specviz import cli
-from specviz.corpus import tasks
-from specviz.corpus.meaning import CODES
 from specviz.errors import ParameterError, PromptError
 from specviz.paths import folder
 from specviz.suites import Suite
-from specviz.training.suite import cell, lines
+from town.corpus import tasks
+from town.corpus.meaning import CODES
+from town.suites import cell, lines
 
 REAL = [p / "shared" / "real" / "spec-bench" / "question.jsonl" for p in Path(__file__).parents]
 SPEC_BENCH = next((path for path in REAL if path.exists()), None)  # beside the checkout, where it is at all

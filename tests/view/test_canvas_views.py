@@ -9,6 +9,7 @@ import matplotlib
 import matplotlib.pyplot as pyplot
 import numpy as np
 import pytest
+
 import traces
 
 pytest.importorskip("torch", reason="needs the run extra")

@@ -10,7 +10,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
-
 from specviz import metrics, view
 from specviz.errors import ParameterError, TraceError
 from specviz.view.control import loop

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import traces
 
+import traces
 from specviz import view
 from specviz.errors import ParameterError, TraceError
 from specviz.view.drafts import HELD, SIGNS

@@ -11,7 +11,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
-
 from specviz import view
 from specviz.errors import TraceError
 from specviz.view.picture import visible

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import traces
 from ribbons import FLICKERS, C, H, W, stream
 
 import specviz as sv
+import traces
 from specviz import view
 from specviz.errors import ParameterError, TraceError
 from specviz.view.flicker import FIRST, LAST, flicker

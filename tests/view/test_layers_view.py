@@ -5,10 +5,10 @@ from __future__ import annotations
 import matplotlib
 import pytest
 import torch
-import traces
 from tiny import llama
 
 import specviz
+import traces
 from specviz import view
 from specviz.errors import TraceError
 

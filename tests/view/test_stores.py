@@ -9,10 +9,10 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import traces
 from tiny import llama
 
 import specviz
+import traces
 from specviz import metrics, view
 from specviz.errors import TraceError
 from specviz.trace import Trace

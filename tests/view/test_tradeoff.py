@@ -12,11 +12,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ribbons import FLICKERS, stream
-from traces import build
 
 from specviz import view
 from specviz.errors import TraceError
 from specviz.view.tradeoff import APART, CD, RT, label
+from traces import build
 
 
 @pytest.fixture(autouse=True)

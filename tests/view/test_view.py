@@ -8,8 +8,8 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-import traces
 
+import traces
 from specviz import metrics, schema, view
 from specviz.errors import TraceError
 from specviz.view import plots, static

@@ -227,7 +227,7 @@ def town():
 
 
 def test_the_bundled_pair(town):
-    """A few prompts through real networks; ``specviz bench whatif`` does a hundred."""
+    """A few prompts through real networks; ``python -m tests.benchmarks whatif`` does a hundred."""
     entries = [
         "Translate into German: Tom was tired on Sunday.",
         "Tell me about the cook.",

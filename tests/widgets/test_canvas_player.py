@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 import traces
 
 pytest.importorskip("torch", reason="needs the run extra")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traces import EOS, HOSTILE, build, cycles, metadata, piece
 
 import specviz as sv
 from specviz.errors import TraceError
 from specviz.trace import Recorder
 from specviz.view.picture import KINDS
 from specviz.widgets.columns import CHUNK, END, Chunks, columns, pack, unpack
+from traces import EOS, HOSTILE, build, cycles, metadata, piece
 
 
 def same(found, wanted) -> None:

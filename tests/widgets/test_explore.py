@@ -6,12 +6,12 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
-from traces import build
 
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.methods.base import Parameter
 from specviz.widgets import explore
 from specviz.widgets.explore import Explorer, positions, slider
+from traces import build
 
 PARAMETERS = (
     Parameter("length", 4, 1, 64, "tokens", "Tokens drafted in a cycle.", "γ"),

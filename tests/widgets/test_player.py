@@ -8,13 +8,12 @@ import pytest
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
-from traces import build
-
 import specviz as sv
 from specviz.errors import ParameterError, TraceError
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack, unpack
 from specviz.widgets.player import Player, player
+from traces import build
 
 
 def test_a_small_trace_travels_whole():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from traces import EOS, FIRST_HALF, build, cycles, metadata, piece
 
 import specviz as sv
 from specviz import metrics
@@ -12,6 +11,7 @@ from specviz.errors import TraceError
 from specviz.trace import Recorder
 from specviz.widgets.columns import END
 from specviz.widgets.race import PARTIAL, fields
+from traces import EOS, FIRST_HALF, build, cycles, metadata, piece
 
 METHODS = ("autoregressive", "speculative", "bild", "tree")
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from specviz import methods
-from specviz.bench.compare import others
 from specviz.bench.timing import BASELINE
 from specviz.errors import ParameterError, PromptError
 from specviz.loop.run import bundled_draft, whole
@@ -415,3 +414,10 @@ def drafts_of(kind: type[methods.Method], model: str, drafts: list[str]) -> Sequ
         what = ADDITIONS.get(kind.drafts_with, "a draft model")
         raise ParameterError(f"{kind.name} needs {what} for {model}: say draft = 'NAME' in the plan")
     return [bundled]
+
+
+def others(entries: list[dict[str, Any]], chosen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many prompts again as are measured, if there are any: what methods remember warms up with them."""
+    taken = {id(entry) for entry in chosen}
+    rest = [entry for entry in entries if id(entry) not in taken]
+    return spread(rest, len(chosen)) if rest else []

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from specviz.bench import confidence
+from specviz.bench import contenders
 from specviz.bench.claims import Drawn, Quality, ratio, resampled
 from specviz.bench.replaying.recipes import Recipe
 from specviz.bench.replaying.sources.shared import Found, How, about, known
 from specviz.bench.replaying.sources.thresholds import drafter, entries, recorded
 from specviz.bench.sweep import Measured, Point, sweep
+from specviz.bench.timing import BASELINE
 from specviz.metrics import Estimate
 from specviz.metrics.rouge import Rouge
 
@@ -21,7 +22,7 @@ def beams(recipe: Recipe, how: How) -> Found:
     found, made = Found(environment=about(how.model)), list[tuple[str, Measured, Measured]]()
     for task, part in (recipe.parts.get("task") or {"": {"task": "en-de"}}).items():
         every, times, texts = measured(part["task"], recipe, how)
-        base, greedy = every[confidence.BEAMS], every[confidence.BASELINE]
+        base, greedy = every[contenders.BEAMS], every[BASELINE]
         for row in recipe.rows:
             mine = every[row.values["point"]]
             where = {**row.where, **({"task": task} if task else {})}
@@ -43,7 +44,7 @@ def beams(recipe: Recipe, how: How) -> Found:
 
 def taken(mine: Measured) -> Estimate:
     """Accepted draft tokens an iteration; without a draft it is one token of its own."""
-    if "accepted" not in mine.sums or mine.point.method == confidence.BASELINE:
+    if "accepted" not in mine.sums or mine.point.method == BASELINE:
         return known()
     return mine.share("accepted", "cycles")
 
@@ -87,14 +88,14 @@ def measured(task: str, recipe: Recipe, how: How) -> tuple[dict[str, Measured], 
         found = sweep(points, texts, max_new_tokens=how.max_new_tokens, tick=told)
         times: dict[str, float] = {}
         if recipe.options.get("drafting"):
-            times, _ = confidence.drafting(points, texts, how.max_new_tokens)
+            times, _ = contenders.drafting(points, texts, how.max_new_tokens)
         how.memory[key] = found, times, texts
     return how.memory[key]  # type: ignore[no-any-return]
 
 
 def lineup(how: How) -> list[Point]:
     """Beams, greedy, blockwise, SpecDec and CM-ASD, in the paper's setting."""
-    points = confidence.lineup(how.model, drafter(how, "small"), drafter(how, "heads"))
+    points = contenders.lineup(how.model, drafter(how, "small"), drafter(how, "heads"))
     return [p for p in points if not p.label.startswith(("speculative", "greedy (transformers)"))]
 
 
@@ -102,14 +103,14 @@ def ablation(how: How) -> list[Point]:
     """CM-ASD whole and in parts, and beams."""
     small = drafter(how, "small")
     named = {row["point"] for row in PARTS}
-    points = confidence.lineup(how.model, small) + confidence.ablation(how.model, small)
-    return [p for p in points if p.label in named or p.label == confidence.BASELINE]
+    points = contenders.lineup(how.model, small) + contenders.ablation(how.model, small)
+    return [p for p in points if p.label in named or p.label == BASELINE]
 
 
 PARTS = tuple(
     {"point": name}
     for name in (
-        confidence.BEAMS, "w/o adaptive drafting", "w/o adaptive verification", "w/o confidence",
+        contenders.BEAMS, "w/o adaptive drafting", "w/o adaptive verification", "w/o confidence",
         "entropy only", "margin only", "softmax only", "CM-ASD",
     )
 )  # fmt: skip

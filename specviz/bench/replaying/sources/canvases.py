@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from specviz import metrics
-from specviz.bench.canvases import Way, ssd, stepwise, suite, timed
+from specviz.bench.canvases import PAPER, Way, ssd, stepwise, suite, timed
 from specviz.bench.claims import derived, resampled
-from specviz.bench.diffusion import DRAFTS, PAPER
 from specviz.bench.replaying.recipes import Recipe, Row
 from specviz.bench.replaying.sources.shared import Found, How, about, figure, known, totals
 from specviz.errors import ParameterError
@@ -20,6 +19,7 @@ from specviz.loop import generate
 from specviz.metrics import Estimate
 
 STEPWISE = ("stepwise", None)
+DRAFTS = (3, 4, 5)  # Table 3's
 TOGETHER = 8  # prompts decoded together where nothing is timed
 
 
@@ -47,7 +47,7 @@ def asked(recipe: Recipe, how: How, shots: int = 0) -> dict[str, list[list[int]]
 
 def data(how: How, length: int) -> str:
     """The prompts in words."""
-    name = how.suite.name if how.suite is not None else "generated prompts (the bundled corpus' test split)"
+    name = how.suite.name if how.suite is not None else "generated prompts (bundled)"
     return f"{name}: {how.prompts} a task, canvases of {length} cells written whole"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from specviz import metrics
 from specviz.bench import batches as together
-from specviz.bench import diffusion, passes
+from specviz.bench import canvases as canvases_of
+from specviz.bench import passes
 from specviz.bench.pairs import suite
 from specviz.bench.replaying.recipes import Recipe
 from specviz.bench.replaying.sources.canvases import refuse
@@ -71,7 +72,7 @@ def batched(recipe: Recipe, how: How) -> Found:
 def canvases(recipe: Recipe, how: How) -> Found:
     """SSD's Figure 1: throughput by batch size, with and without the cache."""
     refuse(how)
-    made = diffusion.batches(how.model, how.prompts, how.options.get("rounds", 1), how.tick)
+    made = canvases_of.batches(how.model, how.prompts, how.options.get("rounds", 1), how.tick)
     found = Found(environment=about(how.model), data=f"{how.prompts} generated prompts, canvases of 64 cells")
     for row in made.tables[0].rows:
         found.add({"method": row["way"], "batch size": row["batch"]}, "throughput", row["speed"])

@@ -13,7 +13,8 @@ from specviz.bench.replaying.recipes import Best, Recipe, Row
 from specviz.bench.replaying.sources.shared import Found, How, Where, about, known, middle, totals
 from specviz.bench.report import Estimate
 from specviz.bench.runs.rows import fast, paired, per_prompt, speed, sums
-from specviz.errors import ParameterError
+from specviz.errors import ModelError, ParameterError
+from specviz.suites import spread
 
 LONGEST = 32768  # Table 11's; a model that reads less gets the same shares of what it reads
 
@@ -89,8 +90,6 @@ def planned(
     chosen, warm = entries
     dtype, context = given.pop("dtype", None), given.pop("context", None)
     if dtype is not None:
-        from specviz.bench.experiments import in_dtype
-
         model = renamed(in_dtype(model, dtype), f"{how.model.name} ({dtype})")
     if context is not None:
         room = model.max_length - 2 * how.max_new_tokens - 128  # a tree stands behind it, too
@@ -168,11 +167,56 @@ def lengthened(
     chosen: list[dict[str, Any]], warm: list[dict[str, Any]], length: int, how: How
 ) -> list[dict[str, Any]]:
     """The prompts behind earlier questions and their answers, as many as fit into `length` tokens."""
-    from specviz.bench.experiments import behind, question
-
     everyone = [each for each in chosen + warm if question(each)]
     made = [behind(each, everyone, length, how.model) if question(each) else each for each in chosen]
     return [{**new, "id": old.get("id")} for new, old in zip(made, chosen)]
+
+
+def question(entry: dict[str, Any]) -> str:
+    """What a prompt of a single turn asks; empty for another."""
+    asked = entry["turns"][0] if len(entry.get("turns", ())) == 1 else entry.get("prompt", "")
+    return asked if isinstance(asked, str) else ""
+
+
+def behind(entry: dict[str, Any], others: list[dict[str, Any]], length: int, model: Any) -> dict[str, Any]:
+    """The prompt as the last turn of a conversation of at most `length` tokens."""
+    turns: list[dict[str, str]] = []
+    last = {"role": "user", "content": question(entry)}
+    for other in spread(others, len(others)):
+        known = other.get("reference")
+        if other is entry or not known:
+            continue
+        answer = known if isinstance(known, str) else known[0]
+        pair = [{"role": "user", "content": question(other)}, {"role": "assistant", "content": answer}]
+        if len(model.encode([*turns, *pair, last])) > length:
+            break
+        turns += pair
+    about = {name: entry[name] for name in ("kind", "language") if name in entry}
+    return about | {"prompt": [*turns, last]}
+
+
+def in_dtype(model: Any, dtype: str) -> Any:
+    """The model with its weights in another number format: a copy, unless it has it already.
+
+    Raises
+    ------
+    ModelError
+        If there is no memory for it.
+    """
+    import torch
+
+    from specviz.models import Model
+
+    kind = getattr(torch, dtype)
+    if model.dtype == kind:
+        return model
+    try:
+        net = copy.deepcopy(model.net).to(kind)
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        raise ModelError(f"no memory for a copy of {model.name} in {dtype}: use a smaller model") from None
+    return Model(net, model.tokenizer, model.name)
 
 
 def combined(parts: Mapping[str, Mapping[str, Where]]) -> list[tuple[dict[str, str], dict[str, Any]]]:

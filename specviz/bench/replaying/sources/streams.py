@@ -9,9 +9,8 @@ from specviz.bench import retranslation
 from specviz.bench.claims import ratio
 from specviz.bench.replaying.recipes import Recipe, Row
 from specviz.bench.replaying.sources.shared import Found, How, about, known
-from specviz.bench.translations import references, texts
+from specviz.bench.translations import TARGETS, texts
 from specviz.bench.translations import streams as arriving
-from specviz.corpus.prefixes import TARGETS
 from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.streams import simulate_partials
@@ -94,12 +93,10 @@ def sources(how: How, code: str, partials: bool) -> tuple[list[Any], list[list[s
             raise ParameterError(f"{how.suite.name} has prompts without a reference: BLEU needs one of each")
         return (some.partials() if partials else some.streams(3)), right
     made = texts(code, how.prompts)
-    right = [references(each) for each in made]
+    right = [list(each.references) for each in made]
     if not partials:
         return arriving(made), right
     return [
-        simulate_partials(
-            each.source, i, language=each.from_code, id=f"{code}-{i:02d}", reference=each.reference
-        )
+        simulate_partials(each.source, i, language="en", id=f"{code}-{i:02d}", reference=each.reference)
         for i, each in enumerate(made)
     ], right

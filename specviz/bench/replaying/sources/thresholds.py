@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specviz.bench import bild
+from specviz.bench import contenders
 from specviz.bench.pairs import suite
 from specviz.bench.replaying.recipes import Recipe, Row
 from specviz.bench.replaying.sources.shared import Found, How, about
@@ -81,7 +81,7 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
     if rule == "fastest":
         if "lose" not in row.values:
             return max(those, key=lambda each: each.over(each_base(every, each)).median)
-        return bild.fastest(those, base, row.values["lose"])
+        return contenders.fastest(those, base, row.values["lose"])
     if rule == "number":
         return those[row.values["at"]]
     other = picked(Row({}, "", {"curve": row.values["like"], "pick": "fastest"}), every, base)
@@ -143,28 +143,30 @@ def grid(role: str, curve: str) -> Callable[[How, dict[str, Any]], list[Point]]:
     def points(how: How, numbers: dict[str, Any]) -> list[Point]:
         small = drafter(how, role)
         pairs = [(f, r) for r in numbers["rollbacks"] for f in numbers["fallbacks"]]
-        return with_base([bild.bild(how.model, small, f, r, curve) for f, r in pairs], how)
+        return with_base([contenders.bild(how.model, small, f, r, curve) for f, r in pairs], how)
 
     return points
 
 
 def rejection(how: How, numbers: dict[str, Any]) -> list[Point]:
     """Speculative sampling at temperature 1 with fixed windows."""
-    drawn = [p for p in bild.rejection(how.model, drafter(how, "small")) if p.group != "speculative, greedy"]
+    drawn = [
+        p for p in contenders.rejection(how.model, drafter(how, "small")) if p.group != "speculative, greedy"
+    ]
     kept = [p for p in drawn if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
     return with_base(kept, how)
 
 
 def nucleus(how: How, numbers: dict[str, Any]) -> list[Point]:
     """Nucleus sampling."""
-    return with_base(bild.nucleus(how.model, drafter(how, "aligned")), how)
+    return with_base(contenders.nucleus(how.model, drafter(how, "aligned")), how)
 
 
 def exits(how: How, numbers: dict[str, Any]) -> list[Point]:
     """The first layer drafts."""
     points = [
         replace(point, base=BASELINE)
-        for point in bild.leaving(how.model, None)
+        for point in contenders.leaving(how.model, None)
         if point.values.get("fallback") in numbers["fallbacks"]
         and point.values["rollback"] in numbers["rollbacks"]
     ]
@@ -177,7 +179,7 @@ def named(
     """Those settings of one of the bench's lists that lie on some curves."""
 
     def points(how: How, numbers: dict[str, Any]) -> list[Point]:
-        role = "small" if make is bild.oracle else "aligned"
+        role = "small" if make is contenders.oracle else "aligned"
         made = [p for p in make(how.model, drafter(how, role)) if p.group in groups]
         some = [p for p in made if allowed(p, numbers)]
         return with_base(some, how)
@@ -187,23 +189,23 @@ def named(
 
 def allowed(point: Point, numbers: dict[str, Any]) -> bool:
     """Whether a setting's thresholds are among those that are asked for."""
-    known = {"fallback": (0.0, *numbers["fallbacks"]), "rollback": (bild.NEVER, *numbers["rollbacks"])}
+    known = {"fallback": (0.0, *numbers["fallbacks"]), "rollback": (contenders.NEVER, *numbers["rollbacks"])}
     return all(point.values[name] in values for name, values in known.items() if name in point.values)
 
 
 def calm(how: How, numbers: dict[str, Any]) -> list[Point]:
     """CALM, on the model that was tuned for it."""
-    points = [replace(p, base=BASELINE) for p in bild.leaving(None, how.model) if p.method != BASELINE]
+    points = [replace(p, base=BASELINE) for p in contenders.leaving(None, how.model) if p.method != BASELINE]
     return with_base([p for p in points if p.values["decay"] == 4], how)
 
 
 CURVES: dict[str, Callable[[How, dict[str, Any]], list[Point]]] = {
-    bild.UNALIGNED_CURVE: grid("small", bild.UNALIGNED_CURVE),
-    bild.ALIGNED_CURVE: grid("aligned", bild.ALIGNED_CURVE),
+    contenders.UNALIGNED_CURVE: grid("small", contenders.UNALIGNED_CURVE),
+    contenders.ALIGNED_CURVE: grid("aligned", contenders.ALIGNED_CURVE),
     "speculative, sampling": rejection,
     "nucleus": nucleus,
     "early exit": exits,
-    "without": named(bild.NO_ROLLBACK, bild.NO_FALLBACK, make=bild.without),
-    "oracle": named("oracle", make=bild.oracle),
+    "without": named(contenders.NO_ROLLBACK, contenders.NO_FALLBACK, make=contenders.without),
+    "oracle": named("oracle", make=contenders.oracle),
     "CALM": calm,
 }

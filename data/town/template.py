@@ -1,0 +1,110 @@
+"""Token Recycling's default tree: ``python -m town.template [FILE]`` measures rates and grows it.
+
+What is measured is, level by level, how often the successor of each rank in the matrix is the target's next
+token, given that the tree held the right tokens down to there. The prompts are those that are
+kept for practice: no suite and no training text is among them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specviz.bench.timing import threads
+from specviz.loop import generate
+from specviz.methods.template import MOST, Path_, bundled, expected, grow
+from specviz.methods.token_recycling import TokenRecycling
+from specviz.models import load
+from specviz.suites.frozen import frozen
+
+K = 8
+DEPTH = 16
+PROMPTS = 210
+LENGTH = 128
+ROUNDS = 2  # the first tree is a guess, the second grows from what was measured with it
+ENOUGH = 50  # a level that was reached less often counts as never
+
+
+class Probe(TokenRecycling):
+    """Token Recycling that counts which rank was right, whether its node was in the tree or not."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.right = np.zeros((DEPTH, self.candidates), np.int64)
+        self.reached = np.zeros(DEPTH, np.int64)
+
+    def learn(self, draft: Any, result: Any, verdict: Any) -> None:
+        """Count, before the matrix changes: at the root and behind each accepted node, what came next."""
+        words = np.append(self.root, draft.tokens[verdict.path])[:DEPTH]
+        following = np.append(draft.tokens[verdict.path], verdict.token)[:DEPTH]
+        self.right[: len(words)] += self.store.tokens[words] == following[:, None]
+        self.reached[: len(words)] += 1
+        super().learn(draft, result, verdict)
+
+
+def measure(model: Any, prompts: list[Any], paths: list[Path_], length: int = LENGTH) -> list[list[float]]:
+    """Acceptance rates with a tree, ``rates[level][rank]``, to the level that was reached often enough.
+
+    Parameters
+    ----------
+    model : Model
+    prompts : list
+        As `specviz.generate` takes them; the matrix is kept from one to the next.
+    paths : list of rank paths
+        The tree that runs: the deeper and wider, the better the low rates are known.
+    length : int
+        Most tokens of each text.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "paths.json"
+        file.write_text(json.dumps(paths), encoding="utf8")
+        probe = Probe(template=str(file), draft_size=MOST, candidates=K)
+    generate(model, prompts, probe, max_new_tokens=length, record=None)
+    enough = int(np.argmax(np.append(probe.reached < ENOUGH, True)))
+    return (probe.right[:enough] / probe.reached[:enough, None]).round(4).tolist()
+
+
+def derive(model: Any, prompts: list[Any], length: int = LENGTH) -> dict[str, Any]:
+    """The template file's content: what was measured, and the tree of `MOST` nodes, best one first."""
+    rates = [[0.5 ** (rank + 1) for rank in range(K)]] * DEPTH
+    for _ in range(ROUNDS):
+        rates = measure(model, prompts, grow(rates, MOST), length)
+    return {
+        "about": "Token Recycling's tree as rank paths, best node first: the first g are the best tree of g. "
+        "Written by python -m town.template.",
+        "model": model.name,
+        "prompts": f"{len(prompts)} for practice, up to {length} tokens each, greedy",
+        "rates": rates,
+        "paths": grow(rates, MOST),
+    }
+
+
+def main() -> int:
+    """Write the file and say what is in it."""
+    path = Path(sys.argv[1]) if sys.argv[1:] else bundled()
+    with threads(1):
+        found = derive(load("town"), [entry["messages"] for entry in frozen("practice")[:PROMPTS]])
+    lines = ["{"]
+    for name, value in found.items():
+        if isinstance(value, str):
+            text = json.dumps(value)
+        else:  # a row of rates a line; paths together
+            rows = [json.dumps(row) for row in value]
+            text = "[\n  " + (",\n  " if name == "rates" else ", ").join(rows) + "\n ]"
+        lines.append(f" {json.dumps(name)}: {text}" + ("," if name != "paths" else ""))
+    path.write_text("\n".join([*lines, "}"]) + "\n", encoding="utf8")
+    for n in (8, 24, 80, len(found["paths"])):
+        tree = found["paths"][:n]
+        levels = np.bincount([len(p) for p in tree])[1:].tolist()
+        print(f"{n:3} nodes, levels {levels}: {expected(found['rates'], tree):.2f} accepted a cycle expected")
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

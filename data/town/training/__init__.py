@@ -1,0 +1,1 @@
+"""The recipes that made the bundled models: ``python -m town.training NAME``."""

@@ -1,0 +1,55 @@
+"""A training under way: its learning rate, and the checkpoint that it goes on from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from specviz.errors import ModelError
+from specviz.finetune.optimizer import Optimizer
+
+WARM = 0.03  # the share of a run in which the rates rise
+
+
+def rate_at(progress: float) -> float:
+    """The learning rate's factor at `progress` (0 to 1): a linear rise, then a cosine to zero."""
+    if progress < WARM:
+        return max(progress / WARM, 0.02)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM) / (1 - WARM))))
+
+
+def write_checkpoint(file: Path, model: Any, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Weights, optimiser and position in one file, replaced whole: a kill leaves the old or the new one."""
+    tensors = {f"model.{n}": p.detach() for n, p in optimizer.parameters.items()}
+    tensors |= {f"optimizer.{n}": t for n, t in optimizer.state.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    save_file(tensors, part, metadata={"state": json.dumps(state)})
+    os.replace(part, file)
+
+
+def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, Any]:
+    """Load what :func:`write_checkpoint` wrote into the model and optimiser; returns the state.
+
+    Raises
+    ------
+    ModelError
+        If the checkpoint belongs to another shape.
+    """
+    with safe_open(file, "pt") as stored, torch.no_grad():
+        state = json.loads(stored.metadata()["state"])
+        names = set(stored.keys())
+        for prefix, tensors in (("model.", optimizer.parameters), ("optimizer.", optimizer.state)):
+            for name, tensor in tensors.items():
+                key = prefix + name
+                if key not in names or stored.get_slice(key).get_shape() != [*tensor.shape]:
+                    raise ModelError(f"{file} is of another shape: delete it or change the recipe back")
+                tensor.copy_(stored.get_tensor(key))
+    return state

@@ -1,0 +1,325 @@
+"""An EAGLE drafter for a user's own model: it learns the states and words of the target's greedy answers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig
+
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.finetune import eagle_loss, training
+from specviz.finetune.optimizer import Optimizer
+from specviz.finetune.training import Pair
+from specviz.models import load
+from specviz.models.eagle import Eagle
+from specviz.models.eagle_loading import read_layers
+
+STEPS = 4  # that agreement is told of
+OTHERS = (
+    0.3  # the rate of what is no matrix, as a share of the matrices': as in the bundled drafters' recipes
+)
+
+
+@dataclass(frozen=True)
+class OwnEagle:
+    """An EAGLE drafter that was trained.
+
+    Attributes
+    ----------
+    path : Path
+        Its folder.
+    before, after : tuple of float
+        How often its likeliest token was the target's on answers that it did not learn from, 1, 2, 3 and 4
+        steps on: the answer's own tokens given, and behind the first step its own states.
+    learnt, held_out : int
+        Answers it learnt from, and was measured on.
+    tokens : int
+        Of all answers.
+    """
+
+    path: Path
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    learnt: int
+    held_out: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} (agreement with the target on {self.held_out} held-out answers: "
+            f"{self.before[0]:.3f} before, {self.after[0]:.3f} after; further steps on "
+            f"{', '.join(f'{share:.3f}' for share in self.after[1:])})"
+        )
+
+
+def train_eagle(
+    target: Any,
+    prompts: Sequence[Any],
+    out: str | Path,
+    generation: int = 3,
+    *,
+    layers: Sequence[int] | None = None,
+    draft_vocabulary: int | None = None,
+    steps: int = 4,
+    epochs: float = 3,
+    rate: float = 0.01,
+    batch: int = 16,
+    max_new_tokens: int = 128,
+    seed: int = 0,
+    device: str = "cpu",
+    force: bool = False,
+    every: float = 60.0,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> OwnEagle:
+    """Train an EAGLE drafter on `target`'s greedy answers to `prompts`, and write it as they are published.
+
+    What is under way lies in ``OUT.partial``: the answers, then a checkpoint. The same call goes on from it.
+
+    Parameters
+    ----------
+    target : Model, or anything else that `specviz.load` takes
+        A causal model in transformers' format. It is not changed.
+    prompts : sequence
+        As `specviz.generate` takes them: texts, chats or token ids. Every tenth, and at least the last, is
+        held out and only measured on.
+    out : str or Path
+        The folder to write: ``config.json``, ``model.safetensors`` in the target's number format, a card.
+    generation : int
+        3, or 1, whose weights EAGLE-2 drafts with too.
+    layers : sequence of int, optional
+        Whose states generation 3 reads, 0 the embedding. Default: 2, the middle, and the third from above, as
+        in the authors' code. The last one's are taken behind the final norm, which other tools do not do.
+    draft_vocabulary : int, optional
+        Rows of generation 3's head: so many of the answers' commonest tokens. Default: the whole vocabulary.
+    steps : int
+        Steps of generation 3's training-time test (the paper has 7).
+    epochs : float
+        How often each answer is read.
+    rate : float
+        Peak learning rate of the matrices (Muon); everything else learns at 0.3 of it (AdamW). It rises for
+        3 % of the run, then falls to zero as a cosine.
+    batch : int
+        Texts of an update. Scores of the whole vocabulary for each token of their answers are held at once,
+        times the steps: a large vocabulary wants a small batch.
+    max_new_tokens : int
+        Most tokens of an answer; one that has not ended by then is learnt without an end.
+    seed : int
+        Of the first weights, the order in which answers are read, and generation 1's noise.
+    force : bool
+        Whether an existing folder may be replaced.
+    every : float
+        Seconds between checkpoints, and between lines of progress.
+
+    Raises
+    ------
+    ModelError
+        If the target gives no states that its head speaks from, or `out` exists.
+    PromptError
+        If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
+    ParameterError
+        If a value is out of range, or is the other generation's.
+    """
+    training.positive(steps=steps, epochs=epochs, rate=rate, batch=batch, max_new_tokens=max_new_tokens)
+    if generation not in (1, 3):
+        raise ParameterError(
+            f"generation must be 1, whose weights EAGLE-2 drafts with too, or 3, got {generation}"
+        )
+    for name, value in (("layers", layers), ("draft_vocabulary", draft_vocabulary)):
+        if value is not None and generation == 1:
+            raise ParameterError(f"{name} is generation 3's: drop it, or pass generation=3")
+    path = training.vacant(out, force)
+    if len(prompts) < 2:
+        raise PromptError("a drafter needs two prompts or more: one is held out to measure by")
+    teacher = load(target, device)
+    _refuse(teacher)
+    net = _twin(teacher.net)
+    _check(teacher, net)
+    states = _layers(teacher, generation, layers)
+    words = len(teacher.net.get_input_embeddings().weight)
+    if draft_vocabulary is not None and not 0 < draft_vocabulary <= words:
+        raise ParameterError(f"draft_vocabulary must lie in 1 .. {words:,}, got {draft_vocabulary}")
+    asked = training.encoded(teacher, prompts)
+    kept = training.length((teacher,), asked, max_new_tokens)
+    settings = ["eagle", generation, states, draft_vocabulary, steps, epochs, rate, batch, kept, seed,
+                teacher.name, asked]  # fmt: skip
+    partial = training.begun(path, settings, force)
+    answered = training.answers(partial, teacher, asked, kept, say)
+    # Of the first two tokens nothing is drafted.
+    pairs = [(prompt, answer) for prompt, answer in zip(asked, answered) if len(prompt) + len(answer) > 2]
+    if len(pairs) < 2:
+        raise PromptError(f"{teacher.name}'s answers are too short to learn from: ask other prompts")
+    learnt, held = training.parted(pairs)
+
+    model = _fresh(teacher, net, generation, states, draft_vocabulary, learnt, seed)
+    loss = eagle_loss.EagleLoss(net, states, steps)
+
+    def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, answer = padded(pairs)
+        total, shown = loss(model, tokens, answer, 0.0)
+        said = int(answer[:, 2:].sum())
+        return total / said, shown / said
+
+    before = agreement(model, loss, held, batch)
+    optimizer = Optimizer(model, rate, OTHERS * rate)
+    training.learn(model, optimizer, mean, learnt, partial, epochs, batch, seed, every, say)
+    after = agreement(model, loss, held, batch)
+
+    found = OwnEagle(path, before, after, len(learnt), len(held), sum(map(len, answered)))
+    made = partial / "model"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    save(model, teacher.name, states, training.stored(target, teacher), made)
+    (made / "README.md").write_text(_card(found, model, teacher.name, states, epochs, rate), encoding="utf-8")
+    training.finish(made, path)
+    return found
+
+
+def agreement(
+    model: Eagle, loss: eagle_loss.EagleLoss, pairs: Sequence[Pair], batch: int = 16
+) -> tuple[float, ...]:
+    """How often the drafter's likeliest token is the target's, 1, 2, 3 and 4 steps on (`EagleLoss.right`)."""
+    model.eval()
+    hits, counted = np.zeros(STEPS), np.zeros(STEPS)
+    for first in range(0, len(pairs), batch):
+        right, of = loss.right(model, *padded(pairs[first : first + batch]), STEPS)
+        hits, counted = hits + right, counted + of
+    return tuple((hits / np.maximum(counted, 1)).tolist())
+
+
+def padded(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
+    """Texts side by side [rows, length], padded on the right, and marks of their answers."""
+    width = max(len(prompt) + len(answer) for prompt, answer in pairs)
+    tokens, said = np.zeros((len(pairs), width), np.int64), np.zeros((len(pairs), width), bool)
+    for row, (prompt, answer) in enumerate(pairs):
+        end = len(prompt) + len(answer)
+        tokens[row, :end] = [*prompt, *answer]
+        said[row, len(prompt) : end] = True
+    return tokens, said
+
+
+def save(model: Eagle, target: str, states: Sequence[int], dtype: torch.dtype, folder: Path) -> None:
+    """Write a drafter under the published names; with a draft vocabulary, ``t2d`` beside ``d2t``."""
+    tensors = {
+        name: (value.to(dtype) if value.is_floating_point() else value).contiguous().cpu()
+        for name, value in model.state_dict().items()
+    }
+    if (kept := eagle_loss.words(model)) is not None:
+        there = torch.zeros(model.config.vocab_size, dtype=torch.bool)
+        there[kept.cpu()] = True
+        tensors["t2d"] = there
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    said = json.dumps(eagle_loss.config(model, target, states), indent=2)
+    (folder / "config.json").write_text(said + "\n", encoding="utf-8")
+
+
+def _refuse(model: Any) -> None:
+    """Refuse what is no causal model in transformers' format."""
+    if not hasattr(model, "net"):
+        raise ModelError(f"{model.name} runs in llama.cpp, which gives no hidden states: pass its weights as "
+                         "a folder in transformers' format")  # fmt: skip
+    if model.kind != "causal":
+        raise ModelError(f"{model.name} is of kind {model.kind}: an EAGLE drafter needs a causal model")
+
+
+def _twin(net: Any) -> Any:
+    """The same weights in other modules: transformers leaves hooks on those that it was asked states of."""
+    memo: dict[int, Any] = {id(p): torch.nn.Parameter(p.detach(), False) for p in net.parameters()}
+    return copy.deepcopy(net, memo | {id(b): b for b in net.buffers()}).eval()
+
+
+def _check(model: Any, net: Any) -> None:
+    """Refuse a target whose words do not follow from its last states and its head."""
+    head, table = net.get_output_embeddings(), net.get_input_embeddings().weight
+    ids = torch.arange(min(8, len(table)), device=model.device)[None]
+    with torch.inference_mode():
+        logits = net(input_ids=ids, use_cache=False).logits.float()
+        found = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+        widths = {state.shape[-1] for state in found}
+        alike = (
+            len(found) == model.layers + 1 and widths == {table.shape[1]} and len(head.weight) == len(table)
+        )
+        if not alike or not torch.allclose(head(found[-1]).float(), logits, atol=1e-2, rtol=1e-2):
+            raise ModelError(
+                f"{model.name} ({net.config.model_type}) does not say its words by its head from its last "
+                "state alone: an EAGLE drafter cannot learn from it"
+            )
+
+
+def _layers(model: Any, generation: int, layers: Sequence[int] | None) -> tuple[int, ...]:
+    """Whose states are read."""
+    if generation == 1:
+        return (model.layers,)
+    if layers is not None and not layers:
+        raise ParameterError("layers must name one or more of the target's layers")
+    found = tuple(layers) if layers is not None else read_layers({}, 3, model.layers)
+    if not all(0 <= layer <= model.layers for layer in found):
+        named = "layers" if layers is not None else "the authors' choice of layers"
+        raise ParameterError(
+            f"{named} {', '.join(map(str, found))}: {model.name} has 0 (its embedding) to {model.layers}; "
+            "pass layers= with those to read"
+        )
+    return found
+
+
+def _fresh(
+    teacher: Any, net: Any, generation: int, states: Sequence[int], draft_vocabulary: int | None,
+    learnt: Sequence[Pair], seed: int,
+) -> Eagle:  # fmt: skip
+    """A drafter of one layer of the target's width, heads and feed-forward, at the start of training."""
+    own, (words, width) = teacher.config, net.get_input_embeddings().weight.shape
+    rope = {"rope_parameters": own.rope_parameters} if teacher.plain else {}
+    config = LlamaConfig(
+        vocab_size=words, hidden_size=width, num_hidden_layers=1, head_dim=teacher.dim,
+        num_attention_heads=teacher.heads * teacher.group, num_key_value_heads=teacher.heads,
+        intermediate_size=getattr(own, "intermediate_size", None) or 4 * width,
+        max_position_embeddings=min(teacher.max_length, 1 << 20),
+        rms_norm_eps=getattr(own, "rms_norm_eps", 1e-6), tie_word_embeddings=False,
+        bos_token_id=own.bos_token_id, eos_token_id=list(teacher.eos) or None, pad_token_id=None, **rope,
+    )  # fmt: skip
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        model = Eagle(config, generation, draft_vocabulary, len(states))
+    if draft_vocabulary is not None:
+        counts = np.zeros(words, np.int64)
+        np.add.at(counts, [token for _, answer in learnt for token in answer], 1)
+        kept = np.sort(np.argsort(-counts, kind="stable")[:draft_vocabulary])
+        model.d2t.copy_(torch.from_numpy(kept - np.arange(len(kept))))
+    model.to(teacher.device)
+    texts = [[*prompt, *answer] for prompt, answer in learnt]
+    eagle_loss.begin(model, net, eagle_loss.sizes(net, texts, states) if generation == 3 else [])
+    return model
+
+
+def _card(
+    found: OwnEagle, model: Eagle, target: str, states: Sequence[int], epochs: float, rate: float
+) -> str:
+    shape, name = model.config, found.path.name
+    lines = [
+        f"# {name}", "",
+        f"An EAGLE drafter of generation {model.generation} for `{target}`, trained on its greedy answers by "
+        "`specviz models eagle`.", "", "| | |", "| --- | --- |",
+        f"| shape | one layer × {shape.hidden_size}, {shape.num_attention_heads} heads "
+        f"({shape.num_key_value_heads} for keys and values), feed-forward {shape.intermediate_size} |",
+        f"| states read | layers {', '.join(map(str, states))} of the target |",
+    ]  # fmt: skip
+    if model.generation == 3:
+        lines.append(f"| words of its head | {len(model.lm_head.weight):,} of {shape.vocab_size:,} |")
+    lines += [
+        f"| answers learnt | {found.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
+        f"| tokens of all answers | {found.tokens:,} |", "",
+        f"How often its likeliest token is the target's, on {found.held_out:,} held-out answers: the "
+        "answer's own tokens given, and behind the first step its own states.", "",
+        "| steps on | before | after |", "| ---: | ---: | ---: |",
+        *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(found.before, found.after), 1)),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"

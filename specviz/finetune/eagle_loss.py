@@ -1,0 +1,238 @@
+"""What EAGLE's drafters learn: the target's states (generation 1), or its words alone, step by step (3).
+
+A batch is read by the frozen target; its states and predictions are what is learnt from. Only tokens of
+answers count. Places are named as in `specviz.models.eagle`: from state i and token i + 1 the drafter says
+what token i + 2 is, against the target's own distribution p_(i+1) there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specviz.models.eagle import LAYERS, Eagle
+
+
+def config(model: Eagle, target: str, states: Sequence[int]) -> dict[str, Any]:
+    """The ``config.json`` of a drafter: a Llama's of one layer, as EAGLE's are published."""
+    found = model.config.to_diff_dict()
+    found |= {"architectures": ["LlamaForCausalLM" + "Eagle3" * (model.generation == 3)], "target": target}
+    if model.generation == 3:
+        found |= {"draft_vocab_size": len(model.lm_head.weight), LAYERS: list(states)}
+    return found
+
+
+@torch.no_grad()
+def sizes(target: Any, texts: Sequence[Sequence[int]], layers: Sequence[int], rows: int = 32) -> list[float]:
+    """Root mean square of the target's states behind each of `layers`, over the first texts.
+
+    Parameters
+    ----------
+    texts : sequence of sequences of int
+        Token ids, two or more each: a text's first state is left out, often far larger than the others.
+    """
+    found = []
+    for text in texts[:rows]:
+        ids = torch.tensor([[int(token) for token in text]], device=target.device)
+        states = target.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+        found.append(torch.stack([states[layer][0, 1:].float().pow(2).mean() for layer in layers]))
+    return torch.stack(found).mean(0).sqrt().tolist()
+
+
+@torch.no_grad()
+def begin(model: Eagle, target: Any, sizes: Sequence[float]) -> None:
+    """Start generation 3 from the target's head, and from states brought to one size.
+
+    Parameters
+    ----------
+    sizes : sequence of float
+        Root mean square of the states of each layer that is read: deep layers' are many times the first's.
+    """
+    if model.generation == 3:
+        head, kept = target.get_output_embeddings().weight, words(model)
+        model.lm_head.weight.copy_(head if kept is None else head[kept])
+        for part, size in zip(model.fc.weight.chunk(len(sizes), 1), sizes):
+            part.div_(size)
+
+
+NOISE = 0.1  # EAGLE, section 4.2: uniform noise on the states, so that the drafter bears its own
+WORDS = 1.0  # the weight of the words' loss beside the states'; there w_cls = 0.1: see the recipe's card
+DECAY = 0.8  # EAGLE-3's: a later step of the test counts so much less
+
+
+class EagleLoss:
+    """Summed loss of a batch of chats, in nats.
+
+    Parameters
+    ----------
+    target : transformers model
+        A causal one, frozen and in its mode of evaluation: here it is read, not changed.
+    layers : tuple of int
+        Whose states generation 3 reads (0 the embedding, the last behind the final norm).
+    steps : int
+        Steps of the training-time test (generation 3).
+    """
+
+    def __init__(self, target: Any, layers: tuple[int, ...] = (), steps: int = 1) -> None:
+        self.target, self.layers, self.steps = target, layers, steps
+
+    def __call__(
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
+    ) -> tuple[Tensor, Tensor]:
+        """The loss for the gradient, and the first step's cross-entropy of words, to be shown."""
+        fused = model.generation == 3
+        said, embedded, states, last = self._read(model, tokens, answer)
+        if model.training and not fused:
+            states = states + (torch.rand_like(states) - 0.5) * 2 * NOISE
+        total = shown = last.new_zeros(())
+        for step, out in enumerate(unroll(model, embedded, states, self.steps if fused else 1)):
+            at = said[:, 2 + step :]
+            out, wanted = out[at], last[:, 1 + step : -1][at]
+            cross = -(self._target(model, wanted) * self._words(model, out).log_softmax(-1)).sum()
+            if fused:
+                total = total + DECAY**step * cross
+            else:
+                imitated = F.smooth_l1_loss(out, wanted, reduction="sum") / out.shape[-1]
+                total = imitated + WORDS * cross
+            if not step:
+                shown = cross.detach()
+        return total, shown
+
+    @torch.no_grad()
+    def right(
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int
+    ) -> tuple[list[int], list[int]]:
+        """How often the drafter's likeliest token is the target's, 1, 2 ... `steps` steps on; of how many.
+
+        The text's own tokens are read in every step; behind the first, the drafter's own states with them.
+        """
+        hits, counted = [0] * steps, [0] * steps
+        said, embedded, states, last = self._read(model, tokens, answer)
+        for step, out in enumerate(unroll(model, embedded, states, steps)):
+            at = said[:, 2 + step :]
+            best = self._words(model, out[at]).argmax(-1)
+            if (kept := words(model)) is not None:
+                best = kept[best]
+            wanted = self._scores(last[:, 1 + step : -1][at]).argmax(-1)
+            hits[step], counted[step] = int((best == wanted).sum()), len(wanted)
+        return hits, counted
+
+    @torch.no_grad()
+    def _read(
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Marks of the answers [rows, n], embeddings, states that the drafter reads, final states."""
+        device = self.target.device
+        ids, said = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
+        net, kind = self.target.get_decoder(), model.fc.weight.dtype
+        found = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+        # Not found[0]: some families add positions to it, and a draft knows the table alone.
+        embedded = F.embedding(ids, self.target.get_input_embeddings().weight).to(kind)
+        last = found[-1].to(kind)
+        states = last
+        if model.generation == 3:
+            states = torch.cat([found[layer] for layer in self.layers], -1).to(kind)
+        return said, embedded, states, last
+
+    def _scores(self, states: Tensor) -> Tensor:
+        """The target's head, of its states or of those that imitate them, in the drafter's number format."""
+        head = self.target.get_output_embeddings()
+        return head(states.to(head.weight.dtype)).to(states.dtype)
+
+    def _words(self, model: Eagle, out: Tensor) -> Tensor:
+        return model.lm_head(model.norm(out)) if model.generation == 3 else self._scores(out)
+
+    @torch.no_grad()
+    def _target(self, model: Eagle, states: Tensor) -> Tensor:
+        """The target's distributions behind its states [n, width], over the words that the drafter has."""
+        scores = self._scores(states)
+        kept = words(model)
+        return (scores if kept is None else scores[:, kept]).softmax(-1)
+
+
+def words(model: Eagle) -> Tensor | None:
+    """Ids of the tokens that the drafter's head has; None: all."""
+    if model.generation == 1 or model.d2t is None:
+        return None
+    return torch.arange(len(model.d2t), device=model.d2t.device) + model.d2t
+
+
+def unroll(model: Eagle, embedded: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
+    """What drafting chains from every place of a text make up, step by step (EAGLE-3, figure 6).
+
+    Parameters
+    ----------
+    model : Eagle
+    embedded : tensor [rows, n, width]
+        Of the text's tokens.
+    states : tensor [rows, n, width * layers]
+        The target's.
+    steps : int
+
+    Yields
+    ------
+    tensor [rows, n - 2 - step, width]
+        Entry i is the chain that begins at state i: it has read tokens i + 1 to i + 1 + step, and says token
+        i + 2 + step. In its first step it read the target's state, in the others its own.
+    """
+    width = embedded.shape[1] - 2
+    states, chains = model.fuse(states[:, :-2]), Chains(model, width)
+    for step in range(min(steps, width)):
+        left = width - step
+        read = F.pad(embedded[:, 1 + step : 1 + width], (0, 0, 0, step))
+        x, base = model.enter(read, states)
+        states = model.leave(base, chains.attend(x))
+        yield states[:, :left]
+
+
+class Chains:
+    """Attention of drafting chains, one from every place of a text, all at once (EAGLE-3, figure 6).
+
+    In the first step entry i is place i and sees the places up to it: plain causal attention. In a later step
+    it stands so many places further on, and sees what chain i saw at first, and its own steps.
+
+    Parameters
+    ----------
+    model : Eagle
+    width : int
+        Places of a text.
+    """
+
+    def __init__(self, model: Eagle, width: int) -> None:
+        self.model, self.width = model, width
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def attend(self, x: Tensor) -> Tensor:
+        """What the attention gives, [rows, width, heads * dim], for a step's inputs [rows, width, size]."""
+        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
+
+        config, attention = self.model.config, self.model.layer.self_attn
+        rows, dim, step = len(x), config.head_dim, len(self.keys)
+        group = config.num_attention_heads // config.num_key_value_heads
+
+        def heads(y: Tensor) -> Tensor:
+            return y.view(rows, self.width, -1, dim).transpose(1, 2)
+
+        positions = torch.arange(step, step + self.width, device=x.device)[None]
+        cos, sin = self.model.rotary(x, positions)
+        query, key = apply_rotary_pos_emb(heads(attention.q_proj(x)), heads(attention.k_proj(x)), cos, sin)
+        self.keys.append(repeat_kv(key, group))
+        self.values.append(repeat_kv(heads(attention.v_proj(x)), group))
+        if step == 0:
+            out = F.scaled_dot_product_attention(query, self.keys[0], self.values[0], is_causal=True)
+        else:
+            scores = query @ self.keys[0].mT
+            beyond = torch.ones(self.width, self.width, dtype=torch.bool, device=x.device).triu(1)
+            own = [(query * key).sum(-1, keepdim=True) for key in self.keys[1:]]
+            weights = torch.cat([scores.masked_fill(beyond, -torch.inf), *own], -1) * dim**-0.5
+            weights = weights.softmax(-1)
+            out = weights[..., : self.width] @ self.values[0]
+            for i, value in enumerate(self.values[1:]):
+                out = out + weights[..., self.width + i, None] * value
+        return out.transpose(1, 2).reshape(rows, self.width, -1)

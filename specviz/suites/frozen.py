@@ -1,0 +1,43 @@
+"""Prompts that this package measures and audits itself on, as they lie in ``data/suites/frozen``.
+
+They were generated once; ``data/town`` of the repository writes them again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from ..errors import ParameterError
+from ..paths import folder
+
+
+@cache
+def frozen(name: str) -> tuple[dict[str, Any], ...]:
+    """All entries of a frozen file, in their order.
+
+    Parameters
+    ----------
+    name : str
+        ``audit``, ``practice``, ``pairs``, ``streams`` or ``canvases``.
+    """
+    path = folder("suites") / "frozen" / f"{name}.jsonl.gz"
+    return tuple(map(json.loads, gzip.decompress(path.read_bytes()).decode("utf8").splitlines()))
+
+
+def take(entries: Sequence[Any], n: int, what: str) -> list[Any]:
+    """The first `n` entries.
+
+    Raises
+    ------
+    ParameterError
+        If there are fewer.
+    """
+    if n > len(entries):
+        raise ParameterError(
+            f"{n} {what} are wanted, and {len(entries)} are bundled: ask for fewer, or name a suite or a file"
+        )
+    return list(entries[:n])

@@ -1,1 +1,0 @@
-"""The recipes that made the bundled models: ``python -m specviz.training NAME``."""

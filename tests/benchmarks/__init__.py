@@ -1,0 +1,25 @@
+"""Benches that measure this project itself, and promises of the papers' methods that a replay does not judge.
+
+``python -m tests.benchmarks`` lists them, ``python -m tests.benchmarks NAME --help`` says what one takes.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+# Name: what it measures, in one line.
+BENCHES = {
+    "whatif": "what-ifs against reruns, cycle for cycle (bars: exact ones equal, bounded ones contain)",
+    "player": "what the player sends, and its time to open and to step, in Chromium (no model is loaded)",
+    "stores": "building a tree and updating its store (bars: 10 percent of a cycle, 1 ms at 150 k words)",
+    "retranslation": "re-translation, SSBD, continuous decoding: quality, erasure, speed (bar: 1.3 times)",
+    "bild": "BiLD on the encoder-decoders: sweep, ablations, exits, CALM (bars: 1.3 and 1.5 times greedy)",
+    "confidence": "CM-ASD and its neighbours: speed, quality, signals, batches (bars: lossless, batch 8)",
+    "diffusion": "SSD on the diffusion model (bars: exact, half the passes, 1.4 times stepwise, ...)",
+    "eagle": "EAGLE-1, 2, 3 beside UniSpec by language (bars: exact, laws, order of τ in Table 3)",
+}
+
+
+def find(name: str) -> Callable[..., Any]:
+    """The bench's function."""
+    return import_module(f"{__name__}.{name}").bench

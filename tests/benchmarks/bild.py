@@ -1,0 +1,230 @@
+"""BiLD measured: the tables and figures of Kim et al., asked of the bundled encoder-decoders.
+
+Quality is BLEU of translations and ROUGE-L of summaries; speed is the time of the same texts under plain
+greedy decoding of the large model over their time here, the encoders' passes inside (the paper's latency).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from specviz import metrics
+from specviz.bench.claims import Claim, together
+from specviz.bench.contenders import (
+    ALIGNED_CURVE,
+    NO_FALLBACK,
+    NO_ROLLBACK,
+    UNALIGNED_CURVE,
+    fastest,
+    grid,
+    leaving,
+    nucleus,
+    oracle,
+    rejection,
+    without,
+)  # fmt: skip
+from specviz.bench.pairs import suite
+from specviz.bench.report import Estimate, Part, Report
+from specviz.bench.sweep import Measured, Point, sweep
+from specviz.bench.timing import BASELINE, quiet_clock, setting
+from specviz.errors import ParameterError
+
+TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # where nobody names others
+BESIDE = {"exits": "town-t5-exit", "calm": "town-t5-calm"}
+TASKS = ("de-en", "en-de", "sum-en", "sum-de")
+SAME, NEAR = 0.2, 1.0  # points of the score that count as none lost, and as little
+GOALS = {SAME: 1.3, NEAR: 1.5}
+# Kim et al., Table 1 (T4): score lost and speedup, without and with about one point lost.
+TABLE_1 = {
+    ("translation", "vanilla"): "40.32 / 31.38",
+    ("translation", UNALIGNED_CURVE): "1.43, 1.58 / 1.34, 1.43",
+    ("translation", ALIGNED_CURVE): "1.62, 1.78 / 1.47, 1.70",
+    ("summarization", UNALIGNED_CURVE): "1.48, 1.72 / 1.71, 2.05",
+    ("summarization", ALIGNED_CURVE): "1.50, 1.80 / 1.85, 2.12",
+}
+COLUMNS = [
+    ("label", "", ""),
+    ("score", "score [95%]", ""),
+    ("lost", "lost [95%]", ""),
+    ("speed", "speedup [95%]", ""),
+    ("own", "large's tokens", "{:.1%}"),
+    ("fallbacks", "fallbacks", "{:.1%}"),
+    ("rollbacks", "rollbacks", "{:.1%}"),
+    ("sent", "sent a cycle", "{:.1f}"),
+]
+SPARE = ("sent", "own", "rollbacks", "fallbacks")
+NOTES = [
+    "score: BLEU of translations (sacrebleu, 13a), ROUGE-L of summaries (rouge-score), in percent, against "
+    "up to eight right answers a text. lost: what the large model's greedy texts have more. speedup: seconds "
+    "of greedy decoding of the same texts by our own loop over seconds here, encoders inside. Fallbacks, "
+    "rollbacks and the large model's own tokens: of the tokens written; the paper names no denominator. "
+    "Intervals: 95 % bootstrap over texts, both sides drawn together.",
+]
+
+
+def bench(
+    target: Any,
+    drafts: Sequence[Any],
+    exits: Any = None,
+    calm: Any = None,
+    *,
+    tasks: Sequence[str] = TASKS,
+    prompts: int = 100,
+    rounds: int = 1,
+    max_new_tokens: int = 128,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """BiLD with both small models, its own halves, rejection sampling, exits from the middle, and the oracle.
+
+    Parameters
+    ----------
+    target : Model
+    drafts : sequence of two Model
+        The small model, and the aligned one.
+    exits, calm : Model, optional
+        Tuned for an exit behind the first layer, and behind each; they decode German to English alone.
+    tasks : sequence of str
+        Keys of `specviz.bench.pairs.TASKS`.
+    prompts, rounds : int
+        Texts a task, and how often each is timed.
+
+    Raises
+    ------
+    ParameterError
+        For an unknown task or another number of drafts.
+    """
+    if len(drafts) != 2:
+        raise ParameterError(
+            f"bench bild takes two drafts, the small model and the aligned one, got {len(drafts)}"
+        )
+    small, aligned = drafts
+    entries = {task: suite(task, prompts) for task in tasks}
+    plans: dict[str, list[Point]] = {}
+    for task in tasks:
+        points = [Point(BASELINE, BASELINE, model=target)]
+        points += [Point(f"{each.name} alone", BASELINE, model=each, group="small alone") for each in drafts]
+        points += grid(target, small, UNALIGNED_CURVE) + grid(target, aligned, ALIGNED_CURVE)
+        points += without(target, aligned) + rejection(target, small) + nucleus(target, aligned)
+        points += oracle(target, small)
+        plans[task] = points + (leaving(exits, calm) if task == "de-en" else [])
+    of, done = rounds * prompts * sum(map(len, plans.values())), 0
+
+    def told(label: str) -> None:
+        nonlocal done
+        done += 1
+        tick(done, of, label)
+
+    parts: list[Part] = []
+    claims: list[Claim] = []
+    head: list[dict[str, Any]] = []
+    for task, points in plans.items():
+        found = sweep(points, entries[task], max_new_tokens=max_new_tokens, rounds=rounds, tick=told)
+        head += summary(task, found)
+        parts += tables(task, found)
+        claims += claims_of(task, found)
+    about = setting(target, list(drafts), texts=prompts, rounds=rounds, tasks=list(tasks))
+    about["clock"] = quiet_clock(target.device)[1]
+    title = f"Table 1: {target.name} with {small.name} and {aligned.name}, {prompts} texts a task"
+    columns = [("task", "", ""), *COLUMNS, ("paper", "paper: ×", "")]
+    return Report("bild", title, about, columns, head, together(claims), [*NOTES, f"Time: {about['clock']}."],
+                  ("paper", *SPARE), parts)  # fmt: skip
+
+
+def row(measured: Measured, found: dict[str, Measured], label: str | None = None) -> dict[str, Any]:
+    """A setting's figures."""
+    base = found[measured.point.base]
+    itself = measured is base
+    return {
+        "label": label or measured.point.label,
+        "score": measured.quality,
+        "lost": None if itself else measured.lost(base),
+        "speed": Estimate(1.0, float("nan"), float("nan"), 0) if itself else measured.over(base),
+        "own": measured.share("own", "tokens").median,
+        "fallbacks": measured.share("fallbacks", "tokens").median,
+        "rollbacks": measured.share("rollbacks", "tokens").median,
+        "sent": measured.share("sent", "cycles").median,
+    }
+
+
+def group(found: dict[str, Measured], *names: str) -> list[Measured]:
+    """The settings of some curves."""
+    return [each for each in found.values() if each.point.group in names]
+
+
+def summary(task: str, found: dict[str, Measured]) -> list[dict[str, Any]]:
+    """A task's rows of Table 1."""
+    base = found[BASELINE]
+    kind = "translation" if base.score.name == "BLEU" else "summarization"
+    rows = [row(base, found, f"greedy ({base.score.name})") | {"task": task}]
+    rows += [row(each, found) | {"task": task} for each in group(found, "small alone")]
+    for curve in (UNALIGNED_CURVE, ALIGNED_CURVE):
+        for lost in (SAME, NEAR):
+            best = fastest(group(found, curve), base, lost)
+            if best is not None:
+                label = f"{best.point.label} (≤ {lost:g} lost)"
+                rows.append(row(best, found, label) | {"task": task, "paper": TABLE_1.get((kind, curve))})
+    return rows
+
+
+def tables(task: str, found: dict[str, Measured]) -> list[Part]:
+    """The other tables and figures of a task."""
+    base = found[BASELINE]
+    parts = []
+    curves = group(found, UNALIGNED_CURVE, ALIGNED_CURVE)
+    ahead = metrics.front([e.quality.median for e in curves], [e.over(base).median for e in curves])
+    best = [each for each, kept in zip(curves, ahead) if kept]
+    for title, those in (
+        ("Figures 4 and 10: the settings that no other one beats in both", best),
+        ("Figure 5: without rollback, and without fallback; aligned", group(found, NO_ROLLBACK, NO_FALLBACK)),
+        ("Tables 3 and 4: fixed windows, unaligned", group(found, "speculative, greedy")),
+        ("Tables 3 and 4: rejection sampling at temperature 1, unaligned",
+         group(found, "sampling", "speculative, sampling")),
+        ("Table 5: nucleus sampling, p = 0.8, aligned", group(found, "nucleus")),
+        ("Figure 2: the oracle (both models run at every token)", group(found, "oracle")),
+        ("Figures 6 and 7: the first layer drafts", group(found, "early exit")),
+        ("Figures 6 and 7: CALM", group(found, "CALM", "CALM, state", "CALM, softmax")),
+    ):  # fmt: skip
+        if those:
+            parts.append(Part(f"{task}: {title}", COLUMNS, [row(each, found) for each in those], SPARE))
+    return parts
+
+
+def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
+    """What must hold of a task."""
+    base = found[BASELINE]
+    nothing = Estimate(float("nan"), float("nan"), float("nan"), 0)
+    aligned, unaligned = group(found, ALIGNED_CURVE), group(found, UNALIGNED_CURVE)
+    claims = []
+    for lost, goal in GOALS.items():
+        best, other = fastest(aligned + unaligned, base, lost), fastest(unaligned, base, lost)
+        mine = fastest(aligned, base, lost)
+        speed = best.over(base) if best else nothing
+        claims.append(
+            Claim(f"BiLD over greedy, at most {lost:g} lost", task, speed.median, goal, "at least", speed)
+        )
+        # Where no unaligned setting loses so little, greedy decoding is what is left of it.
+        ahead = mine.over(other or base) if mine else nothing
+        claims.append(Claim(f"aligned over unaligned, each at its fastest with at most {lost:g} lost",
+                            task, ahead.median, 1.0, "more than", ahead))  # fmt: skip
+    chosen = fastest(aligned, base, NEAR)
+    little = min(each.lost(base).median for each in group(found, "small alone"))
+    if chosen is not None and little > NEAR:  # else the small model alone is as good: nothing can be shown
+        values = chosen.point.values
+        bare = found[f"no rollback, fallback {values['fallback']:g}"]
+        worse = bare.lost(chosen)
+        claims.append(Claim("without rollback the score falls by", task, worse.median, 0, "more than", worse))
+        blind = found[f"no fallback, rollback {values['rollback']:g}"]
+        slower = chosen.over(blind)
+        claims.append(Claim("with fallback over without it, same rollback",
+                            task, slower.median, 1.0, "more than", slower))  # fmt: skip
+    return claims
+
+
+def points_of(found: dict[str, Measured]) -> list[dict[str, Any]]:
+    """The sweep as rows for a scatter: quality, speed and parameters of each setting."""
+    return [
+        {"label": each.point.label, "group": each.point.group, "quality": each.quality.median,
+         "speed": each.over(found[each.point.base]).median, **each.point.values}
+        for each in found.values()
+    ]  # fmt: skip

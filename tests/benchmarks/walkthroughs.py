@@ -1,0 +1,111 @@
+"""What the walkthroughs that need no torch cost in memory: run each in a kernel, ask the kernel for its peak.
+
+``python -m tests.benchmarks.walkthroughs`` prints the table. In these kernels ``import torch`` fails, as on a
+machine that has none. Needs nbclient (the test extra).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specviz.bench.report import Bar, Report
+from specviz.errors import SpecvizError
+from specviz.paths import walkthroughs
+
+LIMIT = 1.0  # GB, what a free Binder gives
+FREE = "no torch"  # so a walkthrough says that it needs none
+# The peak of the kernel's own process. Linux's ru_maxrss begins at that of the process that started it: there
+# the kernel's own count is read, in KiB. macOS' is in bytes.
+PEAK = """
+import pathlib, resource, sys
+status = pathlib.Path("/proc/self/status")
+size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if status.exists():
+    size = 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
+print(size, "torch" in sys.modules)
+"""
+
+
+def torchless(folder: Path) -> dict[str, str]:
+    """Variables for a process in which ``import torch`` and ``import transformers`` fail.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the modules that refuse are written.
+    """
+    for name in ("torch", "transformers"):
+        (folder / f"{name}.py").write_text(f'raise ModuleNotFoundError("No module named {name!r}")\n')
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def free(source: Path) -> bool:
+    """Whether a walkthrough says of itself that it needs no torch."""
+    return FREE in source.read_text(encoding="utf8")[:3000]
+
+
+def peak(book: Path) -> int:
+    """Bytes that the kernel held at its peak while a walkthrough ran, torch out of its reach.
+
+    Raises
+    ------
+    SpecvizError
+        If a cell fails, or something named torch was loaded after all.
+    """
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    cells = nbformat.read(book, as_version=4)
+    cells.cells.append(nbformat.v4.new_code_cell(PEAK))
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "blocked").mkdir()
+        variables = os.environ | torchless(place / "blocked") | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+        client = NotebookClient(cells, timeout=600, resources={"metadata": {"path": folder}})
+        try:
+            client.execute(env=variables)
+        except CellExecutionError as error:
+            said = f"{error.ename}: {error.evalue}"
+            raise SpecvizError(f"{book.name} does not run without torch: {said}") from None
+    size, loaded = cells.cells[-1].outputs[0].text.split()
+    if loaded == "True":
+        raise SpecvizError(f"{book.name} loads torch")
+    return int(size)
+
+
+def bench(books: Sequence[Path] = ()) -> Report:
+    """Peak memory of each walkthrough's kernel.
+
+    Parameters
+    ----------
+    books : sequence of Path, optional
+        Notebooks; by default the walkthroughs that say they need no torch.
+    """
+    import platform
+
+    chosen = list(books) or [p for p in sorted(walkthroughs().glob("[0-9]*.ipynb")) if free(p)]
+    rows: list[dict[str, Any]] = [{"book": book.stem, "peak": peak(book) / 1e6} for book in chosen]
+    return Report(
+        "walkthroughs",
+        "Peak resident memory of each walkthrough's kernel, run from top to bottom without torch",
+        {"device": "cpu", "threads": 1, "dtype": "no model", "python": platform.python_version()},
+        [("book", "walkthrough", ""), ("peak", "MB", "{:.0f}")],
+        rows,
+        [Bar(f"{row['book']}, GB", row["peak"] / 1e3, LIMIT, "at most") for row in rows],
+        ["The server beside it is not counted: JupyterLab held 116 MB where that was looked up."],
+    )
+
+
+if __name__ == "__main__":
+    from rich.console import Console
+
+    found = bench([Path(name) for name in sys.argv[1:]])
+    found.show(Console())
+    raise SystemExit(0 if found.held else 1)

@@ -1,0 +1,202 @@
+"""Prediction alignment of tiny random pairs: what is learnt, what is refused, killing and going on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import specviz
+from specviz.cli import run
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.finetune import align as module
+from specviz.finetune import training
+from specviz.finetune.align import align
+
+WORDS = [f"w{i}" for i in range(30)]
+PROMPTS = [f"w{i} w{(3 * i) % 30} w{(7 * i + 2) % 30}" for i in range(20)]
+FAST = {"epochs": 40, "rate": 0.01, "batch": 5, "max_new_tokens": 6}
+
+
+def _save(folder: Path, kind: str, seed: int, **changes: Any) -> Path:
+    """A tiny model with a vocabulary of words; 0 is padding, 1 the end and 2 the start."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedTokenizerFast,
+        T5Config,
+        T5ForConditionalGeneration,
+    )
+
+    torch.manual_seed(seed)
+    words = ["<pad>", "<end>", "<start>", *changes.pop("words", WORDS)]
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", pad_token="<pad>").save_pretrained(
+        folder
+    )
+    if kind == "causal":
+        net: Any = LlamaForCausalLM(LlamaConfig(
+            vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=48, max_position_embeddings=64, eos_token_id=1, bos_token_id=None,
+            initializer_range=0.2, tie_word_embeddings=True,
+        ))  # fmt: skip
+    else:
+        net = T5ForConditionalGeneration(T5Config(
+            vocab_size=len(words), d_model=32, d_kv=16, d_ff=48, num_layers=1, num_decoder_layers=2,
+            num_heads=2, dropout_rate=0.0, pad_token_id=0, eos_token_id=1, decoder_start_token_id=2,
+        ))  # fmt: skip
+    net.to(changes.pop("dtype", torch.float32)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["causal", "encoder-decoder"])
+def pair(request, tmp_path_factory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp(request.param)
+    return _save(folder / "large", request.param, 0), _save(
+        folder / "small", request.param, 1, dtype=torch.float16
+    )
+
+
+def _quiet(line: str) -> None: ...
+
+
+def test_the_answers_are_the_targets_own(pair) -> None:
+    model = specviz.load(pair[0])
+    asked = [model.encode(prompt) for prompt in PROMPTS[:6]] + [model.encode("w3")]
+    for prompt, answer in zip(asked, training.greedy(model, asked, 6)):
+        own = specviz.generate(model, [prompt], "autoregressive", max_new_tokens=6).outputs["token"].tolist()
+        assert answer == own
+
+
+def test_a_draft_learns_what_its_target_says(pair, tmp_path: Path) -> None:
+    target, draft = pair
+    weights = load_file(draft / "model.safetensors")
+    said: list[str] = []
+    # The held-out prompts are among the learnt ones: what can be learnt by heart must be.
+    found = align(target, draft, PROMPTS[:9] + PROMPTS[:1], tmp_path / "new", say=said.append, **FAST)
+    assert (found.learnt, found.held_out) == (9, 1)
+    assert found.before < 0.5
+    assert found.after == 1
+    assert f"{found.before:.3f} before, 1.000 after" in (tmp_path / "new" / "README.md").read_text()
+    assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob("*.old"))
+    assert any("updates" in line for line in said)
+    new = load_file(tmp_path / "new" / "model.safetensors")
+    assert {t.dtype for t in new.values()} == {torch.float16}
+    old = load_file(draft / "model.safetensors")
+    assert all(torch.equal(old[name], weights[name]) for name in weights)
+    trace = specviz.generate(
+        specviz.load(target), PROMPTS[:9], "speculative", draft=specviz.load(tmp_path / "new"),
+        draft_length=2, max_new_tokens=6,
+    )  # fmt: skip
+    from specviz.metrics import acceptance_rate
+
+    assert acceptance_rate(trace) > 0.9
+
+
+def test_only_answers_are_learnt(pair) -> None:
+    """The loss is the mean over the answers' tokens of plain rows, whatever the batch is padded with."""
+    model = specviz.load(pair[1], dtype="float32")
+    prefix = getattr(model, "prefix", None)
+    pairs = [([5, 6, 7, 8], [9, 10, 1]), ([4], [3, 3, 4, 5, 6, 7])]
+    scores, wanted = module._scores(model.net, pairs, prefix)
+    assert wanted.tolist() == [9, 10, 1, 3, 3, 4, 5, 6, 7]
+    rows = []
+    for prompt, answer in pairs:
+        if prefix:
+            ids = {"input_ids": [prompt], "decoder_input_ids": [[*prefix, *answer[:-1]]]}
+        else:
+            ids = {"input_ids": [prompt + answer[:-1]]}
+        rows.append(model.net(**{n: torch.tensor(v) for n, v in ids.items()}).logits[0, -len(answer) :])
+    assert torch.allclose(scores, torch.cat(rows), atol=1e-4)
+
+
+def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path, monkeypatch) -> None:
+    target, draft = pair
+    given = {**FAST, "epochs": 4, "every": 0.0, "say": _quiet}
+    align(target, draft, PROMPTS, tmp_path / "whole", **given)
+    real, count = training.write_checkpoint, [0]
+
+    def killed(*arguments: Any) -> None:
+        real(*arguments)
+        count[0] += 1
+        if count[0] == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "write_checkpoint", killed)
+    with pytest.raises(KeyboardInterrupt):
+        align(target, draft, PROMPTS, tmp_path / "broken", **given)
+    assert not (tmp_path / "broken").exists()
+    with pytest.raises(ModelError, match="left of another run"):
+        align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "seed": 5})
+    said: list[str] = []
+    monkeypatch.setattr(training, "greedy", None)  # the answers are there already
+    found = align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "say": said.append})
+    assert said[0].startswith("going on after 6 of ")
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert (found.learnt, found.held_out) == (18, 2)
+
+
+def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatch) -> None:
+    target, draft = pair
+    monkeypatch.setattr(training, "greedy", None)
+    foreign = _save(tmp_path / "foreign", "causal", 2, words=["x", *WORDS[1:]])
+    kind = "causal" if json.loads((target / "config.json").read_text())["model_type"] == "t5" else "t5"
+    other = _save(tmp_path / "other", kind, 2)
+    full = tmp_path / "full"
+    full.mkdir()
+    out = tmp_path / "new"
+    for error, words, call in (
+        (ModelError, "of the target's kind", (target, other, PROMPTS, out)),
+        (ModelError, "exists: choose another folder$", (target, draft, PROMPTS, full)),
+        (ModelError, "--force", (target, draft, PROMPTS, draft)),
+        (PromptError, "two prompts", (target, draft, PROMPTS[:1], out)),
+        (PromptError, "prompt 2: ", (target, draft, ["w1", "", "w2"], out)),
+    ):
+        with pytest.raises(error, match=words):
+            align(*call, say=_quiet)
+    if kind == "t5":
+        with pytest.raises(ModelError, match="different vocabularies"):
+            align(target, foreign, PROMPTS, out, say=_quiet)
+        with pytest.raises(PromptError, match="prompt 2 has 64 tokens and leaves no room"):
+            align(target, draft, ["w1", " ".join(["w1"] * 64)], out, say=_quiet)
+    for name in ("epochs", "rate", "batch", "max_new_tokens"):
+        with pytest.raises(ParameterError, match=f"{name} must be positive"):
+            align(target, draft, PROMPTS, out, say=_quiet, **{name: 0})
+    assert {p.name for p in tmp_path.iterdir()} == {"foreign", "other", "full"}
+
+
+def test_the_command(pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = map(str, pair)
+    file = tmp_path / "prompts.txt"
+    file.write_text("\n".join(PROMPTS), encoding="utf-8")
+    out = str(tmp_path / "new")
+    given = [
+        "models",
+        "align",
+        draft,
+        "--target",
+        target,
+        "--prompts",
+        str(file),
+        "--out",
+        out,
+        "--epochs",
+        "1",
+    ]
+    assert run([*given, "--max-new-tokens", "4", "--threads", "1"]) == 0
+    told = capsys.readouterr().out
+    assert f"aligned: {out} (agreement with the target on 2 held-out answers: " in told
+    assert f"--draft {out}" in told
+    assert run(given) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert run([*given, "--force", "-n", "4", "--threads", "1"]) == 0
+    assert not Path(f"{out}.old").exists()
+    assert run(["models", "align", "no-such", "-t", target, "--prompts", str(file), "-o", out]) == 2
+    assert "no-such" in capsys.readouterr().err

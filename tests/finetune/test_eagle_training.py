@@ -1,0 +1,307 @@
+"""EAGLE's losses against drafting step by step, drafters for a user's own model, the bundled ones' cards."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from tiny import llama
+from transformers import GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel
+
+import specviz
+from specviz.cli import run
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.finetune import eagle_loss, training
+from specviz.finetune.eagle import train_eagle
+from specviz.models import Model
+from specviz.models.additions import EagleHead
+from specviz.models.eagle import LAYERS, Eagle
+from town.corpus import tasks
+from town.training import eagle_cards, evaluate, recipes, shards
+
+PROMPTS = [[3 + i, 5 + i % 7, 9] for i in range(12)]
+LEARNT = [*PROMPTS[:9], PROMPTS[0]]  # the held-out prompt is among the learnt ones: known by heart
+FAST = {"layers": (1, 2, 4), "batch": 5, "max_new_tokens": 8, "say": lambda line: None}
+KINDS = [(1, None), (3, None), (3, 20)]
+
+
+@pytest.fixture
+def target() -> Model:
+    return llama(seed=3, layers=4, name="tiny", eos=(47,))
+
+
+def head(target: Model, generation: int, rows: int | None) -> EagleHead:
+    """A random drafter; with `rows`, its head has every second token."""
+    config = target.config.__class__(**{**target.config.to_dict(), "num_hidden_layers": 1})
+    torch.manual_seed(1)
+    net = Eagle(config, generation, rows)
+    for parameter in net.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    if rows:
+        net.d2t.copy_(torch.arange(rows))
+    return EagleHead(net.eval(), {LAYERS: [1, 2, 4], "target": "tiny"}, "head")
+
+
+# --- the loss ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("generation", "rows"), KINDS)
+def test_the_loss_is_that_of_drafting_step_by_step(target: Model, generation: int, rows: int | None) -> None:
+    """Every chain is drafted as a run drafts it, token by token over a cache, and judged in answers."""
+    made, steps = head(target, generation, rows), 3
+    drafter = made.on(target)
+    rng = np.random.default_rng(0)
+    tokens, answer = rng.integers(0, 48, (2, 9)), np.zeros((2, 9), bool)
+    answer[0, 3:7] = answer[1, 5:9] = True
+    kept = torch.arange(48) if rows is None else 2 * torch.arange(rows)
+    total = shown = 0.0
+    hits, counted = [0] * steps, [0] * steps
+    for ids, said in zip(torch.from_numpy(tokens), answer):
+        with torch.no_grad():
+            out = target.net(input_ids=ids[None], output_hidden_states=True)
+        states = torch.cat([out.hidden_states[layer][0] for layer in drafter.layers], -1)
+        for i in range(7):
+            context = drafter.open([ids.tolist()], steps)
+            state, logits = context.read(ids[1 : i + 2], states[: i + 1])
+            for step in range(min(steps, 7 - i)):
+                at = i + 2 + step
+                if step:
+                    above = None if step == 1 else torch.tensor([step - 2])
+                    state, logits = context.grow(ids[at - 1 : at], state, above)
+                if not said[at]:
+                    continue
+                p = out.logits[0, at - 1, kept].softmax(-1)
+                cross = -float(p @ logits[0, kept].log_softmax(-1))
+                shown += cross * (step == 0)
+                if generation == 3:
+                    total += 0.8**step * cross
+                elif step == 0:
+                    imitated = F.smooth_l1_loss(state[0], out.hidden_states[-1][0, at - 1])
+                    total += 1.0 * cross + float(imitated)
+                hits[step] += int(logits[0].argmax() == out.logits[0, at - 1].argmax())
+                counted[step] += 1
+    loss = eagle_loss.EagleLoss(target.net, (1, 2, 4), steps)
+    found = loss(made.net, tokens, answer, 0.0)
+    assert [float(value.detach()) for value in found] == pytest.approx([total, shown], rel=1e-4)
+    assert loss.right(made.net, tokens, answer, steps) == (hits, counted)
+    made.net.train()  # generation 1 then learns from states with noise
+    noisy = float(loss(made.net, tokens, answer, 0.0)[0].detach())
+    assert (noisy == pytest.approx(total, rel=1e-4)) == (generation == 3)
+
+
+# --- a user's own target -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("generation", "rows"), KINDS)
+def test_a_drafter_learns_what_its_target_says(
+    target: Model, tmp_path: Path, generation: int, rows: int | None
+) -> None:
+    said: list[str] = []
+    given = {**FAST, "layers": FAST["layers"] if generation == 3 else None, "draft_vocabulary": rows}
+    out = tmp_path / "new"
+    given |= {"epochs": 120, "rate": 0.02, "batch": 9, "every": 0.0, "say": said.append}
+    found = train_eagle(target, LEARNT, out, generation, **given)
+    assert (found.learnt, found.held_out) == (9, 1)
+    losses = [float(re.search(r"loss ([\d.]+)", line)[1]) for line in said if "loss" in line]
+    assert losses[-1] < 0.5 * losses[0]
+    assert found.before[0] < 0.3
+    assert found.after[0] >= (0.5 if rows else 0.8)  # a small head lacks some of the answer's tokens
+    assert sum(found.after[1:]) > sum(found.before[1:])
+    text = (out / "README.md").read_text(encoding="utf-8")
+    assert f"| 1 | {found.before[0]:.3f} | {found.after[0]:.3f} |" in text
+    assert not list(tmp_path.glob("*.partial"))
+
+    stored = load_file(out / "model.safetensors")
+    layer = "midlayer" if generation == 3 else "layers.0"
+    assert stored[f"{layer}.self_attn.q_proj.weight"].shape == (32, 32 * (1 + (generation == 3)))
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert config.get(LAYERS) == ([1, 2, 4] if generation == 3 else None)
+    if rows:
+        alone = specviz.generate(target, LEARNT[:9], "autoregressive", max_new_tokens=8).outputs
+        counts = np.bincount(alone["token"], minlength=48)
+        kept = torch.arange(rows) + stored["d2t"]
+        assert (
+            kept.tolist() == sorted(kept.tolist()) and stored["t2d"].nonzero()[:, 0].tolist() == kept.tolist()
+        )
+        assert counts[kept].min() >= np.delete(counts, kept).max()
+        assert config["draft_vocab_size"] == rows == len(stored["lm_head.weight"])
+
+    assert Model(target.net).plain  # no hooks are left on it
+    assert target.net.lm_head.weight.requires_grad
+    drafter = specviz.load(out)
+    run = {"max_new_tokens": 8}
+    trace = specviz.generate(target, LEARNT[:3], "eagle", draft=drafter, **run)
+    alone = specviz.generate(target, LEARNT[:3], "autoregressive", **run)
+    assert trace.outputs["token"].tolist() == alone.outputs["token"].tolist()
+    assert len(trace.cycles) < len(alone.cycles)
+
+
+@pytest.mark.parametrize("generation", [1, 3])
+def test_a_stopped_training_goes_on_as_if_nothing_had_been(
+    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: int
+) -> None:
+    given = {**FAST, "layers": None, "epochs": 3, "every": 0.0}
+    if generation == 3:
+        given["layers"] = (1, 2, 4)
+    train_eagle(target, PROMPTS, tmp_path / "whole", generation, **given)
+    real, count = training.write_checkpoint, [0]
+
+    def killed(*arguments: Any) -> None:
+        real(*arguments)
+        count[0] += 1
+        if count[0] == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "write_checkpoint", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_eagle(target, PROMPTS, tmp_path / "broken", generation, **given)
+    assert not (tmp_path / "broken").exists()
+    with pytest.raises(ModelError, match="left of another run"):
+        train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "steps": 2})
+    torch.manual_seed(99)  # another process has drawn other numbers
+    said: list[str] = []
+    monkeypatch.setattr(training, "greedy", None)  # the answers are there already
+    train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "say": said.append})
+    assert said[0].startswith("going on after 4 of ")
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_other_families_teach_through_their_own_modules(tmp_path: Path) -> None:
+    """GPT-2 adds places to its embeddings, Gemma scales them: a drafter reads the table alone."""
+    torch.manual_seed(0)
+    nets: list[Any] = [
+        GPT2LMHeadModel(GPT2Config(vocab_size=48, n_embd=32, n_layer=3, n_head=4, n_positions=64,
+                                   initializer_range=0.3, bos_token_id=0, eos_token_id=47)),
+        GemmaForCausalLM(GemmaConfig(vocab_size=48, hidden_size=32, num_hidden_layers=3, head_dim=8,
+                                     num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+                                     max_position_embeddings=64, initializer_range=0.3, eos_token_id=47)),
+    ]  # fmt: skip
+    for net in nets:
+        name = net.config.model_type
+        other = Model(net.eval(), name=name)
+        given = {**FAST, "layers": (0, 1, 3), "epochs": 120, "rate": 0.02, "batch": 9}
+        found = train_eagle(other, LEARNT, tmp_path / name, **given)
+        assert found.after[0] > 0.5 > found.before[0]
+        drafter = specviz.load(tmp_path / name)
+        trace = specviz.generate(other, LEARNT[:2], "eagle", draft=drafter, max_new_tokens=6)
+        alone = specviz.generate(other, LEARNT[:2], "autoregressive", max_new_tokens=6)
+        assert trace.outputs["token"].tolist() == alone.outputs["token"].tolist()
+
+
+def test_what_is_refused_is_refused_before_work(
+    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import CohereConfig, CohereForCausalLM
+
+    monkeypatch.setattr(training, "greedy", None)
+    capped = Model(CohereForCausalLM(CohereConfig(
+        vocab_size=48, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=48, logit_scale=0.1, initializer_range=0.5, pad_token_id=0, bos_token_id=0,
+        eos_token_id=1)).eval(), name="capped")  # fmt: skip
+    shallow = llama(layers=2, name="shallow")
+    full = tmp_path / "full"
+    full.mkdir()
+    out = tmp_path / "new"
+    for error, words, model, prompts, where, given in (
+        (ModelError, "exists: choose another folder$", target, PROMPTS, full, {}),
+        (ModelError, r"capped \(cohere\) does not say its words by its head", capped, PROMPTS, out, {}),
+        (ModelError, "kind encoder-decoder: an EAGLE drafter needs a causal", "town-t5", PROMPTS, out, {}),
+        (ModelError, "does not say its words", target.first(2), PROMPTS, out, {}),
+        (PromptError, "two prompts", target, PROMPTS[:1], out, {}),
+        (PromptError, "prompt 2: ", target, [[3], []], out, {}),
+        (PromptError, "prompt 1 has 96 tokens and leaves no room", target, [[3] * 96, [3]], out, {}),
+        (ParameterError, "generation must be 1", target, PROMPTS, out, {"generation": 2}),
+        (ParameterError, "layers is gen", target, PROMPTS, out, {"generation": 1, "layers": (1,)}),
+        (ParameterError, "draft_vocabulary is gen", target, PROMPTS, out,
+         {"generation": 1, "draft_vocabulary": 5}),
+        (ParameterError, "must lie in 1 .. 48, got 49", target, PROMPTS, out, {"draft_vocabulary": 49}),
+        (ParameterError, "layers 1, 5: tiny has 0", target, PROMPTS, out, {"layers": (1, 5)}),
+        (ParameterError, "authors' choice of layers 2, 1, -1", shallow, PROMPTS, out, {}),
+        (ParameterError, "one or more", target, PROMPTS, out, {"layers": ()}),
+        *((ParameterError, f"{name} must be positive", target, PROMPTS, out, {name: 0})
+          for name in ("steps", "epochs", "rate", "batch", "max_new_tokens")),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words) as told:
+            train_eagle(model, prompts, where, **given)
+        assert "\n" not in str(told.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["full"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "prompts.txt", str(tmp_path / "new")
+    file.write_text("What is 12 plus 30?\nTell me a story.\n", encoding="utf-8")
+    given = ["models", "eagle", "town", "--prompts", str(file), "--out", out, "-n", "4", "--threads", "1"]
+    assert run([*given, "--epochs", "1", "--layers", "2,5,8", "--draft-vocabulary", "9"]) == 0
+    told = capsys.readouterr().out
+    assert f"eagle: {out} (agreement with the target on 1 held-out answers: " in told
+    assert f"--draft {out}" in told
+    assert specviz.load(out).on(specviz.load("town")).layers == (2, 5, 8)
+    for wrong in ([], ["--force", "--layers", "two"]):
+        assert run([*given, *wrong]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+# --- the bundled ones --------------------------------------------------------------------------
+
+
+def test_the_english_recipe_reads_english_chats_only() -> None:
+    english = {c for s in islice(tasks.stream(5, "train"), 800) if s.language == "en" for c in s.turns[0]}
+    read = list(islice(shards.turns("english", 5, "train"), 60))
+    assert {recipes.recipe(name).texts for name in ("town-eagle-en", "town-eagle3-en")} == {"english"}
+    for turns in read:
+        text = " ".join(part for turn in turns for part in turn)
+        assert turns[0][0] in english
+        assert not re.search(r"[^\x00-\x7f‘’“”–—…£€°×é]", text), text
+        assert "ranslate" not in text
+
+
+NAMES = [name for name, made in recipes.RECIPES.items() if made.part == "eagle"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bundled_drafters_load_and_draft(name: str) -> None:
+    folder, made = evaluate.ROOT / name, recipes.recipe(name)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000
+    drafter = specviz.load(name)
+    assert name in specviz.list_models()
+    assert drafter.net.generation == made.generation
+    ahead = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["ahead"]
+    assert list(ahead) == ["en", "de", "fr", "es", "zh", "ja", "vi", "translations"]
+    assert 0.3 < ahead["en"]["right"][3] < ahead["en"]["right"][0] < 1
+    prompt = ["What is 12 plus 30?"]
+    trace = specviz.generate("town", prompt, "eagle", draft=drafter, max_new_tokens=8)
+    alone = specviz.generate("town", prompt, "autoregressive", max_new_tokens=8)
+    assert trace.outputs["token"].tolist() == alone.outputs["token"].tolist()
+
+
+def test_a_card_tells_languages_and_departures() -> None:
+    made = recipes.recipe("town-eagle3-en")
+    training = {"recipe": asdict(made), "tokens": 9, "updates": 9, "seconds": 60.0, "where": "-",
+                "curve": [(0, None, 8.0), (9, 2.0, 1.5)]}  # fmt: skip
+    found = eagle_cards.scores(
+        recipes.recipe("town-eagle-en"), evaluate.ROOT / "town-eagle-en", evaluate.ROOT, n=2
+    )
+    assert found["texts"] == 2
+    for row in found["ahead"].values():
+        assert len(row["right"]) == len(row["of"]) == 4
+        assert row["of"][0] > row["of"][3] - 1 > 0
+    text = eagle_cards.card("town-eagle3-en", 800_000, training, found)
+    for part in ("| de (never read) |", "language: [en]\n", "EAGLE-3, 1 layer × 144", "4 steps, the",
+                 "layers 2, 5, 8", "python -m town.training town-eagle3-en`"):  # fmt: skip
+        assert part in text
+    assert "| en (never read) |" not in text
+    first = recipes.recipe("town-eagle")
+    text = eagle_cards.card("town-eagle", 300_000, training | {"recipe": asdict(first)}, found)
+    for part in ("weighs 1.0 beside", "EAGLE's 0.1", "| de | ", "reads the last states", "fr, es, zh"):
+        assert part in text
