@@ -122,7 +122,7 @@ print(f"memory-bound up to about g = {limit:.0f}")
 # So measure: the same context, passes of each size in turn, the median of many.
 
 # %%
-from specviz.bench.passes import measure
+from specviz.measure.benches.passes import measure
 
 rounds = {"smollm2": 9, "town": 31}[target]
 rows = measure(model, sizes=(1, 2, 4, 8, 16, 32, 64), context=96, rounds=rounds)
@@ -199,7 +199,7 @@ plt.show()
 cheapest_guess, dearest_guess = 1.2, 3.0
 
 # %%
-from specviz.bench.passes import measure_together
+from specviz.measure.benches.passes import measure_together
 from specviz.models import kernels
 
 print(f"{model.name} runs in the layout {model.kernels!r} by default here")

@@ -133,7 +133,7 @@ sv.generate(large, prompt, method="bild", draft=small, temperature=1.0, top_p=0.
 
 # %%
 from specviz import metrics, view
-from specviz.bench.pairs import suite
+from specviz.measure.pairs import suite
 
 large, small, aligned = sv.load("town-t5"), sv.load("town-t5-small"), sv.load("town-t5-small-aligned")
 texts = suite("de-en", 40)  # German to English, two to four sentences each; up to eight right answers
@@ -212,7 +212,7 @@ plt.show()
 # %%
 import pandas as pd
 
-from specviz.bench.sweep import Point, sweep
+from specviz.measure.sweep import Point, sweep
 
 NEVER = 1e6  # nats: no token is that unlikely
 ours = [("unaligned", small), ("aligned", aligned)]

@@ -40,7 +40,7 @@ import torch
 
 import specviz as sv
 from specviz import view
-from specviz.bench.passes import measure
+from specviz.measure.benches.passes import measure
 from specviz.suites import spread, suite
 
 torch.set_num_threads(1)
@@ -195,7 +195,7 @@ pd.DataFrame(figures, columns=columns).set_index("level").round(3)
 
 # %%
 from specviz.draft import Draft
-from specviz.store import Growth, grow
+from specviz.rules.store import Growth, grow
 
 grown = grow(store, root, near, Growth(DEPTH, K, R))
 shape = Draft(grown.tokens, grown.parents)

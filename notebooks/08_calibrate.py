@@ -189,7 +189,7 @@ print("g*:", ", ".join(f"{fit.g} ({name})" for name, fit in even.fits.items()))
 guess = -0.05
 
 # %%
-from specviz.bench.timing import Texts, paired, quiet_clock
+from specviz.measure.timing import Texts, paired, quiet_clock
 from specviz.methods import find
 
 learnt, new_tokens = {"smollm2": (6, 32), "town": (25, 128)}[target]
@@ -250,7 +250,7 @@ plt.show()
 five_guess, g_guess = 1.1, {"plain": 1, "transposed": 2, "onednn": 4}
 
 # %%
-from specviz.bench.passes import measure_together
+from specviz.measure.benches.passes import measure_together
 from specviz.models import kernels
 
 layouts = {
@@ -324,7 +324,7 @@ plt.show()
 # %%
 import copy
 
-from specviz.bench.fits import fit as fit_all
+from specviz.measure.fits import fit as fit_all
 
 invented = copy.deepcopy(found)
 invented.setting |= {"device": "an invented device, flat up to 32", "threads": None}

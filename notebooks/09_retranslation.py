@@ -42,7 +42,7 @@ import torch
 
 import specviz as sv
 from specviz import metrics
-from specviz.bench.translations import streams, texts
+from specviz.replays.translations import streams, texts
 
 torch.set_num_threads(1)
 pd.options.display.max_colwidth = 120

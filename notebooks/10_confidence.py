@@ -36,8 +36,9 @@ import pandas as pd
 import torch
 
 import specviz as sv
-from specviz import metrics, signals, view
-from specviz.bench.pairs import suite
+from specviz import metrics, view
+from specviz.measure.pairs import suite
+from specviz.methods import signals
 
 torch.set_num_threads(1)
 target, drafter = sv.load("town-t5"), sv.load("town-t5-small")
@@ -352,7 +353,7 @@ answer.places[["tau_base", "position", "text", "why"]]
 # curve end, if the gap is so wide that anything passes?
 
 # %%
-from specviz.bench.sweep import Point, sweep
+from specviz.measure.sweep import Point, sweep
 
 kinds = {
     "look-ahead, 10": {"k_max": 10},

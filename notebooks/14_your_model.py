@@ -199,7 +199,7 @@ if torch.backends.mps.is_available():
 
 # %%
 from specviz.methods import find
-from specviz.sampling import Sampling
+from specviz.methods.sampling import Sampling
 
 told = {}
 for name in sv.list_methods():
@@ -250,7 +250,7 @@ else:
     suite = sv.suite("multi-town", kind=kinds, language=["en", "de", "ja"], each=2)
     measured = [each for each in suite if each["id"].endswith("00")]
     warm = [each for each in suite if each["id"].endswith("01")]
-run = sv.bench.run(
+run = sv.run(
     models=YOURS if YOURS == "town" else model, methods=METHODS, suites={"mine": measured + warm},
     prompts=len(measured), warm_up=min(6, len(warm)), max_new_tokens=length, traces=True, out=scratch / "run",
 )  # fmt: skip

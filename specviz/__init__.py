@@ -10,26 +10,28 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import bench, check, metrics, streams, view
-    from .bench.calibrate import calibrate
-    from .bench.replaying.replays import replay
+    from . import check, metrics, streams, view
     from .calibration import Calibration
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
-    from .explorer import explore, live
     from .finetune.eagle import train_eagle
     from .loop import densify, generate, stream
+    from .measure.calibrate import calibrate
+    from .measure.rows import results
+    from .measure.running import run
     from .methods import make as method
     from .methods import names as list_methods
     from .models import available as list_models
     from .models import load
-    from .papers import list_published, published
     from .paths import example
-    from .ribbon import flicker
+    from .replays.published import list_published, published
+    from .replays.replays import Replay, replay, replay_all
     from .suites import list_suites, suite
     from .trace import Trace, read_counts
     from .whatifs import whatif
+    from .widgets.explorer import explore, live
     from .widgets.player import player
     from .widgets.race import race
+    from .widgets.ribbon import flicker
 
     open = Trace.open
 
@@ -43,24 +45,27 @@ _DOORS = {
     "stream": ("loop", "stream"),
     "densify": ("loop", "densify"),
     "train_eagle": ("finetune.eagle", "train_eagle"),
-    "calibrate": ("bench.calibrate", "calibrate"),
+    "calibrate": ("measure.calibrate", "calibrate"),
     "Calibration": ("calibration", "Calibration"),
     "whatif": ("whatifs", "whatif"),
-    "replay": ("bench.replaying.replays", "replay"),
+    "replay": ("replays.replays", "replay"),
+    "replay_all": ("replays.replays", "replay_all"),
+    "Replay": ("replays.replays", "Replay"),
+    "run": ("measure.running", "run"),
+    "results": ("measure.rows", "results"),
     "player": ("widgets.player", "player"),
     "race": ("widgets.race", "race"),
-    "flicker": ("ribbon", "flicker"),
-    "explore": ("explorer", "explore"),
-    "live": ("explorer", "live"),
+    "flicker": ("widgets.ribbon", "flicker"),
+    "explore": ("widgets.explorer", "explore"),
+    "live": ("widgets.explorer", "live"),
     "open": ("trace", "Trace.open"),
     "read_counts": ("trace", "read_counts"),
-    "bench": ("bench", ""),
     "check": ("check", ""),
     "streams": ("streams", ""),
     "metrics": ("metrics", ""),
     "view": ("view", ""),
-    "published": ("papers", "published"),
-    "list_published": ("papers", "list_published"),
+    "published": ("replays.published", "published"),
+    "list_published": ("replays.published", "list_published"),
     "suite": ("suites", "suite"),
     "list_suites": ("suites", "list_suites"),
     "example": ("paths", "example"),
@@ -73,11 +78,11 @@ _DOORS = {
 }
 
 __all__ = [
-    "Calibration", "ModelError", "ParameterError", "PromptError", "SpecvizError", "Trace", "TraceError",
-    "bench", "calibrate", "check", "densify", "example", "explore", "flicker", "generate", "list_methods",
-    "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
-    "published", "race", "read_counts", "replay", "stream", "streams", "suite", "train_eagle", "view",
-    "whatif",
+    "Calibration", "ModelError", "ParameterError", "PromptError", "Replay", "SpecvizError", "Trace",
+    "TraceError", "calibrate", "check", "densify", "example", "explore", "flicker", "generate",
+    "list_methods", "list_models", "list_published", "list_suites", "live", "load", "method", "metrics",
+    "open", "player", "published", "race", "read_counts", "replay", "replay_all", "results", "run",
+    "stream", "streams", "suite", "train_eagle", "view", "whatif",
 ]  # fmt: skip
 
 
@@ -90,7 +95,7 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # a checkout that was never installed
             value = "0+unknown"
     elif name in _DOORS:
-        from .extras import loading
+        from .errors import loading
 
         room, inner = _DOORS[name]
         with loading():

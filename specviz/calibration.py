@@ -2,7 +2,7 @@
 
 UniSpec (Do et al., Algorithm 1, lines 3-11, and Appendix F) chooses g* where τ(g)/s(g) is largest. Both
 depend on where the model runs, so a calibration holds for one setting alone: model, method, device, number
-format, threads and versions. `specviz.bench.calibrate` measures; here is the record, which needs no torch.
+format, threads and versions. `specviz.measure.calibrate` measures; here is the record, which needs no torch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import SpecvizError, TraceError
+from specviz.files import write_text
 from specviz.paths import home
-from specviz.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +92,7 @@ class Calibration:
     points : list of Point
         In order of size.
     fits : dict of str to Fit
-        ``paper``, ``grid`` and ``monotone``; see `specviz.bench.fits`. Empty while measuring goes on.
+        ``paper``, ``grid`` and ``monotone``; see `specviz.measure.fits`. Empty while measuring goes on.
     chosen : str
         The fit that decided.
     ended : str or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from checkpoints import write
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +46,10 @@ def smollm2(smollm2_file):
         kernels.ONEDNN if kernels.ONEDNN in kernels.candidates(torch.device("cpu"), torch.float32) else None
     )
     return load("smollm2", kernels=layout or kernels.PLAIN)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """A target, a good draft of it, and one with another vocabulary."""
+    root = tmp_path_factory.mktemp("models")
+    return write(root)

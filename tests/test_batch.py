@@ -17,8 +17,8 @@ from specviz.loop import batch as batched
 from specviz.loop.batch import decode_batch
 from specviz.loop.cycle import decode
 from specviz.methods import find
+from specviz.methods.sampling import Sampling, Uniforms
 from specviz.models.context import Context, Store
-from specviz.sampling import Sampling, Uniforms
 from specviz.trace.identities import validate
 
 LENGTHS = (3, 40, 1, 17, 70, 5)  # the fifth leaves room for few tokens

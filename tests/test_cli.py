@@ -332,7 +332,7 @@ def test_a_full_disk_before_the_first_cycle(here, say, folders):
 
 
 def test_a_full_disk_under_the_page(here, say, folders, monkeypatch):
-    monkeypatch.setattr("specviz.writing.os.replace", _full)
+    monkeypatch.setattr("specviz.files.os.replace", _full)
     status, _, err = say("generate", "autoregressive", "-m", folders.target, "-p", "Hi", "-o", "o", "-n", 4)
     assert status == 2
     assert "No space left" in one_line(err)
@@ -533,7 +533,7 @@ def test_bench_status_and_json(here, say, folders, monkeypatch):
         3,
     )
     for limit, wanted in ((1e9, 0), (1e-9, 1)):
-        monkeypatch.setattr("specviz.bench.overhead.LIMIT", limit)
+        monkeypatch.setattr("specviz.measure.benches.overhead.LIMIT", limit)
         status, out, err = say("bench", "overhead", *options, "--json", f"{wanted}.json", "--force")
         assert status == wanted, err
         last = out.splitlines()[-1]

@@ -12,8 +12,8 @@ import specviz
 from specviz import methods
 from specviz.loop import clock
 from specviz.loop.updates import decode_stream
+from specviz.methods.sampling import Sampling
 from specviz.models import Model
-from specviz.sampling import Sampling
 from specviz.streams import Stream, Update
 
 PROMPTS = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 3]]

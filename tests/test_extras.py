@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from specviz.bench import BENCHES
-from specviz.errors import ModelError
-from specviz.extras import loading
+from specviz.errors import ModelError, loading
+from specviz.measure import BENCHES
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,7 +47,7 @@ CALLS = [
     "sv.method('bild')",
     "sv.stream('town', 'Hello')",
     "sv.calibrate('town')",
-    "sv.bench.run(models=['town'], prompts=1)",
+    "sv.run(models=['town'], prompts=1)",
     "sv.replay('unispec/table3')",
     "sv.explore('bild', 'town', 'Hello')",
     "sv.live('town-translator')",

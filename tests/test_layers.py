@@ -12,17 +12,13 @@ GROUND, LOOKING, RUNNING, APART, DOOR = "ground", "looking", "running", "apart",
 
 ROOMS: dict[str, tuple[str, float]] = {
     "errors": (GROUND, 0),
-    "writing": (GROUND, 0.5),
-    "extras": (GROUND, 0.5),
-    "processors": (GROUND, 0.5),
-    "paths": (GROUND, 0.5),
-    "papers": (GROUND, 1.5),
     "schema": (GROUND, 0),
-    "draft": (GROUND, 1),
-    "cells": (GROUND, 1),
-    "ngrams": (GROUND, 1),
-    "store": (GROUND, 1.5),
+    "files": (GROUND, 0.5),
+    "paths": (GROUND, 0.5),
+    "devices": (GROUND, 0.5),
     "calibration": (GROUND, 1),
+    "draft": (GROUND, 1),
+    "rules": (GROUND, 1.5),
     "streams": (GROUND, 1),
     "suites": (GROUND, 1.5),
     "trace": (GROUND, 2),
@@ -31,23 +27,23 @@ ROOMS: dict[str, tuple[str, float]] = {
     "check": (LOOKING, 3),
     "view": (LOOKING, 4),
     "widgets": (LOOKING, 5),
-    "devices": (RUNNING, 2),
-    "signals": (RUNNING, 3),
-    "sampling": (RUNNING, 3),
     "models": (RUNNING, 4),
     "methods": (RUNNING, 5),
     "loop": (RUNNING, 6),
     "audit": (RUNNING, 7),
-    "bench": ("both", 7.5),
+    "measure": ("both", 7.5),
+    "replays": ("both", 7.7),
     "finetune": (APART, 7),
     "cli": (DOOR, 8),
-    "explorer": (DOOR, 8),
-    "ribbon": (DOOR, 8),
     "__init__": (DOOR, 8),
     "__main__": (DOOR, 9),
 }
 # Display hooks and summaries of the record load what draws them when they are asked, not before.
-ON_DEMAND = {("trace", "metrics"), ("trace", "view"), ("trace", "widgets")}
+# The explorer decodes when a button is pressed.
+ON_DEMAND = {
+    ("trace", "metrics"), ("trace", "view"), ("trace", "widgets"), ("widgets", "loop"),
+    ("widgets", "methods"),
+}  # fmt: skip
 
 
 def modules() -> list[Path]:
@@ -122,4 +118,4 @@ def test_the_check_can_fail():
     assert not allowed("models", "methods", False)
     assert not allowed("trace", "view", False)
     assert allowed("trace", "view", True)
-    assert allowed("bench", "view", False)
+    assert allowed("measure", "view", False)

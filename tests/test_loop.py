@@ -107,7 +107,7 @@ def test_sampled_probabilities_are_the_warped_ones(table):
     trace = specviz.generate(
         target, [1, 2], draft=drafter, max_new_tokens=30, temperature=0.7, top_k=3, record="judged"
     )
-    from specviz.sampling import Sampling
+    from specviz.methods.sampling import Sampling
 
     sampling, out = Sampling(0.7, 3), trace.outputs
     for i, row in enumerate(out.itertuples()):

@@ -187,7 +187,7 @@ def rank_decodes(root, found):
     refusal("told", split.ranks.told, lambda: specviz.load("nobody"))
     words(Path(root) / f"words-{rank}.jsonl")
     run = {"methods": ["unispec"], "suites": [f"{root}/words-{rank}.jsonl"], "out": f"{root}/none-{rank}"}
-    refusal("whole", specviz.bench.run, models=[f"{root}/target"], **run)
+    refusal("whole", specviz.measure.run, models=[f"{root}/target"], **run)
     again = text(split, "autoregressive") == text(same, "autoregressive")  # nothing has put them out of step
     Path(found, f"{rank}.json").write_text(json.dumps([texts, refused, told, again]))
 
@@ -243,7 +243,7 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
 
 def rank_runs(arguments, dies):
     """In each rank: the command line, with a note of who writes; one rank ends without a word."""
-    from specviz.bench.runs import rows, work
+    from specviz.measure import rows, work
 
     decode, write, begun = work.Bench.row, rows.write_text, []
 
@@ -284,8 +284,8 @@ def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
     done = ended(torchrun, arguments, tmp_path)
     assert done.status == 0, done.said
     assert done.out.count("6 of 6 rows") == 1 and "2 × cpu" in done.out
-    split = specviz.bench.results(tmp_path / "run")
-    whole = specviz.bench.run(plan(folders, tmp_path), out=tmp_path / "whole")
+    split = specviz.measure.results(tmp_path / "run")
+    whole = specviz.measure.run(plan(folders, tmp_path), out=tmp_path / "whole")
     assert split.complete and not len(split.failures())
     assert {p.name for p in (tmp_path / "run").iterdir()} == {p.name for p in whole.path.iterdir()}
     kept = ("cell", "prompt", "ids", "steps", "sent", "accepted", "end", "exactness", "memory", "text")
@@ -308,9 +308,9 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
     out = tmp_path / "run"
     given = plan(folders, tmp_path, tp_plan="auto")
     with pytest.raises(ModelError, match="this process is alone"):
-        specviz.bench.run(given, out=out)
+        specviz.measure.run(given, out=out)
     with pytest.raises(ParameterError, match="drop --workers or --dask"):
-        specviz.bench.run(given, out=out, executor=object(), workers=2)
+        specviz.measure.run(given, out=out, executor=object(), workers=2)
     assert not out.exists()
     for options, line in (
         ({"device_map": "auto"}, "drop one of them"),

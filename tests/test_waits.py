@@ -11,8 +11,8 @@ from tiny import llama
 from specviz import methods
 from specviz.loop.cycle import decode
 from specviz.loop.updates import decode_stream
+from specviz.methods.sampling import Sampling
 from specviz.models import Model
-from specviz.sampling import Sampling
 from specviz.streams import Stream, Update
 
 GREEDY, WARM = Sampling(), Sampling(temperature=0.9, top_p=0.95)

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from specviz.errors import TraceError
-from specviz.writing import write_bytes, write_text
+from specviz.files import write_bytes, write_text
 
 
 def test_a_file_is_replaced_only_when_asked(tmp_path):

@@ -14,9 +14,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from specviz.bench.canvases import SHOTS
-from specviz.bench.pairs import SENTENCES, TASKS
-from specviz.bench.translations import TARGETS
+from specviz.measure.pairs import SENTENCES, TASKS
+from specviz.replays.canvases import SHOTS
+from specviz.replays.translations import TARGETS
 from town.corpus import pairs, prefixes, tasks
 from town.corpus.meaning import CODES
 from town.corpus.translation import Translation

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from specviz.bench.timing import threads
 from specviz.loop import generate
+from specviz.measure.timing import threads
 from specviz.methods.template import MOST, Path_, bundled, expected, grow
 from specviz.methods.token_recycling import TokenRecycling
 from specviz.models import load

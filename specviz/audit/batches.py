@@ -23,7 +23,7 @@ from ..loop.cycle import Cycle, decode
 from ..loop.run import threads as threads_of
 from ..loop.run import together, whole
 from ..methods.base import Method
-from ..sampling import Sampling
+from ..methods.sampling import Sampling
 from .reference import reference_of
 from .result import AuditResult, Difference, Row
 from .text import (

@@ -35,9 +35,9 @@ from ..loop.run import threads as threads_of
 from ..loop.run import whole
 from ..loop.unmasking import decode_canvases
 from ..methods.base import Method
+from ..methods.sampling import Sampling
 from ..methods.unmasking import COARSE, GRID, Unmasking
 from ..models.diffusion import Diffusion
-from ..sampling import Sampling
 from .reference import Reference, Wide, distance
 from .result import AuditResult, Difference, Row
 from .text import SAMPLE, TIE, _backend, _factory, _ids, _label, _raised, audited_model

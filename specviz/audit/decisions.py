@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..methods import find, names
-from ..sampling import Sampling
+from ..methods.sampling import Sampling
 from .result import Difference
 
 ROUNDING = 1e-6  # probabilities are recorded in float32

@@ -23,7 +23,7 @@ from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import decode
 from ..methods.base import Method
-from ..sampling import Sampling
+from ..methods.sampling import Sampling
 
 TOLERANCE = 1e-9
 STEP = 1e-13  # how finely a cell's edge is found

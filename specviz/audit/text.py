@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from .. import methods as catalogue
+from ..devices import check_threads
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..loop.cycle import Cycle, decode
 from ..loop.run import ADDED, Run, beside, bundled_draft, check_served, ready, refuse_processors
 from ..loop.run import threads as threads_of
 from ..methods.base import ADDITIONS, Method
-from ..processors import check_threads
-from ..sampling import Sampling
+from ..methods.sampling import Sampling
 from . import law
 from .decisions import recorded
 from .reference import Bound, Reference, Stepwise, distance, reference_of

@@ -21,8 +21,8 @@ from ..errors import ParameterError
 from ..loop.cycle import Cycle
 from ..loop.run import Run
 from ..methods.base import Method
+from ..methods.sampling import Sampling
 from ..models.template import Template
-from ..sampling import Sampling
 from ..streams import Stream, Update
 from . import law
 from .reference import reference_of

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SpecvizError
+from ..files import write_text
 from ..paths import walkthroughs
-from ..writing import write_text
 
 TAG = "solution"  # of the cells that students do not get
 

@@ -127,7 +127,7 @@ def on_threads(wanted: int | None) -> Iterator[int]:
     """Run on so many threads; by default torch's own choice, every physical core, if so many are allowed."""
     import torch
 
-    from specviz.bench.timing import threads
+    from specviz.measure.timing import threads
 
     usual = torch.get_num_threads()
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usual

@@ -12,9 +12,8 @@ import typer
 from specviz.cli.arguments import loaded, writable
 from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, Model, NewTokens, OneThread
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError, PromptError
-from specviz.extras import loading
-from specviz.writing import write_text
+from specviz.errors import ParameterError, PromptError, loading
+from specviz.files import write_text
 
 MOST_DIFFERENCES = 40  # that the audit prints
 
@@ -104,7 +103,7 @@ def audit(
             result = more if result is None else result.joined(more)
     if result is None:
         raise ParameterError("nothing to audit: these methods decode streams, so --streams must be above 0")
-    from specviz.bench.report import Column, print_table
+    from specviz.measure.report import Column, print_table
     from specviz.view.picture import visible
 
     rows = result.table()
@@ -155,7 +154,7 @@ def _bundled(number: int, seed: int) -> list[Any]:
 
 def _test_streams(target: Any, number: int) -> list[Any]:
     """Test texts as streams, as many of them as have room in the model's context."""
-    from specviz.bench.translations import streams, texts
+    from specviz.replays.translations import streams, texts
 
     made = texts("de", number)
     room = target.max_length // 2

@@ -16,14 +16,13 @@ import typer
 from specviz.cli.arguments import listed, loaded, parameters_of, writable
 from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Model, Prompts, checked_threads
 from specviz.cli.terminal import Interrupted, progress, screen
-from specviz.errors import ParameterError, SpecvizError
-from specviz.extras import install, loading
+from specviz.errors import ParameterError, SpecvizError, install, loading
 from specviz.models import ranks
 
 
 def _benches() -> Iterator[tuple[str, str]]:
     """What follows ``specviz bench``, each with a line."""
-    from specviz.bench import BENCHES
+    from specviz.measure import BENCHES
 
     yield "run", "a run of your own: models x methods x parameters x suites (see bench run --help)"
     yield "report", "what a run or a replay found, as a text, as Markdown, as CSV or as a page"
@@ -92,7 +91,7 @@ def bench(
     force: Force = False,
 ) -> None:
     """Print a table and one summary line; exit status 1 when a bar is missed."""
-    from specviz.bench import BENCHES, find
+    from specviz.measure import BENCHES, find
     from specviz.suites import suite
 
     if name not in BENCHES:
@@ -115,7 +114,7 @@ def bench(
     else:
         entries = list(suite(prompts or "town")) if name not in ("passes", "roofline") else []
         with loading():
-            from specviz.bench.timing import threads as using
+            from specviz.measure.timing import threads as using
 
             target, drafts = loaded(model, draft, device, dtype, None)
         if entries and not drafts and target.kind != "diffusion":  # whose methods draft by themselves
@@ -144,8 +143,8 @@ def _speed(
 
     entries = list(suite(prompts))
     with loading():
-        from specviz.bench.speed import chosen_ids
-        from specviz.bench.timing import threads as using
+        from specviz.measure.benches.speed import chosen_ids
+        from specviz.measure.timing import threads as using
         from specviz.models import load
 
         if "ids" in given:
@@ -228,7 +227,7 @@ def bench_run(
     row failed. A model that the plan splits over GPUs (tp_plan = "auto") is run by every rank of torchrun:
     torchrun --nproc-per-node 2 -m specviz bench run plan.toml
 
-    A plan has the keys that sv.bench.run takes; lists cross:
+    A plan has the keys that sv.run takes; lists cross:
 
     \b
       models = ["town", { model = "./folder", draft = "./draft" }]
@@ -240,7 +239,7 @@ def bench_run(
     if workers is not None and dask is not None:
         raise ParameterError("--workers are processes of this machine, --dask is a cluster: drop one of them")
     with loading():
-        from specviz.bench.runs.running import run
+        from specviz.measure.running import run
 
         contenders = [_method(each) for each in method] if method else None
         given: dict[str, Any] = {
@@ -276,7 +275,7 @@ def bench_report(
     A replay's replay.json holds all that is told of it, the device among it: kept, or sent to another
     machine, that file is shown there beside what was printed.
     """
-    from specviz.bench import page
+    from specviz.replays import page
 
     if out is not None and not html:
         raise ParameterError("--out names the page: add --html")

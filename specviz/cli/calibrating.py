@@ -11,10 +11,9 @@ import typer
 from specviz.cli.arguments import on_threads, parameters_of, writable
 from specviz.cli.options import Device, Draft, Dtype, Kernels, Model, NewTokens, Revision, Threads
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError
-from specviz.extras import loading
+from specviz.errors import ParameterError, loading
+from specviz.files import write_bytes
 from specviz.models import ranks
-from specviz.writing import write_bytes
 
 
 def calibrate(
@@ -70,7 +69,7 @@ def calibrate(
         entries = suite(prompts)
     with loading():
         from specviz import methods
-        from specviz.bench.calibrate import calibrate as measure
+        from specviz.measure.calibrate import calibrate as measure
         from specviz.models import load
 
         kind = methods.find(method)
@@ -104,7 +103,7 @@ def calibrate(
 
 def _show_calibration(found: Any, new: bool) -> None:
     """The measured points, what each fit makes of them, and g*."""
-    from specviz.bench.report import Column, print_table
+    from specviz.measure.report import Column, print_table
 
     names = list(found.fits)
     columns = [Column("g", True), Column("τ", True), Column("ms a cycle", True)]

@@ -35,8 +35,7 @@ from specviz.cli.options import (
     Threads,
 )
 from specviz.cli.terminal import progress, screen, show_trace
-from specviz.errors import ModelError, ParameterError, PromptError, TraceError
-from specviz.extras import loading
+from specviz.errors import ModelError, ParameterError, PromptError, TraceError, loading
 from specviz.models.downloads import DOWNLOADS, local_path
 
 
@@ -90,7 +89,7 @@ def demo(
                 "toy by `specviz demo --model town`"
             )
     with loading():
-        from specviz.bench import demo as demonstration
+        from specviz.measure import demo as demonstration
 
         target, drafts = loaded(model, draft, device, dtype, None)
     traces = out / demonstration.TRACES
@@ -305,7 +304,7 @@ def _streams(text: Path | None, stream: Path | None, lag: int, language: str | N
 
 def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
     """Print each update as it is decoded, {+what is new+}, then a table with a line a stream."""
-    from specviz.bench.report import Column, print_table
+    from specviz.measure.report import Column, print_table
     from specviz.streams import follow
     from specviz.view.picture import visible
 

@@ -11,8 +11,7 @@ import typer
 
 from specviz.cli.arguments import writable
 from specviz.cli.options import Force
-from specviz.errors import SpecvizError
-from specviz.extras import install
+from specviz.errors import SpecvizError, install
 
 
 def lab(

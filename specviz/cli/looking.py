@@ -11,7 +11,7 @@ from specviz.cli.arguments import writable
 from specviz.cli.options import CSV, AIPerf, Baseline, Force
 from specviz.cli.terminal import screen, show_trace
 from specviz.errors import ParameterError, TraceError
-from specviz.writing import write_bytes
+from specviz.files import write_bytes
 
 
 def show(
@@ -125,7 +125,7 @@ def import_counts(
 
 def _print_definitions(found: Any, baseline: Any) -> None:
     """One line a definition; what is missing is said below."""
-    from specviz.bench.report import Column, print_table
+    from specviz.measure.report import Column, print_table
     from specviz.metrics import rosetta
     from specviz.metrics.definitions import LEGEND
 

@@ -14,8 +14,7 @@ import typer
 from specviz.cli.arguments import bundled_models, entries_of, hint, on_threads, writable
 from specviz.cli.options import Device, Force, Model, NewTokens, Threads
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError
-from specviz.extras import loading
+from specviz.errors import ParameterError, loading
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -27,7 +26,7 @@ def models(context: typer.Context) -> None:
         return
     from rich.text import Text
 
-    from specviz.bench.report import Column, print_table
+    from specviz.measure.report import Column, print_table
     from specviz.models.downloads import DOWNLOADS, local_path
     from specviz.models.zoo import ggufs
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specviz.processors import check_threads
+from specviz.devices import check_threads
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE, or hf:<id>.")]
 

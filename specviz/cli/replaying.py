@@ -10,8 +10,7 @@ import typer
 from specviz.cli.arguments import hint
 from specviz.cli.options import Device, Dtype, Kernels, OneThread
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError
-from specviz.extras import loading
+from specviz.errors import ParameterError, loading
 
 
 def replay(
@@ -51,7 +50,7 @@ def replay(
     ] = None,
 ) -> None:
     """Measure here what a paper's table printed, and show both, cell by cell."""
-    from specviz.bench.replaying import replays
+    from specviz.replays import replays
 
     if table is None and not every:
         replays.show_recipes(screen())
@@ -76,7 +75,7 @@ def replay(
                 )
     found.show(screen())
     if table is None:
-        from specviz.bench import page
+        from specviz.replays import page
 
         print(f"page: {page.write(found, force=True)}")
     else:

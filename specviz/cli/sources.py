@@ -46,7 +46,7 @@ def suites(
     ] = None,
 ) -> None:
     """List the suites of prompts, or say what is in one; every --prompts takes their names."""
-    from specviz.bench.report import Column, print_table
+    from specviz.measure.report import Column, print_table
     from specviz.suites import list_suites, suite
     from specviz.view.picture import visible
 

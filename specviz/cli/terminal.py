@@ -45,7 +45,7 @@ def _print_table(trace: Trace) -> None:
 
 
 def _print_streams(parts: list[Trace]) -> None:
-    from specviz.bench.report import Column, print_table
+    from specviz.measure.report import Column, print_table
     from specviz.view.picture import visible
 
     shown = {
@@ -80,7 +80,7 @@ def _print_streams(parts: list[Trace]) -> None:
 
 
 def _print_prompts(parts: list[Trace]) -> None:
-    from specviz.bench.report import Column, print_table
+    from specviz.measure.report import Column, print_table
     from specviz.view.picture import visible
 
     shown = {

@@ -9,7 +9,7 @@ from typing import Any
 from ..draft import Draft
 from ..errors import ParameterError
 from ..methods.base import Method, Session, Verdict
-from ..sampling import Sampling, Uniforms
+from ..methods.sampling import Sampling, Uniforms
 from .clock import Clock, Watched
 
 NOTHING = Draft.empty()

@@ -17,8 +17,8 @@ import torch
 
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
-from ..sampling import exact_type
-from ..signals import top
+from ..methods.sampling import exact_type
+from ..methods.signals import top
 from ..trace import Trace
 from ..trace.dense import attach
 from .reduce import TOP

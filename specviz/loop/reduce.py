@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from ..devices import send
+from ..methods.signals import top
 from ..methods.unmasking import Unmasked
-from ..signals import top
 from ..trace.checks import index_within
 from .clock import Clock
 from .cycle import Cycle

@@ -21,14 +21,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from .. import calibration, methods
+from specviz import calibration
+
+from .. import methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import ADDITIONS, Method
+from ..methods.sampling import Sampling
 from ..methods.unmasking import Unmasking
 from ..models.ranks import COMMAND, holding
 from ..models.ranks import whole as whole_weight
 from ..models.template import Template
-from ..sampling import Sampling
 from ..streams import Stream
 from ..trace import Recorder, Trace
 from .batch import check_rows, decode_batch

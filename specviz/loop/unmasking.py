@@ -16,8 +16,8 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..methods.base import Session
+from ..methods.sampling import Sampling
 from ..methods.unmasking import Unmasked, Unmasking, said
-from ..sampling import Sampling
 from .clock import Clock
 from .cycle import Cycle, cut
 

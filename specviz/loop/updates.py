@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import PromptError
 from ..methods.base import Method
+from ..methods.sampling import Uniforms
 from ..models.template import Template
-from ..sampling import Uniforms
 from ..streams import Stream
 from .cycle import Cycle, decode
 

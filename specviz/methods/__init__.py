@@ -12,8 +12,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from ..errors import ModelError, ParameterError, SpecvizError
-from ..extras import loading
+from ..errors import ModelError, ParameterError, SpecvizError, loading
 from .base import Method, Parameter, Session, Unsent, Verdict, near
 
 __all__ = ["GROUP", "Method", "Parameter", "Session", "Unsent", "Verdict", "find", "make", "names", "near"]

@@ -7,9 +7,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..draft import Draft
-from ..sampling import FINAL, Sampling, draw
-from ..signals import likeliest
 from .base import Method, Verdict
+from .sampling import FINAL, Sampling, draw
+from .signals import likeliest
 
 NOTHING = Draft.empty()
 

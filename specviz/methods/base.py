@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..draft import Draft
-    from ..sampling import Sampling
+    from .sampling import Sampling
 
 ADDITIONS = {  # what drafts on top of the very target that it was trained on, in words
     "heads": "heads on the target",

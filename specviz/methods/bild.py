@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..devices import send
 from ..draft import Draft
-from ..sampling import DRAFT, FINAL, Sampling, draw
-from ..signals import confidence
 from .base import Method, Parameter, Session, Unsent, Verdict
 from .draft_model import drafter_of, pair
+from .sampling import DRAFT, FINAL, Sampling, draw
+from .signals import confidence
 
 
 class BiLD(Method):

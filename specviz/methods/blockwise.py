@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from ..draft import Draft
-from ..sampling import Sampling
 from .base import Method, Parameter, Session, Verdict
+from .sampling import Sampling
 from .speculative import verify_greedy
 
 

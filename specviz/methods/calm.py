@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError, ParameterError
-from ..signals import margin
 from .autoregressive import NOTHING, Autoregressive
 from .base import Parameter, Session, Verdict
+from .signals import margin
 
 
 class Calm(Autoregressive):

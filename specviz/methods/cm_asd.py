@@ -20,11 +20,11 @@ from torch import Tensor
 from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
-from ..sampling import Sampling, exact_type
-from ..signals import ensemble
 from .base import Method, Parameter, Session, Unsent, Verdict
 from .draft_model import drafter_of, pair
 from .gap import verify_gap
+from .sampling import Sampling, exact_type
+from .signals import ensemble
 from .specdec import TOP_BETA
 
 WEIGHTS = ("w_entropy", "w_margin", "w_softmax", "w_variance")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..draft import Draft
-from ..sampling import DRAFT, draw, exact_type
-from ..signals import confidence
 from .base import Session, Unsent
+from .sampling import DRAFT, draw, exact_type
+from .signals import confidence
 
 
 def drafter_of(session: Session) -> DraftModel:

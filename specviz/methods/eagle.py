@@ -27,8 +27,8 @@ from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
 from ..paths import folder
-from ..sampling import ACCEPT, DRAFT, FINAL, Sampling, exact_type, located
 from .base import Method, Parameter, Session, Unsent, Verdict
+from .sampling import ACCEPT, DRAFT, FINAL, Sampling, exact_type, located
 from .template import MOST, Template, read
 from .tree import bring, drawn, judge
 

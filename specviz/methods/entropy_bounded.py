@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..draft import Draft
-from ..sampling import Sampling
 from .base import Parameter
 from .fast_dllm import in_order
+from .sampling import Sampling
 from .unmasking import Said, Unmasked, Unmasking, placed
 
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..draft import Draft
-from ..sampling import Sampling
 from .base import Parameter
+from .sampling import Sampling
 from .unmasking import Said, Unmasked, Unmasking, placed
 
 

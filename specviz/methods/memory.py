@@ -14,7 +14,7 @@ from .base import Method, Parameter, Session
 from .files import read, write
 
 if TYPE_CHECKING:
-    from ..sampling import Sampling
+    from .sampling import Sampling
 
 KEEP = Parameter(
     "keep",

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..devices import send
 from ..draft import Draft
-from ..sampling import Sampling
 from .base import Method, Parameter, Session, Verdict
 from .draft_model import drafter_of
+from .sampling import Sampling
 
 
 class Oracle(Method):

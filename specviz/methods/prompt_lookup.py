@@ -18,9 +18,9 @@ from torch import Tensor
 from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
-from ..ngrams import continuation
-from ..sampling import ACCEPT, FINAL, Sampling
+from ..rules.ngrams import continuation
 from .base import Method, Parameter, Session, Verdict
+from .sampling import ACCEPT, FINAL, Sampling
 from .speculative import verify_greedy, verify_sampled
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..devices import send
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
-from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .base import Method, Parameter, Session, Verdict
+from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .speculative import chain_status
 
 RULE = (

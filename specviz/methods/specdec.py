@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from ..draft import Draft
-from ..sampling import Sampling
 from .base import Method, Parameter, Session, Verdict
 from .draft_model import drafter_of
 from .gap import verify_gap
+from .sampling import Sampling
 
 TOP_BETA = Parameter(
     "top_beta", 3, 1, None, "tokens", "An accepted token is one of so many likeliest ones of the target.", "β"

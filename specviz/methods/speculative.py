@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..devices import send
 from ..draft import Draft
-from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .base import Method, Parameter, Session, Verdict
 from .draft_model import drafter_of
+from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 
 
 class Speculative(Method):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..cells import picked
 from ..draft import Draft
-from ..sampling import Sampling
+from ..rules.cells import picked
 from .base import Parameter, Session
+from .sampling import Sampling
 from .unmasking import BLOCK, CACHE, REFRESH, SURE, WHOLE, Said, Unmasked, Unmasking, check_length, placed
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
-from ..signals import ranked
-from ..store import EMPTY, Adjacency
+from ..rules.store import EMPTY, Adjacency
 from .base import Parameter, Session, Verdict
 from .memory import KEEP, Remembering
+from .signals import ranked
 from .template import MOST, Template, bundled, read
 from .tree import judge
 

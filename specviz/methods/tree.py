@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..devices import send
 from ..draft import ROOT, Draft
-from ..sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .base import Session, Verdict
+from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 
 
 def judge(

@@ -13,10 +13,10 @@ import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
-from ..signals import successors
-from ..store import EMPTY, Growth, Store, grow
+from ..rules.store import EMPTY, Growth, Store, grow
 from .base import Parameter, Session, Unsent, Verdict
 from .memory import KEEP, Remembering
+from .signals import successors
 from .tree import judge
 
 

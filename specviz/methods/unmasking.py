@@ -17,8 +17,8 @@ import torch
 
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
-from ..sampling import Sampling
 from .base import Method, Parameter, Session, Verdict
+from .sampling import Sampling
 
 if TYPE_CHECKING:
     from ..models.canvas import Canvas, Read

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.errors import ParameterError
-from specviz.extras import install
+from specviz.errors import ParameterError, install
 from specviz.metrics.interval import pooled
 from specviz.metrics.quality import pairs
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from specviz.trace import Trace
 
-# What a signal is; all lie in [0, 1]. As `specviz.signals`, which computes them from logits.
+# What a signal is; all lie in [0, 1]. As `specviz.methods.signals`, which computes them from logits.
 SIGNALS = {
     "score": "the method's own C_t, as it was recorded",
     "ensemble": "C_t, recomputed from the signals below",

@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from specviz.errors import ParameterError
-from specviz.extras import install
+from specviz.errors import ParameterError, install
 
 MODEL = "model"  # in place of a tokenizer's name: the model's own tokens, for which nothing is needed
 ABSENT = f"sacrebleu is not installed: {install('quality')}"

@@ -21,8 +21,7 @@ from transformers import (
 from transformers.utils import logging
 
 from specviz.draft import Draft
-from specviz.errors import ModelError, SpecvizError, one_line
-from specviz.extras import install
+from specviz.errors import ModelError, SpecvizError, install, one_line
 from specviz.models import diffusion_checkpoints, ranks
 from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion

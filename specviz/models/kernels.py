@@ -28,8 +28,8 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from specviz.errors import ModelError, TraceError
+from specviz.files import write_text
 from specviz.paths import home
-from specviz.writing import write_text
 
 PLAIN, TRANSPOSED, ONEDNN = "plain", "transposed", "onednn"
 LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN)

@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from specviz.errors import ModelError
-from specviz.extras import loading
+from specviz.errors import ModelError, loading
 from specviz.models import ranks
 from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from specviz.errors import ParameterError, PromptError
-from specviz.writing import write_text
+from specviz.files import write_text
 
 from .lag import read, whole
 from .segmentation import clusters, segmenter, words

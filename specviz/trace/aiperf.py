@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import TraceError
+from specviz.files import write_text
 from specviz.trace.counts import SUMS, Counts
-from specviz.writing import write_text
 
 
 def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:

@@ -25,7 +25,7 @@ def latency_throughput(rows: Sequence[Mapping[str, Any]], ax: Axes | None = None
     ----------
     rows : list of dict
         ``decoder``, ``batch``, ``speed`` (tokens a second), ``latency`` (seconds): numbers, or estimates with
-        median, low and high, as `specviz.bench.batches.bench` gives them.
+        median, low and high, as `specviz.measure.benches.batches.bench` gives them.
     ax : Axes, optional
         Default: a new figure's.
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import TraceError
+from specviz.files import write_text
 from specviz.view.picture import KINDS, name_of, picture, prompts, spaced, visible
 from specviz.view.static import document, style
 from specviz.view.terminal import COLOURS
-from specviz.writing import write_text
 
 if TYPE_CHECKING:
     from specviz.trace import Trace

@@ -17,6 +17,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specviz.files import write_text
 from specviz.view.picture import prompts, spaced, visible
 from specviz.view.plots import _axes, fonts
 from specviz.view.static import chips, document, style
@@ -31,7 +32,6 @@ from specviz.view.updates import (
     ribbon,
     side_by_side,
 )
-from specviz.writing import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.errors import ParameterError, TraceError
-from specviz.extras import install
+from specviz.errors import ParameterError, TraceError, install
+from specviz.files import write_text
 from specviz.view.control import MOST, loop
 from specviz.view.picture import FATES, spaced, visible
 from specviz.view.tradeoff import based, columns_of, curves, on_front
-from specviz.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd

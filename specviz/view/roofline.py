@@ -45,7 +45,7 @@ def roofline(traces: Any, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
     ----------
     traces : Trace, list of Trace, or dict of name to Trace
     ceilings : Ceilings
-        Measured where the runs ran: `specviz.bench.ceilings.measure`, or `Ceilings.read`.
+        Measured where the runs ran: `specviz.measure.benches.ceilings.measure`, or `Ceilings.read`.
     ax : Axes, optional
 
     Returns

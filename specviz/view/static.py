@@ -14,6 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.files import write_text
 from specviz.view.picture import (
     FATES,
     KINDS,
@@ -27,7 +28,6 @@ from specviz.view.picture import (
     spaced,
     visible,
 )
-from specviz.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,7 +2,7 @@
 
 Why this is exact. SSD writes stepwise decoding's tokens in its order, so at every state the record says
 which cell comes next with which token. What it drafts follows from what the verified passes said of each cell
-(`specviz.cells`), the latest one's word counting. It verifies every state up to the one it is at, and
+(`specviz.rules.cells`), the latest one's word counting. It verifies every state up to the one it is at, and
 stepwise decoding has a pass at each of them. That pass reads the same cells: the masked ones of the block in
 work and of the next one, as far as it computed them, and under one cache policy it computes the same.
 Refreshes stand at the same states, for both come with every R-th token. Nothing else decides.
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.cells import picked
 from specviz.draft import depths
+from specviz.rules.cells import picked
 from specviz.trace import Recorder
 from specviz.whatifs.walk import STOPPED, Place, Step, Walk
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from specviz.draft import ROOT, Draft
 from specviz.errors import TraceError
-from specviz.store import EMPTY, Growth, Rest, Store, grow
+from specviz.rules.store import EMPTY, Growth, Rest, Store, grow
 from specviz.whatifs.known import Known, Rounding
 from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk, following, replayed
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specviz.ngrams import continuation
+from specviz.rules.ngrams import continuation
 from specviz.whatifs.known import Known, Rounding
 
 

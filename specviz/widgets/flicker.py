@@ -16,6 +16,7 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
+from specviz.files import write_text
 from specviz.view.flicker import block, figure, marks
 from specviz.view.picture import spaced, visible
 from specviz.view.updates import FATES, Ribbon, Row, alike, distinct, name, named, ribbon
@@ -23,7 +24,6 @@ from specviz.whatifs import whatif
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import pack
 from specviz.widgets.page import View, document
-from specviz.writing import write_text
 
 if TYPE_CHECKING:
     from specviz.trace import Trace

@@ -15,11 +15,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specviz.files import write_text
 from specviz.view import html
 from specviz.view.picture import name_of, visible
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
-from specviz.writing import write_text
 
 if TYPE_CHECKING:
     from specviz.trace import Trace

@@ -13,6 +13,7 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
+from specviz.files import write_text
 from specviz.trace import is_trace
 from specviz.view.picture import PHASES, visible
 from specviz.view.static import table
@@ -20,7 +21,6 @@ from specviz.view.updates import is_stream
 from specviz.widgets import columns
 from specviz.widgets.assets import script, style
 from specviz.widgets.page import View, document
-from specviz.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,8 @@ from specviz.errors import ParameterError
 from specviz.methods import find
 from specviz.methods.bild import BiLD
 from specviz.methods.lookahead import Lookahead
+from specviz.methods.sampling import Sampling
 from specviz.methods.speculative import Speculative
-from specviz.sampling import Sampling
 
 
 @pytest.mark.parametrize("make", [find("autoregressive"), Speculative, lambda: Speculative(draft_length=1)])

@@ -18,9 +18,9 @@ from specviz.audit.result import COLUMNS, Row
 from specviz.methods import speculative
 from specviz.methods.autoregressive import Autoregressive
 from specviz.methods.base import Verdict
+from specviz.methods.sampling import Sampling
 from specviz.methods.speculative import Speculative
 from specviz.methods.unispec import UniSpec
-from specviz.sampling import Sampling
 
 PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 10)]
 

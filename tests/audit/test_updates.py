@@ -13,8 +13,8 @@ from specviz.errors import ParameterError
 from specviz.loop import updates as loop
 from specviz.methods import retranslate
 from specviz.methods.retranslate import Retranslate
+from specviz.methods.sampling import Sampling
 from specviz.models import load
-from specviz.sampling import Sampling
 from specviz.streams import Stream, Update
 
 # It grows, shrinks, says something else, stands still, begins anew.

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parsed(arguments)
     values = {option: getattr(given, option) for option in options(given.name) if hasattr(given, option)}
     try:
-        from specviz.bench.timing import threads
+        from specviz.measure.timing import threads
 
         some = subjects(given.name, given)
         with threads(given.threads), progress() as tick:

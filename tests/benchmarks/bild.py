@@ -10,8 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specviz import metrics
-from specviz.bench.claims import Claim, together
-from specviz.bench.contenders import (
+from specviz.errors import ParameterError
+from specviz.measure.claims import Claim, together
+from specviz.measure.pairs import suite
+from specviz.measure.report import Estimate, Part, Report
+from specviz.measure.sweep import Measured, Point, sweep
+from specviz.measure.timing import BASELINE, quiet_clock, setting
+from specviz.replays.contenders import (  # fmt: skip
     ALIGNED_CURVE,
     NO_FALLBACK,
     NO_ROLLBACK,
@@ -23,12 +28,7 @@ from specviz.bench.contenders import (
     oracle,
     rejection,
     without,
-)  # fmt: skip
-from specviz.bench.pairs import suite
-from specviz.bench.report import Estimate, Part, Report
-from specviz.bench.sweep import Measured, Point, sweep
-from specviz.bench.timing import BASELINE, quiet_clock, setting
-from specviz.errors import ParameterError
+)
 
 TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # where nobody names others
 BESIDE = {"exits": "town-t5-exit", "calm": "town-t5-calm"}
@@ -85,7 +85,7 @@ def bench(
     exits, calm : Model, optional
         Tuned for an exit behind the first layer, and behind each; they decode German to English alone.
     tasks : sequence of str
-        Keys of `specviz.bench.pairs.TASKS`.
+        Keys of `specviz.measure.pairs.TASKS`.
     prompts, rounds : int
         Texts a task, and how often each is timed.
 

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from specviz import audit, metrics
-from specviz.bench import batches
-from specviz.bench.contenders import BEAMS, ablation, drafting, lineup
-from specviz.bench.pairs import suite
-from specviz.bench.report import Bar, Estimate, Part, Report
-from specviz.bench.sweep import BEAM, Measured, pooled, sweep
-from specviz.bench.timing import BASELINE, quiet_clock, setting
 from specviz.errors import ParameterError
+from specviz.measure.benches import batches
+from specviz.measure.pairs import suite
+from specviz.measure.report import Bar, Estimate, Part, Report
+from specviz.measure.sweep import BEAM, Measured, pooled, sweep
+from specviz.measure.timing import BASELINE, quiet_clock, setting
 from specviz.methods import find
 from specviz.metrics.tokens import ABSENT
+from specviz.replays.contenders import BEAMS, ablation, drafting, lineup
 
 TARGET, DRAFTS = "town-t5", ("town-t5-small",)  # where nobody names others
 BESIDE = {"heads": "town-t5-heads", "slots": "town-t5-slots"}
@@ -100,7 +100,7 @@ def bench(
     heads, slots : Model, optional
         Blockwise heads, and a drafter of masked slots, on top of the target.
     tasks : sequence of str
-        Keys of `specviz.bench.pairs.TASKS`.
+        Keys of `specviz.measure.pairs.TASKS`.
     prompts, seeds : int
         Texts of a set, and sets of texts for each task.
     exact : int, optional

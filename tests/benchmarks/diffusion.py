@@ -19,7 +19,14 @@ import torch
 
 from specviz import audit, metrics
 from specviz.audit.result import SHARE
-from specviz.bench.canvases import (
+from specviz.errors import ParameterError
+from specviz.loop import Run, generate
+from specviz.loop.clock import clock_for
+from specviz.loop.unmasking import session_of
+from specviz.measure.report import Bar, Estimate, Part, Report
+from specviz.measure.timing import paired, quiet_clock, setting
+from specviz.methods.unmasking import Said, said
+from specviz.replays.canvases import (  # fmt: skip
     LENGTH,
     MIX,
     PAPER,
@@ -33,15 +40,8 @@ from specviz.bench.canvases import (
     suite,
     timed,
     write,
-)  # fmt: skip
-from specviz.bench.replaying.sources.canvases import DRAFTS
-from specviz.bench.report import Bar, Estimate, Part, Report
-from specviz.bench.timing import paired, quiet_clock, setting
-from specviz.errors import ParameterError
-from specviz.loop import Run, generate
-from specviz.loop.clock import clock_for
-from specviz.loop.unmasking import session_of
-from specviz.methods.unmasking import Said, said
+)
+from specviz.replays.sources.canvases import DRAFTS
 from specviz.whatifs import whatif
 
 from .loading import loading as loaded

@@ -16,14 +16,14 @@ import numpy as np
 from specviz import audit, metrics
 from specviz.audit.law import CHANCE, TOLERANCE
 from specviz.audit.result import SHARE
-from specviz.bench.claims import ratio, resampled
-from specviz.bench.report import Bar, Estimate, Part, Report
-from specviz.bench.sweep import Advanced, Point
-from specviz.bench.timing import BASELINE, Timed, closing, paired, quiet_clock, setting
 from specviz.errors import ParameterError
 from specviz.loop import Run, generate
+from specviz.measure.claims import ratio, resampled
+from specviz.measure.report import Bar, Estimate, Part, Report
+from specviz.measure.sweep import Advanced, Point
+from specviz.measure.timing import BASELINE, Timed, closing, paired, quiet_clock, setting
 from specviz.metrics.interval import pooled
-from specviz.papers import published
+from specviz.replays.published import published
 from specviz.suites import suite
 from specviz.suites.frozen import frozen, take
 

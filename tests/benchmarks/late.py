@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from specviz.bench.report import Estimate, Part
-from specviz.bench.timing import quiet_clock, settled, synchroniser
-from specviz.bench.translations import LAG, TARGETS, texts
 from specviz.loop import Run
+from specviz.measure.report import Estimate, Part
+from specviz.measure.timing import quiet_clock, settled, synchroniser
 from specviz.metrics.interval import RESAMPLES
+from specviz.replays.translations import LAG, TARGETS, texts
 from specviz.streams import Stream, Update, fixed_lag
 
 AGE, OLD = 200, 5000  # updates

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from specviz.bench.report import Bar, Report
 from specviz.errors import SpecvizError
+from specviz.measure.report import Bar, Report
 from specviz.trace import Recorder, Trace
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack

@@ -7,13 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 from specviz import audit, metrics
-from specviz.bench.claims import Claim, Quality, ratio, together
-from specviz.bench.report import Estimate, Part, Report
-from specviz.bench.retranslation import METHOD, RT, Decoded, Setting, measure
-from specviz.bench.timing import quiet_clock, setting
-from specviz.bench.translations import TARGETS, streams, texts
+from specviz.measure.claims import Claim, Quality, ratio, together
+from specviz.measure.report import Estimate, Part, Report
+from specviz.measure.timing import quiet_clock, setting
 from specviz.methods import find
 from specviz.models.template import Template
+from specviz.replays.retranslation import METHOD, RT, Decoded, Setting, measure
+from specviz.replays.translations import TARGETS, streams, texts
 
 from . import late
 
@@ -117,7 +117,7 @@ def bench(
     models : sequence of Model
         Translators.
     languages : sequence of str
-        Keys of `specviz.bench.translations.TARGETS`.
+        Keys of `specviz.replays.translations.TARGETS`.
     prompts : int
         Texts a language.
     rounds : int

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from specviz import methods
-from specviz.bench.report import Bar, Report
-from specviz.bench.timing import first_turns, practice, quiet_clock, setting, settled, synchroniser
 from specviz.loop import Run, generate
+from specviz.measure.report import Bar, Report
+from specviz.measure.timing import first_turns, practice, quiet_clock, setting, settled, synchroniser
 from specviz.methods import Session
-from specviz.sampling import Sampling
+from specviz.methods.sampling import Sampling
 from specviz.suites import spread
 
 STORES = ("token_recycling", "unispec")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specviz.bench.report import Bar, Report
 from specviz.errors import SpecvizError
+from specviz.measure.report import Bar, Report
 from specviz.paths import walkthroughs
 
 LIMIT = 1.0  # GB, what a free Binder gives

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from specviz import metrics
-from specviz.bench.report import Bar, Report
-from specviz.bench.timing import setting
 from specviz.errors import ParameterError
 from specviz.loop import densify, generate
 from specviz.loop.dense import TAIL
+from specviz.measure.report import Bar, Report
+from specviz.measure.timing import setting
 from specviz.suites import spread
 from specviz.whatifs import Answer, Costs, Step, Walk, WhatIf
 

@@ -9,12 +9,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
-from specviz.bench import page
-from specviz.bench.replaying import replays
-from specviz.bench.replaying.recipes import RECIPES, SETTINGS
-from specviz.bench.replaying.sources.shared import Found
-from specviz.bench.report import Estimate
-from specviz.bench.runs.rows import begin, key_of, write_json
+from specviz.measure.report import Estimate
+from specviz.measure.rows import begin, key_of, write_json
+from specviz.replays import page, replays
+from specviz.replays.recipes import RECIPES, SETTINGS
+from specviz.replays.sources.shared import Found
 
 pytest.importorskip("plotly", reason="needs the lab extra")
 EVIL = "<img src=x onerror=alert(1)>"

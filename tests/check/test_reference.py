@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from specviz.draft import Draft  # noqa: E402
 from specviz.loop.cycle import ending  # noqa: E402
 from specviz.methods.bild import BiLD  # noqa: E402
+from specviz.methods.sampling import Sampling  # noqa: E402
 from specviz.methods.speculative import accepts, after, verify_greedy  # noqa: E402
-from specviz.sampling import Sampling  # noqa: E402
 
 
 def given(module, most=150):

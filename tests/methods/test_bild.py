@@ -18,7 +18,7 @@ from specviz.loop import decode
 from specviz.methods import bild, find
 from specviz.methods.bild import BiLD
 from specviz.methods.draft_model import DraftModel
-from specviz.sampling import DRAFT, FINAL, Sampling, draw
+from specviz.methods.sampling import DRAFT, FINAL, Sampling, draw
 from specviz.trace import validate
 
 LARGE = TableModel(vocabulary=6, seed=1, name="large")

@@ -15,9 +15,9 @@ from specviz import metrics
 from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.methods.calm import Calm, response, saturation, threshold_at
+from specviz.methods.sampling import Sampling
 from specviz.models import Model
 from specviz.models.encoder_decoder import EncoderDecoder
-from specviz.sampling import Sampling
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import seq2seq

@@ -18,8 +18,8 @@ from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import cm_asd, find, gap
 from specviz.methods.cm_asd import CMASD, WEIGHTS
+from specviz.methods.sampling import Sampling
 from specviz.methods.specdec import SpecDec
-from specviz.sampling import Sampling
 from specviz.trace import validate
 
 EXACT = CMASD.exact

@@ -18,9 +18,9 @@ from specviz.loop.batch import decode_batch
 from specviz.loop.cycle import decode
 from specviz.methods import eagle, tree
 from specviz.methods.eagle import Eagle
+from specviz.methods.sampling import DRAFT, Sampling
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import Eagle as Weights
-from specviz.sampling import DRAFT, Sampling
 from specviz.view.picture import picture
 
 V = 12

@@ -21,8 +21,8 @@ from specviz.loop import decode
 from specviz.methods import find, lookahead
 from specviz.methods.lookahead import Lookahead
 from specviz.methods.pool import Pool
+from specviz.methods.sampling import Sampling
 from specviz.methods.window import Window
-from specviz.sampling import Sampling
 from specviz.trace import validate
 
 V = 6

@@ -15,8 +15,8 @@ from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import find
 from specviz.methods.prompt_lookup import PromptLookup
-from specviz.ngrams import continuation
-from specviz.sampling import Sampling
+from specviz.methods.sampling import Sampling
+from specviz.rules.ngrams import continuation
 
 
 class Looping(TableModel):

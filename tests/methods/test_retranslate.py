@@ -198,7 +198,7 @@ def test_sampled_draft_tokens_are_kept_as_often_as_the_bias_says():
     for beta in (0.0, 0.3):
         counts = np.zeros((4, 4))
         method = Retranslate(beta=beta)
-        sampling = specviz.sampling.Sampling(1.0)
+        sampling = specviz.methods.sampling.Sampling(1.0)
         for seed in range(4000):
             cycles = decode(
                 target, [0, 2, V - 1], method, sampling=sampling, max_new_tokens=2, eos=(), seed=seed,
@@ -365,7 +365,7 @@ def test_a_limit_beyond_the_context_takes_no_more_room_than_there_is(town):
 
 
 def test_exactness():
-    greedy, sampled = specviz.sampling.Sampling(), specviz.sampling.Sampling(1.0)
+    greedy, sampled = specviz.methods.sampling.Sampling(), specviz.methods.sampling.Sampling(1.0)
     assert Retranslate(mode="rt").exactness(greedy, "float32") == "exact"
     assert Retranslate(beta=0).exactness(greedy, "float32") == "exact up to ties"
     assert Retranslate(beta=0).exactness(sampled, "float32") == "exact"

@@ -14,7 +14,7 @@ import specviz
 from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import find
-from specviz.sampling import Sampling
+from specviz.methods.sampling import Sampling
 from specviz.trace import validate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))

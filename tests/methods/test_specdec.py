@@ -17,8 +17,8 @@ from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import find, gap
+from specviz.methods.sampling import Sampling
 from specviz.methods.specdec import SpecDec
-from specviz.sampling import Sampling
 from specviz.trace import validate
 
 LARGE = TableModel(vocabulary=6, seed=1, name="large")

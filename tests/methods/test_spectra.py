@@ -15,8 +15,8 @@ from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import find
 from specviz.methods.datastore import Datastore
+from specviz.methods.sampling import Sampling
 from specviz.methods.spectra import Internal, Spectra
-from specviz.sampling import Sampling
 from specviz.trace import validate
 
 

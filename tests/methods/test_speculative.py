@@ -16,8 +16,8 @@ from specviz import audit, metrics
 from specviz.draft import Draft
 from specviz.loop import decode
 from specviz.methods import find, speculative
+from specviz.methods.sampling import ACCEPT, DRAFT, Sampling
 from specviz.methods.speculative import Speculative, residual, verify_sampled
-from specviz.sampling import ACCEPT, DRAFT, Sampling
 
 TARGET = TableModel(vocabulary=6, seed=1, name="target")
 DRAFTERS = [TableModel(6, 2, name="poor"), TableModel(6, 3, near=TARGET, name="good"), TARGET]

@@ -19,10 +19,10 @@ from specviz.draft import ROOT
 from specviz.errors import ParameterError
 from specviz.loop import decode
 from specviz.methods import find
+from specviz.methods.sampling import Sampling
 from specviz.methods.template import Template, bundled, expected, grow, ordered, read
 from specviz.methods.token_recycling import TokenRecycling
-from specviz.sampling import Sampling
-from specviz.store import EMPTY, Adjacency
+from specviz.rules.store import EMPTY, Adjacency
 
 V = 7
 TARGET = Looping(vocabulary=V, seed=1, name="target", max_length=128)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specviz.draft import ROOT, Draft
 from specviz.methods import tree
-from specviz.sampling import Sampling
+from specviz.methods.sampling import Sampling
 
 V = 4
 

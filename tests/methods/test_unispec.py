@@ -15,9 +15,9 @@ from specviz.draft import ROOT
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import decode
 from specviz.methods import find
+from specviz.methods.sampling import Sampling
 from specviz.methods.unispec import UniSpec
-from specviz.sampling import Sampling
-from specviz.store import EMPTY, Store
+from specviz.rules.store import EMPTY, Store
 
 V = 7
 TARGET = Looping(vocabulary=V, seed=1, name="target", max_length=128)

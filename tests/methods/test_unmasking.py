@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import specviz
-from specviz.cells import mixed
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.methods.unmasking import COARSE, GRID, Said, log_odds
+from specviz.rules.cells import mixed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from canvases import plain, tiny

@@ -5,8 +5,9 @@ from itertools import islice
 import pytest
 
 import specviz as sv
-from specviz.bench import canvases, pairs, translations
 from specviz.errors import ParameterError
+from specviz.measure import pairs
+from specviz.replays import canvases, translations
 from specviz.suites.frozen import frozen, take
 from town import suites
 

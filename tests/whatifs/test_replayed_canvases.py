@@ -13,8 +13,8 @@ import torch
 
 import specviz
 from specviz import metrics
-from specviz.cells import picked
 from specviz.errors import ParameterError, TraceError
+from specviz.rules.cells import picked
 from specviz.trace import Recorder, Trace, written
 from specviz.whatifs.canvases import Memory, judged
 

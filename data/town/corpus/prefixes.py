@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from specviz.bench.translations import TARGETS
 from specviz.errors import ParameterError
+from specviz.replays.translations import TARGETS
 from town.corpus import world
 from town.corpus.meaning import Sentence, Split
 from town.corpus.translation import Translation, translate

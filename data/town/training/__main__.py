@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from specviz.devices import check_threads
 from specviz.errors import ModelError, SpecvizError
-from specviz.processors import check_threads
 from town.training import recipes, shards, tokenizer
 
 ROOT = Path(__file__).parents[2] / "models"

@@ -8,8 +8,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from specviz.errors import ModelError
-from specviz.extras import install
+from specviz.errors import ModelError, install
 
 ERROR = 4  # GGML_LOG_LEVEL_ERROR
 CONTINUES = 5  # GGML_LOG_LEVEL_CONT

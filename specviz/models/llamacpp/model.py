@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from specviz.devices import check_threads
 from specviz.errors import ModelError
 from specviz.models import geometry
 from specviz.models.llamacpp.context import LlamaCppContext
@@ -19,7 +20,6 @@ from specviz.models.llamacpp.library import library, said, system, versions
 from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
 from specviz.models.text import check_vocabularies
-from specviz.processors import check_threads
 
 PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say

@@ -1,1 +1,0 @@
-"""Runs of a plan: models x methods x suites, every row on disk, resumable, handed to any executor."""

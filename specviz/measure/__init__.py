@@ -1,0 +1,62 @@
+"""Measuring: paired runs, and benches that print a table and keep bars.
+
+`run` decodes a plan (models x methods x parameters x suites x seeds) and keeps every row in a folder, which
+`results` opens. A bench is a function that returns a `Report`; `BENCHES` says where each one lives. Importing
+this loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from specviz.errors import ParameterError, loading
+
+if TYPE_CHECKING:
+    from specviz.measure.report import Report
+    from specviz.measure.rows import Results, results
+    from specviz.measure.running import run
+
+__all__ = ["BENCHES", "Results", "find", "results", "run"]
+
+_HOMES = {"run": "running", "results": "rows", "Results": "rows"}  # which module defines each
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with loading():
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+# Name: what it measures, in one line.
+BENCHES: dict[str, str] = {
+    "overhead": "what recording costs: paired runs with and without, every method (bar: at most 3 %)",
+    "peers": "this package against transformers: same models, prompts and threads, in one run",
+    "speed": "our methods beside transformers and llama.cpp, cold and warm (bars: those of SmolLM2)",
+    "llamacpp": "this package on llama.cpp against llama-cpp-python's own decoding of the same file",
+    "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
+    "calibrate": "the calibrated draft size against trying every one (bars: 3 %, and 90 s)",
+    "batches": "throughput and latency by batch size (bar: autoregressive at 8 is 3 times 1)",
+    "passes": "what a pass over g tokens costs in units of a pass over one",
+    "roofline": "what passes cost in FLOPs and bytes, and their time beside the machine's measured ceilings",
+}
+
+
+def find(name: str) -> Callable[..., Report]:
+    """The bench's function.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such bench; near names are offered.
+    """
+    if name not in BENCHES:
+        from specviz.methods import near
+
+        raise ParameterError(f"no bench {name!r}" + near(name, BENCHES, ""))
+    room = "specviz.measure" if name == "calibrate" else "specviz.measure.benches"
+    return import_module(f"{room}.{name}").bench

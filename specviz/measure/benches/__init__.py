@@ -1,0 +1,1 @@
+"""One file a bench: each has a function `bench` that returns a `Report`."""

@@ -1,0 +1,214 @@
+"""Throughput and latency by the number of prompts decoded together (UniSpec's Table 8; CM-ASD's figure).
+
+Every method decodes the same prompts with each batch size; in each round all of them take turns, beginning
+with another one, so that what else the machine does falls on all alike. Batch 1 is the plain loop. Nothing is
+recorded. Run alone: ``python -m specviz.measure.benches.batches``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from specviz import methods
+from specviz.errors import ParameterError
+from specviz.loop.batch import decode_batch
+from specviz.loop.clock import Clock, clock_for
+from specviz.loop.cycle import Cycle, decode
+from specviz.measure.report import Bar, Estimate, Report
+from specviz.measure.timing import (
+    BASELINE,
+    Entrant,
+    first_turns,
+    lineup,
+    quiet_clock,
+    setting,
+    settled,
+    synchroniser,
+)
+from specviz.measure.timing import threads as on_threads
+from specviz.methods.base import Method
+
+SIZES = (1, 2, 4, 8, 16)
+METHODS = ("autoregressive", "speculative", "cm_asd", "unispec")
+WANTED = 3.0  # times the throughput of batch 1, of autoregressive decoding at batch 8
+COLUMNS = [
+    ("decoder", "decoder", ""), ("batch", "batch", "{:d}"), ("speed", "tokens/s", "{:,.0f}"),
+    ("times", "times batch 1", "{:.2f}"), ("whole", "with prefill", "{:.2f}"),
+    ("latency", "latency s", "{:.3f}"), ("token", "ms a token", "{:.2f}"), ("tau", "tau", "{:.2f}"),
+    ("same", "same texts", ""),
+]  # fmt: skip
+
+
+def bench(
+    model: Any,
+    drafts: list[Any],
+    entries: list[dict[str, Any]],
+    names: Sequence[str] = METHODS,
+    sizes: Sequence[int] = SIZES,
+    rounds: int = 5,
+    max_new_tokens: int = 64,
+    count: int | None = None,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """Measure each method at each batch size.
+
+    Parameters
+    ----------
+    model, drafts : Model
+    entries : list of dict
+        Prompts; of conversations the first turn. Best as many as the largest batch, or a multiple.
+    names : sequence of str
+        Methods.
+    sizes : sequence of int
+        The first is 1, which the others are compared with.
+    rounds : int
+    max_new_tokens : int
+    count : int, optional
+        Threads.
+    tick : callable
+        Told (measurements done, of how many, whose).
+
+    Returns
+    -------
+    Report
+        A row for each method and size: ``speed``, tokens of all texts a second of decoding, each moment
+        counted once; ``times`` that of batch 1, round by round, and ``whole`` the same with the prefill and
+        all else inside; ``latency``, median seconds from the start of a prompt's prefill to its end,
+        ``token`` the same for each of its tokens, in ms; ``tau``; how many texts are the ``same`` as with
+        batch 1.
+    """
+    if not sizes or sizes[0] != 1:
+        raise ParameterError(f"the first batch size is 1, which others are compared with, got {list(sizes)}")
+    ids = first_turns(model, entries)
+    with on_threads(count):
+        said = quiet_clock(model.device)[1]
+        runs = [(entrant, size) for entrant in lineup(drafts, list(names)) for size in sizes]
+        makes = {entrant: cold(entrant) for entrant, _ in runs}
+        found: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
+        for entrant, size in runs:  # warm
+            once(model, entrant, makes[entrant], ids[:size], size, min(8, max_new_tokens))
+        done = 0
+        with settled():
+            for turn in range(rounds):
+                first = turn * len(sizes) % len(runs)
+                for entrant, size in runs[first:] + runs[:first]:
+                    made = once(model, entrant, makes[entrant], ids, size, max_new_tokens)
+                    found[entrant, size].append(made)
+                    done += 1
+                    tick(done, rounds * len(runs), entrant.label)
+        rows = [row(entrant, size, found[entrant, size], found[entrant, 1]) for entrant, size in runs]
+        where = setting(model, drafts, prompts=len(ids), max_new_tokens=max_new_tokens, rounds=rounds)
+    own = [each for each in rows if each["method"] == BASELINE and each["batch"] == 8]
+    return Report(
+        "batches",
+        f"Throughput and latency by batch size, {len(ids)} prompts of up to {max_new_tokens} tokens",
+        where,
+        COLUMNS,
+        rows,
+        [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own],
+        [
+            f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {said}.",
+            "latency: from the start of a prompt's prefill to its end; waiting for a free row is outside.",
+        ],
+        ("tau", "token", "whole"),
+    )
+
+
+class Once:
+    """All prompts decoded once: seconds, those behind the prefills, each prompt's latency, tokens, texts."""
+
+    def __init__(self, seconds: float, cycles: list[list[Cycle]], clock: Clock) -> None:
+        self.seconds = seconds
+        # Rows that ran together share their marks.
+        spans = {(c.marks[0], c.marks[-1]) for some in cycles for c in some[1:]}
+        self.decoding = float(clock.seconds(*map(list, zip(*spans))).sum())
+        self.latency = [float(clock.seconds([c[0].marks[0]], [c[-1].marks[-1]])[0]) for c in cycles]
+        self.texts = [[token for cycle in some for token in cycle.tokens] for some in cycles]
+        self.tokens = sum(map(len, self.texts))
+        self.steps = sum(len(some) - 1 for some in cycles)
+
+
+def once(
+    model: Any, entrant: Entrant, make: Callable[[], Method], ids: list[list[int]], size: int, limit: int
+) -> Once:
+    """Decode the prompts, `size` at a time; 1 is the plain loop."""
+    ticks, wait = quiet_clock(model.device)[0], synchroniser(model.device)
+    clock = clock_for(model.device)
+    if type(clock) is Clock:
+        clock.mark = ticks  # type: ignore[method-assign]
+    options: dict[str, Any] = {"drafter": entrant.draft, "max_new_tokens": limit, "clock": clock}
+    cycles: list[list[Cycle]] = [[] for _ in ids]
+    method = make()
+    method.prepare(model)
+    wait()
+    begin = ticks()
+    if size == 1:
+        for i, prompt in enumerate(ids):
+            for cycle in decode(model, prompt, method, prompt=i, **options):
+                cycles[i].append(bare(cycle))
+    else:
+        for group in decode_batch(model, ids, method, rows=size, **options):
+            for cycle in group:
+                cycles[cycle.prompt].append(bare(cycle))
+    wait()
+    return Once(ticks() - begin, cycles, clock)
+
+
+def bare(cycle: Cycle) -> Cycle:
+    """The cycle without its logits, which would fill the memory."""
+    cycle.draft = cycle.verdict = cycle.scores = None
+    return cycle
+
+
+def cold(entrant: Entrant) -> Callable[[], Method]:
+    """Makes the method; one that remembers does so for one prompt, as the rows of a batch must."""
+    kind = methods.find(entrant.method)
+    values = {"keep": "prompt"} if kind().memory is not None else {}
+    return lambda: kind(**values)
+
+
+def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> dict[str, Any]:
+    """A line of the table."""
+    speeds, alone = ([each.tokens / each.decoding for each in some] for some in (made, single))
+    whole = [b.seconds / a.seconds for a, b in zip(made, single)]
+    latency = [seconds for each in made for seconds in each.latency]
+    tokens = [len(text) for each in made for text in each.texts]
+    same = sum(a == b for a, b in zip(made[0].texts, single[0].texts))
+    return {
+        "decoder": entrant.label,
+        "method": entrant.method,
+        "batch": size,
+        "speed": Estimate.of(speeds),
+        "times": Estimate.of([a / b for a, b in zip(speeds, alone)]),
+        "whole": Estimate.of(whole),
+        "latency": Estimate.of(latency),
+        "token": 1e3 * float(np.median([s / max(n, 1) for s, n in zip(latency, tokens)])),
+        "tau": made[0].tokens / max(made[0].steps, 1),
+        "same": f"{same} of {len(made[0].texts)}",
+    }
+
+
+def main() -> None:
+    """``python -m specviz.measure.benches.batches [rounds] [prompts] [threads]`` on the bundled pair."""
+    import sys
+
+    from rich.console import Console
+
+    from specviz.models import load
+    from specviz.suites import suite
+
+    rounds, prompts, threads = ([*map(int, sys.argv[1:]), 0, 0, 0])[:3]
+    entries = list(suite("town"))
+    step = max(1, len(entries) // (prompts or 16))
+    report = bench(
+        load("town"), [load("town-draft")], entries[::step][: prompts or 16], rounds=rounds or 5,
+        count=threads or 2,
+    )  # fmt: skip
+    report.show(Console())
+
+
+if __name__ == "__main__":
+    main()

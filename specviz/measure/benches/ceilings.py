@@ -1,0 +1,139 @@
+"""What this machine can do at most: its bandwidths and its computing rate, measured now and kept nowhere.
+
+A ceiling is the median over rounds of the fastest kernel at hand. Bandwidth counts the bytes that a kernel is
+asked to read and write: a processor that fetches a line before it overwrites it moves more. Read-only is what
+a pass does with its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from specviz.loop.clock import EventClock
+from specviz.loop.run import machine
+from specviz.measure.timing import quiet_clock, settled, synchroniser
+from specviz.metrics import Ceilings
+
+BLOCK = 1 << 30  # bytes of the memory test, where the largest cache is not larger still
+LEAST = 0.02  # seconds of one timing
+WIDE = 1024  # elements of a row, of the matrix that a vector is multiplied with
+SIDE = {"cpu": 1024, "mps": 4096, "cuda": 8192}  # of the square matrices whose product is timed
+COLUMNS = [
+    ("what", "ceiling", ""),
+    ("size", "block, MB", "{:.1f}"),
+    ("kernel", "kernel", ""),
+    ("median", "median", "{:.1f}"),
+    ("q25", "25%", "{:.1f}"),
+    ("q75", "75%", "{:.1f}"),
+    ("unit", "", ""),
+]
+
+
+def measure(
+    device: Any = "cpu",
+    dtype: torch.dtype = torch.float32,
+    sizes: Sequence[int] = (),
+    rounds: int = 11,
+    block: int | None = None,
+) -> tuple[Ceilings, list[dict[str, Any]]]:
+    """Measure the ceilings, with as many threads as torch has.
+
+    Parameters
+    ----------
+    device : str or torch.device
+    dtype : torch.dtype
+        Number format of the products, and of what is read.
+    sizes : sequence of int
+        Bytes of blocks that are read again and again: those of models.
+    rounds : int
+        Timings of each kernel; each lasts at least 20 ms.
+    block : int, optional
+        Bytes of the memory test. Default: 1 GiB, or twice the largest cache if that is more.
+
+    Returns
+    -------
+    Ceilings
+        The medians of the fastest kernels.
+    list of dict
+        Every kernel: ``what`` (memory, cache, copy, triad, compute), ``size`` (MB), ``kernel``, ``median``,
+        ``q25``, ``q75`` in ``unit`` (GB/s or GFLOP/s).
+    """
+    device = torch.device(device)
+    block = block or max(BLOCK, 2 * _largest_cache())
+    rows: list[dict[str, Any]] = []
+
+    def take(what: str, size: float, kernel: str, work: float, call: Any) -> float:
+        rates = work / np.array(_timed(call, device, rounds)) / 1e9
+        q25, median, q75 = np.quantile(rates, (0.25, 0.5, 0.75)).tolist()
+        unit = "GFLOP/s" if what == "compute" else "GB/s"
+        rows.append({"what": what, "size": size / 1e6, "kernel": kernel, "unit": unit})
+        rows[-1] |= {"median": median, "q25": q25, "q75": q75}
+        return median * 1e9
+
+    def read(what: str, size: int) -> float:
+        matrix = torch.ones(max(1, size // dtype.itemsize // WIDE), WIDE, dtype=dtype, device=device)
+        vector = torch.ones(WIDE, dtype=dtype, device=device)
+        moved = matrix.numel() * dtype.itemsize
+        kernels = {"sum": matrix.sum, "matrix times vector": lambda: torch.mv(matrix, vector)}
+        return max(take(what, moved, name, moved, call) for name, call in kernels.items())
+
+    def write(size: int) -> None:
+        a, b, c = (torch.ones(size // dtype.itemsize, dtype=dtype, device=device) for _ in range(3))
+        take("copy", 2 * size, "b = a", 2 * size, lambda: b.copy_(a))
+        take("triad", 3 * size, "c = a + 2 b", 3 * size, lambda: torch.add(a, b, alpha=2, out=c))
+
+    with settled(), torch.inference_mode():
+        memory = read("memory", block)
+        write(block // 3)
+        cache = {size: read("cache", size) for size in sorted(set(sizes))}
+        side = SIDE.get(device.type, 1024)
+        left, right = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
+        compute = take(
+            "compute",
+            3 * side * side * dtype.itemsize,
+            f"product of {side} x {side}",
+            2.0 * side**3,
+            lambda: torch.mm(left, right),
+        )
+    said = machine(device)
+    name = said["processor"] if device.type == "cpu" else said["device"]
+    words = str(dtype).removeprefix("torch.")
+    found = Ceilings(compute, memory, cache, name, words, torch.get_num_threads())
+    return found, rows
+
+
+def _timed(call: Callable[[], Any], device: torch.device, rounds: int) -> list[float]:
+    """Seconds of one call, once a round; each round repeats it until the clock can tell."""
+    wait, (clock, _) = synchroniser(device), quiet_clock(device)
+    events = EventClock()
+
+    def seconds(times: int) -> float:
+        if device.type == "cuda":  # the device's own clock: what the host takes to ask is not its time
+            begin = events.mark()
+            for _ in range(times):
+                call()
+            return float(events.seconds([begin], [events.mark()])[0]) / times
+        wait()
+        start = clock()
+        for _ in range(times):
+            call()
+        wait()
+        return (clock() - start) / times
+
+    seconds(1)  # pages are touched, kernels are chosen
+    times = max(1, int(np.ceil(LEAST / max(seconds(2), 1e-7))))
+    return [seconds(times) for _ in range(rounds)]
+
+
+def _largest_cache() -> int:
+    """Bytes of the processor's largest cache, where the system says them; else 0."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text(encoding="ascii").strip()
+        sizes.append(int(text[:-1]) << {"K": 10, "M": 20}.get(text[-1], 0))
+    return max(sizes)

@@ -1,0 +1,300 @@
+"""This package on llama.cpp against llama-cpp-python's own decoding: the same file and texts, in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from specviz import metrics
+from specviz.draft import Draft
+from specviz.loop import Run
+from specviz.loop.run import threads
+from specviz.measure.benches.peers import spent
+from specviz.measure.report import Bar, Report
+from specviz.measure.timing import BASELINE, Texts, Timed, closing, first_turns, paired, quiet_clock, setting
+from specviz.methods import find
+from specviz.methods.signals import likeliest
+from specviz.models import load
+from specviz.models.llamacpp import write_gguf
+from specviz.models.llamacpp.native import Native
+from specviz.suites import spread
+
+COLUMNS = [
+    ("file", "file", ""),
+    ("decoder", "decoder", ""),
+    ("speed", "tokens/s with prefill", "{:,.0f}"),
+    ("q25", "25%", "{:,.0f}"),
+    ("q75", "75%", "{:,.0f}"),
+    ("peer", "over its peer [95%]", ""),
+    ("baseline", "over our autoregressive [95%]", ""),
+    ("tau", "τ", "{:.2f}"),
+    ("same", "same text", ""),
+]
+SPARE = ("q25", "q75", "tau", "same")
+THROUGH = "our context"
+GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python prompt lookup", "prompt_lookup"
+PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
+NOTHING = Draft.empty()
+WIDE: dict[str, Any] = {  # 27 million parameters
+    "num_hidden_layers": 8,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 1536,
+}
+NOTES = [
+    "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
+    "on the same text, with a 95 % bootstrap interval. Peers: Llama.generate, greedy, for autoregressive; "
+    "the "
+    "same with LlamaPromptLookupDecoding of the same n-grams and length, which needs logits_all, for "
+    "prompt_lookup. Each text begins with an empty cache on both sides.",
+    "our context: the argmax of its scores goes back into it, and nothing else; autoregressive: the method, "
+    "cycle by cycle, with its record.",
+    "same text: token for token that of our autoregressive decoding; passes of one and of many tokens round "
+    "differently, so others part at near-ties (specviz audit names them).",
+    "wide: random weights, in which a token costs what it costs in a small real model. A token of the "
+    "bundled "
+    "models costs so little that the work around a pass is seen.",
+]
+
+
+@dataclass
+class Side:
+    """A file with what decodes it: ours by method, theirs by peer."""
+
+    name: str
+    model: Any
+    ids: list[list[int]]
+    times: dict[str, Timed]
+    traces: dict[str, Any]
+
+
+def bench(
+    model: Any,
+    drafts: list[Any],
+    entries: list[dict[str, Any]],
+    *,
+    prompts: int = 21,
+    max_new_tokens: int = 128,
+    rounds: int = 1,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """Autoregressive decoding and prompt lookup on llama.cpp against its Python package's own.
+
+    Greedy. A model in transformers' format is written as an F16 GGUF file first, in a temporary folder.
+    Each side gets token ids and gives token ids; the end token counts on both. Bars, medians over texts of
+    the ratio of tokens a second: decoding through our context over ``Llama.generate`` at least 0.95, on the
+    model's file and on a wider one of random weights; there the recorded run, too; ``prompt_lookup`` over
+    ``LlamaPromptLookupDecoding`` more than 1.
+    """
+    with TemporaryDirectory(prefix="specviz-") as home:
+        given = (
+            model if hasattr(model, "gives_hidden") else _written(model, Path(home) / f"{model.name}.gguf")
+        )
+        wide = _written(_wide(), Path(home) / "wide.gguf")
+        ids = first_turns(given, spread(entries, prompts)) * rounds
+        few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
+        todo = 5 * len(ids) + 3 * len(few)
+        done = 0
+
+        def told(name: Any) -> None:
+            nonlocal done
+            done += 1
+            tick(done, todo, str(name))
+
+        sides = [
+            _decoded(given, given.name, ids, max_new_tokens, [BASELINE, LOOKUP], told),
+            _decoded(wide, "wide", few, max_new_tokens, [BASELINE], told),
+        ]
+        around = [_around(side) for side in sides]
+        found = setting(
+            given, [], prompts=len(ids) // rounds, rounds=rounds, max_new_tokens=max_new_tokens,
+            clock=quiet_clock("cpu")[1], backend=given.backend,
+        )  # fmt: skip
+    rows = [row for side in sides for row in _rows(side)]
+    by = {(row["file"], row["decoder"]): row for row in rows}
+    bars = [
+        Bar(f"{ours} over generate, {name}", by[name, ours]["peer"].median, 0.95)
+        for name, ours in ((given.name, THROUGH), ("wide", THROUGH), ("wide", BASELINE))
+    ]
+    lookup = by[given.name, LOOKUP]["peer"].median
+    bars.append(Bar("prompt_lookup over llama-cpp-python's own", lookup, 1.0, "more than"))
+    version = found["versions"].get("llama-cpp-python", "")
+    title = f"Against llama-cpp-python {version}: {given.name}, {given.dtype}, {len(ids)} texts, greedy"
+    notes = [*NOTES, *around, *(spent(trace) for trace in sides[0].traces.values())]
+    return Report("llamacpp", title, found, COLUMNS, rows, bars, notes, SPARE)
+
+
+def _written(model: Any, path: Path) -> Any:
+    return load(f"gguf:{write_gguf(model, path, 'f16').path}")
+
+
+def _wide() -> Any:
+    """Random weights behind a bundled tokenizer, seeded."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    like = load("town-draft")
+    torch.manual_seed(0)
+    words: dict[str, Any] = {
+        "vocab_size": like.vocabulary,
+        "tie_word_embeddings": True,
+        "eos_token_id": list(like.eos),
+    }
+    return load(
+        LlamaForCausalLM(LlamaConfig(**WIDE, **words, max_position_embeddings=1024)), tokenizer=like.tokenizer
+    )
+
+
+def _decoded(
+    model: Any, name: str, ids: list[list[int]], most: int, methods: list[str], told: Callable[[Any], None]
+) -> Side:
+    """Every text by our methods and by their peers, in turns."""
+    values = find(LOOKUP)().values
+    theirs = {GENERATE: Peer(model, most)}
+    if LOOKUP in methods:
+        theirs[OWN_LOOKUP] = Peer(model, most, (values["ngram_max"], values["draft_length"]))
+    longest = max(range(len(ids)), key=lambda i: len(ids[i]))
+    for peer in theirs.values():  # warm-up
+        peer(ids[longest])
+    runs: dict[str, Run] = {}
+    with closing(runs):
+        for method in methods:
+            for _ in Run(model, [ids[longest]], method, max_new_tokens=most):
+                pass
+            runs[method] = Run(model, ids, method, max_new_tokens=most)
+        texts = {method: Texts(run) for method, run in runs.items()}
+        decoders: dict[str, Callable[[int], list[int]]] = {
+            THROUGH: lambda i: through(model, ids[i], most),
+            **texts,
+            **{name: partial(_of, peer, ids) for name, peer in theirs.items()},
+        }
+        times = paired(decoders, len(ids), "cpu", told, quiet_clock("cpu")[0])
+        traces = {method: text.finish() for method, text in texts.items()}
+    return Side(name, model, ids, times, traces)
+
+
+class Peer:
+    """llama-cpp-python's own greedy generation from a model's file, from token ids to token ids.
+
+    Parameters
+    ----------
+    model : LlamaCpp
+    most : int
+        New tokens.
+    lookup : (longest n-gram, tokens) or None
+        Of its prompt lookup.
+    """
+
+    def __init__(self, model: Any, most: int, lookup: tuple[int, int] | None = None) -> None:
+        from llama_cpp import Llama
+        from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+        count = threads(model)
+        self.llama = Llama(
+            str(model.path), n_ctx=model.max_length, n_threads=count, n_threads_batch=count, flash_attn=False,
+            n_gpu_layers=model.gpu_layers, verbose=False, logits_all=lookup is not None,
+            draft_model=LlamaPromptLookupDecoding(*lookup) if lookup else None,
+        )  # fmt: skip
+        self.ends, self.most = frozenset(model.eos), most
+
+    def __call__(self, ids: list[int]) -> list[int]:
+        return list(self.tokens(ids))
+
+    def tokens(self, ids: list[int]) -> Iterator[int]:
+        """The new tokens, each when it is there."""
+        self.llama.reset()
+        tokens = self.llama.generate(ids, temp=0.0, repeat_penalty=1.0)
+        for number, token in enumerate(tokens, 1):
+            yield token
+            if token in self.ends or number == self.most:
+                break
+
+
+def _of(decode: Callable[[list[int]], list[int]], ids: list[list[int]], number: int) -> list[int]:
+    """Text `number` by what decodes token ids."""
+    return decode(ids[number])
+
+
+def through(model: Any, ids: list[int], most: int) -> list[int]:
+    """Greedy decoding by the context's verbs alone."""
+    context = model.open([ids], most)
+    found: list[int] = []
+    while True:
+        token = likeliest(context.forward(NOTHING).logits[0])
+        found.append(token)
+        if token in model.eos or len(found) == most:
+            context.close()
+            return found
+        context.extend([token])
+
+
+def _rows(side: Side) -> Iterator[dict[str, Any]]:
+    base = side.times[BASELINE]
+    for name, timed in side.times.items():
+        low, middle, high = np.quantile(timed.speeds(), (0.25, 0.5, 0.75)).tolist()
+        peer = PEERS.get(name)
+        yield {
+            "file": side.name,
+            "decoder": name,
+            "speed": middle,
+            "q25": low,
+            "q75": high,
+            "peer": None if peer is None else timed.over(side.times[peer]),
+            "baseline": None if name == BASELINE else timed.over(base),
+            "tau": metrics.tau(side.traces[name]) if name in side.traces else None,
+            "same": f"{timed.same(base)}/{len(base.texts)}",
+            "tokens": timed.tokens,
+            "seconds": sum(timed.seconds),
+        }
+
+
+def _around(side: Side) -> str:
+    """What a token costs outside llama_decode, ours and theirs, in a sentence."""
+    clock = quiet_clock("cpu")[0]
+    ids = side.ids[:3]
+    with _counted(Native, "decode", clock) as inside:
+        run = Run(side.model, ids, BASELINE, max_new_tokens=32, record=None)
+        begin = clock()
+        tokens = sum(len(cycle.tokens) for cycle in run)
+        ours = (clock() - begin - sum(inside)) / tokens
+        passes = len(inside) / tokens
+    from llama_cpp._internals import LlamaContext
+
+    peer = Peer(side.model, 32)
+    with _counted(LlamaContext, "decode", clock) as inside:
+        begin = clock()
+        tokens = sum(len(peer(text)) for text in ids)
+        theirs = (clock() - begin - sum(inside)) / tokens
+    return (
+        f"outside llama_decode, {side.name}: autoregressive {ours * 1e6:.0f} µs a token and {passes:.2f} "
+        f"passes, llama-cpp-python {theirs * 1e6:.0f} µs and {len(inside) / tokens:.2f} (our prefill "
+        f"leaves the "
+        "last prompt token to the first cycle)"
+    )
+
+
+@contextmanager
+def _counted(owner: Any, name: str, clock: Callable[[], float]) -> Iterator[list[float]]:
+    """The seconds of each call of a method."""
+    found: list[float] = []
+    plain = getattr(owner, name)
+
+    def timed(*arguments: Any) -> Any:
+        begin = clock()
+        result = plain(*arguments)
+        found.append(clock() - begin)
+        return result
+
+    setattr(owner, name, timed)
+    try:
+        yield found
+    finally:
+        setattr(owner, name, plain)

@@ -1,0 +1,131 @@
+"""What recording costs: the same texts with the default record and with none, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from specviz.errors import ModelError, ParameterError
+from specviz.loop import Run
+from specviz.measure.report import Bar, Estimate, Report
+from specviz.measure.timing import Texts, closing, lineup, paired, quiet_clock, setting, settled
+from specviz.suites import spread
+
+LIMIT = 1.03
+SPARE = ("close",)
+COLUMNS = [
+    ("method", "method", ""),
+    ("draft", "draft", ""),
+    ("tokens", "tokens a run", "{:,}"),
+    ("without", "ms without", "{:,.0f}"),
+    ("with", "ms with", "{:,.0f}"),
+    ("shown", "with/without [95%]", ""),
+    ("close", "ms to close", "{:.1f}"),
+]
+
+
+def bench(
+    model: Any,
+    drafts: list[Any],
+    entries: list[dict[str, Any]],
+    *,
+    prompts: int = 28,
+    max_new_tokens: int = 128,
+    rounds: int = 7,
+    only: list[str] | None = None,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """Pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
+
+    The two runs of a pair take turns at every text, and who begins rotates. A run's time is that of its texts
+    and of ending it, the record's conversion and its statistics included; what loads a model or checks a
+    prompt is outside. Ending a run costs a fixed 10 ms or so and is counted, which is why a run has many
+    texts. Bar: the median of the ratios of `rounds` pairs is at most 1.03 for every method.
+
+    Every installed method runs that the model and the drafters serve, or those that `only` names.
+    """
+    chosen = spread(entries, prompts)
+    rows, bars = [], []
+    clock, name_of_clock = quiet_clock(model.device)
+    entrants, refused = [], []
+    for entrant in lineup(drafts, only):
+        try:
+            Run(model, chosen[:1], entrant.method, draft=entrant.draft, record=None).close()
+            entrants.append(entrant)
+        except (ModelError, ParameterError) as error:
+            if only:
+                raise
+            refused.append(f"left out: {error}")
+    with settled():
+        for number, entrant in enumerate(entrants):
+            ratios: list[float] = []
+            closes: list[float] = []
+            sums: dict[str, list[float]] = {"without": [], "with": []}
+            tokens = 0
+            for turn in range(rounds + 1):  # the first pair warms up
+                records = {"without": None, "with": "judged"}
+                order = list(records) if turn % 2 else list(records)[::-1]
+                options = {"draft": entrant.draft, "max_new_tokens": max_new_tokens}
+                runs = {
+                    name: Run(model, chosen, entrant.method, record=records[name], **options)
+                    for name in order
+                }
+                texts = sum(len(e.get("turns", [0])) for e in chosen)
+                with closing(runs):
+                    decoders = {name: Texts(run) for name, run in runs.items()}
+                    times = paired(decoders, texts, model.device, clock=clock)
+                    # What is still held is written, and the tables are made: that is recording, too.
+                    ends = paired(
+                        {name: _ending(d) for name, d in decoders.items()}, 1, model.device, clock=clock
+                    )
+                tick(number * (rounds + 1) + turn + 1, len(entrants) * (rounds + 1), entrant.label)
+                if turn:
+                    spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in records}
+                    ratios.append(spent["with"] / spent["without"])
+                    closes.append(1e3 * ends["with"].seconds[0])
+                    for name, seconds in spent.items():
+                        sums[name].append(1e3 * seconds)
+                    tokens = times["with"].tokens
+            ratio = Estimate.of(ratios)
+            rows.append(
+                {
+                    "method": entrant.method,
+                    "draft": entrant.draft.name if entrant.draft is not None else None,
+                    "tokens": tokens,
+                    **{name: Estimate.of(values).median for name, values in sums.items()},
+                    "ratio": ratio,
+                    "close": Estimate.of(closes).median,
+                }
+            )
+            bars.append(
+                Bar(f"recording {entrant.label}, time with over without", ratio.median, LIMIT, "at most")
+            )
+    return Report(
+        "overhead",
+        f"Recording at the default level, {rounds} pairs of runs over {len(chosen)} prompts",
+        setting(
+            model,
+            drafts,
+            prompts=len(chosen),
+            max_new_tokens=max_new_tokens,
+            rounds=rounds,
+            clock=name_of_clock,
+        ),
+        COLUMNS,
+        [row | {"shown": str(row["ratio"])} for row in rows],
+        bars,
+        [
+            f"ms: median over runs, {name_of_clock}. with/without: median over pairs, with its 95 % bootstrap"
+            " interval.",
+            *refused,
+        ],
+        spare=SPARE,
+    )
+
+
+def _ending(decoder: Texts) -> Callable[[int], list[int]]:
+    def end(_: int) -> list[int]:
+        decoder.finish()
+        return []
+
+    return end

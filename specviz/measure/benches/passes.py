@@ -1,0 +1,208 @@
+"""s(g): what one pass over g tokens costs in units of a pass over one, in each layout and number format."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from specviz.draft import Draft
+from specviz.errors import ParameterError
+from specviz.measure.report import Bar, Estimate, Report
+from specviz.measure.timing import quiet_clock, setting, settled, synchroniser
+from specviz.methods import find
+from specviz.models import kernels
+
+SIZES = (1, 2, 4, 5, 8, 9, 16, 17, 32)
+FORMATS = (torch.float32, torch.bfloat16)
+REFERENCE = kernels.PLAIN, "float32"  # what the others are compared with, in the same rounds
+COLUMNS = [
+    ("model", "model", ""),
+    ("layout", "layout", ""),
+    ("format", "format", ""),
+    ("g", "g", "{:d}"),
+    ("median", "ms", "{:.2f}"),
+    ("q25", "25%", "{:.2f}"),
+    ("q75", "75%", "{:.2f}"),
+    ("ratio", "s(g) [95%]", ""),
+    ("over", "over plain float32 [95%]", ""),
+]
+SPARE = ("q25", "q75", "over")
+# Of the fastest layout in float32, over the plain product: what SmolLM2-135M must keep on one thread.
+BARS = {"smollm2": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66}}
+
+
+def measure(
+    model: Any, sizes: Sequence[int] = SIZES, context: int = 128, rounds: int = 31
+) -> list[dict[str, Any]]:
+    """Time passes of each size after the same context, in turns.
+
+    Parameters
+    ----------
+    model : Model
+    sizes : sequence of int
+        Numbers of tokens in a pass; 1 is added where it is missing.
+    context : int
+        Tokens committed before the pass.
+    rounds : int
+        Passes of each size.
+
+    Returns
+    -------
+    list of dict
+        For each size: ``g``, ``median``, ``q25``, ``q75`` (milliseconds), ``ratio`` (s(g), an `Estimate`: the
+        median over rounds of its time over that of one token in the same round), ``each`` (ms a token).
+
+    Raises
+    ------
+    ParameterError
+        If the model's context is too short.
+    """
+    return rows_of(measure_together({"": model}, sizes, context, rounds)[""])
+
+
+def measure_together(
+    models: Mapping[Any, Any],
+    sizes: Sequence[int] = SIZES,
+    context: int = 128,
+    rounds: int = 31,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> dict[Any, dict[int, np.ndarray]]:
+    """As `measure`, of several models that take turns within each round.
+
+    Returns
+    -------
+    dict of label to dict of size to array [rounds]
+        Milliseconds.
+    """
+    sizes = sorted({1, *sizes})
+    if sizes[0] < 1 or context < 1:
+        raise ParameterError("a pass holds at least one token, and so does its context")
+    spent: dict[Any, dict[int, list[float]]] = {label: {g: [] for g in sizes} for label in models}
+    opened = {}
+    try:
+        for label, model in models.items():
+            if context + sizes[-1] > model.max_length:
+                raise ParameterError(
+                    f"{context} tokens of context and {sizes[-1]} in a pass do not fit into {model.name}'s "
+                    f"{model.max_length}"
+                )
+            ids = np.random.default_rng(0).integers(0, model.vocabulary, context + sizes[-1]).tolist()
+            drafts = {
+                g: Draft(np.array(ids[context : context + g - 1], np.int64), np.arange(-1, g - 2))
+                for g in sizes
+            }
+            text = model.open([ids[:context]], sizes[-1])
+            opened[label] = text, drafts, synchroniser(model.device), quiet_clock(model.device)[0]
+            text.prefill()
+            for g in sizes * 3:
+                text.forward(drafts[g])  # the first also computes the context's last token
+        with settled():
+            for turn in range(rounds):
+                first = turn % len(sizes)
+                for g in sizes[first:] + sizes[:first]:
+                    for label, (text, drafts, wait, clock) in opened.items():
+                        wait()
+                        begin = clock()
+                        text.forward(drafts[g])
+                        wait()
+                        spent[label][g].append(1e3 * (clock() - begin))
+                tick(turn + 1, rounds, "rounds")
+    finally:
+        for text, *_ in opened.values():
+            text.close()
+    return {label: {g: np.array(each) for g, each in by.items()} for label, by in spent.items()}
+
+
+def rows_of(
+    spent: dict[int, np.ndarray], reference: dict[int, np.ndarray] | None = None
+) -> list[dict[str, Any]]:
+    """A row for each size; with a `reference` also its time over that one's, as an `Estimate`."""
+    rows = []
+    for g, times in spent.items():
+        q25, median, q75 = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
+        row = {"g": g, "median": median, "q25": q25, "q75": q75, "each": median / g}
+        row["ratio"] = Estimate.of((times / spent[1]).tolist())
+        row["over"] = None if reference is None else Estimate.of((times / reference[g]).tolist())
+        rows.append(row)
+    return rows
+
+
+def variants(model: Any) -> dict[tuple[str, str], Any]:
+    """A model in each layout and number format that serve it here, by layout and format.
+
+    Only a causal model on torch has several; of another the one that was loaded comes back.
+    """
+    from specviz.models.model import Model
+
+    own = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
+    if not isinstance(model, Model) or not model.plain or torch.device(model.device).type != "cpu":
+        return {own: model}
+    made = {}
+    for dtype in FORMATS:
+        net: Any = model.net
+        if model.dtype != dtype:
+            net = copy.deepcopy(net).to(dtype)
+        for layout in kernels.candidates(net.device, dtype):
+            label = layout, str(dtype).removeprefix("torch.")
+            made[label] = model if label == own else Model(net, model.tokenizer, model.name, kernels=layout)
+    return made if own in made else {**made, own: model}
+
+
+def bench(
+    model: Any,
+    drafts: list[Any],
+    entries: list[dict[str, Any]],
+    *,
+    prompts: int = 128,
+    max_new_tokens: int = 32,
+    rounds: int = 31,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """s(g) of the target in each layout and number format, and of each draft model as it is.
+
+    Here `prompts` is the length of the context and `max_new_tokens` the largest g; `entries` is not read.
+    """
+    drafts = find("speculative").suited(drafts)  # an EAGLE drafter has no passes of its own
+    models = [model, *drafts]
+    context = min(prompts, model.max_length // 2)
+    sizes = [g for g in SIZES if g <= min(max_new_tokens, min(m.max_length for m in models) - context)]
+    used = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
+    spent = measure_together(variants(model), sizes, context, rounds, tick=tick)
+    rows: list[dict[str, Any]] = []
+    for (layout, number), times in spent.items():
+        made = rows_of(times, spent.get(REFERENCE))
+        labels = {"model": model.name, "layout": layout, "format": number, "used": (layout, number) == used}
+        rows += [labels | row for row in made]
+    for each in drafts:
+        labels = {"model": each.name, "layout": getattr(each, "kernels", "–"), "used": True}
+        labels["format"] = str(each.dtype).removeprefix("torch.")
+        rows += [labels | row for row in measure(each, sizes, context, rounds)]
+    return Report(
+        "passes",
+        f"One pass over g tokens after {context}, median of {rounds}; {model.name} runs {used[0]}, {used[1]}",
+        setting(model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1]),
+        COLUMNS,
+        rows,
+        _bars(model, rows),
+        [
+            "s(g): a pass over g tokens in units of one over one, in the same layout and format. It is flat "
+            "while reading the weights costs more than computing with them, and then grows.",
+            "Layouts: plain is torch's own product; transposed, one buffer whose rows are the inputs; "
+            "onednn, oneDNN's blocked one. The figures are this model's on this machine.",
+        ],
+        SPARE,
+    )
+
+
+def _bars(model: Any, rows: list[dict[str, Any]]) -> list[Bar]:
+    limits = next((bars for name, bars in BARS.items() if model.name.split(" ")[0] == name), {})
+    mine = {row["g"]: row for row in rows if row["used"] and row["format"] == REFERENCE[1] and row["over"]}
+    return [
+        Bar(f"a pass over {g} tokens over the plain product's", mine[g]["over"].median, limit, "at most")
+        for g, limit in limits.items()
+        if g in mine
+    ]

@@ -1,0 +1,243 @@
+"""This package against transformers: the same weights, prompts, threads and number format, in one run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from specviz import metrics
+from specviz.errors import ModelError
+from specviz.loop import Run
+from specviz.measure.report import Bar, Estimate, Report
+from specviz.measure.timing import BASELINE, Texts, Timed, closing, first_turns, paired, phases, setting
+from specviz.methods import find
+from specviz.suites import spread
+
+COLUMNS = [
+    ("decoder", "decoder", ""),
+    ("draft", "draft", ""),
+    ("speed", "tokens/s with prefill", "{:,.0f}"),
+    ("q25", "25%", "{:,.0f}"),
+    ("q75", "75%", "{:,.0f}"),
+    ("peer", "over its peer [95%]", ""),
+    ("baseline", "over our autoregressive [95%]", ""),
+    ("tau", "τ", "{:.2f}"),
+    ("same", "same text", ""),
+]
+SPARE = ("q25", "q75", "tau", "same")
+GENERATE, COMPILED, ASSISTED, COPIED = (
+    "transformers generate",
+    "transformers generate, compiled",
+    "transformers assisted",
+    "transformers prompt lookup",
+)
+LOOKUP = "prompt_lookup"
+NOTES = [
+    "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
+    "on the same text, with a 95 % bootstrap interval. Peers: generate for autoregressive, assisted "
+    "generation with the same draft model and length for speculative, its own prompt lookup with the same "
+    "n-grams and length for prompt_lookup.",
+    "same text: token for token that of our autoregressive decoding (bild is lossy).",
+]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One decoder of the comparison."""
+
+    decoder: str
+    draft: str | None = None
+
+    @property
+    def label(self) -> str:
+        return self.decoder + (f", {self.draft}" if self.draft else "")
+
+
+def bench(
+    model: Any,
+    drafts: list[Any],
+    entries: list[dict[str, Any]],
+    *,
+    prompts: int = 21,
+    max_new_tokens: int = 128,
+    rounds: int = 1,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """Autoregressive and speculative decoding against transformers' own, text by text in turns.
+
+    Greedy. Each side gets token ids and gives token ids, and tokens are counted from them; the end token
+    counts on both. Assisted generation drafts as many tokens as ours does, always (constant schedule, no
+    confidence threshold). Bars, medians over texts of the ratio of tokens a second: our autoregressive over
+    ``generate`` at least 1.0, ``prompt_lookup`` over transformers' own at least 1.0; ``speculative`` over
+    assisted generation at least 1.2 with each draft model;
+    ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
+    """
+    ids = first_turns(model, spread(entries, prompts)) * rounds
+    drafts = find("speculative").suited(drafts)  # transformers assist with models, not with an EAGLE drafter
+    length = find("speculative")().values["draft_length"]
+    cuda = torch.device(model.device).type == "cuda"
+    peer = Peer(model, max_new_tokens)
+    lookup = find(LOOKUP)().values
+    theirs: dict[Side, Callable[[int], list[int]]] = {
+        Side(GENERATE): lambda i: peer.generate(ids[i]),
+        Side(COPIED): lambda i: peer.copied(ids[i], lookup["draft_length"], lookup["ngram_max"]),
+    }
+    if cuda:
+        theirs[Side(COMPILED)] = lambda i: peer.generate(ids[i], cache_implementation="static")
+    for draft in drafts:
+        assistant = twin(draft)
+        theirs[Side(ASSISTED, draft.name)] = partial(peer.answer, ids, assistant, length)
+    longest = max(range(len(ids)), key=lambda i: len(ids[i]))
+    for decode in theirs.values():  # warm-up; the longest text first, so that what is compiled has its sizes
+        decode(longest)
+        decode(0)
+    runs: dict[Side, Run] = {}
+    named = {draft.name: draft for draft in drafts}
+    ours = [Side(BASELINE), Side(LOOKUP)]
+    ours += [Side(name, draft) for name in ("speculative", "bild") for draft in named]
+    with closing(runs):
+        for side in ours:
+            options: dict[str, Any] = {"draft": named.get(side.draft), "max_new_tokens": max_new_tokens}
+            for _ in Run(model, [ids[longest], ids[0]], side.decoder, **options):
+                pass
+            runs[side] = Run(model, ids, side.decoder, **options)
+        texts = {side: Texts(run) for side, run in runs.items()}
+        done = 0
+
+        def told(side: Side) -> None:
+            nonlocal done
+            done += 1
+            tick(done, len(ids) * (len(texts) + len(theirs)), side.label)
+
+        times = paired({**texts, **theirs}, len(ids), model.device, told)
+        traces = {side: text.finish() for side, text in texts.items()}
+    peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
+    peers |= {Side("speculative", name): Side(ASSISTED, name) for name in named}
+    rows = [_row(side, times, traces, peers.get(side)) for side in times]
+    bars = _bars(rows, cuda, times)
+    found = setting(
+        model,
+        drafts,
+        prompts=len(ids) // rounds,
+        rounds=rounds,
+        max_new_tokens=max_new_tokens,
+        draft_length=length,
+    )
+    version = found["versions"].get("transformers", "")
+    title = f"Against transformers {version}: {model.name}, {len(ids)} texts, {length} draft tokens, greedy"
+    return Report("peers", title, found, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
+
+
+def _row(side: Side, times: dict[Side, Timed], traces: dict[Side, Any], peer: Side | None) -> dict[str, Any]:
+    timed, base = times[side], times[Side(BASELINE)]
+    low, middle, high = np.quantile(timed.speeds(), (0.25, 0.5, 0.75)).tolist()
+    return {
+        "decoder": side.decoder,
+        "draft": side.draft,
+        "speed": middle,
+        "q25": low,
+        "q75": high,
+        "peer": None if peer is None else timed.over(times[peer]),
+        "baseline": None if side == Side(BASELINE) else timed.over(base),
+        "tau": metrics.tau(traces[side]) if side in traces else None,
+        "same": f"{timed.same(base)}/{len(base.texts)}",
+        "tokens": timed.tokens,
+        "seconds": sum(timed.seconds),
+    }
+
+
+def _bars(rows: list[dict[str, Any]], cuda: bool, times: dict[Side, Timed]) -> list[Bar]:
+    by = {(row["decoder"], row["draft"]): row for row in rows}
+    bars = [Bar("autoregressive over generate", by[BASELINE, None]["peer"].median, 1.0)]
+    bars.append(Bar("prompt_lookup over transformers' own", by[LOOKUP, None]["peer"].median, 1.0))
+    if cuda:
+        over: Estimate = times[Side(BASELINE)].over(times[Side(COMPILED)])
+        bars.append(Bar("autoregressive over generate with the compiled static cache", over.median, 1.0))
+    drafts = [draft for decoder, draft in by if decoder == "speculative"]
+    for draft in drafts:
+        bars.append(Bar(f"speculative over assisted, {draft}", by["speculative", draft]["peer"].median, 1.2))
+    for name in ("speculative", "bild") if drafts else ():
+        best = max(drafts, key=lambda draft: by[name, draft]["baseline"].median)
+        bars.append(
+            Bar(f"{name} ({best}) over autoregressive", by[name, best]["baseline"].median, 1.0, "more than")
+        )
+    return bars
+
+
+def spent(trace: Any) -> str:
+    """Where a run's time went, in a sentence."""
+    draft = (trace.run["draft"] or {}).get("name")
+    label = trace.run["method"] + (f", {draft}" if draft else "")
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in phases(trace).items())
+    return f"time of {label}: {shares}"
+
+
+class Peer:
+    """transformers' own decoding of a model's weights, greedy, from token ids to token ids."""
+
+    def __init__(self, model: Any, max_new_tokens: int) -> None:
+        self.net = twin(model)
+        self.options = {
+            "max_new_tokens": max_new_tokens,
+            "do_sample": False,
+            "use_cache": True,
+            "pad_token_id": model.eos[0] if model.eos else 0,
+            "eos_token_id": list(model.eos) or None,
+        }
+
+    def generate(self, ids: list[int], **more: Any) -> list[int]:
+        """``generate``: the new tokens."""
+        given = torch.tensor([ids], device=self.net.device)
+        out = self.net.generate(given, attention_mask=torch.ones_like(given), **self.options, **more)
+        return out[0, len(ids) :].tolist()
+
+    def copied(self, ids: list[int], length: int, longest: int) -> list[int]:
+        """``generate(prompt_lookup_num_tokens=...)``: its own prompt lookup."""
+        return self.generate(ids, **lookup_options(length, longest))
+
+    def answer(self, texts: list[list[int]], assistant: Any, length: int, number: int) -> list[int]:
+        """`assisted` on text `number`."""
+        return self.assisted(texts[number], assistant, length)
+
+    def assisted(self, ids: list[int], assistant: Any, length: int) -> list[int]:
+        """``generate(assistant_model=...)`` that drafts `length` tokens each time."""
+        config = assistant.generation_config
+        config.num_assistant_tokens = length
+        config.num_assistant_tokens_schedule = "constant"
+        config.assistant_confidence_threshold = 0.0
+        return self.generate(ids, assistant_model=assistant)
+
+
+def lookup_options(length: int, longest: int) -> dict[str, int]:
+    """What ``generate`` takes for prompt lookup: tokens of a draft, and the longest n-gram."""
+    return {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": longest}
+
+
+def twin(model: Any) -> Any:
+    """A copy of a model as transformers lays out its weights: neither side runs on the other's layout.
+
+    Raises
+    ------
+    ModelError
+        If there is no memory for it.
+    """
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    try:
+        net = copy.deepcopy(model.net)
+        for parameter in net.parameters():
+            parameter.data = parameter.data.contiguous()
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        raise ModelError(
+            f"no memory for a second copy of {model.name}: use a smaller model or dtype"
+        ) from None
+    return net

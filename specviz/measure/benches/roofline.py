@@ -1,0 +1,153 @@
+"""What passes cost, what the machine's ceilings say that they take, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from specviz.draft import Draft
+from specviz.errors import ParameterError
+from specviz.measure.benches import ceilings as measuring
+from specviz.measure.report import Part, Report
+from specviz.measure.timing import quiet_clock, setting, settled, synchroniser
+from specviz.methods import find
+from specviz.metrics import Ceilings
+from specviz.metrics.costs import Shape
+
+CONTEXT = 128  # tokens that a pass stands behind
+SIZES = (1, 4, 8, 16)
+PREFILL = 64
+BATCHES = (1, 8)
+COLUMNS = [
+    ("model", "model", ""),
+    ("pass", "pass", ""),
+    ("rows", "rows", "{:d}"),
+    ("mflops", "MFLOPs", "{:.1f}"),
+    ("mb", "MB", "{:.2f}"),
+    ("intensity", "FLOPs/byte", "{:.2f}"),
+    ("bound", "bound by", ""),
+    ("roofline", "roofline ms", "{:.3f}"),
+    ("median", "measured ms", "{:.3f}"),
+    ("q25", "25%", "{:.3f}"),
+    ("q75", "75%", "{:.3f}"),
+    ("ratio", "ratio", "{:.2f}"),
+]
+SPARE = ("q25", "q75", "mb", "bound")
+
+
+def bench(
+    model: Any,
+    drafts: list[Any],
+    entries: list[dict[str, Any]],
+    *,
+    rounds: int = 31,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """Every kind of pass of the target and of each draft model, beside the machine's roofline; `entries` is
+    not read.
+    """
+    drafts = find("speculative").suited(drafts)  # an EAGLE drafter has no passes of its own
+    models = [model, *drafts]
+    for each in models:
+        if each.geometry is None:
+            raise ParameterError(
+                f"the costs of {each.name} are unknown: it has other matrices than those of attention and a "
+                "feed-forward network"
+            )
+        if getattr(each, "kind", "causal") != "causal":
+            raise ParameterError(f"{each.name} is an encoder-decoder; bench roofline takes causal models")
+        if each.max_length < CONTEXT + max(SIZES):
+            raise ParameterError(
+                f"bench roofline needs {CONTEXT + max(SIZES)} tokens of {each.name}'s context"
+            )
+    shapes = [Shape(each.geometry) for each in models]
+    sizes = [int(shape.weights(1)) for shape in shapes]
+    dtype = model.dtype if isinstance(model.dtype, torch.dtype) else torch.float32
+    total = 1 + len(models)
+    top, found = measuring.measure(model.device, dtype, sizes, max(5, rounds // 3))
+    tick(1, total, "ceilings")
+    rows = []
+    for number, (each, shape) in enumerate(zip(models, shapes)):
+        rows += [{"model": each.name, **row} for row in passes(each, shape, top, rounds)]
+        tick(2 + number, total, each.name)
+    clock = quiet_clock(model.device)[1]
+    told = setting(model, drafts, context=CONTEXT, rounds=rounds, clock=clock, ceilings=asdict(top))
+    return Report(
+        "roofline",
+        f"Passes behind {CONTEXT} tokens against the roofline, median of {rounds}",
+        told,
+        COLUMNS,
+        rows,
+        notes=[
+            "ratio: the measured time over the roofline's.",
+            "The roofline takes the bandwidth that was measured on a block as large as the model, read again "
+            "and again: a small model stays in the processor's caches.",
+            "Bytes are weights and keys and values. A pass of few tokens also pays for each kernel that is "
+            "called, which no ceiling knows.",
+        ],
+        spare=SPARE,
+        parts=[Part("The machine's ceilings", measuring.COLUMNS, found)],
+    )
+
+
+def passes(model: Any, shape: Shape, top: Ceilings, rounds: int) -> list[dict[str, Any]]:
+    """Each kind of pass: its costs, the roofline's time and the measured one, in milliseconds."""
+    found = []
+    size = float(shape.weights(1))
+    for rows in BATCHES:
+        spent = measure(model, rows, rounds)
+        for name, seconds in spent.items():
+            tokens, cached, logits = (PREFILL, 0, 0) if name < 0 else (name, CONTEXT - 1, name)
+            flops, moved = shape.chain(tokens, cached, logits, rows)
+            q25, median, q75 = (1e3 * np.quantile(seconds, (0.25, 0.5, 0.75))).tolist()
+            best = 1e3 * top.seconds(flops, moved, size)
+            computing = flops / top.compute >= moved / top.bandwidth(size)
+            row: dict[str, Any] = {
+                "pass": f"prefill {PREFILL}" if name < 0 else f"{name} token" + "s" * (name > 1)
+            }
+            row |= {"rows": rows, "mflops": flops / 1e6, "mb": moved / 1e6, "intensity": flops / moved}
+            row |= {"bound": "computing" if computing else "moving", "roofline": best}
+            row |= {"median": median, "q25": q25, "q75": q75, "ratio": median / best}
+            found.append(row)
+    return found
+
+
+def measure(model: Any, rows: int, rounds: int, sizes: Sequence[int] = SIZES) -> dict[int, list[float]]:
+    """Seconds of passes over so many tokens a row, in turns; under -1 those of a prefill."""
+    rng = np.random.default_rng(0)
+    texts = rng.integers(0, model.vocabulary, (rows, CONTEXT + max(sizes))).tolist()
+    drafts = {
+        g: [Draft.chain(np.array(text[CONTEXT : CONTEXT + g - 1], np.int64)) for text in texts] for g in sizes
+    }
+    wait, (clock, _) = synchroniser(model.device), quiet_clock(model.device)
+    spent: dict[int, list[float]] = {g: [] for g in (*sizes, -1)}
+
+    def timed(call: Callable[[], Any]) -> float:
+        wait()
+        begin = clock()
+        call()
+        wait()
+        return clock() - begin
+
+    opened = model.open([text[:CONTEXT] for text in texts], max(sizes))
+    try:
+        opened.prefill()
+        for g in [*sizes] * 3:
+            opened.forward(drafts[g])
+        with settled():
+            for turn in range(rounds):
+                first = turn % len(sizes)
+                for g in [*sizes[first:], *sizes[:first]]:
+                    spent[g].append(timed(lambda g=g: opened.forward(drafts[g])))  # type: ignore[misc]
+                new = model.open([text[: PREFILL + 1] for text in texts], 1)
+                try:
+                    spent[-1].append(timed(new.prefill))
+                finally:
+                    new.close()
+    finally:
+        opened.close()
+    return spent

@@ -1,0 +1,945 @@
+"""Speed by one protocol: our methods beside transformers and llama.cpp, prompt by prompt in turns.
+
+One thread, greedy, the same number of new tokens for everybody, several rounds over prompts in a fixed order.
+A method that remembers starts each round with a fresh store (cold), or with a copy of one that was filled
+once by ten other prompts (warm), so that no store sees a prompt twice. Draft sizes are calibrated on other
+prompts again. Nothing is recorded while the clock runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from specviz import methods
+from specviz.errors import ParameterError, PromptError
+from specviz.files import write_text
+from specviz.loop import Run
+from specviz.loop.cycle import Cycle
+from specviz.loop.run import identity, threads
+from specviz.measure.benches import llamacpp, peers
+from specviz.measure.benches.trees import groups
+from specviz.measure.calibrate import calibrate
+from specviz.measure.report import Bar, Part, Report
+from specviz.measure.timing import (
+    BASELINE,
+    Texts,
+    clock_of,
+    closing,
+    first_turns,
+    paired,
+    setting,
+    synchroniser,
+)
+from specviz.methods import Method
+from specviz.metrics import Estimate
+from specviz.metrics.interval import pooled
+from specviz.suites import spread
+
+LOOKUP, TUNED = "prompt_lookup", "prompt_lookup-tuned"
+COLD, WARM = "unispec-cold", "unispec-warm"
+GENERATE, GENERATE_LOOKUP = "transformers", "transformers-lookup"
+LLAMA, LLAMA_LOOKUP = "llama.cpp", "llama.cpp-lookup"
+ENGINES = (GENERATE, GENERATE_LOOKUP, LLAMA, LLAMA_LOOKUP)
+USUAL = (BASELINE, LOOKUP, TUNED, COLD, WARM, GENERATE, GENERATE_LOOKUP, LLAMA)
+EXTRA = ("lookahead", "spectra", "token_recycling", LLAMA_LOOKUP)  # only where --only names them
+WARM_UP = 10  # prompts that fill a warm store
+CALIBRATION = 5  # prompts that draft sizes are timed on
+SIZES = (2, 4, 5, 8, 10, 16)  # draft sizes that calibration tries
+CALIBRATION_ROUNDS = 2
+QUIET = 0.3  # cores that other work may take in a quiet run
+LOOP, TIMES = 20, 3  # an output loops if so many tokens in a row occur so many times
+BARS = [  # contender, over whom, at least, goal
+    (BASELINE, GENERATE, 1.1, 1.3),
+    (LOOKUP, GENERATE_LOOKUP, 1.5, 2.0),
+    (LOOKUP, BASELINE, 1.35, 1.7),
+    (TUNED, BASELINE, 1.35, 1.7),
+    (WARM, BASELINE, 1.45, 1.8),
+]
+KIND_BAR, KIND_GOAL = 0.9, 1.0
+COLUMNS = [
+    ("contender", "contender", ""),
+    ("g", "g", "{:d}"),
+    ("tau", "τ", "{:.2f}"),
+    ("speed", "tokens/s", "{:,.1f}"),
+    ("ratio", "ratio [95%]", ""),
+    ("median", "median [95%]", ""),
+]
+PREFILL = [
+    ("contender", "contender", ""),
+    ("speed_prefill", "tokens/s", "{:,.1f}"),
+    ("ratio_prefill", "ratio [95%]", ""),
+    ("median_prefill", "median [95%]", ""),
+]
+TEXTS = [
+    ("contender", "contender", ""),
+    ("same", "same text", ""),
+    ("loops", "loops", "{:.0%}"),
+    ("ratio_without", "ratio without [95%]", ""),
+]
+KINDS = [
+    ("shown", "kind of work", ""),
+    ("texts", "prompts", "{:d}"),
+    ("contender", "contender", ""),
+    ("tau", "τ", "{:.2f}"),
+    ("ratio", "ratio [95%]", ""),
+]
+NOTES = [
+    "ratio: autoregressive decoding's time over the contender's, each summed over prompts and rounds, the "
+    "prefill apart; where a text has another length than autoregressive decoding's, the latter's time is "
+    "scaled to it. median: of the ratios of single prompts. Intervals: 95 %, bootstrap over prompts; of a "
+    "kind of work over its prompts and rounds, so they say how sure these prompts' times are.",
+    "prefill: ours is cycle 0, which emits nothing; of transformers and llama.cpp it is the time to the "
+    "first new tokens, and these count neither as time nor as tokens of what follows.",
+    "same text: prompts whose output is autoregressive decoding's, token for token, in every round. loops: "
+    f"prompts in whose output {LOOP} tokens in a row occur {TIMES} times; ratio without: over the prompts "
+    "where neither this output nor autoregressive decoding's loops.",
+    "The bars were set for SmolLM2 in float32 on 24 questions of Spec-Bench.",
+]
+
+
+# ---------------------------------------------------------------- what is decoded
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Prompts by what they are for; none is in two groups.
+
+    Parameters
+    ----------
+    timed, warm, calibration : list of dict
+        Entries of a suite: what is timed, what fills warm stores, what draft sizes are timed on.
+    """
+
+    timed: list[dict[str, Any]]
+    warm: list[dict[str, Any]]
+    calibration: list[dict[str, Any]]
+
+    @classmethod
+    def of(
+        cls,
+        entries: Sequence[dict[str, Any]],
+        number: int,
+        ids: Sequence[str] | None = None,
+        fits: Callable[[dict[str, Any]], bool] = lambda entry: True,
+    ) -> Selection:
+        """Choose, always alike: the timed prompts by id or spread over the kinds of work, then the others.
+
+        Parameters
+        ----------
+        entries : sequence of dict
+        number : int
+            Most prompts to time.
+        ids : sequence of str, optional
+            The prompts to time, in this order. Default: spread over the kinds of work.
+        fits : callable
+            Whether the model has room for a prompt; of the others only such are taken.
+
+        Raises
+        ------
+        PromptError
+            If an id is missing.
+        """
+        timed = spread(entries, number)
+        if ids is not None:
+            by_id = {str(entry.get("id")): entry for entry in entries}
+            missing = [name for name in ids if name not in by_id]
+            if missing:
+                raise PromptError(f"no prompt has the id {missing[0]}: name the file it is from")
+            wanted = [by_id[name] for name in ids]
+            timed = wanted if number >= len(wanted) else spread(wanted, number)
+        taken = {_first_turn(entry) for entry in timed}
+        others: list[dict[str, Any]] = []
+        for entry in spread(entries, len(entries)):
+            if len(others) < WARM_UP + CALIBRATION and _first_turn(entry) not in taken and fits(entry):
+                taken.add(_first_turn(entry))
+                others.append(entry)
+        return cls(timed, others[:WARM_UP], others[WARM_UP:])
+
+
+def _first_turn(entry: dict[str, Any]) -> str:
+    return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
+
+
+def chosen_ids(path: Path, prompts: str) -> list[str]:
+    """Ids of the questions that a file lists: ``{"questions": [{"question_id": 86}, ...], "sha256": ...}``.
+
+    Parameters
+    ----------
+    path : Path
+    prompts : str
+        The file of the questions, or NAME=FILE; it must have the digest that the list states, if it does.
+
+    Raises
+    ------
+    PromptError
+        If the list cannot be read, or was made for another file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf8"))
+        ids = [str(question["question_id"]) for question in content["questions"]]
+        digest = content.get("sha256")
+    except OSError as error:
+        raise PromptError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PromptError(f'{path} is no list of questions ({error!r}): {{"questions": [...]}}') from None
+    if not ids or len(set(ids)) < len(ids):
+        raise PromptError(f"{path} names no question, or one of them twice")
+    if digest is not None:
+        file = Path(prompts.partition("=")[2] or prompts)
+        if not file.is_file():
+            raise PromptError(f"{path} lists questions of a file: name that file with --prompts")
+        if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            raise PromptError(f"{file} is not the file that {path} was made for (its SHA-256 is another)")
+    return ids
+
+
+# ---------------------------------------------------------------- who decodes
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to decode.
+
+    Parameters
+    ----------
+    name : str
+        As ``--only`` takes it.
+    method : str
+        Of ours; empty for another engine.
+    memory : str
+        How a store starts: ``cold`` or ``warm``; empty without one.
+    g : int or None
+        Draft size; None for the method's default.
+    fixed : bool
+        Whether the size was given, not calibrated.
+    calibrated : bool
+        Whether the size is calibrated where none is given.
+    """
+
+    name: str
+    method: str = ""
+    memory: str = ""
+    g: int | None = None
+    fixed: bool = False
+    calibrated: bool = False
+
+    @property
+    def label(self) -> str:
+        """As the tables name it."""
+        return f"{self.name}-{self.g}" if self.fixed else self.name
+
+    def build(self) -> Method:
+        """A method that has seen nothing."""
+        kind = methods.find(self.method)
+        return kind(**({kind.size: self.g} if self.g is not None else {}))
+
+
+def lineup(
+    model: Any, only: Sequence[str] | None, chosen: dict[str, int] | None = None, sizes: Sequence[int] = ()
+) -> tuple[list[Contender], dict[str, str]]:
+    """The contenders, autoregressive decoding first, and why others are left out.
+
+    Parameters
+    ----------
+    model : Model
+    only : sequence of str, optional
+        Names; default: `USUAL`.
+    chosen : dict of str to int, optional
+        Calibrated draft sizes by method.
+    sizes : sequence of int
+        Draft sizes at which UniSpec runs besides.
+
+    Raises
+    ------
+    ParameterError
+        If a name is none, or names what cannot run here.
+    """
+    names = dict.fromkeys([BASELINE, *(USUAL if only is None else only)])
+    lacking, chosen = _lacking(model), chosen or {}
+    for name in names:
+        if name not in USUAL + EXTRA:
+            raise ParameterError(f"no contender {name!r}" + methods.near(name, USUAL + EXTRA, ""))
+        if only is not None and name in lacking:
+            raise ParameterError(f"{name} cannot run here: {lacking[name]}")
+    out = []
+    for name in names:
+        if name in lacking:
+            continue
+        if name in (COLD, WARM):
+            memory = name.removeprefix("unispec-")
+            out.append(Contender(name, "unispec", memory, chosen.get("unispec"), calibrated=True))
+            out += [Contender(name, "unispec", memory, size, True) for size in sizes]
+        elif name == TUNED:
+            out.append(Contender(name, LOOKUP, g=chosen.get(LOOKUP), calibrated=True))
+        else:
+            out.append(Contender(name, "" if name in ENGINES else name))
+    return out, {name: why for name, why in lacking.items() if name in names}
+
+
+def _lacking(model: Any) -> dict[str, str]:
+    """Engines that cannot run this model, and why."""
+    out: dict[str, str] = {}
+    if getattr(model, "net", None) is None:
+        out |= dict.fromkeys((GENERATE, GENERATE_LOOKUP), "the model is not in transformers' format")
+    try:
+        import llama_cpp  # noqa: F401
+
+        why = "" if gguf_file(model) else "the model does not come from a GGUF file"
+    except ImportError:
+        why = "llama-cpp-python is not installed"
+    if why:
+        out |= dict.fromkeys((LLAMA, LLAMA_LOOKUP), why)
+    return out
+
+
+def gguf_file(model: Any) -> Path | None:
+    """The GGUF file that a model was read from, whatever computes it."""
+    path = getattr(model, "path", None)
+    return Path(path) if path is not None and Path(path).suffix == ".gguf" else None
+
+
+@dataclass(frozen=True)
+class Phases:
+    """How a text's time divides.
+
+    Parameters
+    ----------
+    prefill : float
+        Seconds until decoding begins.
+    head : int
+        New tokens that came with the prefill.
+    passes : int or None
+        The target's passes after it; None where nobody counts them.
+    """
+
+    prefill: float
+    head: int = 0
+    passes: int | None = None
+
+
+class Ours(Texts):
+    """A run of ours that says how each text's time divides."""
+
+    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
+        super().__init__(run)
+        self.clock, self.wait = clock, synchroniser(run.model.device)
+        self.phases: list[Phases] = []
+
+    def __call__(self, number: int = 0) -> list[int]:
+        self.begin, self.prefill, self.cycles = self.clock(), 0.0, 0
+        tokens = super().__call__(number)
+        self.phases.append(Phases(self.prefill, 0, self.cycles))
+        return tokens
+
+    def notice(self, cycle: Cycle) -> None:
+        if cycle.number:
+            self.cycles += 1
+        else:
+            self.wait()
+            self.prefill = self.clock() - self.begin
+
+
+class Transformers:
+    """transformers' own decoding of the same weights; a streamer notices when tokens come."""
+
+    def __init__(
+        self, peer: peers.Peer, texts: list[list[int]], clock: Callable[[], float], lookup: bool
+    ) -> None:
+        self.peer, self.texts, self.clock = peer, texts, clock
+        self.more: dict[str, Any] = {}
+        if lookup:
+            values = methods.find(LOOKUP)().values
+            self.more = peers.lookup_options(values["draft_length"], values["ngram_max"])
+        self.phases: list[Phases] = []
+
+    def __call__(self, number: int) -> list[int]:
+        begin, puts = self.clock(), []
+
+        def put(tokens: Any) -> None:
+            puts.append((self.clock(), tokens.numel()))
+
+        streamer = SimpleNamespace(put=put, end=lambda: None)
+        tokens = self.peer.generate(self.texts[number], streamer=streamer, **self.more)
+        (first, head), later = puts[1], puts[2:]  # the very first is the prompt
+        self.phases.append(Phases(first - begin, head, len(later)))
+        return tokens
+
+
+class LlamaCpp:
+    """llama-cpp-python's own generation from the same file."""
+
+    def __init__(self, peer: llamacpp.Peer, texts: list[list[int]], clock: Callable[[], float]) -> None:
+        self.peer, self.texts, self.clock = peer, texts, clock
+        self.phases: list[Phases] = []
+
+    def __call__(self, number: int) -> list[int]:
+        tokens: list[int] = []
+        begin, prefill = self.clock(), 0.0
+        for token in self.peer.tokens(self.texts[number]):
+            if not tokens:
+                prefill = self.clock() - begin
+            tokens.append(token)
+        self.phases.append(Phases(prefill, 1))
+        return tokens
+
+
+class Stage:
+    """What is made once and serves every round: other engines' copies of the model, and filled stores."""
+
+    def __init__(
+        self, model: Any, lineup: list[Contender], texts: list[list[int]], others: list[list[int]], most: int
+    ) -> None:
+        self.model, self.lineup, self.texts, self.others, self.most = model, lineup, texts, others, most
+        self.clock = clock_of(model)[0]
+        names = {contender.name for contender in lineup}
+        self.peer: Any = peers.Peer(model, most) if names & {GENERATE, GENERATE_LOOKUP} else None
+        self.llamas = {
+            name: self._llama(name == LLAMA_LOOKUP) for name in (LLAMA, LLAMA_LOOKUP) if name in names
+        }
+        self.stores: dict[str, Method] = {}
+
+    def _llama(self, lookup: bool) -> llamacpp.Peer:
+        values = methods.find(LOOKUP)().values
+        longest = max(map(len, self.texts + self.others))
+        return llamacpp.Peer(
+            SimpleNamespace(
+                path=gguf_file(self.model), eos=self.model.eos, threads=threads(self.model),
+                gpu_layers=getattr(self.model, "gpu_layers", 0),
+                # No longer than needed: with prompt lookup a row of scores is kept for every place. Its
+                # drafts run over the last token, and nobody there checks.
+                max_length=longest + self.most + values["draft_length"],
+            ),
+            self.most,
+            (values["ngram_max"], values["draft_length"]) if lookup else None,
+        )  # fmt: skip
+
+    def prepare(self, tick: Callable[[str], None]) -> None:
+        """Fill the warm stores by all other prompts; let everybody else decode one of them."""
+        for contender in self.lineup:
+            method = contender.build() if contender.method else None
+            texts = self.before(contender)
+            decode = self._decoder(contender, method, texts)
+            for number in range(len(texts)):
+                decode(number)
+                tick(contender.label)
+            if contender.memory == "warm":
+                assert method is not None
+                self.stores[contender.label] = method
+
+    def before(self, contender: Contender) -> list[list[int]]:
+        """What a contender decodes before the rounds."""
+        return self.others if contender.memory == "warm" else self.others[:1]
+
+    def decoders(self) -> dict[str, Any]:
+        """Everybody, ready for a round: each with a fresh store, or with a copy of the filled one."""
+        out: dict[str, Any] = {}
+        for contender in self.lineup:
+            method = contender.build() if contender.method else None
+            if method is not None and contender.label in self.stores:
+                method.like(self.stores[contender.label])
+            out[contender.label] = self._decoder(contender, method, self.texts)
+        return out
+
+    def _decoder(self, contender: Contender, method: Method | None, texts: list[list[int]]) -> Any:
+        if method is not None:
+            prompts = [{"prompt": ids} for ids in texts]
+            run = Run(self.model, prompts, method, record=None, max_new_tokens=self.most)
+            return Ours(run, self.clock)
+        if contender.name in self.llamas:
+            return LlamaCpp(self.llamas[contender.name], texts, self.clock)
+        return Transformers(self.peer, texts, self.clock, contender.name == GENERATE_LOOKUP)
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class Load:
+    """Other processes' use of the processor since this was made."""
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter(), _busy(), time.process_time()
+
+    def others(self) -> float | None:
+        """Cores that other work took, on average; None where the system does not say."""
+        wall, busy, own = self.begin
+        now = _busy()
+        passed = time.perf_counter() - wall
+        if busy is None or now is None or not passed:
+            return None
+        return max(0.0, (now - busy - (time.process_time() - own)) / passed)
+
+
+def _busy(path: Path = Path("/proc/stat")) -> float | None:
+    """Seconds that all cores together have worked since the machine started."""
+    try:
+        counts = [int(n) for n in path.read_text().splitlines()[0].split()[1:]]
+    except (OSError, ValueError, IndexError):
+        return None
+    user, nice, system, _, _, irq, soft, steal = counts[:8]  # idle and waiting for a disk are no work
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def quietness(loads: Sequence[float | None]) -> str:
+    """Whether a run was quiet, by the other work in each of its rounds."""
+    measured = [load for load in loads if load is not None]
+    if len(measured) < len(loads) or not measured:
+        return "not known to be quiet (this system does not say what other work takes)"
+    most = max(measured)
+    return f"{'quiet' if most <= QUIET else 'NOT quiet'} (other work took {most:.2f} of a core)"
+
+
+def loops(tokens: Sequence[int]) -> bool:
+    """Whether an output goes round in circles: `LOOP` tokens in a row that occur `TIMES` times."""
+    rows = Counter(tuple(tokens[i : i + LOOP]) for i in range(len(tokens) - LOOP + 1))
+    return max(rows.values(), default=0) >= TIMES
+
+
+def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> dict[str, Any]:
+    """Decode every text by everybody once; who begins differs from text to text and from round to round.
+
+    Returns
+    -------
+    dict
+        ``others`` (cores of other work), ``wall`` (seconds), and ``measurements``: for each contender a list
+        over the texts of ``tokens``, ``seconds``, ``prefill``, ``head`` and ``passes``.
+    """
+    decoders = stage.decoders()
+    with closing({name: each.run for name, each in decoders.items() if isinstance(each, Ours)}):
+        names = list(decoders)
+        first = turn % len(names)
+        ordered = {name: decoders[name] for name in names[first:] + names[:first]}
+        load, begin = Load(), time.perf_counter()
+        times = paired(ordered, len(stage.texts), stage.model.device, tick, stage.clock)
+        wall, others = time.perf_counter() - begin, load.others()
+    measurements = {
+        name: [
+            {"tokens": tokens, "seconds": seconds, **asdict(phases)}
+            for tokens, seconds, phases in zip(times[name].texts, times[name].seconds, decoders[name].phases)
+        ]
+        for name in names
+    }
+    return {"others": others, "wall": wall, "measurements": measurements}
+
+
+class Results:
+    """The rounds as arrays [rounds, texts], and the figures that come of them.
+
+    Parameters
+    ----------
+    rounds : list of dict
+        As `one_round` gives them.
+    """
+
+    def __init__(self, rounds: list[dict[str, Any]]) -> None:
+        self.rounds = rounds
+        self.names = list(rounds[0]["measurements"])
+
+    def of(self, name: str, key: Callable[[dict[str, Any]], float]) -> np.ndarray:
+        """A number of every measurement of a contender: [rounds, texts]."""
+        return np.array([[key(each) for each in r["measurements"][name]] for r in self.rounds], np.float64)
+
+    def seconds(self, name: str, prefill: bool) -> np.ndarray:
+        """Time, with the prefill inside or apart: [rounds, texts]."""
+        return self.of(name, lambda each: each["seconds"] - (0 if prefill else each["prefill"]))
+
+    def tokens(self, name: str, prefill: bool) -> np.ndarray:
+        """Tokens that were written in `seconds`: [rounds, texts]."""
+        return self.of(name, lambda each: len(each["tokens"]) - (0 if prefill else each["head"]))
+
+    def pairs(
+        self, name: str, base: str, prefill: bool, texts: Iterable[int] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of `base`, scaled to as many tokens, and of the contender: each [rounds, texts]."""
+        chosen = slice(None) if texts is None else list(texts)
+        own, theirs = self.tokens(name, prefill)[:, chosen], self.tokens(base, prefill)[:, chosen]
+        good = (own > 0) & (theirs > 0)
+        scale = np.divide(own, theirs, out=np.zeros_like(own), where=good)
+        above = self.seconds(base, prefill)[:, chosen] * scale
+        return above, np.where(good, self.seconds(name, prefill)[:, chosen], 0.0)
+
+    def ratio(
+        self, name: str, base: str = BASELINE, prefill: bool = False, texts: Iterable[int] | None = None
+    ) -> Estimate:
+        """How many times as fast as `base`: the ratio of summed times, its interval over prompts."""
+        above, below = self.pairs(name, base, prefill, texts)
+        return pooled(above.sum(0), below.sum(0))
+
+    def ratio_of_few(self, name: str, texts: Iterable[int]) -> Estimate:
+        """The same over a few prompts; the interval is over prompts and rounds."""
+        above, below = self.pairs(name, BASELINE, False, texts)
+        return pooled(above.ravel(), below.ravel())
+
+    def median(self, name: str, prefill: bool) -> Estimate:
+        """Median over prompts of the ratio of a prompt's summed times."""
+        above, below = (each.sum(0) for each in self.pairs(name, BASELINE, prefill))
+        return Estimate.of((above[below > 0] / below[below > 0]).tolist())
+
+    def speed(self, name: str, prefill: bool) -> float:
+        """Tokens a second."""
+        seconds = self.seconds(name, prefill).sum()
+        return float(self.tokens(name, prefill).sum() / seconds) if seconds else float("nan")
+
+    def tau(self, name: str, texts: Iterable[int] | None = None) -> float | None:
+        """Tokens a pass of the target; None where nobody counts passes."""
+        chosen = slice(None) if texts is None else list(texts)
+        if any(each["passes"] is None for each in self.rounds[0]["measurements"][name]):
+            return None
+        passes = self.of(name, lambda each: each["passes"])[:, chosen].sum()
+        return float(self.tokens(name, False)[:, chosen].sum() / passes) if passes else None
+
+    def same(self, name: str) -> list[bool]:
+        """Of each prompt: whether the text is autoregressive decoding's in every round."""
+        pairs = [(r["measurements"][name], r["measurements"][BASELINE]) for r in self.rounds]
+        each = [[a["tokens"] == b["tokens"] for a, b in zip(own, base)] for own, base in pairs]
+        return np.all(each, axis=0).tolist()
+
+    def loops(self, name: str) -> list[bool]:
+        """Of each prompt: whether the output loops in some round."""
+        each = [[loops(m["tokens"]) for m in r["measurements"][name]] for r in self.rounds]
+        return np.any(each, axis=0).tolist()
+
+
+def bench(
+    model: Any,
+    drafts: list[Any],
+    entries: Sequence[dict[str, Any]],
+    *,
+    prompts: int = 24,
+    max_new_tokens: int = 96,
+    rounds: int = 3,
+    ids: Sequence[str] | None = None,
+    only: Sequence[str] | None = None,
+    sizes: Sequence[int] = (),
+    own: dict[str, int] | None = None,
+    kept: Path | None = None,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """How fast this package decodes, beside transformers and llama.cpp on the same weights.
+
+    Greedy; a contender gets token ids and gives token ids; of a conversation the first turn.
+
+    Parameters
+    ----------
+    model : Model
+    drafts : list of Model
+        Not used: no contender needs one.
+    entries : sequence of dict
+        Prompts: those that are timed, ten others that fill warm stores, five others to calibrate on.
+    prompts : int
+        How many are timed.
+    ids : sequence of str, optional
+        Which ones, in this order. Default: spread over the kinds of work.
+    only : sequence of str, optional
+        Contenders of `USUAL` and `EXTRA`; autoregressive decoding always runs. Default: `USUAL`.
+    sizes : sequence of int
+        Draft sizes at which ``unispec`` runs besides.
+    own : dict of str to int, optional
+        ``{"unispec": g, "prompt_lookup": g}``: these draft sizes in place of calibrated ones.
+    kept : Path, optional
+        A file that keeps each finished round, so that the same call goes on after the last one.
+    tick : callable
+        Called with (done, of, what).
+
+    Bars, of ratios of summed times with the prefill apart: `BARS`; the texts of ``prompt_lookup`` and
+    ``unispec`` all equal to autoregressive decoding's; their ratio's interval on each kind of work not below
+    0.9. They were set for SmolLM2 in float32.
+
+    Raises
+    ------
+    ParameterError, PromptError
+        Before any work, with one line that says what to do.
+    KeyboardInterrupt
+        After Ctrl-C; its message says what is kept.
+    """
+    given = dict(own or {})
+    for name in given:
+        if name not in (LOOKUP, "unispec"):
+            raise ParameterError(f"--size takes a number, unispec=NUMBER or {LOOKUP}=NUMBER, not {name}=...")
+    for size in sizes:
+        methods.find("unispec")(draft_size=size)
+    for name, size in given.items():
+        methods.find(name)(**{methods.find(name).size: size})
+    selection = Selection.of(
+        entries, prompts, ids, lambda entry: model.left(len(first_turns(model, [entry])[0])) >= max_new_tokens
+    )
+    contenders, _ = lineup(model, only, given, sizes)
+    texts, warm = _encoded(model, selection.timed, max_new_tokens), first_turns(model, selection.warm)
+    wanted = [name for name in (LOOKUP, "unispec") if any(_open(c, name) for c in contenders)]
+    _check_enough(selection, contenders, bool(wanted))
+    plan = _plan(model, contenders, texts, warm, max_new_tokens)
+    state = _resumed(kept, plan)
+
+    def keep() -> None:
+        if kept is not None:
+            write_text(kept, json.dumps(state), force=True)
+
+    try:
+        for name in wanted:
+            if name not in state["calibration"]:
+                state["calibration"][name] = _calibrated(model, name, selection, max_new_tokens, tick)
+                keep()
+        chosen = given | {name: measured["g"] for name, measured in state["calibration"].items()}
+        contenders, lacking = lineup(model, only, chosen, sizes)
+        if len(state["rounds"]) < rounds:
+            stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
+            done, of = 0, sum(len(stage.before(each)) for each in contenders)
+            of += len(contenders) * len(texts) * (rounds - len(state["rounds"]))
+
+            def count(what: str) -> None:
+                nonlocal done
+                done += 1
+                tick(done, of, what)
+
+            stage.prepare(count)
+            while (turn := len(state["rounds"])) < rounds:
+                state["rounds"].append(one_round(stage, turn, count))
+                keep()
+    except KeyboardInterrupt:
+        if kept is None:
+            raise
+        line = f"{len(state['rounds'])} of {rounds} rounds are kept: the same command goes on"
+        raise KeyboardInterrupt(line) from None
+    return _report(model, selection, contenders, lacking, state, max_new_tokens)
+
+
+def _open(contender: Contender, method: str) -> bool:
+    """Whether a contender's draft size is still to be calibrated."""
+    return contender.calibrated and contender.method == method and contender.g is None
+
+
+def _check_enough(selection: Selection, contenders: list[Contender], calibrating: bool) -> None:
+    warm = any(c.memory == "warm" for c in contenders)
+    wanted = WARM_UP * (warm or calibrating) + CALIBRATION * calibrating
+    if len(selection.warm) + len(selection.calibration) < wanted:
+        there = len(selection.warm) + len(selection.calibration)
+        raise PromptError(
+            f"beside the {len(selection.timed)} prompts that are timed there are {there} others, and "
+            f"{wanted} are wanted to fill stores and to calibrate: lower --number, name a larger file, or "
+            "leave out what is warm or calibrated with --only"
+        )
+
+
+def _encoded(model: Any, entries: list[dict[str, Any]], most: int) -> list[list[int]]:
+    texts = first_turns(model, entries)
+    for entry, ids in zip(entries, texts):
+        if model.left(len(ids)) < most:
+            raise PromptError(
+                f"prompt {entry.get('id')} has {len(ids)} tokens, and {most} new ones are beyond "
+                f"{model.name}'s context of {model.max_length}: lower --max-new-tokens, or leave it out"
+            )
+    return texts
+
+
+def _calibrated(
+    model: Any, name: str, selection: Selection, most: int, tick: Callable[[int, int, str], None]
+) -> dict[str, Any]:
+    """A method's draft size by prompts that are not timed; kept nowhere but with the rounds."""
+    with TemporaryDirectory(prefix="specviz-") as folder:
+        measured = calibrate(
+            model, name, _firsts(selection.calibration), SIZES, warm_up=_firsts(selection.warm),
+            max_new_tokens=most, rounds=CALIBRATION_ROUNDS, folder=folder,
+            tick=lambda done, of, what: tick(done, of, f"calibrating {name}, {what}"),
+        )  # fmt: skip
+    return {"g": measured.g, "summary": measured.summary, "points": measured.table.to_dict("records")}
+
+
+def _firsts(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"turns": entry["turns"][:1]} if "turns" in entry else entry for entry in entries]
+
+
+def _plan(
+    model: Any, contenders: list[Contender], texts: list[Any], warm: list[Any], most: int
+) -> dict[str, Any]:
+    """What must be the same for rounds to belong together."""
+    circumstances = setting(model, [])
+    return {
+        "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
+        "contenders": [asdict(each) for each in contenders],
+        "texts": hashlib.sha256(json.dumps([texts, warm]).encode()).hexdigest(),
+        "max_new_tokens": most,
+        **{name: circumstances[name] for name in ("dtype", "threads", "device", "processor", "versions")},
+    }
+
+
+def _resumed(kept: Path | None, plan: dict[str, Any]) -> dict[str, Any]:
+    """The rounds that are kept, or none."""
+    plan = json.loads(json.dumps(plan))
+    empty: dict[str, Any] = {"plan": plan, "calibration": {}, "rounds": []}
+    if kept is None or not kept.exists():
+        return empty
+    try:
+        state = json.loads(kept.read_text(encoding="utf8"))
+        other = [name for name in plan if state["plan"].get(name) != plan[name]]
+        state["rounds"], state["calibration"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise ParameterError(f"{kept} holds no rounds that can be read: delete it") from None
+    if other:
+        raise ParameterError(
+            f"{kept} holds rounds of another measurement (other {', '.join(other)}): delete it, or write the "
+            "result elsewhere"
+        )
+    return state
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def _report(
+    model: Any,
+    selection: Selection,
+    contenders: list[Contender],
+    lacking: dict[str, str],
+    state: dict[str, Any],
+    most: int,
+) -> Report:
+    results = Results(state["rounds"])
+    rows = [_row(results, contender) for contender in contenders]
+    by_kind = list(_by_kind(results, contenders, selection.timed))
+    loads = [each["others"] for each in state["rounds"]]
+    circumstances = setting(
+        model, [], prompts=len(selection.timed), max_new_tokens=most, rounds=len(state["rounds"]),
+        clock=clock_of(model)[1], backend=getattr(model, "backend", None),
+        kernels=getattr(model, "kernels", None), others=loads, quiet=quietness(loads),
+        wall=[each["wall"] for each in state["rounds"]],
+        calibration=state["calibration"], left_out=lacking,
+        questions={
+            group: [{"id": entry.get("id"), "kind": entry.get("kind")} for entry in entries]
+            for group, entries in asdict(selection).items()
+        },
+    )  # fmt: skip
+    if any(contender.name in (LLAMA, LLAMA_LOOKUP) for contender in contenders):
+        circumstances["versions"]["llama-cpp-python"] = metadata.version("llama-cpp-python")
+    title = (
+        f"Speed of {model.name}: {len(selection.timed)} prompts, {most} new tokens, greedy, "
+        f"rounds: {len(state['rounds'])}, the prefill apart"
+    )
+    bars, unjudged = _bars(results, contenders, by_kind)
+    parts = [
+        Part("With the prefill inside", PREFILL, _columns(rows, PREFILL)),
+        Part("Texts", TEXTS, _columns(rows, TEXTS)),
+        Part("By kind of work, the prefill apart", KINDS, by_kind),
+    ]
+    notes = [*NOTES, *_remarks(results, contenders, circumstances), *unjudged]
+    return Report(
+        "speed", title, circumstances, COLUMNS, rows, bars, notes, ("median",), parts, state["rounds"]
+    )
+
+
+def _row(results: Results, contender: Contender) -> dict[str, Any]:
+    name = contender.label
+    base = name == BASELINE
+    looping = results.loops(name)
+    straight = [i for i, each in enumerate(zip(looping, results.loops(BASELINE))) if not any(each)]
+    same = results.same(name)
+    return {
+        "contender": name,
+        "method": contender.method or None,
+        "memory": contender.memory or None,
+        "g": contender.g,
+        "tau": results.tau(name),
+        "speed": results.speed(name, prefill=False),
+        "speed_prefill": results.speed(name, prefill=True),
+        "ratio": None if base else results.ratio(name),
+        "median": None if base else results.median(name, prefill=False),
+        "ratio_prefill": None if base else results.ratio(name, prefill=True),
+        "median_prefill": None if base else results.median(name, prefill=True),
+        "same": f"{sum(same)}/{len(same)}",
+        "equal": sum(same) / len(same),
+        "loops": sum(looping) / len(looping),
+        "ratio_without": None if base else results.ratio(name, texts=straight),
+    }  # fmt: skip
+
+
+def _by_kind(
+    results: Results, contenders: list[Contender], entries: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    for kind, texts in groups(entries, "kind").items():
+        for i, contender in enumerate(contenders[1:]):
+            name = contender.label
+            yield {
+                "kind": kind,
+                "shown": kind if i == 0 else "",
+                "texts": len(texts),
+                "contender": name,
+                "tau": results.tau(name, texts),
+                "ratio": results.ratio_of_few(name, texts),
+            }
+
+
+def _columns(rows: list[dict[str, Any]], columns: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
+    return [{key: row[key] for key, *_ in columns} for row in rows]
+
+
+def _bars(
+    results: Results, contenders: list[Contender], by_kind: list[dict[str, Any]]
+) -> tuple[list[Bar], list[str]]:
+    """The promises whose contenders ran, and what could not be judged."""
+    ran = [contender.label for contender in contenders]
+    bars = [
+        Bar(f"{name} over {base}", results.ratio(name, base).median, limit, goal=goal)
+        for name, base, limit, goal in BARS
+        if name in ran and base in ran
+    ]
+    for contender in contenders[1:]:
+        if contender.method:
+            same = results.same(contender.label)
+            title = f"{contender.label}: texts equal to {BASELINE}'s ({sum(same)} of {len(same)})"
+            bars.append(Bar(title, sum(same) / len(same), 1.0))
+    unjudged = []
+    for name in (LOOKUP, TUNED, WARM):
+        rows = [row for row in by_kind if row["contender"] == name]
+        if not rows:
+            continue
+        if any(np.isnan(row["ratio"].low) for row in rows):
+            unjudged.append(f"{name} by kind of work: not judged, for an interval needs six texts of a kind")
+            continue
+        worst = min(rows, key=lambda row: row["ratio"].low)
+        title = f"{name}: lower end of the worst kind's interval ({worst['kind']})"
+        bars.append(Bar(title, worst["ratio"].low, KIND_BAR, goal=KIND_GOAL))
+    return bars, unjudged
+
+
+def _remarks(results: Results, contenders: list[Contender], circumstances: dict[str, Any]) -> Iterator[str]:
+    """Sentences on this measurement."""
+    ours = [contender.label for contender in contenders if contender.method]
+    best = max(ours, key=lambda name: results.speed(name, prefill=False))
+    for engine in (LLAMA, GENERATE):
+        if engine in results.names:
+            ratio = results.ratio(best, engine).median
+            yield f"best exact method over the plain decoding of {engine}: {best}, {ratio:.2f}"
+    questions = circumstances["questions"]
+    memories = {contender.memory for contender in contenders} - {""}
+    if "cold" in memories:
+        yield f"{COLD}: the store is empty when a round begins"
+    if "warm" in memories:
+        names = ", ".join(str(entry["id"]) for entry in questions["warm"])
+        yield f"{WARM}: each round begins with a copy of a store that other prompts filled once ({names})"
+    if memories:
+        yield "stores learn from prompt to prompt within a round; none sees a prompt twice"
+    chosen = ", ".join(str(entry["id"]) for entry in questions["calibration"])
+    for name, measured in circumstances["calibration"].items():
+        yield f"draft size of {name}, calibrated on other prompts ({chosen}): {measured['summary']}"
+    for name in dict.fromkeys(contender.method for contender in contenders if contender.calibrated):
+        if name not in circumstances["calibration"]:
+            yield f"draft size of {name}: given, not calibrated"
+    for name, why in circumstances["left_out"].items():
+        yield f"left out: {name} ({why})"
+    minutes = sum(circumstances["wall"]) / 60
+    yield f"{circumstances['quiet']}; {minutes:.0f} minutes of rounds; clock: {circumstances['clock']}"
+    versions = ", ".join(f"{name} {version}" for name, version in circumstances["versions"].items())
+    yield f"format {circumstances['dtype']}, kernels {circumstances['kernels'] or 'not stated'}; {versions}"
+    if any(contender.name in {LLAMA, LLAMA_LOOKUP} for contender in contenders):
+        yield "llama.cpp computes in the file's own number format, transformers in ours"

@@ -1,0 +1,302 @@
+"""The training-free methods side by side: equal draft sizes, cold and warm, and where each cycle's time goes.
+
+UniSpec's comparison (Do et al., Table 1 and Appendix A) at one draft size g for all, and at a size of its own
+for a method where one is given, as a calibration finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specviz import methods, metrics
+from specviz.errors import ParameterError
+from specviz.loop import Run
+from specviz.measure.report import Bar, Part, Report
+from specviz.measure.timing import (
+    BASELINE,
+    Texts,
+    Timed,
+    calibrated,
+    closing,
+    first_turns,
+    paired,
+    practice,
+    quiet_clock,
+    setting,
+)
+from specviz.suites import spread
+
+FAMILY = ("prompt_lookup", "lookahead", "token_recycling", "spectra", "unispec")
+WARM = 70  # prompts for practice that a warm method has decoded before
+GOAL = 1.4
+PHASES = ("draft", "forward", "verify", "commit", "between")
+COLUMNS = [
+    ("method", "method", ""),
+    ("memory", "memory", ""),
+    ("g", "g", "{:d}"),
+    ("tau", "τ", "{:.2f}"),
+    ("A/D", "A/D", "{:.3f}"),
+    ("speed", "tokens/s", "{:,.0f}"),
+    ("speedup", "speedup [95%]", ""),
+    ("same", "same text", ""),
+]
+SPARE = ("same", "A/D")
+GROUPED = [
+    ("group", "", ""),
+    ("method", "method", ""),
+    ("g", "g", "{:d}"),
+    ("tau_cold", "τ cold", "{:.2f}"),
+    ("tau_warm", "warm", "{:.2f}"),
+    ("speedup_cold", "speedup cold [95%]", ""),
+    ("speedup_warm", "warm [95%]", ""),
+]
+SPLIT = [
+    ("method", "method", ""),
+    ("memory", "memory", ""),
+    ("g", "g", "{:d}"),
+    ("drafted", "nodes", "{:.1f}"),
+    *((name, name, "{:.2f}") for name in PHASES),
+    ("cycle", "sum", "{:.2f}"),
+    ("share", "not forward", "{:.0%}"),
+]
+NOTES = [
+    "τ: tokens a cycle, the bonus counted, the mean over kinds of work. g: most nodes of a draft, without "
+    "the root. tokens/s: over all texts, prefill and recording inside. speedup: median over texts of "
+    "tokens/s over autoregressive decoding's on the same text, with its 95 % bootstrap interval.",
+    f"cold: each text begins with an empty memory. warm: the method has decoded {WARM} prompts for "
+    "practice, which share no clause with the bundled suite, and keeps what it learns from text to "
+    "text. A method that remembers nothing has one row, as if cold.",
+    "between: what no cycle covers, which is mostly recording.",
+]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A contender: a method, how its memory begins (empty: it has none), its draft size, if it has one."""
+
+    method: str
+    memory: str = ""
+    g: int | None = None
+
+    @property
+    def label(self) -> str:
+        return ", ".join(
+            [self.method, *filter(None, [self.memory, f"g={self.g}" if self.g is not None else ""])]
+        )
+
+    def build(self) -> methods.Method:
+        """The method, ready to run."""
+        values: dict[str, Any] = {}
+        if self.g is not None:
+            values[methods.find(self.method).size] = self.g
+        if self.memory:
+            values["keep"] = "prompt" if self.memory == "cold" else "run"
+        return methods.find(self.method)(**values)
+
+
+def sides(size: int, own: Mapping[str, int]) -> list[Side]:
+    """Autoregressive decoding and every installed method of the family, at `size` and at sizes of their own.
+
+    Raises
+    ------
+    ParameterError
+        If `own` names another method, or a size is out of a method's range.
+    """
+    family = [name for name in FAMILY if name in methods.names()]
+    for name in own:
+        if name not in family:
+            raise ParameterError(f"no draft size to compare for {name!r}" + methods.near(name, family, ""))
+    found = [Side(BASELINE)]
+    for name in family:
+        keeps = any(p.name == "keep" for p in methods.find(name).parameters)
+        for g in dict.fromkeys([size, own.get(name, size)]):
+            found += [Side(name, state, g) for state in (("cold", "warm") if keeps else ("",))]
+    for side in found:
+        side.build()
+    return found
+
+
+def bench(
+    model: Any,
+    drafts: list[Any],
+    entries: list[dict[str, Any]],
+    *,
+    prompts: int = 70,
+    max_new_tokens: int = 128,
+    size: int = 24,
+    own: Mapping[str, int] | None = None,
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> Report:
+    """Autoregressive decoding and the training-free family, text by text in turns; greedy.
+
+    Parameters
+    ----------
+    prompts : int
+        As evenly over the kinds of work as they come; of a conversation the first turn.
+    size : int
+        The draft size g of all.
+    own : mapping of str to int, optional
+        A draft size by method: these run at that size, too. Default: each method's calibrated one, where
+        one is stored (`specviz calibrate`).
+
+    Bars, all warm: at equal g, τ(unispec) > τ(token_recycling) > τ(prompt_lookup), means over kinds of work;
+    ``unispec``, at a size of its own where it has one, faster than each other method at its best, and at
+    least 1.4 times autoregressive decoding.
+    """
+    if own is None:
+        found = {name: calibrated(model, name) for name in FAMILY if name in methods.names()}
+        own = {name: g for name, g in found.items() if g is not None}
+    lineup = sides(size, own)
+    chosen = spread(entries, prompts)
+    texts = [
+        {"prompt": ids} | {name: entry[name] for name in ("id", "kind", "language") if name in entry}
+        for ids, entry in zip(first_turns(model, chosen), chosen)
+    ]
+    before = practice(model, WARM)
+    done, of = 0, len(lineup) * (len(texts) + 1)
+
+    def told(side: Side) -> None:
+        nonlocal done
+        done += 1
+        tick(done, of, side.label)
+
+    runs: dict[Side, Run] = {}
+    with closing(runs):
+        for side in lineup:
+            method = side.build()
+            first = before if side.memory == "warm" else texts[:2]
+            for _ in Run(model, first, method, record=None, max_new_tokens=max_new_tokens):
+                pass
+            runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
+            told(side)
+        decoders = {side: Texts(run) for side, run in runs.items()}
+        clock, name_of_clock = quiet_clock(model.device)
+        times = paired(decoders, len(texts), model.device, told, clock)
+        traces = {side: decoder.finish() for side, decoder in decoders.items()}
+    rows = {side: _row(side, times, traces[side]) for side in lineup}
+    report = Report(
+        "trees",
+        f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
+        setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=size, own=dict(own),
+                warm=f"{WARM} prompts for practice"),
+        COLUMNS, list(rows.values()), _bars(rows, times, size), list(NOTES), SPARE,
+    )  # fmt: skip
+    report.setting["clock"] = name_of_clock
+    report.notes.append(
+        f"Tokens a second are of the {name_of_clock}, milliseconds a cycle of the wall clock."
+    )
+    for name, heading in (("kind", "By kind of work"), ("language", "By language")):
+        report.parts.append(Part(heading, GROUPED, _grouped(lineup, times, traces, texts, name)))
+    report.parts.append(
+        Part("Milliseconds a cycle", SPLIT, [_split(s, traces[s]) for s in lineup], ("nodes",))
+    )
+    return report
+
+
+def groups(texts: list[dict[str, Any]], name: str) -> dict[str, list[int]]:
+    """Numbers of the texts of each kind or language; of those that say none, under a dash."""
+    found: dict[str, list[int]] = {}
+    for i, text in enumerate(texts):
+        found.setdefault(str(text.get(name, "–")), []).append(i)
+    return found
+
+
+def only(timed: Timed, numbers: Iterable[int]) -> Timed:
+    """The times of some texts."""
+    return Timed([timed.seconds[i] for i in numbers], [timed.texts[i] for i in numbers])
+
+
+def _row(side: Side, times: dict[Side, Timed], trace: Any) -> dict[str, Any]:
+    timed, base = times[side], times[Side(BASELINE)]
+    kinds = groups(trace.run["prompts"], "kind").values()
+    return {
+        "method": side.method,
+        "memory": side.memory or None,
+        "g": side.g,
+        "tau": float(np.mean([metrics.tau(trace.select(prompt=numbers)) for numbers in kinds])),
+        "tau_pooled": metrics.tau(trace),
+        "A/D": metrics.acceptance_rate(trace),
+        "speed": timed.speed,
+        "speedup": None if side.method == BASELINE else timed.over(base),
+        "same": f"{timed.same(base)}/{len(base.texts)}",
+        "tokens": timed.tokens,
+        "seconds": sum(timed.seconds),
+    }
+
+
+def _grouped(
+    lineup: list[Side],
+    times: dict[Side, Timed],
+    traces: dict[Side, Any],
+    texts: list[dict[str, Any]],
+    name: str,
+) -> list[dict[str, Any]]:
+    rows = []
+    for group, numbers in groups(texts, name).items():
+        found: dict[tuple[str, int | None], dict[str, Any]] = {}
+        for side in lineup[1:]:
+            row = found.setdefault((side.method, side.g), {"method": side.method, "g": side.g})
+            state = side.memory or "cold"  # without a memory every text is
+            over = only(times[side], numbers).over(only(times[lineup[0]], numbers))
+            tau = metrics.tau(traces[side].select(prompt=numbers))
+            row |= {f"tau_{state}": tau, f"speedup_{state}": over}
+        rows += [
+            {"group": group if i == 0 else "", name: group, "texts": len(numbers)} | row
+            for i, row in enumerate(found.values())
+        ]
+    return rows
+
+
+def _split(side: Side, trace: Any) -> dict[str, Any]:
+    """Milliseconds of each phase a cycle, and the share of a cycle that is not the target's pass."""
+    cycles = trace.cycles
+    steps = cycles[cycles["cycle"] > 0]
+    count = max(len(steps), 1)
+    found = {name: 1e3 * float(steps[f"{name}_time"].sum()) / count for name in PHASES[:-1]}
+    covered = 1e3 * float(cycles["duration"].sum())
+    wall = sum(
+        1e3 * float((text["start"] + text["duration"]).max() - text["start"].min())
+        for _, text in cycles.groupby("prompt")
+    )
+    inside = sum(found.values())
+    return {
+        "method": side.method,
+        "memory": side.memory or None,
+        "g": side.g,
+        "drafted": float(steps["sent"].sum()) / count,
+        **found,
+        "between": (wall - covered) / count,
+        "cycle": inside + (wall - covered) / count,
+        "share": (inside - found["forward"]) / inside if inside else float("nan"),
+    }
+
+
+def _bars(rows: dict[Side, dict[str, Any]], times: dict[Side, Timed], size: int) -> list[Bar]:
+    best: dict[str, Side] = {}  # of each method, warm: at its own size where it ran at one
+    equal: dict[str, Side] = {}
+    for side in rows:
+        if side.memory != "cold":
+            best[side.method] = side
+            if side.g == size:
+                equal[side.method] = side
+    bars = []
+    for better, worse in (("unispec", "token_recycling"), ("token_recycling", "prompt_lookup")):
+        if better in equal and worse in equal:
+            a, b = rows[equal[better]]["tau"], rows[equal[worse]]["tau"]
+            name = f"τ of {better} ({a:.2f}) over {worse}'s ({b:.2f}), g={size}"
+            bars.append(Bar(name, a / b, 1.0, "more than"))
+    if "unispec" in best:
+        own = best["unispec"]
+        others = [side for side in rows if side.method not in (BASELINE, "unispec")]
+        if others:
+            first = max(others, key=lambda side: rows[side]["speedup"].median)
+            over = times[own].over(times[first])
+            bars.append(Bar(f"{own.label} over {first.label}", over.median, 1.0, "more than"))
+        bars.append(
+            Bar(f"{own.label} over autoregressive", times[own].over(times[Side(BASELINE)]).median, GOAL)
+        )
+    return bars

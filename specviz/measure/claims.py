@@ -1,0 +1,156 @@
+"""What a paper lets one expect, compared with what was found: differences with intervals over texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from specviz.errors import ParameterError
+from specviz.measure.report import Bar, Estimate
+from specviz.metrics.interval import LEAST, RESAMPLES
+from specviz.metrics.tokens import ABSENT
+
+
+def ratio(above: Any, below: Any) -> Any:
+    """A quotient; NaN where there is nothing to divide by."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(np.asarray(below) > 0, above / np.asarray(below, float), np.nan)
+
+
+@dataclass(frozen=True)
+class Drawn(Estimate):
+    """An estimate that keeps its value of each set of texts that was drawn, so that two can be compared.
+
+    Parameters
+    ----------
+    values : array [draws], optional
+        None where the texts are too few.
+    """
+
+    values: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def on(cls, value: float, values: np.ndarray | None, texts: int) -> Drawn:
+        """With the interval that holds 95 % of the values."""
+        low = high = float("nan")
+        if values is not None:
+            low, high = np.nanquantile(values, (0.025, 0.975)).tolist()
+        return cls(float(value), low, high, texts, values)
+
+    def times(self, factor: float) -> Drawn:
+        """The same in another unit, or with the other sign."""
+        return derived(lambda value: factor * value, self)
+
+
+def derived(function: Callable[..., Any], *figures: Drawn) -> Drawn:
+    """A function of figures of the same texts."""
+    values = [each.values for each in figures if each.values is not None]
+    whole = len(values) == len(figures)
+    made = function(*values) if whole else None
+    return Drawn.on(function(*(each.median for each in figures)), made, figures[0].pairs)
+
+
+def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> Drawn:
+    """A function of sums over texts, with its 95 % interval over texts drawn anew; none for fewer than six.
+
+    The draws are the same at every call, so what is compared is drawn together.
+    """
+    n = len(arrays[0])
+    value = float(function(*(a.sum(0) for a in arrays)))
+    if n < LEAST or value != value:
+        return Drawn(value, float("nan"), float("nan"), n)
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+    return Drawn.on(value, function(*(drawn @ a for a in arrays)), n)
+
+
+class Quality:
+    """BLEU and chrF of last outputs, several right ones to a text.
+
+    Parameters
+    ----------
+    tokenize : str
+        BLEU's tokenizer, as sacrebleu names it.
+    right : sequence of (sequence of str)
+        The references of each text.
+
+    Raises
+    ------
+    ParameterError
+        If sacrebleu is not installed.
+    """
+
+    def __init__(self, tokenize: str, right: Sequence[Sequence[str]]) -> None:
+        try:
+            from sacrebleu.metrics.bleu import BLEU
+            from sacrebleu.metrics.chrf import CHRF
+        except ImportError:
+            raise ParameterError(ABSENT) from None
+        self.rated: Any = BLEU(tokenize=tokenize, effective_order=True)
+        self.letters: Any = CHRF()
+        self.right = right
+
+    def statistics(self, said: Sequence[str]) -> np.ndarray:
+        """What corpus BLEU is summed from, [texts, 10]: matches and n-grams by order, both lengths."""
+        found = [self.rated.sentence_score(text, list(known)) for text, known in zip(said, self.right)]
+        return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found], float)
+
+    def bleu(self, sums: np.ndarray) -> Any:
+        """Corpus BLEU of such sums [..., 10]."""
+
+        def one(numbers: np.ndarray) -> float:
+            whole = numbers.round().astype(int).tolist()
+            return self.rated.compute_bleu(whole[:4], whole[4:8], *whole[8:]).score
+
+        return np.apply_along_axis(one, -1, sums)
+
+    def chrf(self, said: Sequence[str]) -> float:
+        """Corpus chrF."""
+        most = max(map(len, self.right))
+        columns = [[known[i] if i < len(known) else None for known in self.right] for i in range(most)]
+        return float(self.letters.corpus_score(list(said), columns).score)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper lets one expect, and what was found in one place.
+
+    Parameters
+    ----------
+    name, where : str
+    value, limit, kind
+        As in `Bar`.
+    shown : Estimate, optional
+        What the value is an end of.
+    """
+
+    name: str
+    where: str
+    value: float
+    limit: float = 0.0
+    kind: str = "more than"
+    shown: Estimate | None = None
+
+    @property
+    def slack(self) -> float:
+        """How far it is from being missed."""
+        by = self.limit - self.value if self.kind == "at most" else self.value - self.limit
+        return by if by == by else -float("inf")
+
+
+def together(claims: Sequence[Claim]) -> list[Bar]:
+    """One bar a claim: where it came nearest to being missed, or was missed by most."""
+    names: dict[str, list[Claim]] = {}
+    for claim in claims:
+        names.setdefault(claim.name, []).append(claim)
+    bars = []
+    for name, those in names.items():
+        least = min(those, key=lambda claim: claim.slack)
+        missed = list(dict.fromkeys(c.where for c in those if not Bar(name, c.value, c.limit, c.kind).held))
+        words = f"{name} ({least.where}" + (f" {least.shown}" if least.shown else "")
+        words += f", of {len(those)} the least clear)" if len(those) > 1 else ")"
+        words += f", missed in {'; '.join(missed)}" if len(missed) > 1 else ""
+        bars.append(Bar(words, least.value, least.limit, least.kind))
+    return bars

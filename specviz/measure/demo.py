@@ -1,0 +1,405 @@
+"""The demonstration: methods side by side on a few prompts of each kind of work, and a page to look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from specviz import metrics
+from specviz.errors import ModelError, PromptError, SpecvizError, TraceError
+from specviz.loop import Run
+from specviz.measure.calibrate import calibrate
+from specviz.measure.report import Estimate, Part, Report
+from specviz.measure.timing import (
+    BASELINE,
+    Entrant,
+    Texts,
+    Timed,
+    calibrated,
+    closing,
+    lineup,
+    paired,
+    setting,
+    synchroniser,
+    threads,
+)
+from specviz.methods import find
+from specviz.methods.base import CALIBRATED
+from specviz.models.zoo import bundled
+from specviz.suites import pick
+from specviz.trace.files import partial_of
+
+PAGE, TRACES = "demo.html", "traces"
+# What a model without drafters is shown with: exact, and nothing has to be trained.
+UNTRAINED = [BASELINE, "prompt_lookup", "lookahead", "spectra", "token_recycling", "unispec"]
+SIZED = "unispec"  # whose draft size is calibrated
+SIZES = (2, 4, 5, 8, 10)
+MEASURED = 2  # of the other prompts; the rest fill the method's memory before
+CALIBRATION_TOKENS = 24
+# Its default, 80 nodes, is for a device that computes them in the time of one.
+SMALLER: dict[str, dict[str, Any]] = {"token_recycling": {"draft_size": 24}}
+WARM_UP = 8  # tokens that each method writes before the clock runs
+COLUMNS = [
+    ("method", "method", ""),
+    ("draft", "draft", ""),
+    ("exactness", "exactness", ""),
+    ("tau", "τ", "{:.2f}"),
+    ("A/D", "A/D", "{:.2f}"),
+    ("A/O", "A/O", "{:.2f}"),
+    ("tokens_per_second", "tokens/s", "{:,.1f}"),
+    ("speedup", "speedup", "{:.2f}"),
+    ("speedup_with_prefill", "speedup with prefill [95%]", ""),
+    ("same", "same text", ""),
+]
+SPARE = ("A/O", "exactness", "A/D", "same")
+INSIDE = "_with_prefill"
+LOSSY = "Lossy methods, whose texts may differ from the model's own"
+NOTES = [
+    "tokens/s and speedup: of all texts together, the prefill (reading the prompt) left out. With prefill: "
+    "its time inside, and the median over texts of tokens/s over autoregressive decoding's on the same text, "
+    "side by side, with its 95 % bootstrap interval.",
+    "τ: tokens a cycle, the bonus counted. A/D: accepted over drafted and sent; of a tree's nodes most must "
+    "fail. A/O: share of the output from drafts. same text: token for token that of autoregressive decoding. "
+    "What a method remembers was empty at the first text.",
+    "Our methods write their record while the clock runs.",
+]
+
+
+class Phased(Texts):
+    """A run, text by text, that keeps the seconds of each prefill."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.wait = synchroniser(run.model.device)
+        self.prefills: list[float] = []
+
+    def __call__(self, number: int = 0) -> list[int]:
+        self.begin = time.perf_counter()
+        return super().__call__(number)
+
+    def notice(self, cycle: Any) -> None:
+        if cycle.number == 0:
+            self.wait()
+            self.prefills.append(time.perf_counter() - self.begin)
+
+
+def plan(out: Path, entrants: list[Entrant], force: bool) -> list[Path]:
+    """The files that a demonstration will write, checked before any work.
+
+    Raises
+    ------
+    TraceError
+        If one is there already (unless `force`).
+    """
+    files = [out / PAGE, *(out / TRACES / e.file for e in entrants)]
+    for path in files:
+        for name in (path, partial_of(path)):
+            if name.exists() and not force:
+                raise TraceError(f"{name} exists: choose another --out, or overwrite it with --force")
+    return files
+
+
+def other_engines(path: Path | None) -> tuple[list[Any], list[str]]:
+    """What else runs a model's GGUF file here, and a sentence about each engine that could but does not.
+
+    Parameters
+    ----------
+    path : Path or None
+        The file that torch's model was read from; None: there is none.
+    """
+    if path is None:
+        return [], []
+    from specviz.models import load
+
+    try:
+        return [load(f"gguf:{path}")], []
+    except ModelError as error:
+        return [], [f"llama.cpp's plain decoding of this file is missing here: {error}"]
+
+
+def run(
+    model: Any,
+    drafts: list[Any],
+    entries: list[dict[str, Any]],
+    out: Path,
+    *,
+    each: int = 3,
+    max_new_tokens: int = 96,
+    force: bool = False,
+    count: int | None = 1,
+    path: Path | None = None,
+    practice: Sequence[dict[str, Any]] = (),
+    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+) -> tuple[Report, Path]:
+    """Decode a few prompts of each kind of work by several methods; write traces and a page.
+
+    Parameters
+    ----------
+    model : Model
+    drafts : list of Model
+        With them every method runs; without any those that need no training.
+    entries : list of dict
+        Prompts as `specviz.suites.read` gives them.
+    out : Path
+        Folder for ``demo.html`` and ``traces/``, one Parquet file a run.
+    each : int
+        Prompts of each kind of work.
+    count : int or None
+        Threads; None leaves torch's.
+    path : Path, optional
+        The GGUF file that the model was read from: other engines' plain decoding of it is timed, too.
+    practice : sequence of dict
+        Other prompts, by which UniSpec's draft size is calibrated, where it was not before. Default: it runs
+        with its own.
+    tick : callable
+        Told (done, of, label) after each text.
+
+    Returns
+    -------
+    (Report, Path)
+        The table, and the page.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C; every trace so far is kept.
+    """
+    entrants = lineup(drafts, None if drafts else UNTRAINED)
+    if not any(e.method == BASELINE for e in entrants):
+        raise PromptError(f"the method {BASELINE} is not installed, and speedups are measured against it")
+    files = plan(out, entrants, force)
+    chosen = pick(entries, each)
+    with threads(count), ExitStack() as stack:
+        parameters, remarks = ({}, []) if drafts else sizes(model, practice, tick)
+        engines, missing = other_engines(path)
+        runs: dict[str, Run] = {}
+        stack.enter_context(closing(runs))
+        for entrant, file in zip(entrants, files[1:]):
+            more = {"draft": entrant.draft} | parameters.get(entrant.method, {})
+            _warm_up(model, chosen[0], entrant.method, min(WARM_UP, max_new_tokens), more)
+            runs[entrant.label] = Run(
+                model, chosen, entrant.method, out=file, force=force, max_new_tokens=max_new_tokens, **more
+            )
+        for engine in engines:
+            _warm_up(engine, chosen[0], BASELINE, min(WARM_UP, max_new_tokens), {})
+            runs[name_of(engine)] = Run(engine, chosen, BASELINE, max_new_tokens=max_new_tokens, record=None)
+        texts = sum(len(e.get("turns", [0])) for e in chosen)
+        done = 0
+
+        def told(name: str) -> None:
+            nonlocal done
+            done += 1
+            tick(done, texts * len(runs), name)
+
+        decoders = {label: Phased(run) for label, run in runs.items()}
+        times = paired(decoders, texts, model.device, told)
+        traces = {label: decoder.finish() for label, decoder in decoders.items()}
+        found = setting(model, drafts, prompts=len(chosen), texts=texts, max_new_tokens=max_new_tokens)
+        prefills = {label: sum(decoder.prefills) for label, decoder in decoders.items()}
+    for engine in engines:
+        del traces[name_of(engine)]  # it holds no record
+    report = tabulate(entrants, engines, times, prefills, traces, found)
+    report.notes += remarks + missing
+    return report, write_page(report, traces, out / PAGE, force)
+
+
+def _warm_up(model: Any, prompt: dict[str, Any], method: str, tokens: int, more: dict[str, Any]) -> None:
+    for _ in Run(model, prompt, method, max_new_tokens=tokens, record=None, **more):
+        pass
+
+
+def sizes(
+    model: Any, practice: Sequence[dict[str, Any]], tick: Callable[[int, int, str], None]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Parameters of the methods that need no training, by method, and a sentence about their draft sizes.
+
+    UniSpec's is calibrated for this model and machine by other prompts, and the other methods take the same:
+    what a pass costs follows from how many tokens it reads, whoever drafted them. One that was calibrated
+    before is taken as it is; without prompts each method has its default.
+    """
+    chosen: dict[str, dict[str, Any]] = {name: dict(more) for name, more in SMALLER.items()}
+    fixed = {name: find(name)(**chosen.get(name, {})) for name in UNTRAINED if find(name).size}
+    default = fixed.pop(SIZED).values[find(SIZED).size]
+    others = ", ".join(f"{name} {method.values[method.size]}" for name, method in fixed.items())
+    if not practice:
+        return chosen, [f"Draft tokens a pass, at most: {SIZED} {default}, {others}."]
+    try:
+        size, origin = calibrated(model, SIZED), "as calibrated here before"
+        if size is None:
+            measured = calibrate(
+                model, SIZED, list(practice[:MEASURED]), SIZES, warm_up=list(practice[MEASURED:]) or 0,
+                max_new_tokens=CALIBRATION_TOKENS, rounds=1, tick=tick,
+            )  # fmt: skip
+            size = measured.g
+            origin = (
+                f"the best of {SIZES[0]} to {SIZES[-1]} by {measured.spent:.0f} s on other prompts, kept for "
+                f"the next time; specviz calibrate {SIZED} takes longer and knows better"
+            )
+    except SpecvizError as error:
+        return chosen, [
+            f"Draft tokens a pass, at most: {SIZED} {default} (not calibrated: {error}), {others}."
+        ]
+    chosen |= {name: {method.size: size} for name, method in fixed.items()}
+    chosen[SIZED] = {find(SIZED).size: CALIBRATED}
+    return chosen, [
+        f"Draft tokens a pass, at most: {SIZED} {size} ({origin}). The other methods draft as many: what a "
+        "pass costs follows from how many tokens it reads, whoever drafted them."
+    ]
+
+
+def name_of(engine: Any) -> str:
+    """What computes a model: ``llama.cpp``."""
+    return str(engine.backend["name"])
+
+
+def tabulate(
+    entrants: list[Entrant],
+    engines: Sequence[Any],
+    times: Mapping[str, Timed],
+    prefills: Mapping[str, float],
+    traces: Mapping[str, Any],
+    found: dict[str, Any],
+) -> Report:
+    """The demonstration's tables: exact methods and plain decodings by speed; lossy methods apart.
+
+    Parameters
+    ----------
+    entrants : list of Entrant
+    engines : sequence of Model
+        Other engines' models, of which plain decoding was timed.
+    times : mapping of label or engine to Timed
+    prefills : mapping of label or engine to float
+        Seconds of all its prefills.
+    traces : mapping of label to Trace
+    found : dict
+        The setting.
+    """
+    baseline = next(e.label for e in entrants if e.method == BASELINE)
+    base = times[baseline]
+    speeds = {name: t.tokens / (sum(t.seconds) - prefills[name]) for name, t in times.items()}
+
+    def row(name: str) -> dict[str, Any]:
+        timed = times[name]
+        return {
+            "tokens_per_second": speeds[name],
+            "speedup": speeds[name] / speeds[baseline],
+            "tokens_per_second_with_prefill": timed.speed,
+            "speedup_with_prefill": Estimate(1.0, float("nan"), float("nan"), 0)
+            if name == baseline
+            else timed.over(base),
+            "same": f"{timed.same(base)}/{len(base.texts)}",
+            "tokens": timed.tokens,
+            "seconds": sum(timed.seconds),
+            "prefill": prefills[name],
+        }
+
+    rows: list[dict[str, Any]] = []
+    for entrant in entrants:
+        summary = metrics.summary(traces[entrant.label]).iloc[0].to_dict()
+        names = {"method": entrant.method, "draft": entrant.draft.name if entrant.draft is not None else None}
+        figures = {name: summary[name] for name in ("exactness", "tau", "A/D", "A/O")}
+        rows.append(names | figures | row(entrant.label))
+    for engine in engines:
+        name = name_of(engine)
+        unknown = dict.fromkeys(("draft", "exactness", "tau", "A/D", "A/O"))
+        names = {"method": f"{name}, plain", "engine": name, "format": str(engine.dtype)}
+        rows.append(unknown | names | row(name))
+    rows.sort(key=lambda row: -row["tokens_per_second"])
+    lossy = [row for row in rows if row.get("exactness") == "lossy"]
+    exact = [row for row in rows if row.get("exactness") != "lossy"]
+    columns = [column for column in COLUMNS if column[0] != "draft" or any(e.draft for e in entrants)]
+    model = found["model"]
+    size = f"{model['parameters'] / 1e6:.1f} M parameters"
+    lines = [headline(exact, found["dtype"])]
+    if model["name"] in bundled():
+        lines.insert(
+            0, f"{model['name']} is a toy of {size}: its time goes to calls, not to reading weights."
+        )
+    lines.append(
+        f"{model['name']}, {size}: {found['texts']} texts, up to {found['max_new_tokens']} tokens each"
+    )
+    parts = [Part(LOSSY, columns, lossy, SPARE)] if lossy else []
+    notes = list(NOTES)
+    for engine in engines:
+        notes.append(
+            f"{name_of(engine)}, plain: its plain decoding of the same file, prompts, threads and number of "
+            "tokens, in turns with ours, without a record. Its texts may part from ours, for its arithmetic "
+            "is another."
+        )
+    return Report("demo", "\n".join(lines), found, columns, exact, notes=notes, spare=SPARE, parts=parts)
+
+
+def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:
+    """The best exact method over the best plain decoding, whichever of them is faster, in two lines.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Exact methods and other engines' plain decodings, with their tokens a second.
+    dtype : str
+        Number format of ours.
+    """
+
+    def speed(row: Mapping[str, Any]) -> float:
+        return float(row["tokens_per_second"])
+
+    ours = next(row for row in rows if row["method"] == BASELINE)
+    best = max((row for row in rows if "engine" not in row and row is not ours), key=speed, default=ours)
+    other = max((row for row in rows if "engine" in row), key=speed, default=None)
+
+    def over(row: Mapping[str, Any], inside: str = "") -> str:
+        key = f"tokens_per_second{inside}"
+        return f"{best[key] / row[key]:.2f}"
+
+    name = best["method"] + (f" with {best['draft']}" if best.get("draft") else "")
+    sentence = f"{name} writes {speed(best):,.1f} tokens/s, {over(ours)} times our own plain decoding"
+    inside = f"With the prefill (reading the prompt) inside: {over(ours, INSIDE)}"
+    if other is None:
+        return f"{sentence} ({speed(ours):,.1f} tokens/s)\n{inside} times"
+    fastest = "the fastest plain decoding of this file here"
+    theirs = f"{over(other)} times {other['engine']}'s"
+    figures = f"({speed(other):,.1f} tokens/s"
+    if other["format"] != dtype:
+        figures += f"; it computes on {other['format']} weights, we on {dtype}"
+    if speed(other) > speed(ours):
+        sentence += f" and {theirs}, {fastest} {figures})"
+    else:
+        sentence += f", {fastest} ({speed(ours):,.1f} tokens/s), and {theirs} {figures})"
+    return f"{sentence}\n{inside} and {over(other, INSIDE)} times"
+
+
+def write_page(report: Report, traces: dict[str, Any], path: Path, force: bool) -> Path:
+    """One offline page: the table, then for one prompt of each kind the picture under every method."""
+    from html import escape
+
+    import pandas as pd
+
+    from specviz.files import write_text
+    from specviz.view.picture import picture
+    from specviz.view.static import contents, document, fragment, table
+
+    first = next(iter(traces.values()))
+    listed = first.prompts
+    kinds = listed.assign(kind=listed["kind"].fillna("")).drop_duplicates("kind")
+    parts = [
+        *(f"<p>{escape(line)}</p>" for line in [*report.title.split("\n"), report.where]),
+        table(report.frame()),
+    ]
+    for part in report.parts:
+        names = [heading for _, heading, _ in part.columns]
+        parts += [f"<p>{escape(part.title)}:</p>", table(pd.DataFrame(part.cells(), columns=names))]
+    parts += [f'<p class="note">{escape(note)}</p>' for note in report.notes]
+    entries, body = [], []
+    for kind, index in zip(kinds["kind"], kinds["prompt"]):
+        anchor, heading = f"text-{index + 1}", str(kind) or "text"
+        shown = [picture(trace, int(index)) for trace in traces.values()]
+        anchors = [f"{anchor}-{i + 1}" for i in range(len(shown))]
+        entries.append((anchor, heading, list(zip(anchors, traces, (p.draft for p in shown)))))
+        body.append(f'<h2 id="{anchor}">{escape(heading)}</h2>')
+        body += [fragment(p, a) for p, a in zip(shown, anchors)]
+    parts += [contents(entries), *body]
+    parts.append(f'<p class="note">All {len(listed)} texts are in {escape(TRACES)}/ (specviz show).</p>')
+    return write_text(path, document("specviz demo", parts), force)

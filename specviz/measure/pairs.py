@@ -1,0 +1,83 @@
+"""The test set of the encoder-decoders: translations between English and German, and summaries in either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from specviz.errors import ParameterError
+from specviz.measure.claims import Quality
+from specviz.metrics.rouge import Rouge
+from specviz.suites.frozen import frozen, take
+
+# Task: (kind, language of the prompt, language of the answer).
+TASKS = {
+    "de-en": ("translation", "de", "en"),
+    "en-de": ("translation", "en", "de"),
+    "sum-en": ("summarization", "en", "en"),
+    "sum-de": ("summarization", "de", "de"),
+}
+SENTENCES = (2, 3, 4)  # of a text to translate
+
+
+def suite(task: str, n: int, start: int = 0) -> list[dict[str, Any]]:
+    """Bundled prompts with their right answers.
+
+    Parameters
+    ----------
+    task : str
+        A key of `TASKS`.
+    n : int
+    start : int
+        The first one's number.
+
+    Returns
+    -------
+    list of dict
+        As `specviz.generate` takes them: ``id``, ``kind``, ``language``, ``prompt``, ``reference``.
+
+    Raises
+    ------
+    ParameterError
+        For an unknown task, or if there are fewer.
+    """
+    if task not in TASKS:
+        raise ParameterError(f"no task {task!r}: choose one of {', '.join(TASKS)}")
+    entries = [entry for entry in frozen("pairs") if entry["task"] == task]
+    return take(entries, start + n, f"prompts of {task}")[start:]
+
+
+class Score:
+    """How good texts are: BLEU of translations, ROUGE-L of summaries; in percent.
+
+    Parameters
+    ----------
+    entries : list of dict
+        Of one task, as `suite` gives them.
+
+    Attributes
+    ----------
+    name : str
+        ``BLEU`` or ``ROUGE-L``.
+    """
+
+    def __init__(self, entries: Sequence[dict[str, Any]]) -> None:
+        self.right = [entry["reference"] for entry in entries]
+        translations = entries[0]["kind"] == "translation"
+        self.name = "BLEU" if translations else "ROUGE-L"
+        self.bleu = Quality("13a", self.right) if translations else None
+        self.rouge = None if translations else Rouge()
+
+    def statistics(self, said: Sequence[str]) -> np.ndarray:
+        """What the score of a set of texts is summed from, [texts, ...]."""
+        if self.bleu is not None:
+            return self.bleu.statistics(said)
+        assert self.rouge is not None
+        each = [self.rouge(known, text)["rougeL"] for known, text in zip(self.right, said)]
+        return np.stack([np.array(each), np.ones(len(each))], 1)
+
+    def of(self, sums: np.ndarray) -> Any:
+        """The score of such sums [..., n]."""
+        return self.bleu.bleu(sums) if self.bleu is not None else sums[..., 0] / sums[..., 1]

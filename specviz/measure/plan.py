@@ -1,0 +1,423 @@
+"""What a run of benchmarks shall do: models x methods x parameters x suites x seeds, checked before any work.
+
+A plan comes from a small TOML file, a dict or arguments. Lists cross. Every cell (a model, a method with its
+parameters, a suite, a temperature) is compared with the reference that it speeds up, which the plan adds by
+itself.
+
+A model is a name, or a table that also says where it lies: ``device``, or ``device_map`` (its layers on
+several devices), or ``tp_plan = "auto"`` (every layer over the ranks of torchrun), as `specviz.load` takes
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from specviz import methods
+from specviz.errors import ParameterError, PromptError
+from specviz.loop.run import bundled_draft, whole
+from specviz.loop.run import prompts as entries_of
+from specviz.measure.timing import BASELINE
+from specviz.methods.base import ADDITIONS, near
+from specviz.methods.sampling import Sampling
+from specviz.models.loading import find as find_model
+from specviz.streams import Stream
+from specviz.suites import Suite as Prompts
+from specviz.suites import spread, suite
+
+# Key: its default.
+KEYS: dict[str, Any] = {
+    "models": ("town",), "methods": None, "suites": ("town",), "seeds": (0,), "prompts": None, "warm_up": 5,
+    "max_new_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "threads": 1, "timed": True,
+    "traces": False, "device": "cpu", "dtype": "float32", "draft": None,
+}  # fmt: skip
+SPREAD = ("device_map", "tp_plan")  # in place of a device: over several
+MODEL = ("model", "draft", "device", "dtype", "revision", "kernels", *SPREAD)  # keys of a model's own table
+CANVAS, STREAM = "stepwise", "retranslate"
+LANGUAGES = ("template", "source_language", "target_language")  # what streams must share to be compared
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the table.
+
+    Parameters
+    ----------
+    cell : int
+        Its number.
+    model, method, draft, suite : str
+        Names; `draft` is None for a method that needs none.
+    parameters : dict
+        Those of the method that were given.
+    temperature : float
+    against : int
+        Number of the reference's cell; a reference has its own.
+    """
+
+    cell: int
+    model: str
+    method: str
+    draft: str | None
+    parameters: dict[str, Any]
+    suite: str
+    temperature: float
+    against: int
+
+    @property
+    def label(self) -> str:
+        """The method as a table names it."""
+        said = [self.method, *([self.draft] if self.draft else []), words(self.parameters)]
+        return " ".join(filter(None, said))
+
+
+@dataclass
+class Suite:
+    """Prompts under a name: those to measure, and others that fill what methods remember before."""
+
+    name: str
+    entries: list[dict[str, Any]]
+    warm: list[dict[str, Any]]
+
+    @property
+    def digest(self) -> str:
+        """Of all its prompts, in order."""
+        said = json.dumps([list(map(plain, self.entries)), list(map(plain, self.warm))], ensure_ascii=False)
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+@dataclass
+class Plan:
+    """A plan whose every name and number was checked.
+
+    Parameters
+    ----------
+    models : list of dict
+        ``model`` (a name), ``device``, ``device_map`` or ``tp_plan``, ``dtype`` and ``revision`` of each.
+    cells : list of Cell
+    suites : dict of name to Suite
+    seeds : list of int
+    options : dict
+        ``max_new_tokens``, ``top_k``, ``top_p``.
+    prompts : int or None
+        Of each suite; None: all.
+    warm_up, threads : int
+    timed, traces : bool
+    objects : dict
+        Models in memory by name; they cannot leave this process.
+    """
+
+    models: list[dict[str, Any]]
+    cells: list[Cell]
+    suites: dict[str, Suite]
+    seeds: list[int]
+    options: dict[str, Any]
+    prompts: int | None
+    warm_up: int
+    threads: int
+    timed: bool
+    traces: bool
+    objects: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: str | Path | Mapping[str, Any] | None = None, **keys: Any) -> Plan:
+        """Read a plan and check it; arguments win over the file.
+
+        Raises
+        ------
+        ParameterError, PromptError, ModelError
+            With one line that names the place.
+        """
+        said = read(given) | {name: value for name, value in keys.items() if value is not None}
+        for name in said:
+            if name not in KEYS:
+                raise ParameterError(f"a plan has no key {name!r}" + near(name, KEYS, ""))
+        said = KEYS | said
+        if said["methods"] is None:
+            raise ParameterError("a plan needs methods, as methods = ['prompt_lookup', 'unispec']")
+        if not isinstance(said["prompts"], int | None):
+            raise ParameterError(
+                f"prompts is how many of each suite, as prompts = 20, got {said['prompts']!r:.80}; files and "
+                "suites are named by suites = ['town', 'mine.jsonl']"
+            )
+        prompts = None if said["prompts"] is None else whole("prompts", said["prompts"], 1)
+        warm_up = whole("warm_up", said["warm_up"], 0)
+        for name in ("timed", "traces"):
+            if not isinstance(said[name], bool):
+                raise ParameterError(f"{name} must be true or false, got {said[name]!r}")
+        seeds = [whole("seeds", seed, 0) for seed in several("seeds", said["seeds"])]
+        once("seeds", seeds)
+        top = {"top_k": said["top_k"], "top_p": said["top_p"]}
+        temperatures = several("temperature", said["temperature"])
+        temperatures = [Sampling(value, **top).temperature for value in temperatures]
+        once("temperature", temperatures)
+        suites = read_suites(said["suites"], prompts, warm_up)
+        objects: dict[str, Any] = {}
+        models, drafts = read_models(said, objects)
+        contenders = read_methods(said["methods"], objects)
+        options = {"max_new_tokens": whole("max_new_tokens", said["max_new_tokens"], 1)} | top
+        plan = cls(
+            models, [], suites, seeds, options,
+            prompts, warm_up, whole("threads", said["threads"], 1), said["timed"], said["traces"], objects,
+        )  # fmt: skip
+        for model, beside in zip(models, drafts):
+            for name, temperature in product(suites, temperatures):
+                plan._add(model["model"], name, float(temperature), contenders, beside)
+        return plan
+
+    def _add(
+        self, model: str, suite: str, temperature: float, contenders: list[dict[str, Any]], drafts: list[str]
+    ) -> None:
+        """The cells of one model, suite and temperature: each contender's, its reference's before it."""
+        known: dict[str, int] = {}
+
+        def number(method: str, draft: str | None, parameters: dict[str, Any], against: int | None) -> int:
+            key = json.dumps([method, draft, parameters], sort_keys=True)
+            if key not in known:
+                known[key] = at = len(self.cells)
+                where = (suite, temperature, at if against is None else against)
+                self.cells.append(Cell(at, model, method, draft, parameters, *where))
+            return known[key]
+
+        for each in contenders:
+            method, parameters = each["method"], each["parameters"]
+            kind = methods.find(method)
+            if kind.only_greedy and temperature:
+                raise ParameterError(f"{method} decodes greedily: leave temperature at 0 for it")
+            check_kind(method, kind.streams, self.suites[suite])
+            reference, shared = reference_of(method, parameters)
+            own = method == reference and kind(**parameters).values == kind(**shared).values
+            base = number(reference, None, shared, None)
+            if own:
+                continue
+            fitting = drafts if kind.drafts_with == "model" else []  # heads and the like are a method's own
+            for draft in drafts_of(kind, model, each["draft"] or fitting):
+                number(method, draft, parameters, base)
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """The plan as plain data: two runs of the same one have the same rows, timings aside."""
+        return {
+            "models": self.models,
+            "cells": [asdict(cell) for cell in self.cells],
+            "suites": {
+                name: {"digest": each.digest, "prompts": len(each.entries)}
+                for name, each in self.suites.items()
+            },
+            "seeds": self.seeds, "prompts": self.prompts, "warm_up": self.warm_up, **self.options,
+            "threads": self.threads, "timed": self.timed, "traces": self.traces,
+        }  # fmt: skip
+
+    @property
+    def digest(self) -> str:
+        """Of `settled`."""
+        return hashlib.sha256(json.dumps(self.settled, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def rows(self) -> int:
+        """How many rows the finished run has."""
+        return sum(len(self.suites[cell.suite].entries) for cell in self.cells) * len(self.seeds)
+
+
+def words(parameters: Mapping[str, Any]) -> str:
+    """Parameters as a table says them."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(given: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The keys of a TOML file, or of a dict."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    path = Path(given)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf8"))
+    except OSError as error:
+        raise ParameterError(f"cannot read the plan {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ParameterError(f"the plan {path} is not UTF-8 text") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ParameterError(f"the plan {path} is not TOML: {error}") from None
+
+
+def several(name: str, value: Any) -> list[Any]:
+    """A list of at least one; a single value is a list of one."""
+    found = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if not found:
+        raise ParameterError(f"{name} is an empty list: name at least one")
+    return found
+
+
+def once(name: str, values: Iterable[Any]) -> None:
+    """Refuse what stands in a list twice."""
+    seen: list[Any] = []
+    for value in values:
+        if value in seen:
+            raise ParameterError(f"{name} holds {value!r} twice")
+        seen.append(value)
+
+
+def name_of(model: Any, what: str, objects: dict[str, Any]) -> str:
+    """A model's name; one in memory is kept in `objects` under it."""
+    if isinstance(model, str | Path):
+        find_model(str(model)) if not str(model).startswith(("hf:", "gguf:")) else None
+        return str(model)
+    if not (hasattr(model, "open") and hasattr(model, "encode")):
+        raise ParameterError(f"{what} is a name, a folder, hf:<id> or a loaded model, got {model!r:.80}")
+    if objects.setdefault(model.name, model) is not model:
+        raise ParameterError(f"two models in memory are called {model.name!r}: load them under other names")
+    return model.name  # type: ignore[no-any-return]
+
+
+def read_models(
+    said: Mapping[str, Any], objects: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[list[str]]]:
+    """Each model as a plan keeps it, and the names of its draft models."""
+    models, drafts = [], []
+    for i, each in enumerate(several("models", said["models"])):
+        entry = dict(each) if isinstance(each, Mapping) else {"model": each}
+        for key in entry:
+            if key not in MODEL:
+                raise ParameterError(f"models[{i}] has no key {key!r}" + near(key, MODEL, ""))
+        if "model" not in entry:
+            raise ParameterError(f"models[{i}] lacks its model, as {{model = 'town'}}")
+        found: dict[str, Any] = {"model": name_of(entry["model"], f"models[{i}]", objects)}
+        if found["model"] not in objects:
+            found |= {key: entry.get(key, said[key]) for key in ("device", "dtype")}
+            found |= {key: entry[key] for key in ("revision", "kernels", *SPREAD) if entry.get(key)}
+            if not found.keys().isdisjoint(SPREAD):
+                found["device"] = entry.get("device")  # load says that it is one or the other
+        beside = entry.get("draft", said["draft"])
+        names = [] if beside is None else several("draft", beside)
+        models.append(found)
+        drafts.append([name_of(draft, f"the draft of models[{i}]", objects) for draft in names])
+    once("models", (model["model"] for model in models))
+    return models, drafts
+
+
+def read_methods(given: Any, objects: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each method with each combination of its parameters, checked."""
+    found = []
+    for i, each in enumerate(several("methods", given)):
+        entry = dict(each) if isinstance(each, Mapping) else {"method": each}
+        if "method" not in entry:
+            raise ParameterError(f"methods[{i}] lacks its method, as {{method = 'unispec'}}")
+        name, beside = entry.pop("method"), entry.pop("draft", None)
+        names = [] if beside is None else several("draft", beside)
+        drafts = [name_of(draft, f"the draft of {name}", objects) for draft in names]
+        kind = methods.find(str(name))
+        choices = [several(parameter, value) for parameter, value in entry.items()]
+        for values in product(*choices):
+            parameters = dict(zip(entry, values))
+            kind(**parameters)  # refuses what it does not know
+            one = {"method": str(name), "parameters": parameters, "draft": drafts}
+            if one in found:
+                raise ParameterError(f"methods holds {f'{name} {words(parameters)}'.rstrip()} twice")
+            found.append(one)
+    return found
+
+
+def read_suites(given: Any, prompts: int | None, warm_up: int) -> dict[str, Suite]:
+    """The suites by name: what is measured, and what is left to warm up with."""
+    named: list[tuple[str, Any]] = []
+    if isinstance(given, Mapping):
+        named = [(str(name), entries) for name, entries in given.items()]
+    else:
+        for each in several("suites", given):
+            if not isinstance(each, str | Path | Prompts):
+                raise ParameterError(f"a suite is a name or a file, got {each!r:.80}")
+            read_in = each if isinstance(each, Prompts) else suite(each)
+            file = isinstance(each, Path) or (isinstance(each, str) and Path(each).exists())
+            named.append((Path(read_in.name).stem if file else read_in.name, read_in))
+    once("suites", (name for name, _ in named))
+    found = {}
+    for name, source in named:
+        if isinstance(source, str | Path | Prompts):
+            entries = list(suite(source) if isinstance(source, str | Path) else source)
+        elif all(isinstance(each, Stream) for each in source):
+            entries = [streamed(stream) for stream in source]
+        else:
+            entries = entries_of(source)
+        if not entries:
+            raise PromptError(f"the suite {name} holds no prompt")
+        chosen = entries if prompts is None else spread(entries, prompts)
+        found[name] = Suite(name, chosen, others(entries, chosen)[:warm_up] if warm_up else [])
+    return found
+
+
+def streamed(stream: Stream) -> dict[str, Any]:
+    """A stream as an entry of a suite."""
+    if not isinstance(stream.updates, list | tuple):
+        raise PromptError(
+            "a stream that is still to come cannot be measured again: give its updates as a list"
+        )
+    said = {key: getattr(stream, key) for key in ("id", "language", "reference")}
+    return {"stream": stream, "kind": "stream"} | {k: v for k, v in said.items() if v is not None}
+
+
+def plain(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A suite's entry as JSON can hold it."""
+    found = dict(entry)
+    if "stream" in found:
+        found["stream"] = [[update.text, update.time] for update in found["stream"].updates]
+    return found
+
+
+# ---------------------------------------------------------------- what is compared with what
+
+
+def reference_of(method: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The method, and its parameters, that another one speeds up.
+
+    Autoregressive decoding; of a canvas one token a pass, in the same blocks with the same cache; of a stream
+    re-translation from scratch, with the same prompt.
+    """
+    kind = methods.find(method)
+    if not kind.canvas and not kind.streams:
+        return BASELINE, {}
+    name = CANVAS if kind.canvas else STREAM
+    values = kind(**parameters).values
+    shared = {
+        p.name: values[p.name]
+        for p in methods.find(name).parameters
+        if (kind.canvas or p.name in LANGUAGES) and values.get(p.name, p.default) != p.default
+    }
+    return name, ({"mode": "rt"} if kind.streams else {}) | shared
+
+
+def check_kind(method: str, streams: bool, suite: Suite) -> None:
+    """Refuse streams for what continues prompts, and prompts for what decodes streams."""
+    if all(("stream" in entry) == streams for entry in suite.entries):
+        return
+    what = "sources that arrive in updates" if streams else "prompts that stand still"
+    raise PromptError(f"{method} decodes {what}, and the suite {suite.name} holds others")
+
+
+def drafts_of(kind: type[methods.Method], model: str, drafts: list[str]) -> Sequence[str | None]:
+    """Which drafts a method is run with."""
+    if not kind.needs_draft:
+        return [None]
+    if drafts:
+        return drafts
+    bundled = bundled_draft(kind, model)
+    if bundled is None:
+        what = ADDITIONS.get(kind.drafts_with, "a draft model")
+        raise ParameterError(f"{kind.name} needs {what} for {model}: say draft = 'NAME' in the plan")
+    return [bundled]
+
+
+def others(entries: list[dict[str, Any]], chosen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many prompts again as are measured, if there are any: what methods remember warms up with them."""
+    taken = {id(entry) for entry in chosen}
+    rest = [entry for entry in entries if id(entry) not in taken]
+    return spread(rest, len(chosen)) if rest else []

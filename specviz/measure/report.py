@@ -1,0 +1,319 @@
+"""What a bench found: rows, bars and the setting, as data first and as text second; tables that fit."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.metrics import Estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+FOLD = ("decoder", "exactness")  # columns of several words
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A promise: `value` is at least, more than, or at most `limit`; `goal` is a limit only hoped for."""
+
+    name: str
+    value: float
+    limit: float
+    kind: str = "at least"  # at least, more than, at most
+    goal: float | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether the promise is kept; a value that is missing keeps none."""
+        return self._meets(self.limit)
+
+    def _meets(self, limit: float) -> bool:
+        return {
+            "at least": self.value >= limit,
+            "more than": self.value > limit,
+            "at most": self.value <= limit,
+        }[self.kind]
+
+    def __str__(self) -> str:
+        by = f"{abs(self.value / self.limit - 1):.1%}" if self.limit else f"{abs(self.value):.3f}"
+        verdict = "held" if self.held else f"missed by {by}"
+        line = f"{self.name}: {self.value:.3f}, {self.kind} {self.limit:g} wanted: {verdict}"
+        if self.goal is None:
+            return line
+        return f"{line}; goal {self.goal:g}: {'held' if self._meets(self.goal) else 'missed'}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A further table of the same measurement; what its fields hold is as in `Report`."""
+
+    title: str
+    columns: list[tuple[str, str, str]]
+    rows: list[dict[str, Any]]
+    spare: tuple[str, ...] = ()
+
+    def cells(self) -> list[list[str]]:
+        """The table's cells as text; what is missing is a dash."""
+        return [[_cell(row.get(key), form) for key, _, form in self.columns] for row in self.rows]
+
+    def print(self, console: Any) -> None:
+        """The table on a rich console."""
+        columns = [
+            Column(
+                heading,
+                right=bool(form) or any(isinstance(row.get(key), Estimate) for row in self.rows),
+                folds=14 if key in FOLD else None,
+                spare=self.spare.index(key) if key in self.spare else None,
+            )
+            for key, heading, form in self.columns
+        ]
+        print_table(console, columns, self.cells())
+
+
+@dataclass
+class Report:
+    """A bench's result.
+
+    Parameters
+    ----------
+    name, title : str
+        The bench, and what the table shows.
+    setting : dict
+        Device, threads, dtype, models, versions, numbers of prompts and tokens.
+    columns : list of (key, heading, format)
+        What of the rows is printed, and how.
+    rows : list of dict
+        Numbers, texts or `Estimate`.
+    bars : list of Bar
+    notes : list of str
+        Sentences below the table.
+    spare : tuple of str
+        Keys of columns that a narrow terminal does without, the first one first.
+    parts : list of Part
+        Tables below the first one.
+    measurements : list of dict
+        Each single measurement, which only the JSON holds.
+    """
+
+    name: str
+    title: str
+    setting: dict[str, Any]
+    columns: list[tuple[str, str, str]]
+    rows: list[dict[str, Any]]
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    spare: tuple[str, ...] = ()
+    parts: list[Part] = field(default_factory=list)
+    measurements: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def table(self) -> Part:
+        """The first table."""
+        return Part(self.title, self.columns, self.rows, self.spare)
+
+    @property
+    def held(self) -> bool:
+        """Whether every bar was held."""
+        return all(bar.held for bar in self.bars)
+
+    @property
+    def where(self) -> str:
+        """Device, threads and number format in words."""
+        s = self.setting
+        threads = f"{s['threads']} thread" + ("s" if s["threads"] != 1 else "")
+        return f"{s['device']}, {threads}, {s['dtype']}"
+
+    @property
+    def summary(self) -> str:
+        """The one line at the end."""
+        missed = [bar for bar in self.bars if not bar.held]
+        if not self.bars:
+            return f"{self.name}: measured; it has no bar to hold ({self.where})"
+        if not missed:
+            return f"{self.name}: all {len(self.bars)} bars held ({self.where})"
+        names = "; ".join(str(bar) for bar in missed)
+        return f"{self.name}: {len(missed)} of {len(self.bars)} bars missed ({self.where}): {names}"
+
+    def cells(self) -> list[list[str]]:
+        """The first table's cells as text; what is missing is a dash."""
+        return self.table.cells()
+
+    def frame(self) -> pd.DataFrame:
+        """The table as it is printed."""
+        import pandas as pd
+
+        return pd.DataFrame(self.cells(), columns=[heading for _, heading, _ in self.columns])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain data, ready for JSON: NaN becomes null."""
+        found = {
+            "schema": SCHEMA,
+            "bench": self.name,
+            "title": self.title,
+            "setting": self.setting,
+            "rows": _rows(self.rows),
+            "parts": [{"title": part.title, "rows": _rows(part.rows)} for part in self.parts],
+            "bars": [asdict(bar) | {"held": bool(bar.held)} for bar in self.bars],
+            "notes": self.notes,
+            "held": bool(self.held),
+            "summary": self.summary,
+        }
+        if self.measurements:
+            found["measurements"] = self.measurements
+        return _plain(found)
+
+    def write(self, path: Path, force: bool = False) -> Path:
+        """Write it as JSON, whole or not at all.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        from specviz.files import write_text
+
+        return write_text(path, json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n", force)
+
+    def show(self, console: Any) -> None:
+        """Print the table, notes, bars and the summary line on a rich console."""
+        from rich.text import Text
+
+        whole = not console.is_terminal  # a line of a file is not broken
+        for line in (self.title, self.where, ""):
+            console.print(Text(line), soft_wrap=whole)
+        self.table.print(console)
+        for part in self.parts:
+            console.print()
+            console.print(Text(part.title), soft_wrap=whole)
+            part.print(console)
+        for line in ("", *self.notes, *map(str, self.bars), self.summary):
+            console.print(Text(line), soft_wrap=whole)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table on the terminal."""
+
+    heading: str
+    right: bool = False
+    folds: int | None = None  # where room is short, cells break between words, down to this width
+    spare: int | None = None  # the column with the lowest number is left out first
+
+
+def print_table(console: Any, columns: list[Column], rows: list[list[str]], headings: bool = True) -> None:
+    """Print a table as wide as the console at most.
+
+    What does not fit gives way in this order: headings and columns that fold break between words, the gaps
+    shrink from two blanks to one, spare columns are left out, which a line below says. Cells are never cut.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    def longest(texts: list[str]) -> int:
+        return max(map(cell_len, texts), default=1)
+
+    least, most = [], []
+    for i, column in enumerate(columns):
+        cells = [row[i] for row in rows]
+        named = [column.heading] if headings else []
+        narrow = longest([word for text in named for word in text.split()])
+        if column.folds is not None and longest(cells) > column.folds:
+            narrow = max(narrow, column.folds, longest([word for text in cells for word in words(text)]))
+        else:
+            narrow = max(narrow, longest(cells))
+        least.append(narrow)
+        most.append(max(narrow, longest(cells), longest(named)))
+    kept = list(range(len(columns)))
+
+    def missing(gap: int) -> int:
+        return sum(least[i] for i in kept) + gap * (len(kept) - 1) - console.width
+
+    gap = 2 if missing(2) <= 0 else 1
+    left_out = []
+    order = sorted((c.spare, i) for i, c in enumerate(columns) if c.spare is not None)
+    for _, i in order:
+        if missing(gap) <= 0:
+            break
+        kept.remove(i)
+        left_out.append(columns[i].heading)
+    room = -missing(gap)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    table.show_header = headings
+    widths = dict(zip(kept, (least[i] for i in kept)))
+    for i in sorted(kept, key=lambda i: columns[i].folds is None):  # those that fold need the room most
+        more = most[i] - widths[i]
+        if more <= room or columns[i].folds is not None:
+            widths[i] += max(0, min(more, room))
+            room -= max(0, min(more, room))
+    for i in kept:
+        width = widths[i] if missing(gap) <= 0 else None  # hopelessly narrow: whatever comes of it
+        table.add_column(
+            columns[i].heading,
+            justify="right" if columns[i].right else "left",
+            width=width,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(
+            *(Text(folded(row[i], widths[i]) if columns[i].folds is not None else row[i]) for i in kept)
+        )
+    console.print(table)
+    if left_out:
+        line = f"left out, for the terminal is {console.width} columns wide: {', '.join(left_out)}"
+        console.print(Text(line))
+
+
+def words(text: str) -> list[str]:
+    """What of a cell stays on one line: its words, an interval being one."""
+    return re.findall(r"\[[^\]]*\]|\S+", text)
+
+
+def folded(text: str, width: int) -> str:
+    """A cell in lines of at most so many characters, where its words allow it."""
+    from rich.cells import cell_len
+
+    lines: list[str] = []
+    for word in words(text):
+        if lines and cell_len(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "\n".join(lines)
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, Estimate):
+        if value.median != value.median:
+            return "–"
+        known = value.low == value.low
+        return f"{value.median:.2f}" + (f" [{value.low:.2f}, {value.high:.2f}]" if known else "")
+    return form.format(value) if form else str(value)
+
+
+def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = [each.name for each in fields(Estimate)]
+    return [
+        {k: {n: getattr(v, n) for n in names} if isinstance(v, Estimate) else v for k, v in row.items()}
+        for row in rows
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value

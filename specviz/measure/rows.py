@@ -1,0 +1,616 @@
+"""The folder of a run: one small file a finished prompt, and the tables that are computed from them.
+
+A file is written whole or not at all, so a killed run leaves what it finished and nothing else. Reading needs
+no torch.
+
+A table says speeds in three ways, for they can disagree about the winner. *Pooled*: the tokens of all prompts
+over the seconds of all prompts, so long answers weigh more. *Request*: the mean over prompts of tokens a
+second (Spec-Bench's), its speedup being the ratio of two such means. *Paired*: the median over prompts of the
+ratio of that prompt's two speeds. The prefill is inside in all three; *decode* is pooled without it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.files import write_text
+from specviz.measure.claims import resampled
+from specviz.metrics import Estimate, pooled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.trace import Trace
+
+SCHEMA = 1
+LIMIT = 64 << 20  # bytes of a file
+OURS = (
+    "lock",
+    "suites",
+    "run.json.part",
+)  # what a run that was killed before its run.json leaves in its folder
+# What of a row may differ between two runs of one plan.
+TIMINGS = (
+    "prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "device_memory", "sitting", "started",
+    "environment", "clock",
+)  # fmt: skip
+SAID = ("model", "method", "draft", "parameters", "suite", "temperature")
+KEPT = ("kind", "language", "seed", "round", "id")  # what a table may be broken down by
+
+
+def key_of(cell: int, number: int, prompt: int) -> str:
+    """The name of a row's file: its cell, its round, its prompt."""
+    return f"c{cell:03d}-r{number}-p{prompt:04d}"
+
+
+def file_of(suite: str) -> str:
+    """A suite's name as that of a file."""
+    return re.sub(r"[^\w.-]+", "_", suite)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file of one line, whole or not at all."""
+    write_text(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n", force=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object from a file.
+
+    Raises
+    ------
+    TraceError
+        If it is missing, damaged or no object.
+    """
+    try:
+        if path.stat().st_size > LIMIT:
+            raise ValueError("it is too long")
+        found = json.loads(path.read_text("utf8", "surrogatepass"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path} is damaged ({error}): delete it, and run the same plan again") from None
+    return found
+
+
+class Results:
+    """A run's folder, finished or not.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Attributes
+    ----------
+    plan : dict
+        What was asked, as plain data: ``models``, ``cells``, ``suites``, ``seeds``, ``max_new_tokens``, ...
+    created : str
+
+    Raises
+    ------
+    TraceError
+        If it is no folder of a run, or of a newer schema.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._read: dict[str, tuple[int, dict[str, Any]]] = {}  # rows by name, with the time of their file
+        file = self.path / "run.json"
+        if not file.is_file():
+            raise TraceError(
+                f"{self.path} is no folder of a run: it has no run.json (specviz bench run makes one)"
+            )
+        said = read_json(file)
+        if said.get("specviz") != "bench run":
+            raise TraceError(f"{file} was not written by specviz bench run")
+        if said.get("schema") != SCHEMA:
+            raise TraceError(
+                f"{file} has schema {said.get('schema')!r}, which this version of specviz cannot read"
+            )
+        try:
+            self.plan, self.created = said["plan"], said["created"]
+            self._wanted = {
+                key_of(cell["cell"], number, prompt): (cell["cell"], number, prompt)
+                for cell in self.plan["cells"]
+                for number in range(len(self.plan["seeds"]))
+                for prompt in range(self.plan["suites"][cell["suite"]]["prompts"])
+            }
+        except (KeyError, TypeError, IndexError) as error:
+            raise TraceError(f"{file} is damaged (it lacks {error})") from None
+
+    def __repr__(self) -> str:
+        done = len(self._wanted) - len(self.missing)
+        failed = f", {len(self.failures())} failed" if len(self.failures()) else ""
+        return f"<Results {self.path}: {done} of {len(self._wanted)} rows{failed}>"
+
+    def _repr_html_(self) -> str:
+        page = self.shown().to_html(index=False, border=0, max_rows=100)
+        return re.sub(r"(\[[\d.]+), ([\d.]+\])", r"\1,&nbsp;\2", page)  # an interval stays on one line
+
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        """The rows of the table: ``cell``, ``model``, ``method``, ``draft``, ``parameters``, ``suite`` ..."""
+        return self.plan["cells"]  # type: ignore[no-any-return]
+
+    @property
+    def wanted(self) -> dict[str, tuple[int, int, int]]:
+        """File name without its ending of every row: (cell, round, prompt)."""
+        return self._wanted
+
+    @property
+    def done(self) -> set[str]:
+        """Names of those that are there, failed ones among them."""
+        return {file.stem for file in (self.path / "rows").glob("*.json")} & set(self._wanted)
+
+    @property
+    def missing(self) -> list[tuple[int, int, int]]:
+        """(cell, round, prompt) of rows that are still to be decoded."""
+        done = self.done
+        return [place for key, place in self._wanted.items() if key not in done]
+
+    @property
+    def complete(self) -> bool:
+        """Whether no row is missing; failed ones are there."""
+        return not self.missing
+
+    @property
+    def environments(self) -> dict[str, dict[str, Any]]:
+        """Where rows were decoded: digest to device, processor, threads, number format, clock, versions."""
+        return {file.stem: read_json(file) for file in sorted((self.path / "environments").glob("*.json"))}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every row as it is on disk, in order of cells, rounds and prompts.
+
+        Raises
+        ------
+        TraceError
+            If one is damaged; its file is named.
+        """
+        found = []
+        files = {file.stem: file for file in (self.path / "rows").glob("*.json")}
+        for key, place in self._wanted.items():
+            if key not in files:
+                continue
+            when = files[key].stat().st_mtime_ns
+            if key not in self._read or self._read[key][0] != when:
+                self._read[key] = when, read_json(files[key])
+            row = self._read[key][1]
+            if (row.get("cell"), row.get("round"), row.get("prompt")) != place or "error" not in row:
+                raise TraceError(
+                    f"{files[key]} is not what its name says: delete it, and run the same plan again"
+                )
+            found.append(row)
+        return found
+
+    def rows(self) -> pd.DataFrame:
+        """One row a finished (cell, round, prompt); seconds, bytes, and the ids and texts of its outputs."""
+        import pandas as pd
+
+        return pd.DataFrame(self.records())
+
+    def failures(self) -> pd.DataFrame:
+        """The rows that failed: where, and why."""
+        import pandas as pd
+
+        columns = ["model", "method", "draft", "parameters", "suite", "prompt", "id", "round", "error"]
+        failed = [row for row in self.records() if row["error"] is not None]
+        return pd.DataFrame([{c: row.get(c) for c in columns} for row in failed], columns=columns)
+
+    def prompts(self, suite: str) -> list[dict[str, Any]]:
+        """The measured prompts of a suite with their references; a stream is a list of [text, time]."""
+        if suite not in self.plan["suites"]:
+            raise ParameterError(f"the run has no suite {suite!r}; it has {', '.join(self.plan['suites'])}")
+        file = self.path / "suites" / f"{file_of(suite)}.jsonl"
+        try:
+            return [json.loads(line) for line in file.read_text("utf8", "surrogatepass").split("\n") if line]
+        except OSError as error:
+            raise TraceError(f"cannot read {file}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise TraceError(f"{file} is damaged ({error})") from None
+
+    def trace(self, cell: int, prompt: int, round: int = 0) -> Trace:
+        """The trace of a row, of a run that kept them (``traces = true``)."""
+        from specviz.trace import Trace
+
+        file = self.path / "traces" / f"{key_of(cell, round, prompt)}.parquet"
+        if not file.exists():
+            raise TraceError(f"{self.path} has no such trace; a run keeps them with traces = true (--traces)")
+        return Trace.open(file)
+
+    def table(self, by: str | Sequence[str] = ()) -> pd.DataFrame:
+        """One row a cell, or one for each value of `by` in it.
+
+        Parameters
+        ----------
+        by : str or sequence of str
+            ``kind``, ``language``, ``seed``, ``round`` or ``id``.
+
+        Returns
+        -------
+        DataFrame
+            ``model``, ``method``, ``draft``, ``parameters`` (a text), ``suite``, ``temperature``, those of
+            `by`; ``prompts`` finished, ``failures`` (rows), ``pairs`` (prompts that both decoded in one
+            sitting, on which every speedup stands); ``tokens``; ``tau`` (pooled; with ``_low`` and ``_high``)
+            and ``request_tau`` (mean over prompts); ``pooled_``, ``request_`` and ``decode_throughput`` in
+            tokens a second; ``pooled_``, ``request_``, ``paired_`` and ``decode_speedup``, each with ``_low``
+            and ``_high``, its 95 % bootstrap interval over prompts; ``prefill_share`` of the time; ``same``,
+            the share of texts that are token for token the reference's (greedy ones); ``peak_memory`` and
+            ``device_memory`` in bytes; ``timed``.
+        """
+        import pandas as pd
+
+        given = (by,) if isinstance(by, str) else tuple(by)
+        for name in given:
+            if name not in KEPT:
+                raise ParameterError(f"a table is broken down by {', '.join(KEPT)}; not by {name!r}")
+        parts: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
+        order: dict[tuple, None] = {}
+        for row in self.records():
+            group = tuple(row.get(name) for name in given)
+            parts[(row["cell"], *group)].append(row)
+            order[group] = None
+        found = []
+        for cell in self.cells:
+            for group in order or {(): None}:
+                rows = parts.get((cell["cell"], *group), [])
+                if not rows and given:
+                    continue
+                base = parts.get((cell["against"], *group), [])
+                head = {name: cell[name] for name in SAID} | dict(zip(given, group))
+                head["parameters"] = " ".join(f"{k}={v}" for k, v in cell["parameters"].items())
+                found.append({"cell": cell["cell"]} | head | figures(rows, base, cell))
+        return pd.DataFrame(found)
+
+    def shown(self, by: str | Sequence[str] = ()) -> pd.DataFrame:
+        """The table as it is printed: columns that say nothing are left out, intervals stand in brackets."""
+        import pandas as pd
+
+        table = self.table(by)
+        keep = [c for c in (*SAID, *KEPT) if c in table and (c == "method" or says(table[c]))]
+        out: dict[str, Any] = {name: table[name].fillna("").map(str) for name in keep}
+        for name in {"model", "draft"} & out.keys():
+            short = out[name].map(lambda text: Path(text).name)  # a folder by its own name, if that tells all
+            out[name] = short if short.nunique() == out[name].nunique() else out[name]
+        for name, (heading, form) in SHOWN.items():
+            cells = []
+            for _, row in table.iterrows():
+                value = row[name]
+                text = "–" if pd.isna(value) else form.format(value / 2**20 if name in BYTES else value)
+                if f"{name}_low" in table and not pd.isna(row[f"{name}_low"]):
+                    text += f" [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+                cells.append(text)
+            if not table[name].isna().all() and (name != "failures" or table[name].any()):
+                out[heading] = cells
+        return pd.DataFrame(out)
+
+    def show(self, console: Any) -> None:
+        """Print the table, where it was measured, and what failed, on a rich console."""
+        from rich.text import Text
+
+        from specviz.measure.report import Column, print_table
+
+        def line(text: str) -> None:
+            console.print(Text(text), soft_wrap=not console.is_terminal)
+
+        table = self.shown()
+        first = [name for name in table if name in (*SAID, *KEPT)]
+        ends = ("MiB", "of means", "a request", "tokens", "prompts", "decoding", "tokens/s pooled", "draft")
+        spare = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
+        columns = [
+            Column(str(name), right=name not in first, folds=0 if name not in SAID[1:3] else None, spare=rank)
+            for name, rank in zip(table, spare)
+        ]
+        print_table(console, columns, table.to_numpy().tolist())
+        for said in self.environments.values():
+            where = f"{said['device']} ({said['processor']})"
+            threads = f"{said['threads']} thread" + "s" * (said["threads"] != 1)
+            line(f"{where}, {threads}, {said['dtype']}; times by {said['clock']}")
+        for note in self.notes():
+            line(note)
+        line(f"{self.path}: {len(self.done)} of {len(self._wanted)} rows")
+
+    def notes(self) -> list[str]:
+        """Sentences that a reader of the table must know."""
+        table, found = self.table(), []
+        if not self.plan["timed"]:
+            found.append("untimed: workers may have shared cores, so there are no speeds")
+        if len(self.environments) > 1 and self.plan["timed"]:
+            found.append("rows come from several environments: pooled figures mix them, paired ones do not")
+        if self.missing:
+            found.append(f"{len(self.missing)} rows are still missing")
+        apart = table[
+            (table["pairs"] < table["prompts"]) & (table["cell"] != table["cell"].map(self._against))
+        ]
+        if self.plan["timed"] and len(apart):
+            lost = int((apart["prompts"] - apart["pairs"]).max())
+            found.append(
+                f"up to {lost} prompts of a cell have no pair (the reference failed, or the run was "
+                "interrupted between the two): speedups leave them out"
+            )
+        for _, row in self.failures().iterrows():
+            where = f"{row['method']} on {row['model']}, {row['suite']} prompt {row['prompt']}"
+            found.append(f"failed: {where}: {row['error']}")
+        return found[:40]
+
+    @property
+    def _against(self) -> dict[int, int]:
+        return {cell["cell"]: cell["against"] for cell in self.cells}
+
+
+# What a printed table has of the figures: column: (heading, format).
+SHOWN = {
+    "prompts": ("prompts", "{:d}"),
+    "failures": ("failed", "{:d}"),
+    "tokens": ("tokens", "{:,d}"),
+    "tau": ("τ", "{:.2f}"),
+    "paired_speedup": ("speedup paired", "{:.2f}"),
+    "same": ("same texts", "{:.0%}"),
+    "pooled_throughput": ("tokens/s pooled", "{:,.0f}"),
+    "request_throughput": ("a request", "{:,.0f}"),
+    "pooled_speedup": ("speedup pooled", "{:.2f}"),
+    "request_speedup": ("of means", "{:.2f}"),
+    "decode_speedup": ("decoding", "{:.2f}"),
+    "peak_memory": ("peak MiB", "{:,.0f}"),
+    "device_memory": ("of the device", "{:,.0f}"),
+}
+BYTES = ("peak_memory", "device_memory")
+
+
+def says(column: Any) -> bool:
+    """Whether a column tells rows apart."""
+    return bool(column.fillna("").map(str).nunique() > 1)
+
+
+def results(path: str | Path) -> Results:
+    """Open a run's folder, finished or not.
+
+    Raises
+    ------
+    TraceError
+        If it is none.
+    """
+    return Results(path)
+
+
+# ---------------------------------------------------------------- figures
+
+Row = Mapping[str, Any]
+Rows = Iterable[Row]
+
+
+def figures(
+    rows: list[dict[str, Any]], base: list[dict[str, Any]], cell: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A cell's figures over its rows, beside the rows of its reference."""
+    good = [row for row in rows if row["error"] is None]
+    itself = cell["cell"] == cell["against"]
+    known = beside(rows, base)
+    pairs = paired(rows, base)
+    timed = [row for row in good if fast(row)]
+    tokens, steps = sums(good, "tokens"), sums(good, "steps")
+    tau = pooled(tokens, steps)
+    found = {
+        "prompts": len(tokens),
+        "failures": len(rows) - len(good),
+        "pairs": len({a["prompt"] for a, _ in pairs}),
+        "tokens": sum(row["tokens"] for row in good),
+        **named("tau", tau),
+        "request_tau": mean([t / s for t, s in zip(tokens, steps) if s]),
+        "pooled_throughput": over(sum(r["tokens"] for r in timed), sum(map(seconds, timed))),
+        "request_throughput": mean(per_prompt(timed, speed)),
+        "decode_throughput": over(sum(r["tokens"] for r in timed), sum(r["decode_seconds"] for r in timed)),
+        **speedups([] if itself else pairs, itself and bool(timed)),
+        "prefill_share": over(sum(r["prefill_seconds"] for r in timed), sum(map(seconds, timed))),
+        "same": None,
+        "peak_memory": most(good, "peak_memory"),
+        "device_memory": most(good, "device_memory"),
+        "timed": bool(good) and all(row["timed"] for row in good),
+    }
+    if not itself and not cell["temperature"] and known:
+        found["same"] = float(np.mean([a["ids"] == b["ids"] for a, b in known]))
+    return found
+
+
+def beside(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
+    """Each good row with its reference's, where that is good too."""
+    theirs = {(row["round"], row["prompt"]): row for row in base if row["error"] is None}
+    good = [(row, theirs.get((row["round"], row["prompt"]))) for row in rows if row["error"] is None]
+    return [(a, b) for a, b in good if b is not None]
+
+
+def paired(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
+    """Those decoded one right after the other, so that their times compare; what a kill left half is none."""
+    return [(a, b) for a, b in beside(rows, base) if a["sitting"] == b["sitting"] and fast(a) and fast(b)]
+
+
+def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
+    """The four speedups over the reference; `itself` has 1."""
+    names = ("pooled_speedup", "request_speedup", "paired_speedup", "decode_speedup")
+    if itself:
+        one = Estimate(1.0, float("nan"), float("nan"), 0)
+        return {key: value for name in names for key, value in named(name, one).items()}
+    if not pairs:
+        return {key: value for name in names for key, value in named(name, Estimate.of([])).items()}
+    ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+
+    def columns(field: str) -> list[np.ndarray]:
+        return [sums(side, key) for side in (ours, theirs) for key in ("tokens", field)]
+
+    speeds = [np.array(per_prompt(side, speed)) for side in (ours, theirs)]
+    ratios: dict[int, list[float]] = defaultdict(list)
+    for a, b in pairs:
+        ratios[a["prompt"]].append(speed(a) / speed(b))
+    found = (
+        resampled(quotient, *columns("seconds")),
+        resampled(lambda a, b: a / b, *speeds),
+        Estimate.of([float(np.median(each)) for each in ratios.values()]),
+        resampled(quotient, *columns("decode_seconds")),
+    )
+    return {key: value for name, each in zip(names, found) for key, value in named(name, each).items()}
+
+
+def quotient(tokens: Any, taken: Any, their_tokens: Any, their_taken: Any) -> Any:
+    """The ratio of two speeds."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (tokens / taken) / (their_tokens / their_taken)
+
+
+def seconds(row: Mapping[str, Any]) -> float:
+    """Of prefill and decoding."""
+    return float(row["prefill_seconds"] + row["decode_seconds"])
+
+
+def speed(row: Mapping[str, Any]) -> float:
+    """Tokens a second, prefill inside."""
+    return row["tokens"] / seconds(row)  # type: ignore[no-any-return]
+
+
+def fast(row: Mapping[str, Any]) -> bool:
+    """Whether a row has a speed."""
+    return bool(row["timed"]) and row["tokens"] > 0 and seconds(row) > 0
+
+
+def per_prompt(rows: Iterable[Mapping[str, Any]], value: Any) -> list[float]:
+    """A mean over rounds of each prompt."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        found[row["prompt"]].append(value(row))
+    return [float(np.mean(each)) for each in found.values()]
+
+
+def sums(rows: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
+    """A sum over rounds of each prompt, float [prompts]."""
+    found: dict[int, float] = defaultdict(float)
+    for row in rows:
+        found[row["prompt"]] += seconds(row) if field == "seconds" else row[field]
+    return np.array(list(found.values()), float)
+
+
+def mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else float("nan")
+
+
+def over(above: float, below: float) -> float:
+    return above / below if below else float("nan")
+
+
+def most(rows: Iterable[Mapping[str, Any]], field: str) -> int | None:
+    return max((row[field] for row in rows if row[field] is not None), default=None)
+
+
+def named(name: str, estimate: Estimate) -> dict[str, float]:
+    """An estimate as three columns."""
+    return {name: estimate.median, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+# ---------------------------------------------------------------- beginning, and going on
+
+
+def begin(
+    path: Path, plan: Mapping[str, Any], prompts: Mapping[str, list[dict[str, Any]]], created: str
+) -> Results:
+    """Make the folder of a run, or open the one of the same plan; one without a row takes any plan.
+
+    Raises
+    ------
+    SpecvizError
+        If it holds something else; what differs is said.
+    """
+    if (path / "run.json").exists():
+        found = Results(path)
+        wrong = differences(found.plan, json.loads(json.dumps(plan)))
+        if wrong and any(path.glob("rows/*.json")):
+            raise SpecvizError(
+                f"{path} holds another run: {'; '.join(wrong)}. Give the same plan, or another folder"
+            )
+        for part in path.rglob("*.part"):  # of a killed run
+            with suppress(OSError):
+                part.unlink()
+        if not wrong:
+            return found
+    for name, entries in prompts.items():
+        lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+        write_text(path / "suites" / f"{file_of(name)}.jsonl", lines, force=True)
+    said = {"specviz": "bench run", "schema": SCHEMA, "created": created, "plan": plan}
+    write_json(path / "run.json", said)  # last: a folder without it was never begun
+    return Results(path)
+
+
+def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """What differs between two plans, in words."""
+    found = []
+    for key in {**theirs, **ours}:
+        a, b = theirs.get(key), ours.get(key)
+        if a == b:
+            continue
+        if key == "cells":
+            mine, yours = set(map(labelled, b or [])), set(map(labelled, a or []))
+            found += [f"it has {each}, which is not asked for here" for each in sorted(yours - mine)[:3]]
+            found += [f"it lacks {each}" for each in sorted(mine - yours)[:3]]
+            found += ["its methods come in another order"] if mine == yours else []
+        elif key == "suites":
+            for name in {**(a or {}), **(b or {})}:
+                one, other = (a or {}).get(name), (b or {}).get(name)
+                if one and other and one != other:
+                    found.append(
+                        f"its suite {name} has other prompts ({one['prompts']}, here {other['prompts']})"
+                    )
+        elif key == "models":
+            changed = [
+                f"{one['model']} has {name} {one.get(name)}, here {other.get(name)}"
+                for one, other in zip(a or [], b or [])
+                for name in {**one, **other}
+                if one["model"] == other["model"] and one.get(name) != other.get(name)
+            ]
+            found += changed or [f"its models are {', '.join(m['model'] for m in a or [])}"]
+        else:
+            found.append(f"its {key} is {a}, here {b}")
+    return found
+
+
+def labelled(cell: Mapping[str, Any]) -> str:
+    """A cell in words."""
+    said = [cell["method"], cell["draft"], *(f"{k}={v}" for k, v in cell["parameters"].items())]
+    words = f"{' '.join(map(str, filter(None, said)))} on {cell['model']} ({cell['suite']}"
+    return words + (f", temperature {cell['temperature']:g})" if cell["temperature"] else ")")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Make the folder, and let no second run write to it meanwhile; a killed one leaves no lock behind.
+
+    Raises
+    ------
+    SpecvizError, TraceError
+        If one does, the folder holds something else, or it cannot be written.
+    """
+    begun = not path.exists() or (path / "run.json").exists()
+    if not begun and (not path.is_dir() or any(file.name not in OURS for file in path.iterdir())):
+        raise SpecvizError(f"{path} exists and is no folder of a run: choose another one")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = open(path / "lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
+    with file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SpecvizError(
+                f"another run is writing to {path}: wait for it, or choose another folder"
+            ) from None
+        except (ImportError, OSError):  # Windows, or a file system without locks
+            pass
+        yield

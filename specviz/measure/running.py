@@ -1,0 +1,439 @@
+"""`run`: a plan from its first prompt to its last, in this process or handed to an executor, resumable.
+
+What is finished is on disk at once. All contenders decode a prompt one right after the other, so what else
+the machine does falls on all alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import UTC, datetime
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any
+
+from specviz.devices import check_threads
+from specviz.errors import ParameterError, SpecvizError
+from specviz.files import write_bytes
+from specviz.measure import work
+from specviz.measure.calibrate import bar
+from specviz.measure.plan import Plan, plain
+from specviz.measure.rows import Results, begin, key_of, locked, write_json
+from specviz.models import ranks
+
+AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
+LOOK = 5.0  # seconds between two looks at whether workers are left
+ALONE = 60.0  # seconds without any worker until the run is given up
+Tick = Callable[[int, int, str], None]
+
+
+def run(
+    plan: Any = None,
+    *,
+    out: str | Path | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    retry: bool = False,
+    tick: Tick | None = None,
+    **keys: Any,
+) -> Results:
+    """Decode every prompt of a plan by every method and its reference, and keep every row.
+
+    Parameters
+    ----------
+    plan : path or dict, optional
+        A TOML file, or its keys: see `specviz.measure.plan`.
+    out : path, optional
+        The folder; default ``specviz-runs/`` and a digest of the plan. One of the same plan is gone on with.
+    executor : concurrent.futures.Executor, optional
+        Who works: a process pool (context ``spawn``), a Dask cluster's ``client.get_executor()``. Default:
+        this process. Each worker loads a model once, and decodes one text at a time.
+    workers : int, optional
+        Without an executor: so many processes of this machine. With one: how many it works with at once, if
+        it does not say so itself.
+    retry : bool
+        Decode again what failed.
+    tick : callable
+        Told (done, of, what) as it goes on; default: a progress bar with the time left, where it is seen.
+    **keys
+        Keys of the plan; they win over the file's.
+
+    Returns
+    -------
+    Results
+        Ctrl-C and what kills the process leave a folder that the same call goes on with.
+
+    Notes
+    -----
+    A model too large for one GPU is spread by ``device_map`` in its entry of ``models``, or split over
+    processes by ``tp_plan = "auto"`` there, every rank of torchrun making this call:
+    ``torchrun --nproc-per-node 2 -m specviz bench run plan.toml``. All ranks decode each prompt together;
+    rank 0 alone writes the folder, calls `tick` and takes the times. Tested with ranks on the CPU, never run
+    on several GPUs.
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError, SpecvizError
+        Before any work, with one line that says what to do; or when no worker is left.
+
+    Examples
+    --------
+    >>> found = specviz.measure.run(methods=["prompt_lookup"], prompts=3, out="RUN")  # doctest: +SKIP
+    >>> found.table()[["method", "tau", "pooled_speedup", "paired_speedup"]]  # doctest: +SKIP
+    """
+    together = ranks.everyone()
+    settled = together.tried(lambda: Plan.of(plan, **keys))
+    elsewhere = executor is not None or workers is not None
+    refuse_ranks(settled, elsewhere, together.size)
+    if elsewhere and settled.objects:
+        names = ", ".join(settled.objects)
+        raise ParameterError(f"{names} is loaded in this process: give its name or folder to run elsewhere")
+    if executor is None:  # the workers of another one have machines of their own
+        together.tried(lambda: check_threads(settled.threads))
+    at_once = workers or 1
+    if together.size > 1:  # those of this machine
+        at_once = int(os.environ.get("LOCAL_WORLD_SIZE", together.size))
+    places = [(at_once, work.cores())] if executor is None else machines(executor, workers)
+    refuse_sharing(settled, places)
+    path = Path(out) if out is not None else Path("specviz-runs") / settled.digest
+    prompts = {name: list(map(plain, suite.entries)) for name, suite in settled.suites.items()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with ExitStack() as stack:
+        together.told(lambda: stack.enter_context(locked(path)))
+        together.told(lambda: bool(begin(path, settled.settled, prompts, now)))
+        results = together.tried(lambda: Results(path))
+        keep = Keeper(results)
+        lacking = {tuple(place) for place in together.told(lambda: sorted(keep.lacking(retry)))}
+        jobs = list(jobs_of(settled, lacking, kernels_of(results)))
+        done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
+        failed = 0
+        try:
+            shown = bar() if tick is None else nullcontext(tick)
+            told = stack.enter_context(shown if together.leads else nullcontext(lambda *_: None))
+            told(done, total, "loading")
+            for row in decoded(jobs, settled, executor, workers):
+                if together.leads:  # the other ranks have decoded the same
+                    keep(row)
+                done += 1
+                failed += row["error"] is not None
+                where = f"{row['suite']} by {Path(row['model']).name}"
+                told(done, total, f"{where}, {failed} failed" if failed else where)
+        except KeyboardInterrupt:
+            kept = f"{path} keeps {len(results.done)} of {total} rows; the same command goes on"
+            raise KeyboardInterrupt(*[kept] * together.leads) from None
+        except SpecvizError as error:
+            kept = f" ({path} keeps {len(results.done)} of {total} rows)" if results.done else ""
+            raise type(error)(f"{error}{kept}") from error.__cause__
+        together.gather(None)  # so that on every rank the folder is complete
+    return results
+
+
+class Keeper:
+    """Writes rows down, and knows which are there."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+        self.known = results.environments
+
+    def lacking(self, retry: bool) -> set[tuple[int, int, int]]:
+        """(cell, round, prompt) to decode: what is missing, and with `retry` what failed."""
+        found = set(self.results.missing)
+        if retry:
+            found |= {
+                (row["cell"], row["round"], row["prompt"])
+                for row in self.results.records()
+                if row["error"] is not None
+            }
+        return found
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """Write a row, with its trace and what is new of its environment."""
+        path = self.results.path
+        said = row.pop("environment")
+        if said is not None:
+            self._same_weights(said)
+            digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+            if digest not in self.known:
+                write_json(path / "environments" / f"{digest}.json", said)
+                self.known[digest] = said
+            row["environment"] = digest
+        else:
+            row["environment"] = None
+        key = key_of(row["cell"], row["round"], row["prompt"])
+        trace = row.pop("trace", None)
+        if trace is not None:
+            write_bytes(path / "traces" / f"{key}.parquet", trace, force=True)
+        write_json(path / "rows" / f"{key}.json", row)
+
+    def _same_weights(self, said: dict[str, Any]) -> None:
+        """Refuse a model that is no longer the one that the run began with."""
+        for other in self.known.values():
+            for theirs, ours in (
+                (other["model"], said["model"]),
+                *paired_up(other["drafts"], said["drafts"]),
+            ):
+                if theirs["name"] == ours["name"] and theirs != ours and other["dtype"] == said["dtype"]:
+                    raise SpecvizError(
+                        f"{ours['name']} has other weights than when {self.results.path} was begun: choose "
+                        "another folder"
+                    )
+
+
+def paired_up(theirs: dict[str, Any], ours: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """The values of keys that both have."""
+    return [(theirs[name], ours[name]) for name in theirs if name in ours]
+
+
+def kernels_of(results: Results) -> dict[str, str]:
+    """How each model's matrices lay when its first rows were decoded, by its name in the plan.
+
+    A run that goes on keeps to it: another layout rounds differently, and a text may part from its reference.
+    """
+    found: dict[str, str] = {}
+    for row in results.records():
+        layout = results.environments.get(str(row.get("environment")), {}).get("kernels")
+        if layout is not None:
+            found.setdefault(row["model"], layout)
+    return found
+
+
+def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], kernels: Mapping[str, str]) -> Iterator[work.Job]:
+    """One for each model, suite, round and prompt that lacks a row; a model's follow one another."""
+    for model in plan.models:
+        if model["model"] in kernels and model["model"] not in plan.objects:
+            model = {"kernels": kernels[model["model"]]} | model
+        for name, suite in plan.suites.items():
+            cells = [c for c in plan.cells if c.model == model["model"] and c.suite == name]
+            for number, seed in enumerate(plan.seeds):
+                for prompt, entry in enumerate(suite.entries):
+                    todo = [c.cell for c in cells if (c.cell, number, prompt) in lacking]
+                    if todo:
+                        yield work.Job(
+                            plan.digest, model, name, suite.warm, cells, todo, prompt, number, seed, entry,
+                            plan.options, plan.threads, plan.timed, plan.traces,
+                        )  # fmt: skip
+
+
+def decoded(
+    jobs: list[work.Job], plan: Plan, executor: Executor | None, workers: int | None
+) -> Iterator[dict[str, Any]]:
+    """The rows of all jobs: from an executor, from processes of its own, or decoded here."""
+    if executor is not None:
+        yield from spread_out(jobs, executor, plan, workers, ours=False)
+    elif workers is not None:
+        with processes(workers) as pool:
+            yield from spread_out(jobs, pool, plan, workers, ours=True)
+    else:
+        yield from here(jobs, plan.objects)
+
+
+def here(jobs: list[work.Job], objects: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of all jobs, decoded in this process."""
+    try:
+        for job in jobs:
+            yield from work.rows(job, objects)
+    finally:
+        work.forget()
+
+
+def spread_out(
+    jobs: list[work.Job], executor: Any, plan: Plan, workers: int | None, ours: bool
+) -> Iterator[dict[str, Any]]:
+    """The rows of all jobs as an executor finishes them; `ours` ends with the run.
+
+    A job whose worker died again and again is a row of failures for each of its cells, where the executor
+    knows which one it was; where it does not, or no worker is left, the run stops.
+    """
+    waiting, running = iter(jobs), dict[Future, work.Job]()
+    since: float | None = None
+    known = present(executor)
+    count = sum(n for n, _ in machines(executor, workers)) if known is None else len(known)
+
+    def more() -> None:
+        while len(running) < AHEAD * max(1, count) and (job := next(waiting, None)) is not None:
+            running[executor.submit(work.work, job)] = job
+
+    try:
+        more()
+        while running:
+            finished = wait(running, LOOK, FIRST_COMPLETED).done
+            if known is not None and (now := present(executor)) != known:  # workers come and go
+                known, count = now, len(now)  # type: ignore[arg-type]
+                if known:
+                    refuse_sharing(plan, machines(executor, workers))
+            since = (since or time.monotonic()) if known == frozenset() and not finished else None
+            if since is not None and time.monotonic() - since > ALONE:
+                raise SpecvizError("no worker is left: start workers, then give the same command again")
+            for future in finished:
+                job = running.pop(future)
+                try:
+                    yield from future.result()
+                except Exception as error:
+                    if type(error).__name__ != "KilledWorker":  # Dask's, which need not be installed
+                        raise
+                    yield from lost(job, error)
+            more()
+    except (BrokenExecutor, CancelledError) as error:
+        for future in wait(running, LOOK).done:
+            if not future.cancelled() and future.exception() is None:
+                yield from future.result()
+        raise SpecvizError(
+            "a worker died (killed, or out of memory): give the same command again, with fewer workers if "
+            "memory ran out"
+            if isinstance(error, BrokenExecutor)
+            else "the executor gave up its work (did its scheduler end?): start it, then give the same "
+            "command again"
+        ) from error
+    finally:
+        for future in () if ours else running:
+            future.cancel()
+
+
+def lost(job: work.Job, error: Exception) -> Iterator[dict[str, Any]]:
+    """The rows of a job that kills whoever takes it up."""
+    for place, cell in enumerate(job.cells):
+        if cell.cell in job.todo:
+            why = {"timed": job.timed, "clock": None, "environment": None, "error": work.said(error)}
+            yield work.about(job, cell, place) | why
+
+
+# ---------------------------------------------------------------- who works
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Executor]:
+    """So many processes of this machine.
+
+    They do not hear Ctrl-C, which is for this one, and end when it does, however that ends.
+    """
+    before, listening = set(active_children()), current_thread() is main_thread()
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=work.attend) as pool:
+        heard = (
+            signal.signal(signal.SIGINT, signal.SIG_IGN) if listening else None
+        )  # a new process inherits it
+        try:
+            for _ in range(count):
+                pool.submit(work.cores)
+        finally:
+            if listening:
+                signal.signal(signal.SIGINT, heard)
+        ours = set(active_children()) - before
+        try:
+            yield pool
+        except BaseException:
+            for process in ours:  # what they decode would be lost anyway
+                process.kill()
+            raise
+
+
+def present(executor: Any) -> frozenset[str] | None:
+    """Addresses of the workers that a Dask cluster has just now; None: another executor."""
+    client = getattr(executor, "_client", None)
+    return None if client is None else frozenset(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def machines(executor: Any, workers: int | None) -> list[tuple[int, int]]:
+    """Of each machine: how many processes of an executor work there at once, and how many cores they have.
+
+    Threads of one process count once: they decode one text at a time.
+
+    Raises
+    ------
+    ParameterError, SpecvizError
+        If an executor does not say it, or a worker of a cluster cannot run this package.
+    """
+    client = getattr(executor, "_client", None)
+    if client is None:
+        found = 1 if hasattr(executor, "_threads") else workers or getattr(executor, "_max_workers", None)
+        if found is None:
+            raise ParameterError("how many workers has this executor? Say workers=")
+        return [(int(found), work.cores())]
+    hosts: Counter[str] = Counter()
+    least: dict[str, int] = {}
+    places = client.scheduler_info(n_workers=-1)["workers"]
+    for address, cores in client.run(work.cores, on_error="return").items():
+        if isinstance(cores, OSError):  # it has just gone
+            continue
+        if not isinstance(cores, int):
+            raise SpecvizError(
+                f"the worker {address} cannot run specviz ({work.said(cores)}): install it there"
+            )
+        if address in places:
+            host = places[address]["host"]
+            hosts[host] += 1
+            least[host] = min(cores, least.get(host, cores))
+    return [(hosts[host], least[host]) for host in hosts]
+
+
+def refuse_ranks(plan: Plan, elsewhere: bool, size: int) -> None:
+    """Refuse what would not split each model over the ranks of torchrun, or would without any.
+
+    Raises
+    ------
+    ParameterError, ModelError
+    """
+    loaded = {name for name, model in plan.objects.items() if ranks.holding(model).size > 1}
+    names = {model["model"] for model in plan.models}
+    split = loaded & names | {model["model"] for model in plan.models if model.get("tp_plan")}
+    whole = sorted(names - split)
+    if elsewhere and (split or size > 1):
+        raise ParameterError(
+            "the ranks of torchrun decode one text together, and workers one each: drop --workers or --dask "
+            "(executor=), or tp_plan and torchrun"
+        )
+    if split and size == 1:
+        ranks.join()  # says how to start some
+    if whole and size > 1:
+        raise ParameterError(
+            f"{size} ranks would all decode {whole[0]} whole: split it with tp_plan = 'auto' in the plan, or "
+            "run without torchrun"
+        )
+
+
+def refuse_sharing(plan: Plan, places: list[tuple[int, int]]) -> None:
+    """Refuse to time what would share cores, or a GPU.
+
+    Parameters
+    ----------
+    places : list of (int, int)
+        Workers and cores of each machine.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if not plan.timed:
+        return
+    if not places:
+        raise ParameterError("the cluster has no workers: start some first")
+    threads = max(plan.threads, *(getattr(model, "threads", 1) for model in plan.objects.values()), 1)
+    instead = "or give up times: timed = false (--untimed), which the rows then say"
+    for workers, cores in places:
+        if workers * threads > cores:
+            raise ParameterError(
+                f"{workers} worker(s) of {threads} thread(s) on {cores} core(s) would not be timed rightly: "
+                f"take fewer, {instead}"
+            )
+    devices = {str(model.get("device") or "cpu").partition(":")[0] for model in plan.models} - {"cpu"}
+    most = max(workers for workers, _ in places)
+    if most > 1 and devices:
+        raise ParameterError(
+            f"{most} workers on one {devices.pop()} device would not be timed rightly: take one, {instead}"
+        )

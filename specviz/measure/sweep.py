@@ -1,0 +1,221 @@
+"""Many settings of many methods on the same texts: what each costs, and what its texts are worth.
+
+Every setting decodes text 0, then every one text 1 ...; who begins rotates (`specviz.measure.timing.paired`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from specviz.loop import Run
+from specviz.measure.claims import Drawn, ratio, resampled
+from specviz.measure.pairs import Score
+from specviz.measure.timing import BASELINE, closing, paired, quiet_clock
+from specviz.methods import find
+
+BEAM = "beam"  # in place of a method: transformers' own beam search, values {"beams": n}
+OWN = ("bonus", "correction", "resampled", "fallback", "plain")  # origins of tokens that the target wrote
+TAKEN_BACK = ("correction", "resampled")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A setting.
+
+    Parameters
+    ----------
+    label : str
+        Names it among the others.
+    method : str
+    values : mapping
+        The method's parameters.
+    model, draft : Model
+    options : mapping
+        Of the sampling: temperature, top_p.
+    base : str
+        Label of the setting that its speed and its quality are compared with.
+    group : str
+        The curve that it lies on.
+    """
+
+    label: str
+    method: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    model: Any = None
+    draft: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    base: str = BASELINE
+    group: str = ""
+
+
+class Advanced:
+    """A run that is advanced one text at a time, and what each text counted."""
+
+    def __init__(self, run: Run, texts: int) -> None:
+        self.run = run
+        names = ("tokens", "cycles", "drafted", "sent", "accepted", "own", "fallbacks", "rollbacks")
+        self.sums = {name: np.zeros(texts) for name in names}
+
+    def __call__(self, number: int) -> list[int]:
+        """Decode the next text; return its tokens."""
+        tokens: list[int] = []
+        sums = self.sums
+        for cycle in self.run:
+            tokens += cycle.tokens
+            sums["cycles"][number] += cycle.number > 0
+            if cycle.verdict is not None and cycle.draft is not None:
+                unsent = cycle.verdict.unsent
+                sums["sent"][number] += len(cycle.status) if cycle.draft.read else 0
+                sums["drafted"][number] += len(cycle.status) + (len(unsent.tokens) if unsent else 0)
+                sums["accepted"][number] += cycle.status.count("accepted")
+                sums["own"][number] += sum(origin in OWN for origin in cycle.origins)
+                sums["fallbacks"][number] += "fallback" in cycle.origins
+                sums["rollbacks"][number] += any(origin in TAKEN_BACK for origin in cycle.origins)
+            if cycle.end is not None:
+                sums["tokens"][number] = len(tokens)
+                return tokens
+        raise KeyboardInterrupt  # the run was interrupted, and has kept its trace
+
+
+class Stock:
+    """transformers' own `generate`, one text at a time.
+
+    Parameters
+    ----------
+    model : Model
+        Of transformers.
+    entries : list of dict
+    beams : int
+        1: greedy.
+    """
+
+    def __init__(self, model: Any, entries: Sequence[dict[str, Any]], beams: int, most: int) -> None:
+        self.model, self.beams, self.most = model, beams, most
+        self.ids = [model.encode(entry["prompt"]) for entry in entries]
+        self.sums = {"tokens": np.zeros(len(entries)), "cycles": np.zeros(len(entries))}
+
+    def __call__(self, number: int) -> list[int]:
+        """Decode a text; return its tokens."""
+        net = self.model.net
+        given = torch.tensor([self.ids[number]], device=net.device)
+        found = net.generate(
+            input_ids=given, attention_mask=torch.ones_like(given), num_beams=self.beams, do_sample=False,
+            max_new_tokens=self.most,
+        )  # fmt: skip
+        behind = 1 if getattr(net.config, "is_encoder_decoder", False) else given.shape[1]
+        tokens: list[int] = found[0, behind:].tolist()
+        self.sums["tokens"][number] = self.sums["cycles"][number] = len(tokens)
+        return tokens
+
+
+@dataclass
+class Measured:
+    """What a setting did with every text: arrays [texts] of counts, of seconds, and of what scores sum up.
+
+    ``fallbacks`` and ``rollbacks`` count cycles that ended so; ``own`` tokens that the target wrote.
+    """
+
+    point: Point
+    sums: dict[str, np.ndarray]
+    texts: list[str]
+    score: Score
+
+    @property
+    def quality(self) -> Drawn:
+        """BLEU or ROUGE-L."""
+        return resampled(self.score.of, self.sums["score"])
+
+    def lost(self, base: Measured) -> Drawn:
+        """By how much the score is below another's, the texts drawn together."""
+        return resampled(
+            lambda a, b: self.score.of(b) - self.score.of(a), self.sums["score"], base.sums["score"]
+        )
+
+    def over(self, base: Measured) -> Drawn:
+        """How many times less time than `base` the same texts took, prefill inside (the paper's latency)."""
+        return resampled(lambda mine, other: other / mine, self.sums["seconds"], base.sums["seconds"])
+
+    def share(self, above: str, below: str) -> Drawn:
+        """A ratio of sums."""
+        return resampled(ratio, self.sums[above], self.sums[below])
+
+
+def sweep(
+    points: Sequence[Point],
+    entries: list[dict[str, Any]],
+    *,
+    max_new_tokens: int = 128,
+    rounds: int = 1,
+    seed: int = 0,
+    tick: Callable[[str], None] = lambda label: None,
+) -> dict[str, Measured]:
+    """Let every setting decode the texts in turns; of several rounds a text's median time counts.
+
+    Parameters
+    ----------
+    points : sequence of Point
+    entries : list of dict
+        Of one task (`specviz.measure.pairs.suite`).
+    rounds, seed : int
+        Counts and texts are those of the first round; each round draws with a seed of its own.
+    tick : callable
+        Told after each text who decoded it.
+
+    Raises
+    ------
+    ParameterError
+        For a setting that cannot be, before anything runs.
+    """
+    for point in points:
+        if point.method != BEAM:
+            find(point.method)(**point.values)
+    device = points[0].model.device
+    clock, _ = quiet_clock(device)
+    score = Score(entries)
+    seconds: dict[str, list[list[float]]] = {point.label: [] for point in points}
+    found: dict[str, Measured] = {}
+    for number in range(rounds):
+        runs: dict[str, Run] = {}
+        decoders: dict[str, Advanced | Stock] = {}
+        with closing(runs):
+            for point in points:
+                if point.method == BEAM:
+                    decoders[point.label] = Stock(point.model, entries, point.values["beams"], max_new_tokens)
+                    decoders[point.label](0)
+                    continue
+                shared: dict[str, Any] = {
+                    "draft": point.draft,
+                    "max_new_tokens": max_new_tokens,
+                    "record": None,
+                }
+                shared |= {"record": None, "seed": seed + number, **point.options, **point.values}
+                for _ in Run(point.model, entries[:1], point.method, **shared):  # warm-up
+                    pass
+                runs[point.label] = Run(point.model, entries, point.method, **shared)
+                decoders[point.label] = Advanced(runs[point.label], len(entries))
+            timed = paired(decoders, len(entries), device, tick, clock)
+        for point in points:
+            seconds[point.label].append(timed[point.label].seconds)
+            if not number:
+                said = [point.model.decode(ids) for ids in timed[point.label].texts]
+                sums = decoders[point.label].sums | {"score": score.statistics(said)}
+                found[point.label] = Measured(point, sums, said, score)
+    for label, measured in found.items():
+        measured.sums["seconds"] = np.median(seconds[label], axis=0)
+    return found
+
+
+def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
+    """The same settings on several sets of texts as one measurement of all texts."""
+    found = {}
+    for label, first in sets[0].items():
+        parts = [each[label] for each in sets]
+        sums = {name: np.concatenate([part.sums[name] for part in parts]) for name in first.sums}
+        texts = [text for part in parts for text in part.texts]
+        found[label] = Measured(first.point, sums, texts, first.score)
+    return found

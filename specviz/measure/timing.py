@@ -1,0 +1,301 @@
+"""Paired runs: every contender decodes the same text, one after another, in an order that rotates."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from specviz import calibration, methods
+from specviz.devices import check_threads
+from specviz.errors import SpecvizError
+from specviz.loop import Run
+from specviz.loop.run import machine, versions
+from specviz.loop.run import setting as calibration_setting
+from specviz.loop.run import threads as computing
+from specviz.measure.report import Estimate
+from specviz.models.ranks import holding
+from specviz.suites.frozen import frozen, take
+
+BASELINE = "autoregressive"
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method with its draft model, as the tables name it."""
+
+    method: str
+    draft: Any = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.method}, {self.draft.name}" if self.draft is not None else self.method
+
+    @property
+    def file(self) -> str:
+        """Name of its trace file."""
+        name = f"{self.method}-{self.draft.name}" if self.draft is not None else self.method
+        return "".join(c if c.isalnum() or c in "-_." else "_" for c in name) + ".parquet"
+
+
+def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
+    """Every installed method that decodes prompts: the baseline first, those with a draft once with each.
+
+    Parameters
+    ----------
+    drafts : list of Model
+        Without any, methods that need one are left out.
+    names : list of str, optional
+        Only these methods.
+    """
+    known = names or methods.names("prompt")
+    order = sorted(known, key=lambda name: (name != BASELINE, name))
+    found = []
+    for name in order:
+        found += [Entrant(name, draft) for draft in methods.find(name).suited(drafts)]
+    return found
+
+
+class Texts:
+    """A run that is advanced one text at a time, so that several runs can take turns."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __call__(self, number: int = 0) -> list[int]:
+        """Decode the next text and return its tokens.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If the run was interrupted; it has kept its trace.
+        """
+        tokens: list[int] = []
+        for cycle in self.run:
+            self.notice(cycle)
+            del tokens[cycle.keep :]
+            tokens += cycle.tokens
+            if cycle.end is not None:
+                return tokens
+        raise KeyboardInterrupt
+
+    def notice(self, cycle: Any) -> None:
+        """Called with each finished cycle, the prefill among them."""
+
+    def finish(self) -> Any:
+        """End the run and return its trace."""
+        for _ in self.run:
+            pass
+        return self.run.trace
+
+
+@dataclass
+class Timed:
+    """Seconds and tokens of every text that a contender decoded."""
+
+    seconds: list[float] = field(default_factory=list)
+    texts: list[list[int]] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.texts))
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second over all texts, prefill inside."""
+        return self.tokens / sum(self.seconds) if self.seconds else float("nan")
+
+    def speeds(self) -> list[float]:
+        """Tokens a second of each text."""
+        return [len(t) / s for t, s in zip(self.texts, self.seconds)]
+
+    def over(self, other: Timed) -> Estimate:
+        """How many times as fast as `other`: the median over texts of the ratio of tokens a second."""
+        return Estimate.of([a / b for a, b in zip(self.speeds(), other.speeds()) if b])
+
+    def same(self, other: Timed) -> int:
+        """How many texts are token for token those of `other`."""
+        return sum(a == b for a, b in zip(self.texts, other.texts))
+
+
+def paired(
+    contenders: Mapping[Any, Callable[[int], list[int]]],
+    texts: int,
+    device: Any = "cpu",
+    tick: Callable[[Any], None] = lambda name: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[Any, Timed]:
+    """Let every contender decode text 0, then every one text 1 ...; who begins rotates.
+
+    Parameters
+    ----------
+    contenders : mapping of name to callable
+        ``decode(i)`` returns the tokens of text `i`. They are called in order of `i`.
+    texts : int
+    device : str or torch.device
+        Waited for before the clock is read.
+    tick : callable
+        Told after each text who decoded it.
+    clock : callable
+        Seconds; see `quiet_clock`.
+    """
+    names = list(contenders)
+    found = {name: Timed() for name in names}
+    wait = synchroniser(device)
+    with settled():
+        for i in range(texts):
+            first = i % len(names)
+            for name in names[first:] + names[:first]:
+                wait()
+                begin = clock()
+                tokens = contenders[name](i)
+                wait()
+                found[name].seconds.append(clock() - begin)
+                found[name].texts.append(tokens)
+                tick(name)
+    return found
+
+
+def synchroniser(device: Any) -> Callable[[], None]:
+    """A function that waits until the device has nothing left to do."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return partial(torch.cuda.synchronize, torch.device(device))
+    return torch.mps.synchronize if kind == "mps" else lambda: None
+
+
+def quiet_clock(device: Any) -> tuple[Callable[[], float], str]:
+    """A clock for differences of a few percent, and its name.
+
+    One thread on a CPU is timed by the processor time of the process, which other work on the machine does
+    not stretch; on a free core it is the wall clock's. Everything else by the wall clock.
+    """
+    if torch.device(device).type == "cpu" and torch.get_num_threads() == 1:
+        return time.process_time, "processor time"
+    return time.perf_counter, "wall clock"
+
+
+def clock_of(model: Any) -> tuple[Callable[[], float], str]:
+    """`quiet_clock` for a model.
+
+    Split over ranks, or with threads or a GPU of llama.cpp's own, it is timed by the wall clock: waiting is
+    no processor time, and that of several threads adds up.
+    """
+    if holding(model).size > 1 or computing(model) > 1 or getattr(model, "gpu_layers", None):
+        return time.perf_counter, "wall clock"
+    return quiet_clock(model.device)
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """Objects that are already there are kept out of garbage collection while the clock runs.
+
+    Within another such block only what is new since is collected, which takes no time.
+    """
+    gc.collect()
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def threads(n: int | None) -> Iterator[int]:
+    """Run on `n` threads; the number before is put back. Yields the number in use."""
+    if n is not None:
+        check_threads(n)
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield n or before
+    finally:
+        torch.set_num_threads(before)
+
+
+def setting(model: Any, drafts: list[Any], **more: Any) -> dict[str, Any]:
+    """What a reader must know to judge a measurement."""
+    return {
+        "model": {"name": model.name, "parameters": model.parameters},
+        "drafts": [{"name": d.name, "parameters": d.parameters} for d in drafts],
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        **machine(model.device),
+        "versions": versions(),
+        **more,
+    }
+
+
+def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
+    """Token ids of each prompt; of a conversation its first turn."""
+    return [
+        model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"])
+        for e in entries
+    ]
+
+
+def calibrated(model: Any, name: str) -> int | None:
+    """A method's draft size as it was calibrated for this model, device and number of threads, if it was."""
+    try:
+        return calibration.stored(calibration_setting(model, methods.find(name)())).g
+    except SpecvizError:
+        return None
+
+
+def practice(model: Any, n: int) -> list[list[int]]:
+    """Token ids of `n` prompts that a method may learn from before a suite.
+
+    They share no clause with the bundled suites. What the model has no room for
+    is left out.
+    """
+    chats: list[Any] = [entry["messages"] for entry in take(frozen("practice"), n, "prompts to practise on")]
+    if not getattr(model.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
+        chats = [chat[-1]["content"] for chat in chats]
+    return [ids for ids in map(model.encode, chats) if model.left(len(ids)) > 0]
+
+
+@contextmanager
+def closing(runs: Mapping[Any, Run]) -> Iterator[None]:
+    """However the block ends, no run stays open; each keeps its trace so far, which says why."""
+    stopped = "closed by the caller"
+    try:
+        yield
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+        raise
+    except Exception as error:
+        stopped = f"{type(error).__name__}: {error}"[:500]
+        raise
+    finally:
+        for run in runs.values():
+            if run.trace is None:
+                with suppress(Exception):  # what went wrong in the block is what must be heard
+                    run.close(stopped)
+
+
+def phases(trace: Any) -> dict[str, float]:
+    """Share of each phase in the time between the first cycle's start and the last one's end.
+
+    ``prefill`` is cycle 0; ``between`` is what no cycle covers: recording, and the loop's caller.
+    """
+    # Rows of a batch that ran together begin at the same time: what they shared counts once.
+    cycles = trace.cycles.drop_duplicates("start")
+    steps = cycles[cycles["cycle"] > 0]
+    texts = trace.cycles.assign(stop=trace.cycles["start"] + trace.cycles["duration"]).groupby("prompt")
+    wall, reached = 0.0, float("-inf")
+    for begin, stop in sorted(zip(texts["start"].min(), texts["stop"].max())):
+        wall += max(0.0, stop - max(begin, reached))
+        reached = max(reached, stop)
+    found = {"prefill": float(cycles.loc[cycles["cycle"] == 0, "duration"].sum())}
+    found |= {name: float(steps[f"{name}_time"].sum()) for name in ("draft", "forward", "verify", "commit")}
+    found["between"] = wall - sum(found.values())
+    return {name: seconds / wall for name, seconds in found.items()} if wall else {}

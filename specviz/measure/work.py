@@ -1,0 +1,358 @@
+"""What a worker does: decode one prompt by every contender in turn, timed, each with a copy of its memory.
+
+A worker is this process, a process of a pool, or one of a Dask cluster. It keeps the model and the warmed
+methods of the last suite, so that a model is loaded once; a `Job` is plain data and its rows are, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+
+from specviz import methods
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.loop import Run
+from specviz.loop.run import beside, identity, machine_of, peak_memory, versions
+from specviz.measure.plan import Cell
+from specviz.measure.timing import clock_of, settled, synchroniser, threads
+from specviz.methods import Method
+from specviz.models.ranks import holding
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_ALONE = threading.Lock()  # whatever the executor's threads: a process decodes one text at a time
+
+
+@dataclass
+class Job:
+    """One prompt of one round, by the cells that still lack it.
+
+    Parameters
+    ----------
+    plan : str
+        Digest of the plan.
+    model : dict
+        As `Plan.models` has it.
+    suite : str
+    warm : list of dict
+        Prompts that fill what methods remember.
+    cells : list of Cell
+        All cells of this model and suite.
+    todo : list of int
+        Numbers of those to decode.
+    number, round, seed : int
+        The prompt's place in its suite, and the seed of the round.
+    entry : dict
+        The prompt.
+    options : dict
+        As `Plan.options`.
+    threads : int
+    timed, traces : bool
+    ticket : str
+        Makes it unlike every other job: a cluster may answer the same question from memory.
+    """
+
+    plan: str
+    model: dict[str, Any]
+    suite: str
+    warm: list[dict[str, Any]]
+    cells: list[Cell]
+    todo: list[int]
+    number: int
+    round: int
+    seed: int
+    entry: dict[str, Any]
+    options: dict[str, Any]
+    threads: int
+    timed: bool
+    traces: bool
+    ticket: str = field(default_factory=lambda: uuid4().hex[:12])
+
+
+def work(job: Job) -> list[dict[str, Any]]:
+    """All rows of a job, for an executor."""
+    return list(rows(job))
+
+
+def rows(job: Job, objects: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a job, each when it is finished; who begins rotates with the prompt and the round.
+
+    Raises
+    ------
+    ModelError, ParameterError
+        If a cell cannot run at all. What goes wrong with one prompt is a row that says so.
+    """
+    with _ALONE, threads(job.threads):
+        bench = bench_for(job, objects or {})
+        first = (job.number + job.round) % len(job.cells)
+        turns = job.cells[first:] + job.cells[:first]
+        with settled():
+            for place, cell in enumerate(turns):
+                if cell.cell in job.todo:
+                    yield about(job, cell, place) | bench.row(job, cell)
+
+
+def about(job: Job, cell: Cell, place: int) -> dict[str, Any]:
+    """What a row says of its prompt and its cell."""
+    said = {key: job.entry.get(key) for key in ("id", "kind", "language")}
+    return {
+        "cell": cell.cell, "round": job.round, "seed": job.seed, "prompt": job.number, **said,
+        "model": cell.model, "method": cell.method, "draft": cell.draft, "parameters": cell.parameters,
+        "suite": cell.suite, "temperature": cell.temperature, "place": place, "sitting": job.ticket,
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- a model with its methods, ready
+
+
+class Bench:
+    """A model, its draft models and its warmed methods for one suite."""
+
+    def __init__(self, job: Job, models: dict[str, Any]) -> None:
+        self.models = models
+        spec = job.model
+        self.model = self._loaded(**spec)
+        self.ranks = holding(self.model)
+        self.clock, self.clock_name = clock_of(self.model)
+        self.wait = synchroniser(self.model.device)
+        self.drafts = {cell.draft: self._draft(cell.draft) for cell in job.cells if cell.draft}
+        self.methods: dict[int, Method] = {}
+        self.broken: dict[int, str] = {}  # why a cell cannot decode
+        self.environment = self._environment()
+        for cell in sorted(job.cells, key=lambda cell: cell.cell == cell.against):  # what was asked for first
+            self._warm_up(job, cell)
+
+    def _loaded(self, model: str, **how: Any) -> Any:
+        if model not in self.models:
+            from specviz.models import load
+
+            self.models[model] = load(model, **how)
+        return self.models[model]
+
+    def _draft(self, name: str) -> Any:
+        if name not in self.models:
+            self.models[name] = beside(self.model, name, None, None)
+        return self.models[name]
+
+    def _environment(self) -> dict[str, Any]:
+        """What a reader must know to judge a measurement; no name of the machine or of a person."""
+        model = self.model
+        return {
+            **machine_of(model),
+            "cores": cores(),
+            "threads": torch.get_num_threads(),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "clock": self.clock_name,
+            "kernels": getattr(model, "kernels", None),
+            "model": identity(model),
+            "places": [[str(device), layers] for device, layers in getattr(model, "places", None) or ()],
+            "drafts": {name: identity(draft) for name, draft in self.drafts.items()},
+            "versions": versions() | getattr(model, "versions", {}),
+        }
+
+    def _run(
+        self, job: Job, cell: Cell, method: Method, entry: dict[str, Any], number: int, record: Any
+    ) -> Run:
+        """A run of one prompt. Each prompt of a round has random numbers of its own."""
+        draws = int(np.random.SeedSequence([job.seed, number]).generate_state(1)[0])
+        draft = self.drafts[cell.draft] if cell.draft else None
+        return Run(
+            self.model, [entry.get("stream", entry)], method, draft=draft, record=record, seed=draws,
+            temperature=cell.temperature, **job.options,
+        )  # fmt: skip
+
+    def _warm_up(self, job: Job, cell: Cell) -> None:
+        """Decode the warm-up prompts, so that clocks are warm and memories are filled.
+
+        Without such prompts the first one to be measured warms the clock alone, and memories stay empty.
+        """
+        method = fresh(cell)
+        try:
+            for number, entry in enumerate(job.warm or [job.entry]):
+                with contextlib.suppress(PromptError):  # one that is too long teaches nothing
+                    finish(self._run(job, cell, method, entry, number, None))
+        except (ModelError, ParameterError) as error:
+            self.ranks.stop(error)
+            raise type(error)(f"{cell.label} on {cell.model}: {error}") from None
+        except Exception as error:
+            self.ranks.stop(error)
+            self.broken[cell.cell] = f"while warming up: {said(error)}"
+        self.methods[cell.cell] = method if job.warm else fresh(cell)
+
+    def row(self, job: Job, cell: Cell) -> dict[str, Any]:
+        """Decode the job's prompt: what came out, and what it took. An error is part of the row."""
+        found: dict[str, Any] = {"timed": job.timed, "clock": self.clock_name if job.timed else None}
+        found |= {"environment": self.environment, "error": self.broken.get(cell.cell)}
+        if found["error"]:
+            return found
+        try:
+            method = fresh(cell)
+            method.like(self.methods[cell.cell])
+            state = (method.memory or {}).get("state")
+            run = self._run(job, cell, method, job.entry, job.number, "judged" if job.traces else None)
+            decoded = self._decode(run, job.timed)
+        except Exception as error:
+            self.ranks.stop(error)
+            return found | {"error": said(error)}
+        texts = [self.model.decode([t for t in ids if t not in self.model.eos]) for ids in decoded["ids"]]
+        more = {"text": texts, "memory": state, "exactness": run.recorder.run["exactness"]}
+        if job.traces:
+            more["trace"] = parquet(run.trace)
+        return found | decoded | more
+
+    def _decode(self, run: Run, timed: bool) -> dict[str, Any]:
+        """Run it to its end. Tokens are counted from their ids, the end token among them."""
+        ids: list[list[int]] = []
+        current: list[int] = []
+        cells: list[int] = []
+        steps = sent = accepted = 0
+        taken = {"prefill": 0.0, "decode": 0.0}
+        reset_peak(self.model.device)
+        self.wait()
+        start = time.perf_counter()
+        mark = self.clock()
+        for cycle in run:
+            if cycle.number == 0:
+                self.wait()
+                taken["prefill"] += (now := self.clock()) - mark
+                mark = now
+            else:
+                steps += 1
+                sent += len(cycle.draft) if cycle.draft is not None and cycle.draft.read else 0
+                accepted += cycle.origins.count("draft")
+            del current[cycle.keep :], cells[cycle.keep :]
+            current += cycle.tokens
+            cells += cycle.cells
+            if cycle.end is not None:
+                self.wait()
+                taken["decode"] += (now := self.clock()) - mark
+                mark, end = now, cycle.end
+                ids.append([current[i] for i in np.argsort(cells)] if cells else list(current))
+        wall = time.perf_counter() - start
+        assert run.trace is not None
+        if not run.trace.run["complete"]:
+            raise KeyboardInterrupt  # the run has swallowed it
+        prompts = [len(prompt["tokens"]) for prompt in run.recorder.run["prompts"]]
+        return {
+            "ids": ids,
+            "tokens": sum(map(len, ids)),
+            "prompt_tokens": sum(prompts),
+            "steps": steps,
+            "sent": sent,
+            "accepted": accepted,
+            "end": end,
+            "prefill_seconds": taken["prefill"] if timed else None,
+            "decode_seconds": taken["decode"] if timed else None,
+            "wall_seconds": wall if timed else None,
+            **peak(self.model.device),
+        }
+
+
+_benches: dict[tuple[str, ...], Bench] = {}
+_models: dict[str, Any] = {}
+_held: list[str] = []  # the model that `_models` holds, with its drafts
+
+
+def bench_for(job: Job, objects: dict[str, Any]) -> Bench:
+    """The bench of a job: the last one, if it is of the same plan, model and suite."""
+    key = (job.plan, json.dumps(job.model), job.suite)
+    if key in _benches:
+        return _benches[key]
+    _benches.clear()  # what the last suite's methods remember goes first
+    held = json.dumps([job.plan, job.model])
+    if _held != [held]:
+        _models.clear()
+        _held[:] = [held]
+    _models.update(objects)
+    _benches[key] = made = Bench(job, _models)
+    return made
+
+
+def forget() -> None:
+    """Let go of models and methods."""
+    _benches.clear()
+    _models.clear()
+    _held.clear()
+
+
+def fresh(cell: Cell) -> Method:
+    """A cell's method, remembering nothing."""
+    return methods.find(cell.method)(**cell.parameters)
+
+
+def finish(run: Run) -> None:
+    """Run it to its end."""
+    for _ in run:
+        pass
+    assert run.trace is not None
+    if not run.trace.run["complete"]:
+        raise KeyboardInterrupt
+
+
+def said(error: Exception) -> str:
+    """An error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
+def parquet(trace: Any) -> bytes:
+    """A trace as the bytes of its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        return trace.save(Path(folder) / "trace.parquet").read_bytes()  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def attend() -> None:
+    """Of a pool's process: Ctrl-C is for its parent, and a parent that was killed takes it along."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def reset_peak(device: Any) -> None:
+    """The peaks of memory begin anew, where the system can do that."""
+    with contextlib.suppress(OSError):
+        if CLEAR.exists():
+            CLEAR.write_text("5")
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak(device: Any) -> dict[str, int | None]:
+    """Most bytes since then: of the process, all loaded models inside, and of the device.
+
+    Where the system cannot forget a peak (it is no Linux), the process' is that of its whole life.
+    """
+    known = peak_memory(device)
+    process = known["process"]
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = STATUS.read_text().splitlines()
+        process = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return {"peak_memory": process, "device_memory": known["device"]}

@@ -1,0 +1,112 @@
+"""Randomness: counter-based uniforms, the warped distribution, and drawing by inverse CDF.
+
+Every uniform number is a function of (seed, prompt, cycle, use), so that a run repeats itself, a row
+of a batch draws what its single run draws, and an accept can be decided again from what was recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..devices import send
+from ..errors import ParameterError
+
+# What a cycle's uniforms are used for: each use has a stream of its own, so that a longer draft
+# does not shift the numbers of another use.
+DRAFT, ACCEPT, FINAL = 0, 1, 2
+
+
+class Uniforms:
+    """Uniform numbers in [0, 1) of one text, from Philox-4x64 keyed by seed and prompt (and its update).
+
+    Numbers for ACCEPT carry 24 bits, so that the recorded float32 is the number that was used;
+    those that draw a token carry 53.
+    """
+
+    def __init__(self, seed: int, prompt: int = 0, update: int = 0) -> None:
+        self.key = np.array([seed % 2**64, prompt], np.uint64)
+        self.update = update
+
+    def __call__(self, cycle: int, use: int, n: int) -> np.ndarray:
+        """`n` numbers for a use in a cycle, float64 [n]."""
+        # Philox counts in the lowest word; update, cycle and use sit in higher ones, so streams never meet.
+        counter = np.array([0, use, cycle, self.update], np.uint64)
+        u = np.random.Generator(np.random.Philox(key=self.key, counter=counter)).random(n)
+        return np.floor(u * 2**24) / 2**24 if use == ACCEPT else u
+
+
+def exact_type(device: torch.device) -> torch.dtype:
+    """The widest float of a device: decisions are taken in it. MPS has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn from logits: temperature, then top-k, then top-p; 0 means greedy.
+
+    Raises
+    ------
+    ParameterError
+        If temperature or top_k is negative, or top_p is not in (0, 1].
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ParameterError(f"temperature must be 0 (greedy) or more, got {self.temperature}")
+        if self.top_k < 0 or self.top_k != int(self.top_k):
+            raise ParameterError(f"top_k must be a whole number, 0 (off) or more, got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ParameterError(f"top_p must lie in (0, 1], got {self.top_p}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, without a random number."""
+        return self.temperature == 0
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The distribution that is sampled from, shape and type of `logits` [..., vocabulary].
+
+        Ties at the k-th place stay in, as in transformers' warpers; top-p keeps the least set of
+        likeliest tokens whose sum reaches p (Holtzman et al. 2020, equation 2).
+        """
+        if self.greedy:
+            return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+        scores = logits / self.temperature
+        if 0 < self.top_k < scores.shape[-1]:
+            least = scores.topk(self.top_k).values[..., -1:]
+            scores = scores.masked_fill(scores < least, -torch.inf)
+        if self.top_p < 1:
+            p, order = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
+            beyond = p.cumsum(-1) - p >= self.top_p  # the sum of the likelier ones suffices
+            scores = scores.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+        return scores.softmax(-1)
+
+
+def draw(p: Tensor, u: Tensor | np.ndarray | float) -> Tensor:
+    """Token indices [...] drawn from `p` [..., vocabulary] by inverse CDF at `u` [...], on p's device.
+
+    `p` need not be normalised. The sum runs in float64 (float32 on MPS). A token of probability 0
+    is never drawn.
+    """
+    kind = exact_type(p.device)
+    return located(p.to(kind).cumsum(-1), send(u, p.device, kind)[..., None])[..., 0]
+
+
+def located(cdf: Tensor, u: Tensor) -> Tensor:
+    """Where `u` [..., n] lies in the sums `cdf` [..., vocabulary], as `draw` draws: token indices [..., n].
+
+    Where all sums are 0 nothing can be drawn, and the index is the vocabulary's size.
+    """
+    if cdf.dtype != torch.float64:
+        u = u.clamp(max=1 - 2**-24)  # the largest u below 1 may have been rounded up to it
+    # The first index whose sum lies strictly above u * total. With u at most 1 - 2^-53 (2^-24 in float32)
+    # the product rounds to less than the total, so there is one.
+    return torch.searchsorted(cdf, u * cdf[..., -1:], right=True)

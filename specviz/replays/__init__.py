@@ -1,0 +1,1 @@
+"""The papers' tables, measured again on your models, beside the numbers that they print."""

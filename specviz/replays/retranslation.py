@@ -1,0 +1,177 @@
+"""Re-translation measured: settings of `retranslate` on the same streams.
+
+Every setting decodes the same streams, text by text in turns. Quality, erasure and acceptance are counts, so
+one round has them; the speed alone needs a clock. Intervals and comparisons come from drawing the texts anew,
+the same ones for both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from specviz import metrics
+from specviz.errors import ParameterError
+from specviz.loop import Run
+from specviz.measure.claims import Drawn, Quality, ratio, resampled
+from specviz.measure.timing import closing, paired, quiet_clock, synchroniser
+from specviz.replays.translations import TARGETS, streams, texts
+from specviz.streams import Stream
+
+METHOD = "retranslate"
+RT = "RT"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to decode the streams: its name in the tables, and the method's parameters."""
+
+    label: str
+    values: Mapping[str, Any]
+
+
+class Follow:
+    """A run that is advanced one stream at a time, and what each stream took and counted.
+
+    Parameters
+    ----------
+    run : Run
+    given : sequence of Stream
+        What it decodes.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(self, run: Run, given: Sequence[Stream], clock: Callable[[], float]) -> None:
+        self.run, self.clock = run, clock
+        self.updates = [len(list(stream)) for stream in given]
+        self.wait = synchroniser(run.model.device)
+        names = ("emitted", "drafted", "accepted", "seconds", "prefill")
+        self.sums: dict[str, np.ndarray] = {name: np.zeros(len(given)) for name in names}
+
+    def __call__(self, number: int) -> list[int]:
+        """Decode the next stream; return all that was emitted."""
+        left, tokens, sums = self.updates[number], [0][:0], self.sums
+        begin = self.clock()
+        for cycle in self.run:
+            if cycle.number == 0:  # a verdict has waited for the device, a prefill has not
+                self.wait()
+            now = self.clock()
+            sums["seconds" if cycle.number else "prefill"][number] += now - begin
+            sums["drafted"][number] += len(cycle.status)
+            sums["accepted"][number] += sum(each in ("accepted", "unreviewed") for each in cycle.status)
+            tokens += cycle.tokens
+            left -= cycle.end is not None
+            if not left:
+                sums["emitted"][number] = len(tokens)
+                return tokens
+            begin = self.clock()
+        raise KeyboardInterrupt  # the run was interrupted, and has kept its trace
+
+    def finish(self) -> Any:
+        """End the run and return its trace."""
+        for _ in self.run:
+            pass
+        return self.run.trace
+
+
+@dataclass
+class Decoded:
+    """What a setting did with every text.
+
+    Parameters
+    ----------
+    sums : dict of str to array [texts, ...]
+        ``emitted``, ``drafted`` and ``accepted`` tokens; ``erased`` ones, and ``final`` ones of the last
+        output; ``seconds`` without and ``total`` with the prompts' passes; ``lag``, average lagging; ``bleu``
+        [texts, 10], what BLEU is summed from.
+    chrf, comet : float
+        Of the last outputs; ``comet`` is NaN where it is not installed.
+    """
+
+    setting: Setting
+    sums: dict[str, np.ndarray] = field(default_factory=dict)
+    chrf: float = float("nan")
+    comet: float = float("nan")
+
+    def of(self, function: Callable[..., Any], *names: str) -> Drawn:
+        """A function of sums over the texts."""
+        return resampled(function, *(self.sums[name] for name in names))
+
+    def over(self, other: Decoded, prefill: bool = False) -> Drawn:
+        """How many times the other's tokens a second."""
+        names = ("emitted", "total" if prefill else "seconds")
+        return self._against(other, lambda e, s, f, t: (e / s) / (f / t), names)
+
+    def more(self, other: Decoded, above: str, below: str) -> Drawn:
+        """By how much a ratio of sums is larger than the other's."""
+        return self._against(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), (above, below))
+
+    def better(self, other: Decoded, quality: Quality) -> Drawn:
+        """By how much BLEU is higher than the other's."""
+        return self._against(other, lambda a, b: quality.bleu(a) - quality.bleu(b), ("bleu",))
+
+    def _against(self, other: Decoded, function: Callable[..., Any], names: Sequence[str]) -> Drawn:
+        return resampled(function, *(side.sums[name] for side in (self, other) for name in names))
+
+
+def measure(
+    model: Any,
+    code: str,
+    chosen: Sequence[Setting],
+    *,
+    prompts: int = 100,
+    rounds: int = 1,
+    max_new_tokens: int = 128,
+    template: str = "town",
+    given: Sequence[Stream] | None = None,
+    right: Sequence[Sequence[str]] | None = None,
+    tick: Callable[[str], None] = lambda label: None,
+) -> tuple[dict[str, Decoded], Quality]:
+    """Let every setting decode the test streams of a language, text by text in turns.
+
+    Of several rounds a text's median time counts. `given` are other streams, and `right` their translations.
+    """
+    if given is None or right is None:
+        made = texts(code, prompts)
+        given, right = given or streams(made), [list(each.references) for each in made]
+    clock, _ = quiet_clock(model.device)
+    shared: dict[str, Any] = {"target_language": TARGETS[code], "template": template}
+    shared |= {"max_new_tokens": max_new_tokens, "record": None}
+    followed: list[dict[str, Follow]] = []
+    for _ in range(rounds):
+        runs: dict[str, Run] = {}
+        with closing(runs):
+            for each in chosen:
+                for _ in Run(model, given[:1], METHOD, **shared, **each.values):  # warm-up
+                    pass
+                runs[each.label] = Run(model, given, METHOD, **shared, **each.values)
+            followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
+            paired(followed[-1], len(given), model.device, tick, clock)
+            traces = {name: follow.finish() for name, follow in followed[-1].items()}
+    quality = Quality(metrics.tokenizer(traces[RT].run).name, right)
+    return {each.label: judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
+            for each in chosen}, quality  # fmt: skip
+
+
+def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Any, quality: Quality) -> Decoded:
+    """A setting's sums: counts of one round, the median times of all, and what its texts are worth."""
+    sums = dict(rounds[0])
+    for name in ("seconds", "prefill"):
+        sums[name] = np.median([each[name] for each in rounds], axis=0)
+    sums["total"] = sums["seconds"] + sums["prefill"]
+    words = metrics.erasure(trace).groupby("prompt")
+    sums["erased"] = words["erased"].sum().to_numpy(float)
+    sums["final"] = words["tokens"].last().to_numpy(float)
+    sums["lag"] = metrics.lagging(trace)["AL"].to_numpy(float)
+    sums["texts"] = np.ones(len(sums["lag"]))
+    said = trace.updates.groupby("prompt")["text"].last().tolist()
+    sums["bleu"] = quality.statistics(said)
+    found = Decoded(of, sums, quality.chrf(said))
+    with suppress(ParameterError):  # it is not installed
+        found.comet = float(np.mean(metrics.comet(trace)))
+    return found

@@ -1,0 +1,39 @@
+"""Who measures what a recipe asks for: each source turns a recipe into figures in the paper's own keys.
+
+One file a family: `prompts` (by the runner, and in batches), `streams` (re-translation), `canvases`
+(diffusion models), `thresholds` (BiLD), `beams` (CM-ASD), `curves` (figures without printed values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from specviz.replays.recipes import Recipe
+
+from .shared import Found, How
+
+__all__ = ["Found", "How", "find"]
+
+SOURCES = {
+    "run": "prompts:run",
+    "batches": "prompts:batches",
+    "streams": "streams:streams",
+    "canvases": "canvases:canvases",
+    "limits": "canvases:limits",
+    "lengths": "canvases:lengths",
+    "thresholds": "thresholds:thresholds",
+    "beams": "beams:beams",
+    "sizes": "curves:sizes",
+    "scores": "curves:scores",
+    "calibrated": "curves:calibrated",
+    "batched": "curves:batched",
+    "canvas batches": "curves:canvases",
+    "settings": "curves:settings",
+}
+
+
+def find(name: str) -> Callable[[Recipe, How], Found]:
+    """The function of a source."""
+    module, _, function = SOURCES[name].partition(":")
+    return getattr(import_module(f"specviz.replays.sources.{module}"), function)  # type: ignore[no-any-return]

@@ -1,0 +1,50 @@
+"""The ribbon's door: one name for what stands still and for what moves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..view.flicker import Flicker
+    from .flicker import LiveFlicker
+
+
+def flicker(
+    traces: Any, prompt: int | None = None, *, live: bool = False, **state: Any
+) -> Flicker | LiveFlicker:
+    """What a stream's display showed, took back and hid: time down, words across, runs side by side.
+
+    Parameters
+    ----------
+    traces : Trace, list of Trace, or dict of name to Trace
+        Runs over one stream; every run of each is a column. Of a live ribbon, runs that differ only in β
+        share a column, and its slider goes from one to the other.
+    prompt : int, optional
+        Which stream of the runs; default the first.
+    live : bool
+        A widget, with a cursor and sliders for β and k, instead of a static picture.
+    **state
+        Of a live ribbon, where to begin: ``update``, ``k``, ``beta``, ``theme``, ``projector``.
+
+    Returns
+    -------
+    Flicker or LiveFlicker
+        Shows itself in a notebook; ``to_html(path)`` writes one offline page.
+
+    Raises
+    ------
+    TraceError
+        If a run is none of a stream, or the sources differ.
+    ParameterError
+        If there is no such state.
+    """
+    if live:
+        from .flicker import LiveFlicker
+
+        return LiveFlicker(traces, prompt, **state)
+    from ..errors import ParameterError
+    from ..view.flicker import flicker as still
+
+    if state:
+        raise ParameterError(f"a static ribbon has no {next(iter(state))!r}: it is for live=True")
+    return still(traces, prompt)

@@ -1,0 +1,538 @@
+"""The runner pairs what it says it pairs; every bench returns the result it promises."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import json
+import math
+import sys
+
+import pytest
+import torch
+from rich.console import Console
+
+import specviz
+from specviz import methods
+from specviz.errors import ParameterError, TraceError
+from specviz.loop import Run
+from specviz.measure import BENCHES, demo, find, report, timing
+from specviz.measure.benches import overhead, passes, peers
+from specviz.models import kernels, load
+
+ENTRIES = [
+    {"turns": ["Hello there", "And now?"], "kind": "conversation"},
+    {"prompt": "One two three", "kind": "counting"},
+    {"prompt": "red green", "kind": "colours"},
+]
+
+
+METHODS = [n for n in timing.methods.names("prompt") if timing.methods.find(n).drafts_with == "model"]
+ALONE = [name for name in METHODS if not timing.methods.find(name).needs_draft]
+
+
+@pytest.fixture(scope="module")
+def pair(folders):
+    return load(folders.target), load(folders.draft)
+
+
+def test_estimate():
+    found = report.Estimate.of([1.0, 2.0, 3.0, 3.0, 4.0, 100.0])
+    assert found.median == 3
+    assert 1 <= found.low < 3 < found.high <= 100
+    assert found.pairs == 6
+    assert math.isnan(report.Estimate.of([]).median)
+    assert math.isnan(report.Estimate.of([1.0, 2.0, 3.0, 4.0, 100.0]).low)  # of five no interval
+    same = report.Estimate.of([1.0, 2.0, 3.0, 3.0, 4.0, 100.0])
+    assert same == found  # seeded
+
+
+def printed(width, columns, rows, **more):
+    console = Console(width=width, file=io.StringIO())
+    report.print_table(console, columns, rows, **more)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_table_fits_its_terminal():
+    columns = [
+        report.Column("name"), report.Column("what it is", folds=10),
+        report.Column("a number", True, spare=1), report.Column("another", True, spare=0),
+    ]  # fmt: skip
+    rows = [["first-of-all", "a long sentence here", "1.00", "2"], ["b", "short", "13.00", "–"]]
+    wide = printed(80, columns, rows)
+    assert wide[0] == "name          what it is            a number  another"
+    assert wide[2] == "first-of-all  a long sentence here      1.00        2"
+    for width in range(24, 60):
+        lines = printed(width, columns, rows)
+        assert max(map(len, lines)) <= width
+        text = " ".join(" ".join(lines).split())
+        assert "first-of-all" in text
+        assert ("13.00" in text) == ("a number" not in text.partition("left out")[2])
+
+
+def test_every_table_fits_80_columns():
+    estimate = report.Estimate(1.234, 1.111, 1.432, 21)
+    for room in (demo, peers, overhead, passes):
+        row = {key: 1234 if form else estimate for key, _, form in room.COLUMNS}
+        row |= {"method": "autoregressive", "decoder": "transformers generate, compiled"}
+        row |= {"draft": "town-draft-aligned", "model": "town-draft-aligned", "exactness": "exact up to ties"}
+        row |= {
+            "same": "21/21",
+            "shown": str(estimate),
+            "g": 64,
+            "layout": "transposed",
+            "format": "bfloat16",
+        }
+        setting = {"device": "cpu", "threads": 1, "dtype": "float32"}
+        found = report.Report("x", "title", setting, room.COLUMNS, [row], spare=getattr(room, "SPARE", ()))
+        for width in (80, 120):
+            console = Console(width=width, file=io.StringIO(), force_terminal=True, no_color=True)
+            found.show(console)
+            lines = console.file.getvalue().splitlines()
+            assert any(row["draft"] in line and "1.11" in line and "1.43" in line for line in lines)
+            assert ("left out" in "".join(lines)) <= (width == 80)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "held"),
+    [
+        ("at least", 1.0, True), ("at least", 0.99, False), ("more than", 1.0, False),
+        ("more than", 1.01, True),
+        ("at most", 1.0, True), ("at most", 1.01, False), ("at least", float("nan"), False),
+        ("at most", float("nan"), False),
+    ],
+)  # fmt: skip
+def test_bars(kind, value, held):
+    bar = report.Bar("x", value, 1.0, kind)
+    assert bar.held is held
+    assert ("missed" in str(bar)) is not held
+
+
+def test_a_pair_takes_turns_and_who_begins_rotates():
+    order = []
+    contenders = {name: lambda i, name=name: order.append((name, i)) or [1] * (i + 1) for name in "abc"}
+    clock = iter(range(1000))
+    times = timing.paired(contenders, 4, clock=lambda: float(next(clock)))
+    turns = ["".join(name for name, i in order if i == text) for text in range(4)]
+    assert turns == ["abc", "bca", "cab", "abc"]
+    assert times["a"].seconds == [1.0] * 4
+    assert times["b"].tokens == 10
+    assert times["a"].over(times["b"]).median == 1
+    assert times["a"].same(times["b"]) == 4
+
+
+def test_speedup_is_the_median_of_ratios_on_the_same_text():
+    slow = timing.Timed([1.0, 1.0, 1.0], [[1], [1, 2], [1, 2, 3]])
+    fast = timing.Timed([0.5, 0.25, 0.1], [[1], [1, 2], [1, 2, 4]])
+    assert fast.over(slow).median == 4
+    assert fast.same(slow) == 2
+    assert slow.speed == 2
+
+
+def test_runs_that_take_turns_write_what_they_write_alone(pair):
+    target, draft = pair
+    alone = specviz.generate(target, ENTRIES, "speculative", draft=draft, max_new_tokens=9)
+    runs = [Run(target, ENTRIES, "speculative", draft=draft, max_new_tokens=9) for _ in range(2)]
+    texts = [timing.Texts(run) for run in runs]
+    found = [[text(i) for text in texts] for i in range(4)]
+    traces = [text.finish() for text in texts]
+    assert all(a == b for a, b in found)
+    for trace in traces:
+        assert (
+            trace.outputs["token"].tolist()
+            == alone.outputs["token"].tolist()
+            == [token for a, _ in found for token in a]
+        )
+        assert trace.run["complete"]
+
+
+def test_an_interrupted_run_is_heard_and_keeps_its_trace(pair, monkeypatch):
+    target, _ = pair
+    run = Run(target, ENTRIES, "autoregressive", max_new_tokens=9)
+    text = timing.Texts(run)
+    text(0)
+    monkeypatch.setattr(run.method, "verify", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        text(1)
+    assert run.trace.run["stopped"] == "interrupted"
+    assert len(run.trace.texts) == 2
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_the_line_up(pair):
+    _, draft = pair
+    other = copy.copy(draft)
+    other.name = "other/../x"
+    labels = [e.label for e in timing.lineup([draft, other])]
+    assert labels[0] == "autoregressive"
+    assert {"speculative, draft", "bild, draft", "speculative, other/../x"} <= set(labels)
+    files = [e.file for e in timing.lineup([draft, other])]
+    assert len(set(files)) == len(files)
+    assert not any("/" in name for name in files)
+    assert [e.label for e in timing.lineup([])] == ALONE
+    assert {"prompt_lookup", "token_recycling", "unispec"} <= set(ALONE)
+
+
+def check(found, bars):
+    """The schema of every result."""
+    data = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert set(data) == {
+        "schema",
+        "bench",
+        "title",
+        "setting",
+        "rows",
+        "parts",
+        "bars",
+        "notes",
+        "held",
+        "summary",
+    }
+    assert {"model", "drafts", "dtype", "threads", "device", "processor", "versions"} <= set(data["setting"])
+    assert data["setting"]["threads"] == torch.get_num_threads()
+    assert len(data["bars"]) == bars
+    for bar in data["bars"]:
+        assert set(bar) == {"name", "value", "limit", "kind", "goal", "held"}
+    assert data["held"] == all(bar["held"] for bar in data["bars"])
+    assert "\n" not in data["summary"]
+    assert data["summary"].startswith(found.name + ": ")
+    assert f"{data['setting']['threads']} thread" in data["summary"]
+    for row in data["rows"]:
+        assert {key for key, *_ in found.columns} <= set(row)
+    assert all(len(cells) == len(found.columns) for cells in found.cells())
+    return data
+
+
+def test_overhead(pair):
+    target, draft = pair
+    ticks = []
+    found = overhead.bench(
+        target, [draft], ENTRIES, prompts=2, max_new_tokens=6, rounds=3, tick=lambda *a: ticks.append(a)
+    )
+    data = check(found, bars=len(METHODS))
+    assert [bar["limit"] for bar in data["bars"]] == [1.03] * len(METHODS)
+    assert all(bar["kind"] == "at most" for bar in data["bars"])
+    assert {row["method"] for row in data["rows"]} == set(METHODS)
+    assert all(row["ratio"]["pairs"] == 3 and row["tokens"] > 0 for row in data["rows"])
+    assert ticks[-1][:2] == (4 * len(METHODS),) * 2
+
+
+def test_overhead_compares_a_record_with_none(pair, monkeypatch):
+    records = []
+
+    class Watched(Run):
+        def __init__(self, *args, **options):
+            records.append(options["record"])
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(overhead, "Run", Watched)
+    overhead.bench(pair[0], [], ENTRIES, prompts=1, max_new_tokens=2, rounds=2)
+    assert records[: len(ALONE)] == [None] * len(ALONE)  # each method is tried before any is timed
+    del records[: len(ALONE)]
+    assert sorted(records, key=str) == [None] * 3 * len(ALONE) + ["judged"] * 3 * len(ALONE)
+    assert records[:4] in ([None, "judged", "judged", None], ["judged", None, None, "judged"])
+
+
+def test_overhead_leaves_out_what_the_model_refuses(pair, monkeypatch):
+    target, _ = pair
+    kind = timing.methods.find("calm")
+
+    def refuse(self, model):
+        raise ParameterError("calm cannot run here")
+
+    monkeypatch.setattr(kind, "prepare", refuse)
+    options = {"prompts": 1, "max_new_tokens": 2, "rounds": 1}
+    found = overhead.bench(target, [], ENTRIES, **options)
+    assert {row["method"] for row in found.rows} == set(ALONE) - {"calm"}
+    assert "left out: calm cannot run here" in found.notes
+    found = overhead.bench(target, [], ENTRIES, only=["unispec"], **options)
+    assert [row["method"] for row in found.rows] == ["unispec"]
+    with pytest.raises(ParameterError, match="cannot run here"):
+        overhead.bench(target, [], ENTRIES, only=["calm"], **options)
+
+
+def test_passes(pair):
+    target, draft = pair
+    found = passes.bench(target, [draft], [], prompts=20, max_new_tokens=8, rounds=4)
+    data = check(found, bars=0)
+    used = [r for r in data["rows"] if r["used"]]
+    assert [(r["model"], r["g"]) for r in used] == [
+        (m, g) for m in ("target", "draft") for g in (1, 2, 4, 5, 8)
+    ]
+    assert all(r["ratio"]["median"] == 1 for r in data["rows"] if r["g"] == 1)
+    forms = {(r["layout"], r["format"]) for r in data["rows"] if r["model"] == "target"}
+    assert forms == {(layout, kind) for kind in ("float32", "bfloat16") for layout in kernels.LAYOUTS}
+    plain = [
+        r for r in data["rows"] if (r["model"], r["layout"], r["format"]) == ("target", "plain", "float32")
+    ]
+    assert all(r["over"]["median"] == 1 for r in plain)
+    assert all(r["over"] for r in data["rows"] if r["model"] == "target")
+
+
+def test_passes_feed_g_tokens(pair, monkeypatch):
+    target, _ = pair
+    fed = []
+    opened = target.open
+
+    def watched(*args):
+        context = opened(*args)
+        forward = context.forward
+        context.forward = lambda draft: fed.append(forward(draft).tokens)
+        return context
+
+    monkeypatch.setattr(target, "open", watched)
+    passes.measure(target, (1, 3, 5), context=10, rounds=2)
+    assert sorted(fed[1:]) == sorted([1, 3, 5] * 5)[1:]  # the very first also reads the context's last token
+    with pytest.raises(ParameterError, match="do not fit"):
+        passes.measure(target, (1, 64), context=target.max_length, rounds=1)
+
+
+def test_peers(pair):
+    target, draft = pair
+    found = peers.bench(target, [draft], ENTRIES, prompts=3, max_new_tokens=12)
+    data = check(found, bars=5)
+    assert [bar["limit"] for bar in data["bars"]] == [1.0, 1.0, 1.2, 1.0, 1.0]
+    same = {(row["decoder"], row["draft"]): row["same"] for row in data["rows"]}
+    assert same.pop(("bild", "draft")) in ("0/3", "1/3", "2/3", "3/3")
+    assert set(same.values()) == {"3/3"}  # greedy texts of both sides agree, token for token
+    assert len(same) == 6
+    tokens = {row["decoder"]: row["tokens"] for row in data["rows"]}
+    assert tokens["autoregressive"] == tokens["transformers generate"] == tokens["transformers assisted"]
+    assert tokens["prompt_lookup"] == tokens["transformers prompt lookup"]
+    assert sum("time of" in note for note in data["notes"]) == 4
+
+
+def test_assisted_generation_drafts_as_many_tokens_as_ours(pair):
+    target, _ = pair
+    peer = peers.Peer(target, 24)
+    assistant = peers.twin(target)  # as a draft, the target itself is always right
+    widths = []
+    peer.net.register_forward_pre_hook(
+        lambda net, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    peer.assisted(target.encode("Hello there"), assistant, 4)
+    assert set(widths[1:-1]) == {5}
+
+
+def test_the_twin_leaves_the_model_alone(pair):
+    target, _ = pair
+    before = [p.clone() for p in target.net.parameters()]
+    net = peers.twin(target)
+    assert all(p.is_contiguous() for p in net.parameters())
+    with torch.no_grad():
+        next(net.parameters()).add_(1.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, target.net.parameters()))
+
+
+def test_demo(pair, tmp_path):
+    target, draft = pair
+    entries = [*ENTRIES, {"prompt": "</script><img src=x onerror=alert(1)>", "kind": "<b>hostile"}]
+    ticks = []
+    found, page = demo.run(
+        target, [draft], entries, tmp_path / "out", each=1, max_new_tokens=8, tick=lambda *a: ticks.append(a)
+    )
+    data = check(found, bars=0)
+    (apart,) = data["parts"]
+    assert sorted(row["method"] for row in data["rows"] + apart["rows"]) == sorted(METHODS)
+    assert {row["exactness"] for row in apart["rows"]} == {"lossy"}
+    assert "lossy" not in {row["exactness"] for row in data["rows"]}
+    plain = next(row for row in data["rows"] if row["method"] == "autoregressive")
+    assert (plain["tau"], plain["speedup"]) == (1, 1)
+    assert all(0 < row["prefill"] < row["seconds"] for row in data["rows"])
+    for row in data["rows"]:
+        apart = row["seconds"] - row["prefill"]
+        assert row["tokens_per_second"] == pytest.approx(row["tokens"] / apart)
+        assert row["tokens_per_second_with_prefill"] == pytest.approx(row["tokens"] / row["seconds"])
+    assert {row["same"] for row in data["rows"]} == {"5/5"}
+    assert ticks[-1][:2] == (5 * len(METHODS),) * 2
+    files = sorted(
+        p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()
+    )
+    assert files == ["demo.html", *sorted(f"traces/{entrant.file}" for entrant in timing.lineup([draft]))]
+    assert {"traces/bild-draft.parquet", "traces/unispec.parquet"} <= set(files)
+    trace = specviz.open(tmp_path / "out" / "traces")
+    assert len(trace.texts) == 5 * len(METHODS)
+    offline(page.read_text(encoding="utf8"))
+    text = page.read_text(encoding="utf8")
+    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
+    assert "&lt;b&gt;hostile" in text
+    assert text.count("<section") == 4 * len(METHODS)
+    assert text.count("<tr>") >= 2 + len(METHODS)  # the lossy methods' table, too
+    with pytest.raises(TraceError, match="exists"):
+        demo.run(target, [draft], entries, tmp_path / "out")
+
+
+def slowed(speeds):
+    """`timing.paired`, but each decoder's seconds are such that it writes so many tokens a second."""
+
+    def paired(decoders, texts, *args):
+        found = timing.paired(decoders, texts, *args)
+        for name, decoder in decoders.items():
+            decoder.prefills[:] = [0.5] * texts
+            found[name].seconds[:] = [0.5 + len(text) / speeds[name] for text in found[name].texts]
+        return found
+
+    return paired
+
+
+def test_a_demo_orders_by_speed_and_says_first_what_won(pair, tmp_path, monkeypatch):
+    target, _ = pair
+    speeds = dict(zip(demo.UNTRAINED, (30.0, 20.0, 5.0, 25.0, 10.0, 15.0)))
+    monkeypatch.setattr(demo, "paired", slowed(speeds))
+    found, page = demo.run(target, [], ENTRIES, tmp_path, each=1, max_new_tokens=6)
+    assert [row["method"] for row in found.rows] == sorted(speeds, key=speeds.get, reverse=True)
+    assert [row["speedup"] for row in found.rows][:2] == pytest.approx([1, 25 / 30])
+    assert not found.parts
+    first = "spectra writes 25.0 tokens/s, 0.83 times our own plain decoding (30.0 tokens/s)"
+    assert found.title.splitlines()[0] == first
+    console = Console(width=200, file=io.StringIO())
+    found.show(console)
+    assert console.file.getvalue().startswith(first)
+    assert first in page.read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize(
+    ("ours", "best", "theirs", "says", "inside"),
+    [
+        (
+            30, 20, 60,
+            "lookahead writes 20.0 tokens/s, 0.67 times our own plain decoding and 0.33 times llama.cpp's, "
+            "the fastest plain decoding of this file here (60.0 tokens/s; it computes on Q4_1 weights, we on "
+            "float32)", "0.71 and 0.43",
+        ),
+        (
+            30, 45, 15,
+            "lookahead writes 45.0 tokens/s, 1.50 times our own plain decoding, the fastest plain decoding "
+            "of this file here (30.0 tokens/s), and 3.00 times llama.cpp's (15.0 tokens/s; it computes on "
+            "Q4_1 weights, we on float32)", "1.36 and 2.45",
+        ),
+    ],
+)  # fmt: skip
+def test_the_first_line_of_a_demo(ours, best, theirs, says, inside):
+    def row(name, speed, **more):
+        with_prefill = 1 / (1 / speed + 1 / 120)
+        speeds = {"tokens_per_second": float(speed), "tokens_per_second_with_prefill": with_prefill}
+        return {"method": name} | speeds | more
+
+    rows = [row("autoregressive", ours), row("unispec", 1), row("lookahead", best)]
+    rows.append(row("llama.cpp, plain", theirs, engine="llama.cpp", format="Q4_1"))
+    second = f"With the prefill (reading the prompt) inside: {inside} times"
+    assert demo.headline(rows, "float32").splitlines() == [says, second]
+    rows[-1]["format"] = "float32"
+    same = says.replace("; it computes on Q4_1 weights, we on float32", "")
+    assert demo.headline(rows, "float32").splitlines() == [same, second]
+
+
+def test_a_toy_is_called_one_first(tmp_path):
+    found, _ = demo.run(load("town"), [], ENTRIES, tmp_path, each=1, max_new_tokens=2)
+    toy, first, *_ = found.title.splitlines()
+    assert toy == "town is a toy of 2.3 M parameters: its time goes to calls, not to reading weights."
+    assert "times our own plain decoding" in first
+
+
+def test_a_demo_calibrates_once(pair, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_CALIBRATIONS", str(tmp_path / "kept"))
+    measure, calls = demo.calibrate, []
+    monkeypatch.setattr(demo, "calibrate", lambda *a, **more: calls.append(a) or measure(*a, **more))
+    monkeypatch.setattr(demo, "CALIBRATION_TOKENS", 6)
+    practice = [{"prompt": text} for text in ("red", "one two", "three", "and")]
+    notes = []
+    for out in ("a", "b"):
+        found, _ = demo.run(pair[0], [], ENTRIES, tmp_path / out, each=1, max_new_tokens=4, practice=practice)
+        trace = specviz.open(tmp_path / out / "traces" / "unispec.parquet")
+        size = trace.run["calibration"]["value"]
+        assert 2 <= size <= 16 and trace.run["parameters"]["draft_size"] == size
+        (note,) = (note for note in found.notes if f"unispec {size} (" in note)
+        notes.append(note)
+    assert len(calls) == 1
+    assert "kept for the next time" in notes[0]
+    assert "as calibrated here before" in notes[1]
+    for name in set(demo.UNTRAINED) - {"autoregressive"}:
+        trace = specviz.open(tmp_path / "b" / "traces" / f"{name}.parquet")
+        assert trace.run["parameters"][methods.find(name).size] == size  # the other methods draft as many
+
+
+def test_a_demo_that_cannot_calibrate_says_so(pair, tmp_path):
+    practice = [{"prompt": "x" * 500}]  # no room in the model's context
+    found, _ = demo.run(pair[0], [], ENTRIES, tmp_path, each=1, max_new_tokens=4, practice=practice)
+    assert any("unispec 24 (not calibrated: " in note and "leaves no room" in note for note in found.notes)
+
+
+def test_a_demo_beside_llama_cpp(pair, tmp_path, monkeypatch):
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    from specviz.models.llamacpp import library, write_gguf
+
+    target = load("town-draft")
+    path = write_gguf(target, tmp_path / "draft.gguf", "f32").path
+    found, page = demo.run(target, [], ENTRIES, tmp_path / "a", each=1, max_new_tokens=6, path=path)
+    data = check(found, bars=0)
+    (row,) = (row for row in data["rows"] if row["method"] == "llama.cpp, plain")
+    assert row["same"] == "4/4"  # a conversation goes on from its own answers
+    assert row["tau"] is None
+    assert "llama.cpp's" in found.title
+    assert not list((tmp_path / "a").rglob("*llama*"))
+    assert page.read_text(encoding="utf8").count("<section") == 3 * len(demo.UNTRAINED)
+    # Where it is not installed, the demo goes on and says so.
+    gc.collect()  # frees llama.cpp's contexts while the library is there
+    library.library.cache_clear()
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    found, _ = demo.run(target, [], ENTRIES, tmp_path / "b", each=1, max_new_tokens=6, path=path)
+    assert "llama.cpp, plain" not in [row["method"] for row in found.rows]
+    assert any("missing here" in note and "llama.cpp is not installed" in note for note in found.notes)
+
+
+def offline(text):
+    """Nothing in the page runs or is fetched."""
+    low = text.lower().replace("http://www.w3.org/", "")
+    for word in ("<script", "<img", "http://", "https://", 'src="//', "@import", "<link", "<iframe"):
+        assert word not in low, word
+    assert "default-src 'none'" in low
+
+
+def test_an_interrupted_demo_keeps_every_trace(pair, tmp_path, monkeypatch):
+    target, draft = pair
+    kind = timing.methods.find("speculative")
+    verify, calls = kind.verify, []
+
+    def interrupted(self, *args):
+        calls.append(0)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return verify(self, *args)
+
+    monkeypatch.setattr(kind, "verify", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        demo.run(target, [draft], ENTRIES, tmp_path, each=1, max_new_tokens=8)
+    runs = specviz.open(tmp_path / "traces").runs
+    assert len(runs) == len(METHODS)
+    assert not runs["complete"].any()
+    assert set(runs["stopped"]) == {"interrupted"}
+    assert not list(tmp_path.rglob("*.partial"))
+    assert not (tmp_path / demo.PAGE).exists()
+
+
+def test_benches_are_found_by_name():
+    assert all(callable(find(name)) for name in BENCHES)
+    with pytest.raises(ParameterError, match="overhead"):
+        find("overhed")
+
+
+def test_phases_share_out_the_time(pair):
+    target, draft = pair
+    trace = specviz.generate(target, ENTRIES, "speculative", draft=draft, max_new_tokens=8)
+    shares = timing.phases(trace)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert {"prefill", "draft", "forward", "verify", "commit", "between"} == set(shares)
+
+
+def test_threads_are_put_back():
+    before = torch.get_num_threads()
+    with timing.threads(before + 1) as n:
+        assert n == torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+    with pytest.raises(ParameterError), timing.threads(0):
+        pass

@@ -1,0 +1,267 @@
+"""Calibration: fits with a known answer, measuring that goes on, memory that ends, what the loop takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tiny import llama
+
+import specviz
+from specviz import calibration, cli
+from specviz.calibration import Calibration
+from specviz.errors import ParameterError, PromptError, SpecvizError
+from specviz.measure import calibrate as room
+from specviz.measure import fits
+from specviz.methods import find, names
+from specviz.methods.unispec import UniSpec
+
+EVEN = np.arange(1, 66, 4)
+TEXTS = [[3, 4, 5], [7, 8]]
+SMALL = {"sizes": [1, 2, 3, 4, 6], "warm_up": [[3, 4, 5]], "max_new_tokens": 12, "rounds": 2}
+
+
+@pytest.fixture(autouse=True)
+def _nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_CALIBRATIONS", str(tmp_path / "kept"))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return llama(seed=5, vocabulary=24, eos=(), name="tiny")
+
+
+class TestFits:
+    def test_smooth_curves(self):
+        """s = 1 + (g/40)^2 and a cubic τ lie in the paper's families: all fits find the optimum."""
+        every = np.arange(1, 66)
+        s, tau = lambda g: 1 + (g / 40) ** 2, lambda g: 1 + g / 12 - (g / 60) ** 2 + (g / 200) ** 3
+        true = every[np.argmax(tau(every) / s(every))]
+        assert 5 < true < 60
+        found = fits.fit(EVEN, s(EVEN), tau(EVEN))
+        assert found["paper"].g == true
+        assert np.allclose(found["paper"].s, s(every))
+        assert np.allclose(found["paper"].tau, tau(every))
+        assert found["grid"].g == EVEN[np.argmax(tau(EVEN) / s(EVEN))]
+        assert abs(found["monotone"].g - true) <= 4
+
+    def test_monotone_is_monotone_and_concave(self):
+        rng = np.random.default_rng(0)
+        tau = 1 + np.log(EVEN) / 3 + 0.1 * rng.normal(size=len(EVEN))
+        s = 1 + EVEN / 40 + 0.1 * rng.normal(size=len(EVEN))
+        found = fits.monotone(EVEN, s, tau)
+        assert np.diff(found.s).min() >= 0
+        assert np.diff(found.tau).min() >= -1e-9
+        assert np.diff(found.tau, 2).max() <= 1e-9
+        exact = fits.monotone(EVEN, 1 + EVEN / 40, np.log(EVEN) + 1.0)
+        assert np.allclose(np.array(exact.tau)[EVEN - 1], np.log(EVEN) + 1)
+        falling = fits.monotone(EVEN, 1 + EVEN / 40, 3 - EVEN / 100)  # noise may fall: the fit is then flat
+        assert np.allclose(falling.tau, np.mean(3 - EVEN / 100))
+
+    def test_eight_knots_mislead_where_points_are_far_apart(self):
+        sizes = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48])
+        s = [2.436, 2.622, 2.853, 2.891, 3.055, 3.172, 3.388, 3.453]
+        s += [3.737, 3.824, 4.089, 4.239, 4.635, 5.132, 5.444]
+        tau = [1.260, 1.329, 1.448, 1.426, 1.448, 1.470, 1.590, 1.617]
+        tau += [1.540, 1.590, 1.672, 1.672, 1.702, 1.702, 1.702]
+        s, tau = np.array(s), np.array(tau)  # measured: unispec on the bundled target, one thread
+        found = fits.fit(sizes, s, tau)
+        true = tau / s
+        at = lambda g: np.interp(g, sizes, true) / true.max()
+        assert at(found["monotone"].g) > 0.98
+        assert at(found["paper"].g) < 0.7
+        assert np.ptp(found["paper"].s) > 2 * np.ptp(s)  # between two points it swings far beyond them
+
+    def test_the_end_of_the_range_bounds_it(self):
+        found = fits.fit(EVEN, np.ones(len(EVEN)), EVEN.astype(float))
+        assert {fit.g for fit in found.values()} == {65}
+
+
+def test_a_calibration_is_measured_kept_and_taken(model, tmp_path):
+    told = []
+    found = specviz.calibrate(model, "unispec", TEXTS, **SMALL, depth=4, tick=lambda *now: told.append(now))
+    assert [p.g for p in found.points] == SMALL["sizes"]
+    assert found.complete
+    assert found.g in range(1, 7)
+    assert 0 < told[-1][0] <= told[-1][1]
+    assert [done for done, *_ in told] == sorted(done for done, *_ in told)
+    # τ is that of a run whose memory was filled by the same text, and stays warm.
+    method = UniSpec(depth=4)
+    specviz.generate(model, [[3, 4, 5]], method, max_new_tokens=12, record=None)
+    cold = specviz.generate(model, TEXTS[0], UniSpec(depth=4, draft_size=3), max_new_tokens=12)
+    warm = UniSpec(depth=4, draft_size=3)
+    warm.like(method)
+    trace = specviz.generate(model, TEXTS[0], warm, max_new_tokens=12)
+    assert found.points[2].cycles[0] == (trace.cycles["cycle"] > 0).sum()
+    assert found.points[2].cycles[0] < (cold.cycles["cycle"] > 0).sum()
+    assert found.points[2].tokens == [12, 12]
+    # A second call measures nothing; other prompts are another calibration.
+    again = specviz.calibrate(
+        model, "unispec", TEXTS, **SMALL, depth=4, tick=lambda *_: pytest.fail("measured")
+    )
+    assert again == found
+    trace = specviz.generate(model, TEXTS[0], "unispec", draft_size="calibrated", depth=4, max_new_tokens=6)
+    assert trace.run["parameters"]["draft_size"] == found.g
+    assert trace.run["calibration"]["value"] == found.g
+    assert specviz.generate(model, TEXTS[0], "unispec", max_new_tokens=6).run["calibration"] is None
+    how = r"run: specviz calibrate unispec --model tiny --threads \d+ --set depth=5$"
+    with pytest.raises(SpecvizError, match=r"depth 4, here depth 5.; " + how):
+        specviz.generate(model, TEXTS[0], "unispec", draft_size="calibrated", depth=5)
+    assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
+
+
+def test_other_weights_are_another_model(model):
+    specviz.calibrate(model, "unispec", TEXTS, **SMALL)
+    other = llama(seed=6, vocabulary=24, eos=(), name="tiny")
+    with pytest.raises(SpecvizError, match=r"another model.*weights"):
+        specviz.generate(other, TEXTS[0], "unispec", draft_size="calibrated")
+    shared = specviz.method("unispec", draft_size="calibrated")
+    for _ in range(2):  # what it takes from one run to the next is no size
+        run = specviz.generate(model, TEXTS[0], shared, max_new_tokens=4).run
+        assert run["calibration"]["value"] == run["parameters"]["draft_size"]
+    with pytest.raises(SpecvizError, match=r"another model.*weights"):
+        specviz.generate(other, TEXTS[0], shared)
+
+
+def test_it_goes_on_after_an_interruption(model, tmp_path, monkeypatch):
+    real, count = room.Turns.text, 0
+
+    def stopped(self, method, ids):
+        nonlocal count
+        count += 1
+        if count == 20:
+            raise KeyboardInterrupt
+        return real(self, method, ids)
+
+    monkeypatch.setattr(room.Turns, "text", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        specviz.calibrate(model, "unispec", TEXTS, **SMALL)
+    (partial,) = (tmp_path / "kept").iterdir()
+    assert partial.suffix == ".partial"
+    kept = Calibration.open(partial)
+    done = sum(s is not None for s in kept.points[0].seconds[0])
+    assert done == 1
+    with pytest.raises(SpecvizError, match="not calibrated"):
+        specviz.generate(model, TEXTS[0], "unispec", draft_size="calibrated")
+    before, count = kept.points[0].seconds[0][0], 100
+    found = specviz.calibrate(model, "unispec", TEXTS, **SMALL)
+    assert count - 100 == 1 + 3 * 5  # the memory, and the three text rounds that were left, at five sizes
+    assert found.points[0].seconds[0][0] == before
+    assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize("looks", [0, 14])
+def test_memory_that_runs_out_ends_the_range(model, monkeypatch, looks):
+    """At once, or only after each size has had its first look: in whatever order sizes are then tried."""
+    real, seen = room.Turns.text, []
+
+    def full(self, method, ids):
+        seen.append(method.draft_size)
+        if method.draft_size >= 5 and len(seen) > looks:
+            raise RuntimeError("CUDA out of memory. Tried to allocate")
+        return real(self, method, ids)
+
+    monkeypatch.setattr(room.Turns, "text", full)
+    wide = SMALL | {"warm_up": 0, "sizes": [1, 2, 3, 4, 5, 6, 7]}
+    found = specviz.calibrate(model, "unispec", TEXTS, **wide)
+    assert [p.g for p in found.points] == [1, 2, 3, 4]
+    assert found.ended == "out of memory at g = 5"
+    assert found.g <= 4
+    monkeypatch.setattr(room.Turns, "text", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(SpecvizError, match=r"only 0 sizes could be measured .out of memory at g = 1"):
+        specviz.calibrate(model, "unispec", TEXTS, **wide, force=True)
+
+
+def test_the_range_ends_where_it_gets_slow(model, monkeypatch):
+    cost = lambda self, method, ids: (10, 5, 0.01 * max(1, method.draft_size / 16))
+    monkeypatch.setattr(room.Turns, "text", cost)
+    found = specviz.calibrate(model, "unispec", TEXTS, warm_up=0, rounds=1)
+    assert found.points[-1].g == 32
+    assert "at g = 32 throughput had fallen below 60%" in found.ended
+    assert not found.at_end
+    flat = specviz.calibrate(model, "unispec", TEXTS, sizes=[1, 2, 3, 64], warm_up=0, rounds=1)
+    assert [p.g for p in flat.points] == [1, 2, 3, 64]  # what was asked for is measured
+
+
+@pytest.mark.parametrize("name", [n for n in names() if find(n).size and find(n).drafts_with == "model"])
+def test_every_method_with_a_size(model, name):
+    draft = llama(seed=5, vocabulary=24, eos=(), like=model, noise=0.1, name="small")
+    found = specviz.calibrate(model, name, TEXTS, draft=draft, **SMALL | {"rounds": 1})
+    assert found.complete
+    rest = {found.size: "calibrated", "draft": draft, "max_new_tokens": 4}
+    trace = specviz.generate(model, TEXTS[0], name, **rest)
+    assert trace.run["parameters"][found.size] == found.g
+
+
+def test_bad_input(model, monkeypatch):
+    for values, words in (
+        ({"method": "autoregressive"}, "no draft size that could be calibrated; .*unispec"),
+        ({"draft_size": 3}, "leave it out"), ({"sizes": [1, 2]}, "at least 4 sizes"),
+        ({"sizes": [0, 1, 2, 3]}, "draft_size must lie"), ({"rounds": 0}, "rounds must be"),
+        ({"prompts": 0}, "prompts must be"), ({"method": "speculative"}, "needs a draft model"),
+    ):  # fmt: skip
+        with pytest.raises(ParameterError, match=words):
+            specviz.calibrate(model, **{"method": "unispec", "prompts": TEXTS} | values)
+    with pytest.raises(PromptError, match="leaves no room"):
+        specviz.calibrate(model, "unispec", [[1] * 95], warm_up=0)
+    with pytest.raises(ParameterError, match="draft_size must be a whole number"):
+        specviz.generate(model, TEXTS[0], "unispec", draft_size="best")
+    with pytest.raises(ParameterError, match="has no draft_size yet"):
+        list(specviz.loop.decode(model, [1, 2], UniSpec(draft_size="calibrated")))
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.linear_model", None)
+    with pytest.raises(SpecvizError, match=r"pip install -e \"\.\[calibrate\]\""):
+        specviz.calibrate(model, "unispec", TEXTS)
+
+
+def test_resizing_keeps_what_is_remembered(model):
+    method = UniSpec(depth=3)
+    specviz.generate(model, TEXTS[0], method, max_new_tokens=8, record=None)
+    known = method.store.known
+    method.resize(7)
+    assert (method.draft_size, method.spare, method.depth, method.store.known) == (7, 7, 3, known)
+    other = UniSpec(depth=3)
+    other.like(method)
+    specviz.generate(model, TEXTS[1], other, max_new_tokens=8, record=None)
+    assert method.store.known == known < other.store.known
+
+
+def test_the_bench_tells_the_best_from_the_lucky(model, monkeypatch):
+    """Sizes that differ by noise alone are all equally good; a worse one is worse by what it is."""
+    rng = np.random.default_rng(0)
+
+    def text(self, method, ids):
+        slow = 1.5 if method.draft_size > 8 else 1.0
+        return 20, 10, 0.01 * slow * float(np.exp(0.05 * rng.normal()))
+
+    monkeypatch.setattr(room.Turns, "text", text)
+    entries = [{"prompt": [1 + i % 20, 2]} for i in range(40)]
+    report = room.bench(model, [], entries, prompts=10, rounds=10, max_new_tokens=8)
+    assert [row["prompts"] for row in report.rows] == ["1", "2", "5", "10", "20", "5 others", "5 others"]
+    assert report.bars[0].held
+    assert all(row["grid_share"] < 1.05 for row in report.rows)
+    report.show(Console(width=100, file=open("/dev/null", "w")))  # noqa: SIM115
+    assert "best g" in report.notes[0]
+
+
+def test_the_command(folders, tmp_path, capsys):
+    rest = ["--model", str(folders.target), "--threads", "1"]
+    (tmp_path / "p.txt").write_text("One two\nred green\n")
+    order = ["calibrate", *rest, "--prompts", str(tmp_path / "p.txt"), "--warm-up", "2", "--sizes", "1,2,3,4",
+             "--rounds", "1", "-n", "8"]  # fmt: skip
+    assert cli.run([*order, "--png", str(tmp_path / "x.png")]) == 0
+    out = capsys.readouterr().out
+    assert "monotone  g* = " in out
+    assert "(taken)" in out
+    assert "--set draft_size=calibrated" in out
+    assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
+    assert cli.run(order) == 0
+    assert "--force measures anew" in capsys.readouterr().out
+    said = ["generate", "unispec", *rest, "--prompt", "One", "-n", "4", "--set"]
+    assert cli.run([*said, "draft_size=calibrated"]) == 0
+    assert " by calibration\n" in capsys.readouterr().out
+    assert cli.run([*said, "draft_size=calibrated", "--set", "depth=2"]) == 2
+    assert "run: specviz calibrate" in capsys.readouterr().err
+    assert cli.run(["calibrate", "--prompts", "9999"]) == 2
+    assert "70 prompts, and 9999 + 20 are wanted" in capsys.readouterr().err
+    assert cli.run(["calibrate", "--sizes", "1,two"]) == 2
+    assert calibration.folder() == tmp_path / "kept"

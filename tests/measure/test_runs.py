@@ -1,0 +1,822 @@
+"""Runs of a plan: what is decoded, what is on disk, what happens when they are cut off, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import signal
+import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import specviz
+from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+from specviz.measure import rows as files
+from specviz.measure import running, timing, work
+from specviz.measure.plan import Plan
+from specviz.metrics import Estimate
+
+WORDS = ("the", "cook", "lost", "her", "bag", "at", "the", "station", "and", "a", "doctor", "found", "it")
+
+
+def entries(n, seed=0):
+    rng = random.Random(seed)
+    kinds = ("qa", "code")
+    return [
+        {"id": f"p{i}", "kind": kinds[i % 2], "prompt": " ".join(rng.choices(WORDS, k=rng.randint(3, 9)))}
+        for i in range(n)
+    ]
+
+
+def suite(path, n, seed=0):
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries(n, seed)))
+    return str(path)
+
+
+@pytest.fixture
+def plan(folders, tmp_path):
+    """One model, its reference and two methods, three prompts, two to warm up."""
+    return {
+        "models": [{"model": str(folders.target), "draft": str(folders.draft)}],
+        "methods": ["speculative", {"method": "prompt_lookup", "draft_length": [2, 4]}],
+        "suites": [suite(tmp_path / "words.jsonl", 5)],
+        "prompts": 3, "warm_up": 2, "max_new_tokens": 10,
+    }  # fmt: skip
+
+
+def same(results, *without):
+    """Rows without what may differ from run to run."""
+    gone = {*files.TIMINGS, *without}
+    return [{k: v for k, v in row.items() if k not in gone} for row in results.records()]
+
+
+# ---------------------------------------------------------------- what is decoded, and what the table says
+
+
+def test_rows_are_the_methods_texts(plan, folders, tmp_path):
+    found = specviz.measure.run(plan, out=tmp_path / "run")
+    assert found.complete
+    assert [(c["method"], c["against"]) for c in found.cells] == [
+        ("autoregressive", 0), ("speculative", 0), ("prompt_lookup", 0), ("prompt_lookup", 0),
+    ]  # fmt: skip
+    assert len(found.rows()) == 12
+    model = specviz.load(folders.target)
+    for row in found.records():
+        entry = found.prompts("words")[row["prompt"]]
+        trace = specviz.generate(
+            model, entry, row["method"], draft=folders.draft, max_new_tokens=10, **row["parameters"]
+        )
+        assert row["ids"] == [trace.outputs["token"].tolist()]
+        assert row["tokens"] == len(row["ids"][0]) == specviz.metrics.emitted(trace)
+        assert row["steps"] == specviz.metrics.steps(trace)
+        assert row["sent"] == specviz.metrics.sent(trace)
+        assert row["accepted"] == specviz.metrics.accepted(trace)
+        assert row["prompt_tokens"] == len(trace.run["prompts"][0]["tokens"])
+        assert row["exactness"] == trace.run["exactness"]
+        assert row["id"] == entry["id"] and row["kind"] == entry["kind"] and row["error"] is None
+        assert row["prefill_seconds"] > 0 and row["decode_seconds"] > 0 and row["timed"]
+        assert row["environment"] in found.environments
+    turns = [[r["place"] for r in found.records() if r["cell"] == cell] for cell in range(4)]
+    assert turns == [[0, 3, 2], [1, 0, 3], [2, 1, 0], [3, 2, 1]]
+    for number in range(3):  # they were decoded in that order, one prompt after the other
+        sitting = sorted((r for r in found.records() if r["prompt"] == number), key=lambda r: r["place"])
+        assert len({r["sitting"] for r in sitting}) == 1
+        begun = [r["started"] for r in sitting]
+        assert begun == sorted(begun)
+
+
+def test_the_table_is_computed_from_the_rows(plan, tmp_path):
+    found = specviz.measure.run(plan, out=tmp_path / "run", seeds=[0, 1])
+    table, rows = found.table(), found.rows()
+    one = table.iloc[2]
+    ours, base = (rows[rows["cell"] == cell] for cell in (2, 0))
+    assert one["prompts"] == one["pairs"] == 3 and one["failures"] == 0
+    assert one["tokens"] == ours["tokens"].sum()
+    assert one["tau"] == pytest.approx(ours["tokens"].sum() / ours["steps"].sum())
+    taken = [side["prefill_seconds"] + side["decode_seconds"] for side in (ours, base)]
+    speeds = [(side["tokens"] / t).groupby(side["prompt"]).mean() for side, t in zip((ours, base), taken)]
+    assert one["pooled_throughput"] == pytest.approx(ours["tokens"].sum() / taken[0].sum())
+    assert one["request_throughput"] == pytest.approx(speeds[0].mean())
+    assert one["request_speedup"] == pytest.approx(speeds[0].mean() / speeds[1].mean())
+    assert one["pooled_speedup"] == pytest.approx(
+        one["pooled_throughput"] / (base["tokens"].sum() / taken[1].sum())
+    )
+    assert one["decode_speedup"] == pytest.approx(
+        (ours["tokens"].sum() / ours["decode_seconds"].sum())
+        / (base["tokens"].sum() / base["decode_seconds"].sum())
+    )
+    assert one["same"] == 1 and np.isnan(table["same"].astype(float)[0])
+    assert (table.iloc[0][["pooled_speedup", "tau", "paired_speedup"]] == 1).all()
+    kinds = found.table(by="kind")
+    assert kinds.groupby("cell")["tokens"].sum().tolist() == table["tokens"].tolist()
+    assert set(kinds["kind"]) == {"qa", "code"}
+    assert "speedup pooled" in found.shown()
+    names = found.shown(), found.table()
+    for name in {"model", "draft"} & set(names[0]):  # a folder by its own name
+        assert list(names[0][name]) == [Path(text or "").name for text in names[1][name].fillna("")]
+        assert any("/" in str(text) for text in names[1][name])
+    with pytest.raises(ParameterError, match="broken down by"):
+        found.table(by="weather")
+
+
+def write(root, rows, cells, rounds=1):
+    """A folder whose rows are made up: (cell, prompt, tokens, seconds, sitting), the same in each round."""
+    plan = {
+        "models": [{"model": "m"}], "seeds": list(range(rounds)), "timed": True,
+        "suites": {"s": {"digest": "", "prompts": 9}},
+        "cells": [
+            {"cell": i, "model": "m", "method": name, "draft": None, "parameters": {}, "suite": "s",
+             "temperature": 0.0, "against": 0} for i, name in enumerate(cells)
+        ],
+    }  # fmt: skip
+    found = files.begin(root, plan, {"s": []}, "now")
+    for number, (cell, prompt, tokens, seconds, sitting) in product(range(rounds), rows):
+        row = {
+            "cell": cell, "round": number, "seed": 0, "prompt": prompt, "kind": None, "error": None,
+            "tokens": tokens, "steps": tokens, "ids": [[0]], "sitting": sitting, "timed": True,
+            "prefill_seconds": 0.0, "decode_seconds": seconds, "peak_memory": 1, "device_memory": None,
+        }  # fmt: skip
+        files.write_json(root / "rows" / f"{files.key_of(cell, number, prompt)}.json", row)
+    return found
+
+
+def test_a_prompt_is_paired_with_itself_and_rounds_are_no_texts(tmp_path):
+    ratios = [2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 0.5, 0.25]
+    taken = [1.0, 40.0, 3.0, 20.0, 5.0, 70.0, 2.0, 9.0]  # of the reference: a wrong partner would show
+    rows = [(0, i, 10 + i, t, f"{i}") for i, t in enumerate(taken)]
+    rows += [(1, i, 10 + i, t / r, f"{i}") for i, (t, r) in enumerate(zip(taken, ratios))]
+    once, thrice = (
+        write(tmp_path / str(n), rows, ("autoregressive", "a"), n).table().iloc[1] for n in (1, 3)
+    )
+    want = Estimate.of(ratios)
+    assert (once["paired_speedup"], once["paired_speedup_low"], once["paired_speedup_high"]) == (
+        want.median, want.low, want.high,
+    )  # fmt: skip
+    assert once["pooled_speedup"] == pytest.approx(sum(taken) / sum(t / r for t, r in zip(taken, ratios)))
+    assert once["pooled_speedup_low"] < once["pooled_speedup"] < once["pooled_speedup_high"]
+    assert thrice["pairs"] == once["pairs"] == 8
+    for name in ("pooled", "request", "paired", "decode"):
+        for end in ("", "_low", "_high"):  # drawn by a fixed seed, over prompts
+            assert thrice[f"{name}_speedup{end}"] == pytest.approx(once[f"{name}_speedup{end}"], rel=1e-12)
+    few = [row for row in rows if row[1] < 5]
+    one = write(tmp_path / "few", few, ("autoregressive", "a")).table().iloc[1]
+    assert one["paired_speedup"] == 5 and np.isnan(one["paired_speedup_low"])  # five texts give no interval
+    assert np.isnan(one["pooled_speedup_low"])
+
+
+def test_pooled_and_request_averages_can_flip_the_winner(tmp_path):
+    # a is quick on the short answer, b on the long one.
+    rows = [(0, 0, 10, 1.0, "x"), (0, 1, 1000, 100.0, "x")]
+    rows += [(1, 0, 10, 0.2, "x"), (1, 1, 1000, 100.0, "x")]
+    rows += [(2, 0, 10, 1.0, "x"), (2, 1, 1000, 50.0, "x")]
+    table = write(tmp_path / "r", rows, ("autoregressive", "a", "b")).table().set_index("method")
+    assert table["pooled_speedup"]["a"] == pytest.approx(101 / 100.2)
+    assert table["pooled_speedup"]["b"] == pytest.approx(101 / 51)
+    assert table["request_speedup"]["a"] == pytest.approx((50 + 10) / (10 + 10))
+    assert table["request_speedup"]["b"] == pytest.approx((10 + 20) / (10 + 10))
+    assert table["paired_speedup"].tolist() == pytest.approx([1, 3, 1.5])
+
+
+def test_a_pair_is_of_one_sitting(tmp_path):
+    rows = [(0, 0, 10, 1.0, "x"), (1, 0, 10, 0.5, "x"), (0, 1, 10, 9.0, "x"), (1, 1, 10, 0.5, "y")]
+    found = write(tmp_path / "r", rows, ("autoregressive", "a"))
+    one = found.table().iloc[1]
+    assert (one["prompts"], one["pairs"], one["pooled_speedup"]) == (2, 1, 2.0)
+    assert any("no pair" in note for note in found.notes())
+
+
+def test_prefill_and_decoding_are_timed_apart_when_the_device_is_done(plan, tmp_path, monkeypatch):
+    events = []
+
+    def clock():
+        events.append("read")
+        return float(events.count("read") ** 2)  # each span has another length
+
+    monkeypatch.setattr(work, "clock_of", lambda model: (clock, "a clock"))
+    monkeypatch.setattr(work, "synchroniser", lambda device: lambda: events.append("wait"))
+    found = specviz.measure.run(plan, out=tmp_path / "run", methods=["prompt_lookup"], prompts=1)
+    assert events == ["wait", "read"] * 6
+    first, second = sorted(found.records(), key=lambda row: row["place"])
+    assert (first["prefill_seconds"], first["decode_seconds"]) == (4 - 1, 9 - 4)
+    assert (second["prefill_seconds"], second["decode_seconds"]) == (25 - 16, 36 - 25)
+    assert first["clock"] == "a clock"
+
+
+def test_each_device_is_waited_for(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(str(device)))
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
+    for device in ("cuda:1", "mps", "cpu"):
+        timing.synchroniser(device)()
+    assert waited == ["cuda:1", "mps"]
+
+
+def test_the_clock_counts_threads_once():
+    torch.set_num_threads(1)
+    for own, name in (
+        ({}, "processor time"),
+        ({"threads": 2}, "wall clock"),
+        ({"gpu_layers": -1}, "wall clock"),
+    ):
+        assert timing.clock_of(SimpleNamespace(device="cpu", **own))[1] == name
+
+
+@pytest.mark.skipif(not work.CLEAR.exists(), reason="the system does not forget a peak")
+def test_peak_memory_is_of_its_own_decode(plan, tmp_path, monkeypatch):
+    from specviz.methods.prompt_lookup import PromptLookup
+
+    verify = PromptLookup.verify
+
+    def hungry(self, *args):
+        np.ones(40 << 20)  # 320 MiB, given back at once
+        return verify(self, *args)
+
+    monkeypatch.setattr(PromptLookup, "verify", hungry)
+    found = specviz.measure.run(plan, out=tmp_path / "run", methods=["prompt_lookup"])
+    peaks = [[r["peak_memory"] for r in found.records() if r["cell"] == cell] for cell in (0, 1)]
+    assert max(peaks[0]) + (200 << 20) < min(peaks[1])
+
+
+def test_where_the_layers_lie_is_written_down(plan):
+    settled = Plan.of(plan)
+    (job, *_) = running.jobs_of(settled, {(0, 0, 0)}, {})
+    bench = work.Bench(job, {})
+    assert bench.environment["places"] == []
+    bench.model.places = [(torch.device("cuda:0"), 3), (torch.device("cuda:1"), 2)]
+    assert bench._environment()["places"] == [["cuda:0", 3], ["cuda:1", 2]]
+
+
+def test_every_prompt_begins_with_the_same_memory(folders, tmp_path):
+    """What was measured before, and in which order, changes nothing."""
+    texts = entries(6)
+    common = {
+        "models": [str(folders.target)],
+        "methods": ["token_recycling"],
+        "warm_up": 2,
+        "max_new_tokens": 12,
+    }
+    given = {"words": [texts[i] for i in (0, 1, 2, 3, 4, 5)]}
+    one = specviz.measure.run(common, suites=given, prompts=4, out=tmp_path / "a")
+    turned = {"words": [texts[i] for i in (3, 2, 1, 0, 4, 5)]}
+    other = specviz.measure.run(common, suites=turned, prompts=4, out=tmp_path / "b")
+    keep = ("id", "cell", "ids", "steps", "sent", "accepted", "memory")
+    both = [sorted([[row[k] for k in keep] for row in r.records()], key=str) for r in (one, other)]
+    assert both[0] == both[1]
+    assert {row["memory"] for row in one.records()} == {None, "warm"}
+    cold = specviz.measure.run(common, suites=given, prompts=4, warm_up=0, out=tmp_path / "c")
+    assert {row["memory"] for row in cold.records()} == {None, "cold"}
+    assert [r["steps"] for r in cold.records()] != [r["steps"] for r in one.records()]
+
+
+def test_streams_and_conversations(folders, tmp_path):
+    streams = [specviz.streams.fixed_lag(" ".join(WORDS[i:]), 3) for i in (4, 7)]
+    found = specviz.measure.run(
+        models=[str(folders.target)], methods=[{"method": "retranslate", "beta": [0.0, 0.4]}],
+        suites={"heard": streams}, warm_up=0, max_new_tokens=6, out=tmp_path / "a", traces=True,
+    )  # fmt: skip
+    assert [c["parameters"] for c in found.cells] == [{"mode": "rt"}, {"beta": 0.0}, {"beta": 0.4}]
+    assert found.table()["same"][1] == 1
+    first = found.records()[0]
+    assert len(first["ids"]) == len(list(streams[0]))
+    assert found.trace(0, 0).run["method"] == "retranslate"
+    chat = {"chat": [{"turns": ["the cook", "and the bag"]}]}
+    found = specviz.measure.run(
+        models=[str(folders.target)],
+        methods=["prompt_lookup"],
+        suites=chat,
+        max_new_tokens=6,
+        out=tmp_path / "b",
+    )
+    assert [len(row["ids"]) for row in found.records()] == [2, 2]
+    with pytest.raises(PromptError, match="prompt_lookup decodes prompts that stand still"):
+        specviz.measure.run(methods=["prompt_lookup"], suites={"heard": streams}, out=tmp_path / "c")
+    with pytest.raises(PromptError, match="retranslate decodes sources"):
+        specviz.measure.run(methods=["retranslate"], out=tmp_path / "c")
+
+
+# ---------------------------------------------------------------- cut off, and gone on with
+
+
+def test_a_finished_run_decodes_nothing(plan, tmp_path, monkeypatch):
+    found = specviz.measure.run(plan, out=tmp_path / "run")
+    monkeypatch.setattr(work, "rows", None)
+    again = specviz.measure.run(plan, out=tmp_path / "run")
+    assert again.records() == found.records()
+
+
+def child(plan, out):
+    """One life of a run, in a process of its own."""
+    specviz.measure.run(plan, out=out, tick=lambda *_: None)
+
+
+def test_a_run_killed_ten_times_has_the_same_rows(plan, tmp_path):
+    plan |= {"prompts": 14, "suites": [suite(tmp_path / "more.jsonl", 15)], "warm_up": 1}
+    plan |= {"methods": ["speculative"], "max_new_tokens": 8}
+    whole = specviz.measure.run(plan, out=tmp_path / "whole")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["specviz.measure.running", "specviz.models.fetching"])
+    rng = random.Random(0)
+    out = tmp_path / "killed"
+    kills, seen = 0, {}
+    counts = []
+    while True:
+        life = context.Process(target=child, args=(plan, out))
+        life.start()
+        # Ten ends at random: before the first row of this life, or some rows and moments later.
+        if kills < 10:
+            wanted = len(list(out.glob("rows/*.json"))) + rng.randint(0, 3)
+            limit = time.monotonic() + 30
+            while (
+                len(list(out.glob("rows/*.json"))) < wanted and life.is_alive() and time.monotonic() < limit
+            ):
+                time.sleep(0.002)
+            time.sleep(rng.random() * 0.02)
+            assert life.is_alive(), "the plan is too short for ten kills"
+            os.kill(life.pid, signal.SIGKILL)
+            kills += 1
+        life.join()
+        now = {file: file.stat().st_mtime_ns for file in out.glob("rows/*.json")}
+        assert all(now[file] == written for file, written in seen.items()), "a finished row was written again"
+        assert all(json.loads(file.read_text()) for file in now)
+        counts.append(len(now))
+        seen = now
+        if life.exitcode == 0:
+            break
+    assert kills == 10
+    assert sum(0 < n < len(whole.wanted) for n in counts) >= 5
+    killed = specviz.measure.results(out)
+    assert killed.complete
+    assert same(killed) == same(whole)
+    assert not list(out.glob("*/*.part"))
+    unlike = [
+        "pairs",
+        "timed",
+        *[
+            c
+            for c in whole.table()
+            if c.startswith(("pooled_", "request_th", "request_s", "paired_", "decode_", "peak_", "prefill_"))
+        ],
+    ]
+    assert killed.table().drop(columns=unlike).equals(whole.table().drop(columns=unlike))
+
+
+def test_ctrl_c_leaves_a_folder_that_goes_on(plan, tmp_path, monkeypatch):
+    from specviz.methods.prompt_lookup import PromptLookup
+
+    calls = []
+    verify = PromptLookup.verify
+
+    def interrupt(self, *args):
+        calls.append(1)
+        if len(calls) == 60:
+            raise KeyboardInterrupt
+        return verify(self, *args)
+
+    monkeypatch.setattr(PromptLookup, "verify", interrupt)
+    with pytest.raises(
+        KeyboardInterrupt, match=r"run keeps \d+ of 12 rows; the same command goes on"
+    ) as caught:
+        specviz.measure.run(plan, out=tmp_path / "run")
+    left = specviz.measure.results(tmp_path / "run")
+    assert 0 < len(left.records()) < 12
+    assert f"keeps {len(left.records())} of 12 rows" in str(caught.value)
+    before = left.records()
+    found = specviz.measure.run(plan, out=tmp_path / "run")
+    assert found.complete
+    assert [r for r in found.records() if r in before] == before
+
+
+def test_failures_are_rows(plan, tmp_path, monkeypatch):
+    from specviz.methods.speculative import Speculative
+
+    verify = Speculative.verify
+
+    def fail(self, draft, scores):
+        if len(self.session.prompt) == fail.length:
+            raise RuntimeError("no\nluck")
+        return verify(self, draft, scores)
+
+    long = {"id": "long", "prompt": "x" * 400}
+    given = {"words": [*entries(2), long]}
+    plan |= {"suites": given, "prompts": None}
+    fail.length = len(specviz.load(plan["models"][0]["model"]).encode(entries(2)[1]["prompt"]))
+    monkeypatch.setattr(Speculative, "verify", fail)
+    found = specviz.measure.run(plan, out=tmp_path / "run")
+    assert found.complete
+    failed = found.failures()
+    assert failed["method"].tolist() == [
+        "autoregressive",
+        "speculative",
+        "speculative",
+        *["prompt_lookup"] * 2,
+    ]
+    assert "RuntimeError: no luck" in failed["error"].tolist()
+    assert failed["error"].str.contains("PromptError: .* tokens").sum() == 4
+    table = found.table()
+    assert table["failures"].tolist() == [1, 2, 1, 1]
+    assert table["prompts"].tolist() == [2, 1, 2, 2]
+    assert table["pairs"][1] == 1
+    monkeypatch.setattr(Speculative, "verify", verify)
+    again = specviz.measure.run(plan, out=tmp_path / "run")
+    assert len(again.failures()) == 5
+    again = specviz.measure.run(plan, out=tmp_path / "run", retry=True)
+    assert again.table()["failures"].tolist() == [1, 1, 1, 1]
+
+
+# ---------------------------------------------------------------- other processes
+
+
+def test_processes_get_the_same_rows(plan, tmp_path):
+    alone = specviz.measure.run(plan, out=tmp_path / "alone", timed=False)
+    found = specviz.measure.run(plan, out=tmp_path / "pool", workers=2, timed=False)
+    assert same(found) == same(alone)
+    assert found.table()["pooled_speedup"].isna().all()
+    assert not found.rows()["timed"].any()
+    assert found.rows()["decode_seconds"].isna().all()
+    assert "untimed" in " ".join(found.notes())
+    assert not {"speedup pooled", "speedup paired", "tokens/s pooled"} & set(found.shown())
+
+
+def worker(connection):
+    work.attend()
+    connection.send(os.getpid())
+    time.sleep(60)
+
+
+def parent_of_one(connection):
+    """A run that has a worker."""
+    get_context("fork").Process(target=worker, args=(connection,)).start()
+    time.sleep(60)
+
+
+def test_workers_end_with_a_run_that_is_killed_and_do_not_hear_ctrl_c():
+    ours, theirs = get_context("fork").Pipe()
+    run = get_context("fork").Process(target=parent_of_one, args=(theirs,))
+    run.start()
+    theirs.close()
+    pid = ours.recv()
+    os.kill(pid, signal.SIGINT)
+    assert not ours.poll(0.3)
+    os.kill(run.pid, signal.SIGKILL)
+    assert ours.poll(20), "the worker has outlived its run"
+    with pytest.raises(EOFError):
+        ours.recv()
+    run.join()
+
+
+class Cluster(Executor):
+    """As Dask's: hosts with their workers and cores, which may change; work is done when it is handed in."""
+
+    def __init__(self, *hosts, cores=2, later=None):
+        self.hosts, self.cores, self.later, self.handed, self._client = list(hosts), cores, later, 0, self
+
+    def scheduler_info(self, n_workers):
+        return {"workers": {f"{host}:{i}": {"host": host} for i, host in enumerate(self.hosts)}}
+
+    def run(self, function, on_error):
+        assert on_error == "return"
+        return {f"{host}:{i}": self.cores for i, host in enumerate(self.hosts)}
+
+    def submit(self, function, job):
+        future = Future()
+        self.handed += 1
+        if self.hosts:
+            future.set_result(function(job))
+        if self.later is not None:
+            self.hosts, self.later = self.later, None
+        return future
+
+
+def test_a_cluster_without_workers(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "LOOK", 0.01)
+    monkeypatch.setattr(running, "ALONE", 0.05)
+    with pytest.raises(ParameterError, match="the cluster has no workers: start some first"):
+        specviz.measure.run(plan, out=tmp_path / "run", executor=Cluster())
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(
+        SpecvizError, match="no worker is left: start workers, then give the same command again"
+    ):
+        specviz.measure.run(plan, out=tmp_path / "run", executor=Cluster(), timed=False)
+    broken = Cluster("a", cores=ModuleNotFoundError("no specviz"))
+    with pytest.raises(
+        SpecvizError, match=r"cannot run specviz \(ModuleNotFoundError: no .*\): install it there"
+    ):
+        specviz.measure.run(plan, out=tmp_path / "run", executor=broken, timed=False)
+    gone = Cluster("a", cores=OSError("closed"))
+    with pytest.raises(ParameterError, match="no workers"):
+        specviz.measure.run(plan, out=tmp_path / "run", executor=gone)
+
+
+def test_a_cluster_is_refused_by_machine_and_while_it_works(plan, tmp_path):
+    # three workers in all, none sharing its two cores
+    assert sorted(running.machines(Cluster("a", "a", "b"), None)) == [(1, 2), (2, 2)]
+    assert specviz.measure.run(plan, out=tmp_path / "run", executor=Cluster("a", "a", "b")).complete
+    with pytest.raises(ParameterError, match="3 worker"):
+        specviz.measure.run(plan, out=tmp_path / "no", executor=Cluster("a", "a", "b", "a"))
+    # a worker is added, and the cores are shared from then on
+    grown = Cluster("a", "a", later=["a", "a", "a"])
+    with pytest.raises(ParameterError, match="3 worker"):
+        specviz.measure.run(plan, out=tmp_path / "grown", executor=grown)
+
+
+def test_every_worker_of_a_cluster_has_work(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "AHEAD", 1)
+    seen = []
+    cluster = Cluster("a", "b", "c")
+    specviz.measure.run(plan, out=tmp_path / "run", executor=cluster, timed=False,
+                      tick=lambda *_: seen.append(cluster.handed))  # fmt: skip
+    assert seen[1] == 3  # before the first row was written down
+
+
+def hold_up(seconds):
+    time.sleep(seconds)
+
+
+def test_a_cluster_loses_a_worker_and_gets_the_same_table(plan, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    plan |= {"prompts": 8, "suites": [suite(tmp_path / "more.jsonl", 10)], "timed": False}
+    alone = specviz.measure.run(plan, out=tmp_path / "alone")
+    killed = []
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        pids = client.run(os.getpid)
+        assert len(set(pids.values())) == 2
+
+        def tick(done, of, what):
+            if done >= 6 and not killed:
+                killed.append(next(iter(pids.values())))
+                os.kill(killed[0], signal.SIGKILL)
+
+        found = specviz.measure.run(plan, out=tmp_path / "dask", executor=client.get_executor(), tick=tick)
+    assert killed
+    assert found.complete and not len(found.failures())
+    assert same(found) == same(alone)
+    assert found.table().drop(columns="peak_memory").equals(alone.table().drop(columns="peak_memory"))
+
+
+class Doomed(Executor):
+    """Finishes a few jobs, then each future gets an error."""
+
+    def __init__(self, error, after):
+        self.error, self.left, self._max_workers = error, after, 1
+
+    def submit(self, function, *args):
+        future = Future()
+        self.left -= 1
+        if self.left < 0:
+            future.set_exception(self.error)
+        else:
+            future.set_result(function(*args))
+        return future
+
+
+def test_a_worker_that_dies_for_good(plan, tmp_path):
+    with pytest.raises(SpecvizError, match=r"a worker died .* \(.*run keeps 4 of 12 rows\)$") as caught:
+        specviz.measure.run(plan, out=tmp_path / "run", executor=Doomed(BrokenProcessPool("gone"), 1))
+    assert "\n" not in str(caught.value)
+    assert len(specviz.measure.results(tmp_path / "run").records()) == 4
+    KilledWorker = type("KilledWorker", (Exception,), {})
+    found = specviz.measure.run(plan, out=tmp_path / "run", executor=Doomed(KilledWorker("three times"), 1))
+    assert found.complete
+    assert found.failures()["error"].tolist() == ["KilledWorker: three times"] * 4
+    assert specviz.measure.run(plan, out=tmp_path / "run", retry=True).failures().empty
+    with pytest.raises(ModelError, match="a model of other errors"):
+        specviz.measure.run(
+            plan, out=tmp_path / "b", executor=Doomed(ModelError("a model of other errors"), 0)
+        )
+
+
+def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(work, "cores", lambda: 2)
+    for options, count in (({"threads": 3}, 1), ({"threads": 2}, 2), ({}, 3)):
+        pool = Doomed(None, 0)
+        pool._max_workers = count
+        with pytest.raises(ParameterError, match="would not be timed rightly: take fewer, or give up"):
+            specviz.measure.run(plan, out=tmp_path / "run", executor=pool, **options)
+    assert not (tmp_path / "run").exists()
+    plan["models"][0]["device"] = "cuda"
+    pool._max_workers = 2
+    with pytest.raises(ParameterError, match="2 workers on one cuda device"):
+        specviz.measure.run(plan, out=tmp_path / "run", executor=pool)
+    with pytest.raises(ParameterError, match="3 worker"):
+        specviz.measure.run(plan, out=tmp_path / "run", workers=3)
+    assert running.machines(ThreadPoolExecutor(5), None) == [(1, 2)]  # they decode one at a time
+    assert running.machines(Executor(), 3) == [(3, 2)]
+    with pytest.raises(ParameterError, match="Say workers="):
+        running.machines(Executor(), None)
+
+
+# ---------------------------------------------------------------- refused before any work
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("models = [,]", r"plan .*plan.toml is not TOML: .*line 1"),
+        ("methds = ['unispec']", "a plan has no key 'methds'; did you mean methods"),
+        ("models = ['town']", "a plan needs methods"),
+        ("methods = ['unispek']", "unknown method 'unispek'; did you mean unispec"),
+        ("methods = [{method = 'unispec', draft_sise = 3}]", "'draft_sise'; did you mean draft_size"),
+        ("methods = [{method = 'unispec', draft_size = [8, 0]}]", "draft_size must .*, got 0"),
+        ("methods = [{draft_size = 3}]", r"methods\[0\] lacks its method"),
+        ("methods = ['unispec', 'unispec']", "methods holds unispec twice"),
+        ("methods = []", "methods is an empty list"),
+        ("methods = ['unispec']\nmodels = ['twon']", "no model 'twon'; did you mean town"),
+        ("methods = ['unispec']\nmodels = [{modl = 'town'}]", "has no key 'modl'; did you mean model"),
+        ("methods = ['unispec']\nmodels = ['town', 'town']", "models holds 'town' twice"),
+        ("methods = ['unispec']\nsuites = ['twon']", "no prompts 'twon'"),
+        ("methods = ['unispec']\nsuites = ['bad.jsonl']", "bad.jsonl, line 2: not a JSON object"),
+        ("methods = ['unispec']\nprompts = ['a.jsonl']", r"got \[.a.jsonl.\]; files and suites are named by"),
+        ("methods = ['unispec']\nprompts = 0", "prompts must be a whole number of at least 1"),
+        ("methods = ['unispec']\nseeds = [1, 1]", "seeds holds 1 twice"),
+        ("methods = ['unispec']\ntemperature = -1", "temperature"),
+        ("methods = ['cm_asd']\ntemperature = [0, 1]", "cm_asd decodes greedily"),
+        ("methods = ['unispec']\ntimed = 1", "timed must be true or false"),
+        ("methods = ['speculative']\nmodels = ['town-translator']", "draft model for town-translator"),
+    ],
+)  # fmt: skip
+def test_a_bad_plan_is_one_line_before_any_work(text, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "fine"}\nnot so\n')
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(SpecvizError, match=says) as caught:
+        specviz.measure.run("plan.toml", out="run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_run_says_what_differs(plan, tmp_path):
+    out = tmp_path / "run"
+    specviz.measure.run(plan, out=out, prompts=1, methods=["prompt_lookup"])
+    plan |= {"prompts": 1, "methods": ["prompt_lookup"]}
+    (tmp_path / "x").mkdir()
+    changed = suite(tmp_path / "x" / "words.jsonl", 5, seed=1)
+    for other, says in (
+        ({"max_new_tokens": 11}, "its max_new_tokens is 10, here 11"),
+        ({"methods": ["prompt_lookup", "unispec"]}, "it lacks unispec on .*target"),
+        ({"methods": ["unispec"]}, "it has prompt_lookup on .*; it lacks unispec"),
+        ({"suites": [changed]}, "its suite words has other prompts"),
+    ):
+        with pytest.raises(SpecvizError, match=says) as caught:
+            specviz.measure.run(plan | other, out=out)
+        assert "\n" not in str(caught.value)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    with pytest.raises(SpecvizError, match="exists and is no folder of a run"):
+        specviz.measure.run(plan, out=tmp_path / "full")
+    with pytest.raises(TraceError, match="is no folder of a run"):
+        specviz.measure.results(tmp_path / "full")
+
+
+def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
+    out = tmp_path / "run"
+    plan |= {"prompts": 2}
+    specviz.measure.run(plan, out=out)
+    file = out / "rows" / "c001-r0-p0001.json"
+    file.write_text("{")
+    with pytest.raises(TraceError, match=r"c001-r0-p0001.json is damaged \("):
+        specviz.measure.results(out).table()
+    file.unlink()
+    assert len(specviz.measure.results(out).missing) == 1
+    (environment,) = (out / "environments").glob("*.json")
+    said = json.loads(environment.read_text())
+    said["model"]["weights"] = "others"
+    environment.write_text(json.dumps(said))
+    with pytest.raises(SpecvizError, match="target has other weights than when"):
+        specviz.measure.run(plan, out=out)
+    with files.locked(out), pytest.raises(SpecvizError, match="another run is writing"):
+        specviz.measure.run(plan, out=out)
+
+
+def test_a_run_that_begins_is_left_alone_and_one_cut_off_there_goes_on(plan, tmp_path):
+    out, plan["methods"] = tmp_path / "run", ["prompt_lookup"]
+    settled = Plan.of(plan).settled
+    with files.locked(out):  # it loads its model, and has no row yet
+        files.begin(out, settled, {}, "now")
+        before = (out / "run.json").read_bytes()
+        with pytest.raises(SpecvizError, match="another run is writing"):
+            specviz.measure.run(plan, out=out, max_new_tokens=3)
+    assert (out / "run.json").read_bytes() == before
+    (out / "run.json").rename(out / "run.json.part")
+    assert specviz.measure.run(plan, out=out).complete
+    assert not list(out.rglob("*.part"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecvizError, match="file exists and is no folder of a run"):
+        specviz.measure.run(plan, out=tmp_path / "file")
+    with pytest.raises(TraceError, match="cannot write"):
+        specviz.measure.run(plan, out=tmp_path / "file" / "run")
+
+
+def test_what_a_model_cannot_do_is_heard_at_once(plan, folders, tmp_path):
+    with pytest.raises(ParameterError, match=r"ssd on .*target: ssd writes the canvases"):
+        specviz.measure.run(plan, methods=["ssd"], out=tmp_path / "run")
+    assert not specviz.measure.results(tmp_path / "run").records()
+    plan |= {"methods": ["prompt_lookup"]}
+    assert specviz.measure.run(
+        plan, out=tmp_path / "run"
+    ).complete  # no row stood in the way of a mended plan
+    with pytest.raises(ParameterError, match="loaded in this process"):
+        specviz.measure.run(plan, models=[specviz.load(folders.target)], executor=Doomed(None, 0), draft=None,
+                          methods=["prompt_lookup"])  # fmt: skip
+
+
+def test_models_in_memory(folders, tmp_path):
+    model = specviz.load(folders.target)
+    options = {"methods": ["prompt_lookup"], "suites": {"words": entries(2)}, "max_new_tokens": 4}
+    found = specviz.measure.run(models=[model], out=tmp_path / "run", **options)
+    assert found.complete and found.table()["model"].tolist() == [model.name] * 2
+    assert not work._models and not work._benches
+
+
+def test_plans_cross_their_lists():
+    plan = Plan.of(
+        {"methods": [{"method": "unispec", "draft_size": [8, 16], "depth": [2, 3]}, "autoregressive"]},
+        temperature=[0, 0.7], seeds=[0, 1], prompts=2,
+    )  # fmt: skip
+    assert len(plan.cells) == 10 and plan.rows == 40
+    assert {c.temperature for c in plan.cells} == {0.0, 0.7}
+    assert [c.against for c in plan.cells] == [0] * 5 + [5] * 5
+    assert len(plan.suites["town"].warm) == 2  # others() gives as many as are measured
+    measured, warm = (
+        {entry["id"] for entry in each} for each in (plan.suites["town"].entries, plan.suites["town"].warm)
+    )
+    assert len(measured) == len(warm) == 2 and not measured & warm
+    assert Plan.of(plan.settled and {"methods": ["unispec"]}).digest != plan.digest
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command(plan, tmp_path, capsys, monkeypatch):
+    from specviz import cli
+
+    monkeypatch.chdir(tmp_path)
+    model = plan["models"][0]
+    order = ["bench", "run", "-m", model["model"], "-d", model["draft"], "--prompts", plan["suites"][0]]
+    order += ["--number", "2", "-n", "6", "--method", "prompt_lookup draft_length=2 draft_length=3"]
+    order += ["--method", "speculative", "-o", "run"]
+    assert cli.run(order) == 0
+    said = capsys.readouterr().out
+    assert "pooled" in said and "draft_length=3" in said and "8 of 8 rows" in said
+    assert cli.run([*order, "--seeds", "0,1"]) == 2
+    assert "holds another run: its seeds is [0], here [0, 1]" in capsys.readouterr().err
+    assert cli.run(["bench", "run", "--method", "prompt_lookup draft_lenth=2"]) == 2
+    assert "did you mean draft_length" in capsys.readouterr().err
+    assert cli.run(["bench", "run", "--workers", "2", "--dask", "tcp://x:1"]) == 2
+    capsys.readouterr()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, "rows", interrupt)
+    assert cli.run([*order, "--seeds", "0,1", "-o", "cut"]) == 130
+    assert (
+        capsys.readouterr().err == "specviz: interrupted: cut keeps 0 of 16 rows; the same command goes on\n"
+    )
+    assert cli.run(["bench", "overhed"]) == 2
+    assert "did you mean overhead" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_a_table_breaks_no_word(tmp_path, width):
+    from rich.console import Console
+
+    rows = [(c, i, 10, 1.0 + c * i, "x") for c in range(3) for i in range(7)]
+    found = write(tmp_path / "r", rows, ("autoregressive", "prompt_lookup", "token_recycling"))
+    console = Console(width=width, record=True, file=io.StringIO())
+    found.show(console)
+    text = console.export_text()
+    assert all(word in text for word in ("autoregressive", "prompt_lookup", "token_recycling"))
+    assert re.findall(r"\[[\d.]+, [\d.]+\]", text) and text.count("[") == text.count("]")
+    assert not re.findall(r"\[[^\]]*\n", text)
+    assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= width
+    assert ("left out" in text) == (width < 120)
+
+
+def test_a_run_that_goes_on_keeps_its_kernels(plan, tmp_path, monkeypatch):
+    """Another layout rounds differently, and a text may part from its reference."""
+    monkeypatch.setenv("SPECVIZ_KERNELS", "plain")
+    plan = plan | {"prompts": 2}
+    first = running.run(plan, out=tmp_path / "run")
+    used = {each["kernels"] for each in first.environments.values()}
+    assert used == {"plain"}
+    next(iter(sorted((tmp_path / "run" / "rows").glob("*.json")))).unlink()
+    monkeypatch.setenv("SPECVIZ_KERNELS", "transposed")
+    again = running.run(plan, out=tmp_path / "run")
+    assert {each["kernels"] for each in again.environments.values()} == {"plain"}
+    assert not again.missing

@@ -1,0 +1,70 @@
+"""What replays of prompts are made of: warm-up texts, earlier turns, number formats, pooled ratios, ROUGE."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from specviz import metrics
+from specviz.measure.plan import others
+from specviz.metrics.rouge import Rouge
+from specviz.models import load
+from specviz.replays.sources.prompts import behind, in_dtype
+
+ENTRIES = [
+    {"turns": ["Hello there", "And now?"], "kind": "conversation"},
+    {"prompt": "One two three", "kind": "arithmetic", "reference": ["four five", "six"]},
+    {"prompt": "red green", "kind": "summarization", "reference": "blue"},
+    {"prompt": "One two", "kind": "arithmetic", "reference": ["three"]},
+    {"prompt": "red", "kind": "summarization", "reference": "green"},
+]
+
+
+@pytest.fixture(scope="module")
+def model(folders):
+    return load(folders.target)
+
+
+def test_what_is_measured_and_what_warms_up_are_different_prompts():
+    assert others(ENTRIES, ENTRIES[:3]) == ENTRIES[3:]
+    assert others(ENTRIES, ENTRIES[2:3]) == ENTRIES[:1]
+    assert others(ENTRIES, ENTRIES) == []
+
+
+def test_pooled_is_a_ratio_of_sums():
+    found = metrics.pooled(np.array([10, 1, 1] * 2), np.ones(6, int))
+    assert found.median == 4
+    assert found.low < 4 < found.high
+    assert np.isnan(metrics.pooled(np.array([10, 1, 1, 10, 1]), np.ones(5, int)).low)
+    same = np.arange(2, 9)
+    assert np.isnan(metrics.pooled(same, same).low)
+    assert np.isnan(metrics.pooled(np.array([]), np.array([])).median)
+
+
+def test_rouge_reads_every_script():
+    rouge = Rouge()
+    assert rouge("A cat sat.", "a Cat sat")["rouge2"] == 100
+    assert rouge(["x", "the cat"], "the dog")["rouge1"] == 50  # the better reference
+    assert rouge("Übung", "übung")["rouge1"] == 100
+    assert rouge("本が好き", "本も好き")["rouge1"] == 75
+    assert rouge("là", "la")["rouge1"] == 0
+
+
+def test_earlier_turns_stand_in_front(model):
+    entry = ENTRIES[1]
+    found = behind(entry, ENTRIES[1:], 100, model)
+    *earlier, last = found["prompt"]
+    assert last == {"role": "user", "content": "One two three"}
+    assert [turn["role"] for turn in earlier[:2]] == ["user", "assistant"]
+    assert len(model.encode(found["prompt"])) <= 100
+    assert "One two three" not in [turn["content"] for turn in earlier]
+    assert len(behind(entry, ENTRIES[1:], 10**6, model)["prompt"]) == 7
+
+
+def test_another_number_format_is_a_copy(model):
+    before = [p.clone() for p in model.net.parameters()]
+    half = in_dtype(model, "float16")
+    assert half.dtype == torch.float16 and half.encode("a") == model.encode("a")
+    assert all(torch.equal(a, b) for a, b in zip(before, model.net.parameters()))
+    assert in_dtype(model, "float32") is model

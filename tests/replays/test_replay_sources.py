@@ -1,0 +1,267 @@
+"""Sources: each figure stands in the cell whose definition it is, worked out by hand from counts and seconds.
+
+What decodes is put in the place of; what the sources make of it is what is looked at.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from specviz.measure.sweep import Measured, Point
+from specviz.measure.timing import BASELINE
+from specviz.replays import contenders, replays, retranslation, sources
+from specviz.replays.recipes import BEST, RECIPES, Best
+from specviz.replays.retranslation import Decoded
+from specviz.replays.sources import beams, canvases, prompts, streams, thresholds
+from specviz.replays.sources.shared import Found, How
+
+MODEL = SimpleNamespace(name="m", device="cpu", eos=(0,), kind="diffusion", dtype="float32")
+
+
+@pytest.fixture
+def how(monkeypatch, tmp_path):
+    for module in (beams, canvases, streams, thresholds):
+        monkeypatch.setattr(module, "about", lambda model: {"device": "cpu"})
+    monkeypatch.setattr(Found, "record", lambda *_: None)
+
+    def made(**options):
+        drafts = {"small": "s", "aligned": "a", "heads": "h"}
+        return How(MODEL, drafts, None, 2, 8, 1, options, tmp_path, tmp_path, {}, lambda *_: None)
+
+    return made
+
+
+def value(found, metric, **where):
+    (row,) = (r for r in found.rows if r["metric"] == metric and r["where"].items() >= where.items())
+    return row["value"]
+
+
+# ---------------------------------------------------------------- which row is which method
+
+
+@pytest.mark.parametrize(
+    ("table", "where", "method", "values", "more"),
+    [
+        ("unispec/table1", {"method": "TokenRec."}, "token_recycling", {}, {}),
+        ("unispec/table1", {"method": "UNISPEC (ours)"}, "unispec", {"draft_size": BEST}, {}),
+        ("unispec/table2", {"method": "w/o score estimation"}, "unispec",
+         {"draft_size": BEST, "scores": False}, {}),
+        ("unispec/table9", {"method": "EAGLE-1"}, "eagle", {"tree": "static"}, {"role": "eagle"}),
+        ("unispec/table9", {"method": "EAGLE-2"}, "eagle", {"tree": "dynamic"}, {"role": "eagle"}),
+        ("unispec/table9", {"method": "EAGLE-3"}, "eagle", {"tree": "dynamic"}, {"role": "eagle3"}),
+        ("unispec/table6", {"temperature": 1.0, "method": "Ours"}, "unispec", {"draft_size": BEST},
+         {"plan": {"temperature": 1.0}}),
+        ("unispec/table10", {"precision": "FLOAT16", "method": "UNISPEC"}, "unispec", {"draft_size": BEST},
+         {"plan": {"dtype": "float16"}}),
+        ("unispec/table11", {"context": 2048}, "unispec", {"draft_size": BEST}, {"plan": {"context": 2048}}),
+        ("unispec/table12", {"threshold": 0.025}, "unispec", {"draft_size": BEST, "threshold": 0.025}, {}),
+        ("unispec/table13", {"draft_size": 95}, "unispec", {"draft_size": Best(95 / 110)}, {}),
+        ("unispec/table15", {"draft_size": 75}, "unispec", {"draft_size": Best(75 / 111)}, {}),
+        ("unispec/table17", {"method": "SPECTRA + Device-Aware"}, "spectra", {"draft_size": BEST}, {}),
+        ("ssbd/table2", {"method": "RT"}, "retranslate", {"mode": "rt"}, {}),
+        ("ssbd/table3", {"beta": "0.3"}, "retranslate", {"beta": 0.3}, {}),
+        ("ssbd/table3", {"beta": "CD"}, "retranslate", {"mode": "cd"}, {}),
+        ("ssbd/table4", {"mask": "display-only mask-k", "k": "5"}, "retranslate",
+         {"beta": 0.2, "k": 5, "mask": "display"}, {}),
+        ("ssd/table1", {"method": "Origin", "draft_length": "-"}, "stepwise", {}, {}),
+        ("ssd/table1", {"method": "Origin+SSD", "draft_length": "4"}, "ssd",
+         {"tree": "chain", "draft_length": 4}, {}),
+        ("ssd/table3", {"method": "Mix-order", "draft_length": 5}, "ssd",
+         {"tree": "mix", "draft_length": 5}, {}),
+        ("bild/table1", {"method": "BiLD (Aligned)", "score_drop": "~1 point"}, "bild",
+         {"curve": "BiLD, aligned", "pick": "fastest", "lose": 1.0}, {}),
+        ("bild/table1", {"method": "BiLD (Unaligned)", "score_drop": "minimal"}, "bild",
+         {"curve": "BiLD, unaligned", "pick": "fastest", "lose": 0.2}, {}),
+        ("cm_asd/table1", {"method": "SpecDec(k=25)"}, "", {"point": "SpecDec, k 25"}, {}),
+        ("cm_asd/table3", {"method": "w/o Adaptive Drafting (Fixed k, adaptive τ)"}, "",
+         {"point": "w/o adaptive drafting"}, {}),
+    ],
+)  # fmt: skip
+def test_a_row_of_the_paper_is_this_method(table, where, method, values, more):
+    (row,) = (row for row in RECIPES[table].rows if dict(row.where) == where)
+    assert (row.method, dict(row.values)) == (method, values)
+    for name, expected in more.items():
+        assert getattr(row, name) == expected
+
+
+def test_a_column_of_the_paper_is_these_prompts():
+    parts = RECIPES["unispec/table1"].parts["task"]
+    assert parts["MT"] == {"kind": "conversation"} and parts["Trans"] == {"kind": "translation"}
+    assert RECIPES["unispec/table5"].parts["language"]["JA"] == {"language": "ja"}
+    assert RECIPES["ssd/table1"].parts["task"]["MBPP"] == {"kind": "code"}
+    assert RECIPES["bild/table1"].parts["dataset"]["XSUM"] == {"task": "sum-en"}
+    assert RECIPES["cm_asd/table1"].parts["task"] == {"EN-DE": {"task": "en-de"}, "DE-EN": {"task": "de-en"}}
+    named = {name: RECIPES[f"unispec/{name}"].metrics["throughput"] for name in ("table7", "table15")}
+    assert named == {
+        "table7": "request_throughput", "table15": "decode_throughput",
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- prompts
+
+
+def rows(tokens, steps, prefill, decode, sitting="s"):
+    return [
+        {"round": 0, "prompt": i, "tokens": t, "steps": s, "prefill_seconds": p, "decode_seconds": d,
+         "timed": True, "error": None, "sitting": sitting, "text": [""]}
+        for i, (t, s, p, d) in enumerate(zip(tokens, steps, prefill, decode))
+    ]  # fmt: skip
+
+
+def test_figures_of_prompts():
+    mine = rows([10, 30], [5, 10], [1, 1], [1, 5])
+    base = rows([10, 30], [10, 30], [1, 1], [4, 9])
+    given = (None, mine, base)
+    assert prompts.FIGURES["tau"](*given).median == 40 / 15
+    assert prompts.FIGURES["request_throughput"](*given).median == (10 / 2 + 30 / 6) / 2
+    assert prompts.FIGURES["decode_throughput"](*given).median == 40 / 6
+    ratio = ((10 / 2 + 30 / 6) / 2) / ((10 / 5 + 30 / 10) / 2)
+    assert prompts.FIGURES["request_speedup"](*given).median == pytest.approx(ratio)
+    itself = prompts.FIGURES["request_speedup"](None, base, base)
+    assert (itself.median, itself.low, itself.high) == (1, 1, 1)
+    other = rows([10, 30], [10, 30], [1, 1], [4, 9], "another sitting")
+    assert np.isnan(prompts.FIGURES["request_speedup"](None, mine, other).median), "no pair, no speedup"
+
+
+# ---------------------------------------------------------------- streams
+
+
+def test_figures_of_streams(how, monkeypatch):
+    def measure(model, code, chosen, *, prompts, tick, **_):
+        def decoded(setting):
+            fast = setting.values.get("beta") == 0.2
+            sums = {"emitted": [8, 12], "drafted": [10, 6] if fast else [0, 0],
+                    "accepted": [5, 3] if fast else [0, 0], "erased": [1, 2] if fast else [4, 5],
+                    "final": [4, 8], "seconds": [1, 1] if fast else [2, 3]}  # fmt: skip
+            sums = {name: np.array(values, float) for name, values in sums.items()} | {
+                "bleu": np.ones((2, 1))
+            }
+            return Decoded(setting, sums)
+
+        return {each.label: decoded(each) for each in chosen}, SimpleNamespace(bleu=lambda sums: sums[..., 0])
+
+    monkeypatch.setattr(retranslation, "measure", measure)
+    found = sources.find("streams")(RECIPES["ssbd/table2"], how())
+    rt, ours = (
+        {"method": "RT", "language": "English→German"},
+        {"method": "SSBD", "language": "English→German"},
+    )
+    assert value(found, "ne", **rt) == 9 / 12 and value(found, "ne", **ours) == 3 / 12
+    assert value(found, "a_d", **ours) == 100 * 8 / 16 and value(found, "a_o", **ours) == 100 * 8 / 20
+    assert value(found, "throughput", **rt) == 4 and value(found, "throughput", **ours) == 10
+    assert value(found, "speedup", **rt) == 1 and value(found, "speedup", **ours) == 2.5
+    assert not any(r["metric"] in ("a_d", "a_o") for r in found.rows if r["where"]["method"] == "RT")
+    made = replays.compared("ssbd/table2", RECIPES["ssbd/table2"], found, {})
+    verdicts = made.comparisons().groupby("metric")["verdict"].agg(set).to_dict()
+    assert verdicts == {"ne": {"agrees"}, "throughput": {"agrees"}, "speedup": {"agrees"}}
+    swapped = [{**r, "where": {**r["where"], "method": {"RT": "SSBD", "SSBD": "RT"}[r["where"]["method"]]}}
+               for r in found.rows]  # fmt: skip
+    found.rows = swapped
+    made = replays.compared("ssbd/table2", RECIPES["ssbd/table2"], found, {})
+    assert set(made.comparisons()["verdict"]) == {"against"}
+
+
+# ---------------------------------------------------------------- canvases
+
+
+def test_figures_of_canvases(how, monkeypatch):
+    """Two texts of four cells, one of them an end, in two rounds; SSD takes half of the passes and a third
+    of the seconds."""
+
+    def timed(model, ids, ways, length, rounds, tick):
+        found = []
+        for way in ways:
+            quick = way.method == "ssd"
+            text = SimpleNamespace(text=lambda ends: [5, 6, 7], passes=2 if quick else 4)
+            found.append(SimpleNamespace(texts=[text] * 4, seconds=[1.0 if quick else 3.0] * 4))
+        return found
+
+    monkeypatch.setattr(canvases, "timed", timed)
+    monkeypatch.setattr(
+        canvases, "asked", lambda recipe, how, *_: {t: [[1]] * 2 for t in recipe.parts["task"]}
+    )
+    found = canvases.canvases(RECIPES["ssd/table1"], how(rounds=2))
+    for task in ("GSM8K", "Mean"):
+        origin, ours = ({"method": m, "draft_length": n, "task": task}
+                        for m, n in (("Origin", "-"), ("Origin+SSD", "3")))  # fmt: skip
+        assert value(found, "throughput", **origin) == 1 and value(found, "throughput", **ours) == 3
+        assert value(found, "speedup", **ours) == 3 and value(found, "step_reduction", **ours) == 50
+    assert {r["texts"] for r in found.rows if r["metric"] == "throughput"} == {2, 8}, "rounds are no texts"
+    found = canvases.canvases(RECIPES["ssd/table3"], how())
+    assert value(found, "verification_nodes", method="Greedy", draft_length=4) == 5
+    assert value(found, "verification_nodes", method="Mix-order", draft_length=4) == 8
+    assert value(found, "added_nodes", method="Mix-order", draft_length=4) == 3
+    assert value(found, "step_reduction_bound", method="-", draft_length=4) == 80
+
+
+# ---------------------------------------------------------------- thresholds and beams
+
+
+class Score:
+    """Quality is what is summed; the statistics' name decides the metric."""
+
+    name = "BLEU"
+
+    @staticmethod
+    def of(sums):
+        return sums[..., 0]
+
+
+def point(label, seconds, quality, group="", base=BASELINE, **counts):
+    sums = {"seconds": np.array([seconds, seconds], float), "tokens": np.array([10.0, 10.0]),
+            "score": np.array([[quality], [quality]]) / 2}  # fmt: skip
+    counts = {"fallbacks": 0, "rollbacks": 0} | counts
+    sums |= {name: np.array([n, n], float) for name, n in counts.items()}
+    method = "speculative" if group.startswith("speculative") else "bild"
+    return Measured(Point(label, method, base=base, group=group), sums, ["a", "b"], Score)
+
+
+def test_figures_of_thresholds(how, monkeypatch):
+    base = point(BASELINE, 6, 40)
+    every = {
+        "BiLD, unaligned": [point("slow", 5, 40, "BiLD, unaligned", fallbacks=1, rollbacks=2),
+                            point("good", 4, 39.9, "BiLD, unaligned", fallbacks=2, rollbacks=1),
+                            point("near", 3, 39.1, "BiLD, unaligned"),
+                            point("bad", 2, 30, "BiLD, unaligned")],
+        "BiLD, aligned": [point("all lose", 2, 38, "BiLD, aligned")],
+        "speculative, sampling": [point("w4", 5, 38, "speculative, sampling", rollbacks=3),
+                                  point("w8", 4, 37, "speculative, sampling", rollbacks=4)],
+    }  # fmt: skip
+    monkeypatch.setattr(
+        thresholds, "measured",
+        lambda curve, *_: {BASELINE: base} | {each.point.label: each for each in every[curve]},
+    )  # fmt: skip
+    found = sources.find("thresholds")(RECIPES["bild/table1"], how())
+    unaligned = {"method": "BiLD (Unaligned)", "dataset": "IWSLT"}
+    assert value(found, "speedup", score_drop="minimal", **unaligned) == 6 / 4
+    assert value(found, "speedup", score_drop="~1 point", **unaligned) == 6 / 3
+    assert value(found, "bleu", score_drop="~1 point", **unaligned) == pytest.approx(39.1)
+    assert value(found, "bleu_gain", score_drop="~1 point", **unaligned) == pytest.approx(-0.9)
+    assert not any(r["where"]["method"] == "BiLD (Aligned)" for r in found.rows), "all lose more than a point"
+    assert any("loses so little" in why for _, why in found.absent)
+    found = sources.find("thresholds")(RECIPES["bild/table4"], how())
+    ours = {"method": ["BiLD (Better BLEU)", "BiLD (Better ROUGE-L)"], "dataset": "IWSLT"}
+    drawn = {"method": "Rejection Sampling Based", "dataset": "IWSLT"}
+    assert value(found, "fallback", **ours) == 20 and value(found, "rollback", **ours) == 10
+    assert value(found, "rollback", **drawn) == 40 and value(found, "speedup", **drawn) == 6 / 4
+    found = sources.find("thresholds")(RECIPES["bild/table3"], how())
+    assert value(found, "bleu", method="BiLD (Match Latency)", dataset="IWSLT") == pytest.approx(39.9)
+    assert value(found, "speedup", method="BiLD (Match BLEU/ROUGE-L)", dataset="IWSLT") == 2
+    assert value(found, "bleu", method="Vanilla Inference", dataset="IWSLT") == 40
+
+
+def test_figures_of_beams(how, monkeypatch):
+    every = {row.values["point"]: point(row.values["point"], 4, 30, accepted=6, cycles=2)
+             for row in RECIPES["cm_asd/table3"].rows}  # fmt: skip
+    every[contenders.BEAMS] = point(contenders.BEAMS, 12, 29)
+    every[BASELINE] = point(BASELINE, 6, 28)
+    monkeypatch.setattr(beams, "measured", lambda *_: (every, {"CM-ASD": 1.5}, []))
+    found = sources.find("beams")(RECIPES["cm_asd/table3"], how())
+    ours, wide = ({"method": m, "task": "EN-DE"}
+                  for m in ("CM-ASD (Full: Adaptive k + Adaptive τ)", "Transformer-base (b=5)"))  # fmt: skip
+    assert value(found, "speedup", **ours) == 3 and value(found, "speedup", **wide) == 1
+    assert value(found, "accepted_tokens", **ours) == 3 and value(found, "accepted_tokens", **wide) == 1
+    assert value(found, "bleu", **ours) == 30 and value(found, "draft_latency", **ours) == 1.5

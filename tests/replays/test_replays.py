@@ -1,0 +1,550 @@
+"""Replays: every published table is accounted for, and what stands beside it is what was measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from io import StringIO
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import specviz
+from specviz import cli
+from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
+from specviz.measure.claims import ratio, resampled
+from specviz.measure.report import Estimate
+from specviz.replays import page, replays, sources
+from specviz.replays.published import list_published, published
+from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
+from specviz.replays.sources.shared import Found, known, totals
+from specviz.suites import Suite
+
+TABLES = list(list_published()["name"])
+WORDS = ("the", "cook", "lost", "her", "bag", "at", "the", "station", "and", "a", "doctor", "found", "it")
+NO_ROWS = ("batches", "limits", "lengths")  # sources whose rows follow from their options
+
+
+# ---------------------------------------------------------------- recipes
+
+
+def test_every_published_table_has_a_recipe_or_a_reason():
+    assert set(RECIPES) | set(SETTINGS) == set(TABLES)
+    assert not set(RECIPES) & set(SETTINGS)
+
+
+@pytest.mark.parametrize("table", RECIPES)
+def test_a_recipe_speaks_the_words_of_its_table(table):
+    recipe, rows = RECIPES[table], published(table).to_dict("records")
+    keys = set(rows[0])
+    for row in recipe.rows:
+        assert any(replays.covers(row.where, each) for each in rows), f"{dict(row.where)} is no row"
+    for column, values in recipe.parts.items():
+        if column in keys:
+            assert set(values) <= {each[column] for each in rows}, column
+    for where, why in recipe.absent:
+        assert why and any(replays.covers(where, each) for each in rows), dict(where)
+    assert set(recipe.compare) <= keys
+    if recipe.total:
+        assert any(each[recipe.total[0]] == recipe.total[1] for each in rows)
+    for row in recipe.rows:
+        assert row.role is None or row.role in recipe.drafts
+    for given in (recipe.quick, recipe.whole):
+        assert {"prompts", "max_new_tokens"} <= set(given)
+
+
+@pytest.mark.parametrize("table", [t for t, recipe in RECIPES.items() if recipe.source not in NO_ROWS])
+def test_every_row_of_a_table_is_measured_or_has_a_reason(table):
+    recipe = RECIPES[table]
+    for row in published(table).to_dict("records"):
+        contender = any(replays.covers(each.where, row) for each in recipe.rows)
+        parts = all(
+            row[column] in values or (column, row[column]) == recipe.total
+            for column, values in recipe.parts.items() if column in row
+        )  # fmt: skip
+        reason = any(replays.covers(where, row) for where, _ in recipe.absent)
+        bound = row["metric"] == "step_reduction_bound"
+        assert (contender and parts) or reason or bound, row
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def made(table="unispec/table3", rows=(), absent=()):
+    found = Found(environment={"device": "cpu", "processor": "P", "threads": 1, "dtype": "float32",
+                               "model": {"name": "town", "parameters": 2_300_000}}, data="ours")  # fmt: skip
+    for where, metric, value in rows:
+        found.add(where, metric, value)
+    found.absent += absent
+    return replays.compared(table, RECIPES[table], found, {"table": table})
+
+
+def figure(value, by=0.05):
+    return Estimate(value, value - by, value + by, 9)
+
+
+def by_method(language, metric, **values):
+    names = {"two": "EAGLE-2", "three": "EAGLE-3", "uni": "UNISPEC (ours)"}
+    return [({"method": names[k], "language": language}, metric, v) for k, v in values.items()]
+
+
+def test_cells_stand_beside_what_was_printed():
+    found = made(rows=by_method("EN", "speedup", two=figure(1.5), uni=figure(3.0)))
+    frame = found.frame()
+    assert list(frame["printed"]) == list(published("unispec/table3")["printed"])
+    here = frame[frame["measured"].notna()].set_index("method")
+    assert set(here.index) == {"EAGLE-2", "UNISPEC (ours)"} and set(here["language"]) == {"EN"}
+    for name, value in (("EAGLE-2", 1.5), ("UNISPEC (ours)", 3.0)):
+        assert here.loc[name, "ratio"] == pytest.approx(value / here.loc[name, "value"])
+    assert found.counts()["measured"] == 2 and found.counts()["cells"] == 18
+    assert all(cell["why"] for cell in found.cells if cell["measured"] is None)
+
+
+def test_directions_are_compared_within_a_column():
+    printed = published("unispec/table3")
+    values = printed[(printed.metric == "speedup") & (printed.language == "EN")].set_index("method")["value"]
+    order = list(values.sort_values().index)
+    names = {"EAGLE-2": "two", "EAGLE-3": "three", "UNISPEC (ours)": "uni"}
+    like = {names[name]: figure(1.0 + i) for i, name in enumerate(order)}
+    found = made(rows=by_method("EN", "speedup", **like) + by_method("JA", "speedup", two=figure(9.0)))
+    counts = found.counts()
+    assert (counts["agrees"], counts["against"], counts["clear_agrees"]) == (3, 0, 3)
+    like[names[order[0]]], like[names[order[-1]]] = figure(3.0, 2.5), figure(1.0, 2.5)
+    counts = made(rows=by_method("EN", "speedup", **like)).counts()
+    assert (counts["agrees"], counts["against"], counts["clear_against"]) == (0, 3, 0)
+    found = made(rows=by_method("EN", "speedup", **like))
+    assert [marks for marks in found.agreement() if any(marks)] == [(0, 2, 0)] * 3
+    like = {name: figure(-value.median) for name, value in like.items()}
+    like[names[order[1]]] = like[names[order[0]]]  # level with the one that the paper puts below it
+    found = made(rows=by_method("EN", "speedup", **like))
+    assert [marks for marks in found.agreement() if any(marks)] == [(1, 0, 0), (2, 0, 0), (1, 0, 0)]
+
+
+def test_one_figure_beside_several_printed_numbers_is_one_figure():
+    printed = published("unispec/table1")
+    n = int(((printed.method == "PLD") & (printed.task == "MT") & (printed.metric == "speedup")).sum())
+    found = made("unispec/table1", [({"method": "PLD", "task": "MT"}, "speedup", figure(1.2))])
+    counts = found.counts()
+    assert (counts["figures"], counts["measured"]) == (1, n) and n > 3
+    assert f"{n} of {len(printed)} printed numbers, beside 1 figure measured here" in found.summary
+
+
+def test_a_tie_in_print_is_no_comparison():
+    rows = [{"beta": b, "language": "English→Chinese"} for b in ("0.5", "1.0")]
+    found = made("ssbd/table3", [(row, "ne", i + 1.0) for i, row in enumerate(rows)])
+    assert list(found.comparisons()["verdict"]) == ["tied"]
+    found = made(rows=by_method("EN", "speedup", two=figure(2.0), uni=figure(2.0)))
+    assert list(found.comparisons()["verdict"]) == ["level"] and found.counts()["level"] == 1
+    assert found.counts()["agrees"] == found.counts()["against"] == 0
+
+
+def test_what_is_missing_says_why():
+    found = made("cm_asd/table1", absent=[({"method": "CM-ASD"}, "no such model")])
+    reasons = {why: n for _, why, n in found.missing()}
+    assert reasons["no such model"] == 4, "what the run says comes first"
+    assert any("German and English" in why for why in reasons)
+
+
+def test_the_set_up_is_told_apart():
+    told = {each["what"]: each for each in made().setup}
+    assert told["model"]["paper"] == "Llama-3.1-8B-Instruct" and "2.3 M" in told["model"]["here"]
+    assert "1 thread" in told["device"]["here"] and told["precision"]["paper"] == "float16"
+    assert told["data"]["here"] == "ours" and {"speedup", "tau"} <= set(told)
+
+
+def on_texts(values):
+    """A mean over texts."""
+    values = np.asarray(values, float)
+    return resampled(ratio, values, np.ones(len(values)))
+
+
+def test_totals_are_means_of_all_parts_or_nothing():
+    recipe = Recipe("run", ("method",), parts={"task": {"A": {}, "B": {}}}, total=("task", "AVG"))
+    rng = np.random.default_rng(1)
+    texts, found = {"A": rng.normal(1, 1, 40), "B": rng.normal(2, 3, 40)}, Found()
+    for task, values in texts.items():
+        found.add({"method": "m", "task": task}, "speedup", on_texts(values))
+        found.add({"method": "more", "task": task}, "speedup", on_texts(values + 0.01))
+        found.add({"method": "same", "task": task}, "speedup", known(1.0))
+    found.add({"method": "n", "task": "A"}, "speedup", figure(2.0))
+    totals(found, recipe)
+    mean, more, same = (row for row in found.rows if row["where"]["task"] == "AVG")
+    assert [row["where"]["method"] for row in (mean, more, same)] == ["m", "more", "same"]
+    assert mean["value"] == pytest.approx((texts["A"].mean() + texts["B"].mean()) / 2) and mean["texts"] == 80
+    parts = [row for row in found.rows if row["where"]["method"] == "m" and row is not mean]
+    widths = [row["high"] - row["low"] for row in parts]
+    assert mean["high"] - mean["low"] == pytest.approx(np.hypot(*widths) / 2, rel=0.1)
+    assert replays.ahead(mean, more), "two that differ by the same on every text"
+    assert same["low"] == same["high"] == same["value"] == 1.0
+
+
+def test_what_is_clear_is_so_on_the_same_texts():
+    texts = np.random.default_rng(0).normal(5, 2, 12)
+
+    def clear(one, two):
+        found = Found()
+        for value in (one, two):
+            found.add({}, "tau", value)
+        return replays.ahead(*found.rows)
+
+    assert clear(on_texts(texts), on_texts(texts + 0.1)), "though the intervals overlap by far"
+    assert clear(on_texts(texts + 0.1), on_texts(texts))
+    assert not clear(on_texts(texts), on_texts(texts + np.tile([0.1, -0.1], 6)))
+    assert not clear(on_texts(texts[:5]), on_texts(texts[:5] + 0.1)), "five texts are too few"
+    assert not clear(on_texts(texts), on_texts(texts[:11] + 0.1)), "other texts: by the intervals"
+    assert clear(figure(1.0, 0.3), figure(2.0, 0.3)) and not clear(figure(1.0, 0.3), figure(2.0, 0.8))
+    assert clear(known(1.0), on_texts(texts)) and not clear(known(5.0), on_texts(texts))
+    assert not clear(1.0, 2.0), "without an interval nobody knows"
+
+
+# ---------------------------------------------------------------- running
+
+
+@pytest.fixture
+def tiny(folders):
+    return specviz.load(folders.target)
+
+
+def prompts(n=9):
+    rng = np.random.default_rng(0)
+    kinds = ("conversation", "translation", "summarization", "qa", "arithmetic", "rag", "code")
+    return Suite(
+        [{"id": f"p{i}", "kind": kinds[i % 7], "language": "en", "prompt": " ".join(rng.choice(WORDS, 6))}
+         for i in range(n)], "tiny",
+    )  # fmt: skip
+
+
+def tiny_options(model):
+    return {"model": model, "suite": prompts(16), "prompts": 7, "max_new_tokens": 6, "tick": lambda *_: None}
+
+
+@pytest.fixture
+def run(tiny, monkeypatch, tmp_path):
+    from specviz.replays.sources import shared
+
+    monkeypatch.setattr(shared, "calibrated", lambda model, method: 4)
+
+    def given(table="unispec/table12", **more):
+        return specviz.replay(table, **{"out": tmp_path / "replay"} | tiny_options(tiny) | more)
+
+    return given
+
+
+@pytest.fixture(scope="module")
+def once(folders, tmp_path_factory):
+    """A finished replay, for those who only read it."""
+    from specviz.replays.sources import shared
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "calibrated", lambda model, method: 4)
+        folder = tmp_path_factory.mktemp("replays") / "replay"
+        specviz.replay("unispec/table12", **tiny_options(specviz.load(folders.target)), out=folder)
+    return folder
+
+
+@pytest.fixture
+def done(once, tmp_path):
+    """A copy of it."""
+    shutil.copytree(once, tmp_path / "replay")
+    return replays.opened(tmp_path / "replay")
+
+
+def test_a_replay_is_what_its_run_says(done, tmp_path):
+    found = done
+    assert found.counts()["measured"] == len(published("unispec/table12"))
+    results = specviz.measure.results(tmp_path / "replay" / "run")
+    table = results.table("kind")
+    cell = next(c for c in results.cells if c["parameters"].get("threshold") == 0.05)
+    assert cell["parameters"]["draft_size"] == 4
+    mine = table[(table["cell"] == cell["cell"]) & (table["kind"] == "code")].iloc[0]
+    frame = found.frame()
+    here = frame[(frame["threshold"] == 0.05) & (frame["task"] == "Code")].set_index("metric")["measured"]
+    assert here["tau"] == pytest.approx(mine["tau"])
+    assert here["speedup"] == pytest.approx(mine["request_speedup"])
+    both = frame[(frame["threshold"] == 0.05) & (frame["metric"] == "speedup")].set_index("task")["measured"]
+    assert both["Avg."] == pytest.approx(both.drop("Avg.").mean())
+
+
+def test_a_replay_is_written_and_read(tmp_path):
+    found = replays.replace(made(rows=by_method("EN", "speedup", two=figure(1.5))), path=tmp_path)
+    found.save()
+    again = replays.opened(tmp_path)
+    assert again.cells == json.loads(json.dumps(found.cells)) and again.summary == found.summary
+
+
+def test_what_is_finished_is_not_measured_again(done, run, monkeypatch, tmp_path):
+    first = done
+    monkeypatch.setattr(sources, "find", lambda name: pytest.fail("measured again"))
+    assert run().created == first.created
+    kept = (tmp_path / "replay" / "replay.json").read_bytes()
+    with pytest.raises(SpecvizError, match="its max_new_tokens is 6, here 7") as told:
+        run(max_new_tokens=7)
+    assert "\n" not in str(told.value)
+    assert (tmp_path / "replay" / "replay.json").read_bytes() == kept
+
+
+def test_a_model_of_one_s_own_without_its_drafter_lacks_rows(run):
+    found = run("unispec/table3", suite=Suite([{**p, "language": lang} for p in prompts(4)
+                                               for lang in ("en", "ja", "de")
+                                               for p in [{**p, "id": f"{p['id']}-{lang}"}]], "three"),
+                prompts=3)  # fmt: skip
+    reasons = {why for _, why, _ in found.missing()}
+    assert any("--draft eagle3=NAME" in why for why in reasons)
+    assert found.counts()["measured"] == 6, "UniSpec in three languages: speedup and τ"
+
+
+def test_contexts_become_longer(run):
+    found = run("unispec/table10", prompts=2, suite=Suite(
+        [{**p, "reference": ["the cook lost her bag"]} for p in prompts(14)], "tiny"))  # fmt: skip
+    frame = found.frame()
+    assert frame["measured"].notna().all() and len(found.runs) == 2
+    rouge = frame[frame["metric"] == "rouge_1"]["measured"]
+    assert ((rouge >= 0) & (rouge <= 100)).all()
+
+
+@pytest.mark.parametrize("name", ["unispec/figure2", "unispec/figure3", "cm_asd/figure2", "bild/figure5"])
+def test_a_curve_without_printed_values_is_measured_all_the_same(name, tmp_path):
+    found = specviz.replay(name, quick=True, prompts=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
+    assert found.cells and all(np.isfinite(cell["measured"]) for cell in found.cells)
+    assert all(cell["printed"] == "" for cell in found.cells) and not len(found.comparisons())
+    assert "without printed values" in found.summary and replays.opened(tmp_path).summary == found.summary
+    assert "→" not in "".join(cell for row in found.grid()[1] for cell in row)
+    assert page.curve_figures(found)
+
+
+BUNDLED = {
+    "ssbd/table4": "comet", "ssd/table3": None, "ssd/table2": None, "bild/table4": "fallback",
+    "cm_asd/table3": None, "unispec/table8": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("table", BUNDLED)
+def test_the_bundled_models_answer_every_family(table, tmp_path):
+    found = specviz.replay(table, quick=True, prompts=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
+    lacking = {cell["metric"] for cell in found.cells if cell["measured"] is None}
+    assert lacking <= {BUNDLED[table]}
+    assert all(cell["why"] for cell in found.cells if cell["measured"] is None)
+    assert all(np.isfinite(cell["measured"]) for cell in found.cells if cell["measured"] is not None)
+    assert found.environment["device"] == "cpu" and found.setup[0]["here"].startswith("town")
+    names = [each["name"] for each in found.traces]
+    assert names == ([] if table in ("ssd/table2", "unispec/table8") else ["best", "median", "worst"])
+    if names and importlib.util.find_spec("plotly"):
+        told = page.write(found).read_text(encoding="utf8")
+        assert all((tmp_path / "pages" / f"{table.replace('/', '-')}-{name}.html").exists() for name in names)
+        assert all(f"{name}: " in told for name in names)
+
+
+def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
+    seen = []
+
+    def measure(table, recipe, asked, *_):
+        seen.append(table)
+        if table == "bild/table1":
+            raise ModelError("no model 'town-t5'")
+        path = tmp_path / table.replace("/", "-")
+        it = replays.replace(made("unispec/table3"), table=table, path=path)
+        it.asked = asked
+        it.save()
+        return it
+
+    monkeypatch.setattr(replays, "measure", measure)
+    found = replays.replay_all(tmp_path, quick=True)
+    every = {*RECIPES, *CURVES}
+    assert found.complete and set(seen) == every
+    assert found.left["bild/table1"] == "no model 'town-t5'" and {*SETTINGS, *FIGURES} < set(found.left)
+    again = replays.opened_all(tmp_path)
+    assert again.complete and again.left == found.left and len(again.found) == len(every) - 1
+    seen.clear()
+    replays.replay_all(tmp_path, quick=True)
+    assert seen == ["bild/table1"], "what is finished is kept, what failed is tried again"
+    with pytest.raises(SpecvizError, match="other settings"):
+        replays.replay_all(tmp_path, quick=False)
+    assert not found.left.keys() & {"unispec/table1"}
+    missing = replays.Replays(tmp_path, found.found[1:], found.left)
+    assert not missing.complete
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("unispec/tabel1", "did you mean unispec/table1"),
+        ("unispek/table1", "did you mean unispec"),
+        ("unispec/table4", "cannot be replayed: the paper's machines"),
+    ],
+)
+def test_unknown_tables_are_named(table, says):
+    with pytest.raises(ParameterError, match=says) as told:
+        specviz.replay(table)
+    assert "\n" not in str(told.value)
+
+
+def test_bad_settings_are_refused_before_any_work(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(replays, "measure", lambda *_: pytest.fail("work was done"))
+    for more, says in (
+        ({"draft": "x", "table": "unispec/table3"}, "--draft eagle=..., eagle3=..."),
+        ({"draft": {"small": "x"}}, "no drafter 'small'"),
+        ({"prompts": 0}, "prompts must be a whole number"),
+        ({"suite": "no-such-suite"}, "no-such-suite"),
+    ):
+        with pytest.raises(SpecvizError, match=says):
+            run(more.pop("table", "unispec/table12"), **more)
+    assert not (tmp_path / "replay").exists()
+
+
+def test_a_missing_model_is_one_line(tmp_path):
+    with pytest.raises(ModelError, match="no model 'town-eagel'") as told:
+        specviz.replay("unispec/table1", model="town-eagel", out=tmp_path / "new")
+    assert "\n" not in str(told.value) and not (tmp_path / "new" / "replay.json").exists()
+
+
+@pytest.mark.parametrize(
+    "what", ["", "{", '{"specviz": "replay", "schema": 9}', '{"specviz": "replay", "schema": 1}']
+)
+def test_damaged_folders_are_named(tmp_path, what):
+    if what:
+        (tmp_path / "replay.json").write_text(what)
+    with pytest.raises(TraceError) as told:
+        replays.opened(tmp_path)
+    assert str(tmp_path) in str(told.value) and "\n" not in str(told.value)
+
+
+def test_other_results_are_not_written_into(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    for call in (
+        lambda: specviz.replay("unispec/table1", out=tmp_path),
+        lambda: replays.replay_all(tmp_path),
+    ):
+        with pytest.raises(SpecvizError, match="another kind of result"):
+            call()
+
+
+# ---------------------------------------------------------------- reports
+
+
+def test_texts_of_a_replay(done):
+    from io import StringIO
+
+    from rich.console import Console
+
+    found = done
+    out = StringIO()
+    found.show(Console(file=out, width=200))
+    told = out.getvalue()
+    assert "unispec/table12" in told and "→" in told and "Set-up:" in told and found.summary in told
+    markdown = found.markdown()
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+    assert found.summary in markdown
+    assert replays.cellular("a|b\nc") == "a\\|b c"
+
+
+def test_the_page_of_a_replay(done, tmp_path):
+    pytest.importorskip("plotly")
+    found = done
+    for cell in found.cells:
+        cell["device"] = "<script>alert(1)</script>"
+    file = page.write(found)
+    told = file.read_text(encoding="utf8")
+    assert len(told.encode()) < 5_000_000 and "<script>alert" not in told and "http-equiv" in told
+    links = sorted(each.name for each in (tmp_path / "replay" / "pages").iterdir())
+    assert 1 <= len(links) <= 3 and all(f"pages/{name}" in told for name in links)
+    assert all(word in told for word in ("best:", "median:", "worst:"))
+    with pytest.raises(TraceError, match="exists"):
+        page.write(found)
+    assert page.write(found, force=True) == file
+
+
+def test_best_median_and_worst_are_those_of_the_rows(done, tmp_path):
+    results = specviz.measure.results(tmp_path / "replay" / "run")
+    cell, chosen = page.marked(results)
+    rows, base = (
+        {r["prompt"]: r for r in results.records() if r["cell"] == c} for c in (cell["cell"], cell["against"])
+    )
+    taken = lambda row: (row["prefill_seconds"] + row["decode_seconds"]) / row["tokens"]
+    ratios = sorted(taken(base[p]) / taken(rows[p]) for p in rows)
+    got = {name: taken(base[row["prompt"]]) / taken(row) for name, (row, _) in chosen.items()}
+    assert got == pytest.approx({"best": ratios[-1], "median": ratios[len(ratios) // 2], "worst": ratios[0]})
+
+
+def test_the_page_of_a_run_and_of_all(done, tmp_path):
+    pytest.importorskip("plotly")
+    found = done
+    results = page.opened(tmp_path / "replay" / "run")
+    told = page.write(results, tmp_path / "run.html").read_text(encoding="utf8")
+    assert "unispec" in told and "data-figure" in told and "Environment" in told
+    assert "threshold=0.05" in page.markdown(results)
+    read = pd.read_csv(StringIO(page.csv(results)))
+    assert read["tau"].tolist() == results.table()["tau"].tolist() and "paired_speedup_low" in read
+    every = replays.Replays(tmp_path, [found], dict(SETTINGS))
+    told = page.write(every, tmp_path / "all.html").read_text(encoding="utf8")
+    assert "href='#unispec-table12'" in told and "id='unispec-table12'" in told
+    assert all(why.replace("'", "&#x27;") in told for why in SETTINGS.values())
+    assert "unispec/table12" in page.markdown(every)
+
+
+def test_pages_of_two_tables_do_not_meet(done, tmp_path):
+    pytest.importorskip("plotly")
+    other = replays.replace(done, table="unispec/table13")
+    told = page.write(replays.Replays(tmp_path, [done, other], {})).read_text(encoding="utf8")
+    files = sorted(each.name for each in (tmp_path / "pages").iterdir())
+    assert {name[:15] for name in files} == {"unispec-table12", "unispec-table13"}
+    assert all(f"href='pages/{name}'" in told for name in files)
+
+
+def test_a_recorded_result_is_shown_without_torch_and_names_its_device(tmp_path):
+    """Its one file suffices, on a machine that has neither the device nor what runs."""
+    found = made(rows=by_method("EN", "speedup", two=figure(1.5), uni=figure(3.0)))
+    found.environment |= {"device": "NVIDIA H100 80GB HBM3", "threads": 4}
+    replays.replace(found, path=tmp_path).save()
+    code = f"""
+import sys
+sys.modules["torch"] = None
+from rich.console import Console
+from specviz.measure import page
+from specviz.replays import replays
+found = page.opened({str(tmp_path)!r})
+found.show(Console(width=120))
+print(found.markdown())
+print(found.frame()[["printed", "measured"]].dropna())
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.count("measured on NVIDIA H100 80GB HBM3") == 1 and "1.5" in told
+    assert found.device == "NVIDIA H100 80GB HBM3"
+    if importlib.util.find_spec("plotly"):
+        page_ = page.write(page.opened(tmp_path)).read_text(encoding="utf8")
+        assert "seconds on NVIDIA H100 80GB HBM3" in page_
+
+
+def test_a_run_without_traces_says_so(done, tmp_path):
+    results = page.opened(tmp_path / "replay" / "run")
+    shutil.rmtree(results.path / "traces")
+    assert page.marked(results) is None
+    with pytest.raises(TraceError, match="holds no result"):
+        page.opened(tmp_path)
+
+
+def test_the_commands(done, tmp_path, capsys):
+    pytest.importorskip("plotly")
+    ask = lambda *words: cli.run([*map(str, words)])
+    assert ask("replay", "unispec/tabel1") == 2
+    assert ask("replay") == 0
+    assert ask("replay", "unispec/table1", "--all") == 2
+    folder = tmp_path / "replay"
+    assert ask("bench", "report", folder) == 0
+    assert ask("bench", "report", folder, "--markdown") == 0
+    capsys.readouterr()
+    assert ask("bench", "report", folder, "--csv") == 0
+    told = pd.read_csv(StringIO(capsys.readouterr().out))
+    pd.testing.assert_series_equal(told["measured"], done.frame()["measured"])
+    assert ask("bench", "report", folder, "--csv", "--html") == 2
+    assert ask("bench", "report", folder, "--html") == 0 and (folder / "report.html").exists()
+    assert ask("bench", "report", folder, "--html") == 2
+    assert ask("bench", "report", folder, "--out", "x") == 2
+    assert ask("bench", "report", tmp_path) == 2
