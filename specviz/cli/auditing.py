@@ -103,8 +103,8 @@ def audit(
             result = more if result is None else result.joined(more)
     if result is None:
         raise ParameterError("nothing to audit: these methods decode streams, so --streams must be above 0")
+    from specviz.escape import visible
     from specviz.measure.report import Column, print_table
-    from specviz.view.picture import visible
 
     rows = result.table()
     names = list(rows[0]) if rows else []

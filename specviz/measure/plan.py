@@ -22,8 +22,10 @@ from typing import Any
 
 from specviz import methods
 from specviz.errors import ParameterError, PromptError
+from specviz.files import checked
 from specviz.loop.run import bundled_draft, whole
 from specviz.loop.run import prompts as entries_of
+from specviz.measure.schema import ModelTable, PlanKeys
 from specviz.measure.timing import BASELINE
 from specviz.methods.base import ADDITIONS, near
 from specviz.methods.sampling import Sampling
@@ -139,6 +141,7 @@ class Plan:
             if name not in KEYS:
                 raise ParameterError(f"a plan has no key {name!r}" + near(name, KEYS, ""))
         said = KEYS | said
+        checked(PlanKeys, said, "the plan", error=ParameterError)
         if said["methods"] is None:
             raise ParameterError("a plan needs methods, as methods = ['prompt_lookup', 'unispec']")
         if not isinstance(said["prompts"], int | None):
@@ -289,6 +292,7 @@ def read_models(
         for key in entry:
             if key not in MODEL:
                 raise ParameterError(f"models[{i}] has no key {key!r}" + near(key, MODEL, ""))
+        checked(ModelTable, entry, f"the plan, models[{i}]", error=ParameterError)
         if "model" not in entry:
             raise ParameterError(f"models[{i}] lacks its model, as {{model = 'town'}}")
         found: dict[str, Any] = {"model": name_of(entry["model"], f"models[{i}]", objects)}

@@ -10,13 +10,16 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from specviz import escape
 from specviz.errors import ParameterError, TraceError, install
+from specviz.escape import html as text
+from specviz.escape import markdown as markdown_text
+from specviz.escape import script_sources
 from specviz.files import write_text
 from specviz.measure.rows import Results, fast, key_of, speed
 from specviz.paths import folder
@@ -28,19 +31,17 @@ from specviz.replays.replays import (
     MARKS,
     Replay,
     Replays,
-    cellular,
     marks,
     metric_name,
     said,
 )
-from specviz.view.picture import visible
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
 PAGE, PAGES = "report.html", "pages"
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
 NO_TRACES = (
@@ -77,7 +78,7 @@ def opened(path: str | Path) -> Results | Replay | Replays:
 
 def csv(found: Results | Replay | Replays) -> str:
     """A run's table, a replay's numbers, or an overview's: a column a name, nothing rounded."""
-    return (found.table() if isinstance(found, Results) else found.frame()).to_csv(index=False)
+    return escape.csv(found.table() if isinstance(found, Results) else found.frame())
 
 
 def write(found: Results | Replay | Replays, path: Path | None = None, force: bool = False) -> Path:
@@ -109,14 +110,17 @@ def markdown(found: Results | Replay | Replays) -> str:
         return found.markdown()
     shown = found.shown().astype(str)
     rows: list[Any] = [list(shown), ["---"] * len(list(shown)), *shown.to_numpy().tolist()]
-    lines = ["| " + " | ".join(map(cellular, row)) + " |" for row in rows]
+    lines = ["| " + " | ".join(map(markdown_text, row)) + " |" for row in rows]
     where = [
-        f"- {e['device']} ({e['processor']}), {e['threads']} thread{'s' * (e['threads'] != 1)}, "
-        f"{e['dtype']}; times by {e['clock']}"
+        markdown_text(
+            f"{e['device']} ({e['processor']}), {e['threads']} thread{'s' * (e['threads'] != 1)}, "
+            f"{e['dtype']}; times by {e['clock']}"
+        )
         for e in found.environments.values()
     ]
-    head = [f"### specviz bench run: {found.path.name}", ""]
-    return "\n".join([*head, *lines, "", *where, *(f"- {note}" for note in found.notes()), ""])
+    head = [f"### specviz bench run: {markdown_text(found.path.name)}", ""]
+    said = [f"- {each}" for each in [*where, *map(markdown_text, found.notes())]]
+    return "\n".join([*head, *lines, "", *said, ""])
 
 
 def plotly() -> str:
@@ -132,11 +136,6 @@ def plotly() -> str:
     except ImportError:
         raise ParameterError(f"a report's plots need plotly: {install('lab')}") from None
     return str(get_plotlyjs())
-
-
-def text(value: Any) -> str:
-    """Escaped, control characters made visible."""
-    return escape(visible(str(value)))
 
 
 class Page:
@@ -164,10 +163,11 @@ class Page:
             files("specviz.replays").joinpath(f"page.{kind}").read_text("utf8") for kind in ("css", "js")
         )
         packed = base64.b64encode(zlib.compress(self.script.encode(), 9)).decode() if self.figures else ""
+        policy = POLICY.format(script_sources(boot, *([self.script] if self.figures else [])))
         told = json.dumps(self.figures, ensure_ascii=True, allow_nan=False).replace("</", "<\\/")
         return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(self.title)}</title>'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
             f"<style>{style}</style></head><body><main>{''.join(self.parts)}</main>"
             f'<script type="text/plain" id="plotly">{packed}</script>'
@@ -437,7 +437,7 @@ HOW_TO_READ = (
 
 def anchor(table: str) -> str:
     """A table's name within the page."""
-    return escape(table.replace("/", "-"))
+    return text(table.replace("/", "-"))
 
 
 def coloured(cell: str) -> str:
@@ -600,7 +600,7 @@ def curve_figures(made: Replay) -> list[tuple[str, dict[str, Any]]]:
     """Curves as the paper draws them: quality by speed, or a metric by what varies."""
     metrics = list(dict.fromkeys(cell["metric"] for cell in made.cells))
     along = made.compare[-1]
-    if "speedup" in metrics:
+    if "speedup" in metrics and {"dataset", "curve", "setting"} <= set(made.cells[0]):
         datasets = dict.fromkeys(cell["dataset"] for cell in made.cells)
         return [trade_off(made, dataset) for dataset in datasets]
     found = []

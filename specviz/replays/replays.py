@@ -23,8 +23,11 @@ import numpy as np
 
 from specviz.devices import check_threads
 from specviz.errors import ParameterError, SpecvizError, TraceError, loading
+from specviz.escape import markdown as markdown_text
+from specviz.escape import visible
+from specviz.files import checked, read_json
 from specviz.measure.report import Column, print_table
-from specviz.measure.rows import read_json, write_json
+from specviz.measure.rows import write_json
 from specviz.replays.published import LAST, list_published, published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 
@@ -222,7 +225,7 @@ class Replay:
         from rich.text import Text
 
         def line(text: str = "") -> None:
-            console.print(Text(text), soft_wrap=not console.is_terminal)
+            console.print(Text(visible(text)), soft_wrap=not console.is_terminal)
 
         line(f"{self.table} ({self.place}): {self.caption}")
         line()
@@ -253,17 +256,17 @@ class Replay:
     def markdown(self) -> str:
         """The same for an issue: a table, what was not measured, what differs."""
         headings, rows, left = self.grid()
-        said = [f"### `{self.table}`: {self.caption}", "", f"{self.summary}.", ""]
+        said = [f"### `{self.table}`: {markdown_text(self.caption)}", "", f"{self.summary}.", ""]
         if any(cell["measured"] is not None for cell in self.cells):
             said += [
-                f"Printed {ARROW} measured on {self.device} ({TIMES}ratio). {ORDER}", "",
-                "| " + " | ".join(map(cellular, headings)) + " |",
+                f"Printed {ARROW} measured on {markdown_text(self.device)} ({TIMES}ratio). {ORDER}", "",
+                "| " + " | ".join(map(markdown_text, headings)) + " |",
                 "|" + "".join(" --- |" if i < left else " ---: |" for i in range(len(headings))),
-                *("| " + " | ".join(map(cellular, row)) + " |" for row in rows), "",
+                *("| " + " | ".join(map(markdown_text, row)) + " |" for row in rows), "",
             ]  # fmt: skip
-        said += [f"- Not measured: {which}: {why} ({n})" for which, why, n in self.missing()]
-        said += [f"- {s['what']}: the paper {s['paper']}; here {s['here']}" for s in self.setup]
-        return "\n".join([*said, *(f"- {note}" for note in self.notes), ""])
+        items = [f"Not measured: {which}: {why} ({n})" for which, why, n in self.missing()]
+        items += [f"{s['what']}: the paper {s['paper']}; here {s['here']}" for s in self.setup]
+        return "\n".join([*said, *(f"- {markdown_text(item)}" for item in [*items, *self.notes]), ""])
 
     def grid(self) -> tuple[list[str], list[list[str]], int]:
         """The table as it is shown: headings, rows of texts, and how many columns are names."""
@@ -396,11 +399,6 @@ def marks(counts: Sequence[int]) -> str:
 def added(all_counts: Sequence[Agreement]) -> list[int]:
     """Such numbers of several cells."""
     return [sum(numbers) for numbers in zip(*all_counts)]
-
-
-def cellular(text: str) -> str:
-    """A text that ends no cell of a Markdown table."""
-    return " ".join(str(text).split()).replace("|", "\\|")
 
 
 def verdict_of(printed: float, here: float) -> str:
@@ -663,15 +661,13 @@ def opened(path: str | Path) -> Replay:
     file = Path(path) / FILE
     if not file.is_file():
         raise TraceError(f"{path} is no folder of a replay: it has no {FILE} (specviz replay makes one)")
-    told = read_json(file)
+    from specviz.replays.schema import CheckedReplay
+
+    told = read_json(file, dict[str, Any])
     if told.get("specviz") != "replay" or told.get("schema") != SCHEMA:
         raise TraceError(f"{file} was not written by this version of specviz replay")
-    try:
-        kept = {name: told[name] for name in KEPT}
-        for cell in kept["cells"]:
-            cell["measured"], cell["value"], cell["printed"]
-    except (KeyError, TypeError) as error:
-        raise TraceError(f"{file} is damaged (it lacks {error})") from None
+    checked(CheckedReplay, told, str(file), "the file is damaged: replay the table into another folder")
+    kept = {name: told[name] for name in KEPT}
     return Replay(**kept | {"compare": tuple(kept["compare"]), "path": Path(path)})
 
 
@@ -730,14 +726,14 @@ class Replays:
             f"{self.path}: {len(self.found)} tables replayed, {len(self.left)} listed with the reason"
         )
         for text in lines:
-            console.print(Text(text), soft_wrap=not console.is_terminal)
+            console.print(Text(visible(text)), soft_wrap=not console.is_terminal)
 
     def markdown(self) -> str:
         """The overview and every table, for an issue."""
         rows = [[f"`{r.table}`", *counted(r)] for r in self.found]
         said = ["| table | " + " | ".join(OVERVIEW) + " |", "| --- |" + " ---: |" * len(OVERVIEW)]
         said += ["| " + " | ".join(row) + " |" for row in rows] + [""]
-        said += [f"- `{table}` was not replayed: {why}" for table, why in self.left.items()] + [""]
+        said += [f"- {markdown_text(f'{t} was not replayed: {why}')}" for t, why in self.left.items()] + [""]
         return "\n".join(said) + "\n" + "\n".join(r.markdown() for r in self.found)
 
 
@@ -825,9 +821,12 @@ def opened_all(path: str | Path) -> Replays:
     file = Path(path) / ALL
     if not file.is_file():
         raise TraceError(f"{path} is no folder of replays: it has no {ALL} (specviz replay --all makes one)")
-    told = read_json(file)
+    from specviz.replays.schema import ReplaysFile
+
+    told = read_json(file, dict[str, Any])
     if told.get("specviz") != "replays" or told.get("schema") != SCHEMA:
         raise TraceError(f"{file} was not written by this version of specviz replay")
+    checked(ReplaysFile, told, str(file), "the file is damaged: give the same replay --all again")
     found = [opened(Path(path) / table.replace("/", "-")) for table in told["tables"]]
     return Replays(Path(path), found, dict(told["left"]))
 
