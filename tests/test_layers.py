@@ -12,8 +12,8 @@ GROUND, LOOKING, RUNNING, APART, DOOR = "ground", "looking", "running", "apart",
 
 ROOMS: dict[str, tuple[str, float]] = {
     "escape": (GROUND, 0),
-    "errors": (GROUND, 0.2),
-    "schema": (GROUND, 0),
+    "errors": (GROUND, 0.1),
+    "schema": (GROUND, 0.2),
     "files": (GROUND, 0.5),
     "paths": (GROUND, 0.5),
     "devices": (GROUND, 0.5),

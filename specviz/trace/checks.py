@@ -78,6 +78,8 @@ def check_schema(arrow: pa.Schema, where: str) -> None:
     import pyarrow as pa
 
     for field in arrow_schema():
+        if field.name in schema.ADDED and field.name not in arrow.names:
+            continue
         index = arrow.get_field_index(field.name)  # -1 if missing or twice
         if index < 0:
             raise TraceError(f"{where}: column '{field.name}' is missing or stands there twice")
@@ -155,6 +157,14 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
     k = np.zeros(rows, np.int64)
     if any(name in schema.FLAT for name in sizes):
         k = top_k.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if {"signal_name", "signal_value", "node_token"} <= sizes.keys():
+        wanted = np.maximum(sizes["signal_name"], 0) * np.maximum(sizes["node_token"], 0)
+        if (bad := wanted != np.maximum(sizes["signal_value"], 0)).any():
+            i = int(np.argmax(bad))
+            size = sizes["signal_value"][i]
+            raise TraceError(
+                f"{where}: cycle {i} has {size} of signal_value; its nodes and names ask for {wanted[i]}"
+            )
     for group in (*schema.GROUPS, "control"):
         expected, first = np.full(rows, -1), group
         for name in (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
@@ -147,6 +147,21 @@ class Peak(TypedDict, total=False):
     device: Count | None
 
 
+class Signal(TypedDict):
+    """A signal that the run describes: `schema.Signal`."""
+
+    name: Word
+    unit: Word
+    meaning: Word
+    level: Literal["node", "cycle"]
+
+
+def _named(signal: Signal) -> Signal:
+    if not (schema.is_signal if signal["level"] == "node" else schema.is_name)(signal["name"]):
+        raise ValueError("has a name that no signal can have")
+    return signal
+
+
 Line = Annotated[list[Word], Field(min_length=2, max_length=2)]
 
 
@@ -159,6 +174,7 @@ class Run(TypedDict):
     parameters: NotRequired[dict[str, Any] | None]
     sampling: NotRequired[Sampling | None]
     exactness: NotRequired[Text | None]
+    signals: NotRequired[list[Annotated[Signal, AfterValidator(_named)]] | None]
     pseudocode: NotRequired[Annotated[list[Line], Field(max_length=LINES_LIMIT)] | None]
     model: NotRequired[Model | None]
     draft: NotRequired[Model | None]
