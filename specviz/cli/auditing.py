@@ -13,6 +13,7 @@ from specviz.cli.arguments import loaded, writable
 from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, NewTokens, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, PromptError, loading
+from specviz.escape import visible
 from specviz.files import write_text
 
 if TYPE_CHECKING:
@@ -131,7 +132,6 @@ def _soak(ledger: Path | None, soak: bool, threads: int, options: dict[str, Any]
     with loading():
         from specviz.audit.soak import read_ledger, sums
         from specviz.audit.soak import soak as run
-    from specviz.escape import visible
     from specviz.measure.timing import threads as on_threads
 
     if not soak and options["minutes"] is not None:
@@ -196,7 +196,6 @@ def _audited(
 
 def _print_result(result: AuditResult, left_out: dict[str, str]) -> None:
     """The table, what was left out, the differences, the summary."""
-    from specviz.escape import visible
 
     _print_rows(result.table(), ("bound", "tokens", "prompts"))  # the summary line has them, too
     if left_out:
