@@ -118,9 +118,9 @@ def from_gguf(path: Path, device: Any, dtype: Any, name: str, kernels: str | Non
 
 def fetch_split(text: str, dtype: Any, tokenizer: Any, revision: str | None) -> Model:
     """A causal model split over the ranks of torchrun: each reads its own shards."""
-    together = ranks.join()
+    group = ranks.join()
 
-    def known() -> tuple[str, str, bool]:
+    def resolve() -> tuple[str, str, bool]:
         path = find(text)
         source, name, local = _source(text, path)
         folder = path if path is not None else _hub_folder(source, revision)
@@ -138,8 +138,8 @@ def fetch_split(text: str, dtype: Any, tokenizer: Any, revision: str | None) -> 
         return net.eval().requires_grad_(False), words if given is None else given
 
     # First what each must find: one that ends here would be waited for while shards are made.
-    source, name, local = together.tried(known)
-    net, words = together.tried(read)
+    source, name, local = group.tried(resolve)
+    net, words = group.tried(read)
     return _probed(Model(net, words, name))
 
 
@@ -165,15 +165,15 @@ def _probed(model: Model) -> Model:
     head, tokens = [i % model.vocabulary for i in (5, 3, 7)], [i % model.vocabulary for i in (11, 2, 13)]
     draft = Draft(np.array(tokens), np.array([-1, -1, 0]))
     try:
-        found = model.open([head], 8).forward(draft).logits[0].cpu()
+        scores = model.open([head], 8).forward(draft).logits[0].cpu()
         paths = ([], tokens[:1], tokens[1:2], [tokens[0], tokens[2]])
         texts = [torch.tensor([head + path], device=model.device) for path in paths]
         want = torch.stack([model.net(text, use_cache=False).logits[0, -1].float().cpu() for text in texts])
     except Exception as error:  # whatever a foreign model raises, it cannot be served
-        said = one_line(error, 150)
-        raise ModelError(f"{model.name} ({model.config.model_type}) cannot be served: {said}") from None
+        reason = one_line(error, 150)
+        raise ModelError(f"{model.name} ({model.config.model_type}) cannot be served: {reason}") from None
     bound = (1e-3 if model.dtype in (torch.float32, torch.float64) else 5e-2) * float(want.abs().max())
-    if not (found - want).abs().max() <= bound:
+    if not (scores - want).abs().max() <= bound:
         raise ModelError(
             f"{model.name} ({model.config.model_type}) cannot be served: a token tree's scores differ from "
             "those of its paths read alone: not a causal language model, or one with a state of its own"
@@ -239,10 +239,10 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
         if not isinstance(config, str):
             _ask(source, revision)
             config = hf_hub_download(filename="config.json", **what)
-        said = diffusion_checkpoints.read_config(Path(config).parent)
-        if diffusion_checkpoints.family(said):
+        fields = diffusion_checkpoints.read_config(Path(config).parent)
+        if diffusion_checkpoints.family(fields):
             what["allow_patterns"] = list(diffusion_checkpoints.FILES)
-        elif may_be_addition(said):
+        elif may_be_addition(fields):
             what["allow_patterns"] = list(ADDITION_FILES)
         else:
             return None
@@ -256,8 +256,8 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
     except ModelError:
         raise
     except Exception as error:  # as in `_ask`
-        known = error if isinstance(error, ValueError) else OSError(str(error))
-        raise ModelError(_why(source, source, False, revision, known)) from None
+        fault = error if isinstance(error, ValueError) else OSError(str(error))
+        raise ModelError(_why(source, source, False, revision, fault)) from None
 
 
 def _ask(source: str, revision: str | None) -> None:
@@ -270,22 +270,22 @@ def _ask(source: str, revision: str | None) -> None:
 
 def _why(source: str, name: str, local: bool, revision: str | None, error: Exception | None) -> str:
     """One line for what transformers says in many."""
-    said = " ".join(str(error).split())
-    if "trust_remote_code" in said or "custom code" in said:
+    words = " ".join(str(error).split())
+    if "trust_remote_code" in words or "custom code" in words:
         return f"{name} comes with code of its own, which is never run; use a model that transformers knows"
-    if find_spec("sentencepiece") is None and ("sentencepiece" in said or "build an AutoTokenizer" in said):
+    if find_spec("sentencepiece") is None and ("sentencepiece" in words or "build an AutoTokenizer" in words):
         return f"the tokenizer of {name} is read by sentencepiece: pip install sentencepiece"
-    if "out of memory" in said or "allocate memory" in said:
+    if "out of memory" in words or "allocate memory" in words:
         return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
     if local:
-        return f"{source} does not load as a language model: {one_line(said, 200)}"
+        return f"{source} does not load as a language model: {one_line(words, 200)}"
     where = f" at revision {revision}" if revision else ""
     if isinstance(error, OSError):
         return (
             f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or no access); "
             f"pass a local folder, or one of the bundled models: {', '.join(bundled()) or 'none here'}"
         )
-    return f"hf:{source}{where} does not load as a language model: {one_line(said, 200)}"
+    return f"hf:{source}{where} does not load as a language model: {one_line(words, 200)}"
 
 
 def _split() -> Any:
