@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import on_threads, parameters_of, writable
-from specviz.cli.options import Device, Draft, Dtype, Kernels, Model, NewTokens, Revision, Threads
+from specviz.cli.options import Device, Draft, Dtype, Kernels, Model, NewTokens, Prompts, Revision, Threads
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, loading
 from specviz.files import write_bytes
@@ -20,9 +20,11 @@ def calibrate(
     method: Annotated[str, typer.Argument(help="A method with a draft size.")] = "unispec",
     model: Model = "town",
     draft: Draft = None,
-    prompts: Annotated[
-        str, typer.Option("--prompts", help="How many of the bundled suite; or a suite or a file, all of it.")
-    ] = "5",
+    prompts: Prompts = "town",
+    number: Annotated[
+        int | None,
+        typer.Option("--number", min=1, help="How many prompts; default: of town 5, of others all."),
+    ] = None,
     warm_up: Annotated[
         int, typer.Option(min=0, help="Texts of the bundled suite that fill the method's memory before.")
     ] = 20,
@@ -56,17 +58,14 @@ def calibrate(
     """Find a method's best draft size on this device; generate takes it with --set SIZE=calibrated."""
     if png is not None:
         writable(png, force)
-    wanted: Any = None
+    draft_sizes: list[int] | None = None
     if sizes is not None:
         parts = [part.strip() for part in sizes.split(",")]
         if not all(part.isdecimal() for part in parts):
             raise ParameterError(f"--sizes wants whole numbers with commas between them, got {sizes!r}")
-        wanted = [int(part) for part in parts]
-    entries: Any = int(prompts) if prompts.lstrip("-").isdecimal() else None
-    if entries is None:
-        from specviz.suites import suite
-
-        entries = suite(prompts)
+        draft_sizes = [int(part) for part in parts]
+    if prompts is not None and prompts.isdecimal():
+        raise ParameterError(f"--prompts names a suite or a file; how many is --number {prompts}")
     with loading():
         from specviz import methods
         from specviz.measure.calibrate import calibrate as measure
@@ -80,14 +79,15 @@ def calibrate(
         try:
             with progress() as tick:
 
-                def told(done: int, of: int, what: str) -> None:
+                def tell(done: int, of: int, what: str) -> None:
                     nonlocal begun
                     begun = True
                     tick(done, of, what)
 
                 found = measure(
-                    target, method, entries, wanted, draft, warm_up=warm_up, max_new_tokens=max_new_tokens,
-                    rounds=rounds, folder=folder, force=force, tick=told, **values,
+                    target, method, prompts, draft_sizes, draft, number=number, warm_up=warm_up,
+                    max_new_tokens=max_new_tokens, rounds=rounds, folder=folder, force=force, tick=tell,
+                    **values,
                 )  # fmt: skip
         except KeyboardInterrupt:
             print("specviz: what was measured is kept: the same command goes on", file=sys.stderr)
@@ -107,7 +107,7 @@ def _show_calibration(found: Any, new: bool) -> None:
 
     names = list(found.fits)
     columns = [Column("g", True), Column("τ", True), Column("ms a cycle", True)]
-    columns += [Column("25%", True, spare=1), Column("75%", True, spare=0), Column("tokens/s", True)]
+    columns += [Column("25%", True, drop_rank=1), Column("75%", True, drop_rank=0), Column("tokens/s", True)]
     columns += [Column(f"{name} fit", True) for name in names if name != "grid"] + [Column("")]
     rows = []
     for row in found.table.to_dict("records"):

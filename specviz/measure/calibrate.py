@@ -16,11 +16,10 @@ import gc
 import hashlib
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,13 @@ from specviz.loop import decode
 from specviz.loop.run import partner, ready, refuse_processors, setting, whole
 from specviz.loop.run import prompts as entries_of
 from specviz.measure import fits
-from specviz.measure.report import Bar, Report
 from specviz.measure.timing import clock_of, settled, synchroniser
-from specviz.measure.timing import setting as circumstances
 from specviz.methods import Method
 from specviz.models.ranks import holding
-from specviz.suites import spread, suite
+from specviz.suites import spread
+from specviz.suites import suite as load_suite
 
-PROMPTS, WARM_UP = 5, 20
+SUITE, PROMPTS, WARM_UP = "town", 5, 20
 ROUNDS = 5
 LOOKS = 2  # texts of the first look at each size
 SIZES = (
@@ -55,10 +53,11 @@ Tick = Callable[[int, int, str], None]
 def calibrate(
     model: Any,
     method: str = "unispec",
-    prompts: Any = None,
+    suite: Any = None,
     sizes: Sequence[int] | None = None,
     draft: Any = None,
     *,
+    number: int | None = None,
     warm_up: Any = WARM_UP,
     max_new_tokens: int = 128,
     rounds: int = ROUNDS,
@@ -79,14 +78,17 @@ def calibrate(
     model, draft : as in `specviz.generate`
     method : str
         Any method with a draft size.
-    prompts : int, or as in `specviz.generate`
-        What is decoded, or how many of the bundled suite; default 5, one for each of five kinds of work. Of a
+    suite : str, Path or list of prompts
+        What is decoded: a suite or a file as `specviz.suite` takes them, or prompts; default ``town``. Of a
         conversation the first turn. Greedy.
     sizes : sequence of int, optional
         Draft sizes to measure, at least four. Default: from 1 in growing steps up to 256, the method's
         largest, or where throughput has fallen below 60 % of the best.
-    warm_up : int, or as `prompts`
-        Texts that fill the method's memory before; 0: it is measured cold. Default: the suite's next 20.
+    number : int, optional
+        How many of them; default: of ``town`` 5, one for each of five kinds of work, of others all.
+    warm_up : int, or as `suite`
+        Texts that fill the method's memory before, a number being those of ``town`` that are not measured;
+        0: it is measured cold. Default: 20.
         With ``keep="prompt"`` every text begins cold, whatever this says.
     max_new_tokens : int
     rounds : int
@@ -131,7 +133,7 @@ def calibrate(
     refuse_processors(model)
     if drafter is not None:
         model.check_vocabulary(drafter)
-    texts, warm = _texts(model, drafter, prompts, warm_up)
+    texts, warm = _texts(model, drafter, suite, number, warm_up)
     how = {
         "prompts": len(texts),
         "warm_up": len(warm),
@@ -206,32 +208,44 @@ def _sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:
     return found
 
 
-def _texts(model: Any, drafter: Any, prompts: Any, warm_up: Any) -> tuple[list[list[int]], list[list[int]]]:
-    """Token ids of the texts to measure and of those before; numbers are taken from the bundled suite."""
-    first = PROMPTS if prompts is None else prompts
-    counts = [
-        whole(n, v, low) for n, v, low in (("prompts", first, 1), ("warm_up", warm_up, 0)) if _number(v)
-    ]
-    bundled = spread(suite("town"), sum(counts)) if counts else []
-    if len(bundled) < sum(counts):
+def _texts(
+    model: Any, drafter: Any, suite: Any, number: int | None, warm_up: Any
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Token ids of the texts to measure and of those that fill the memory before."""
+    if _number(suite):
+        raise ParameterError(f"suite names a suite or holds prompts; how many is number = {suite}")
+    bundled = suite is None or suite == SUITE
+    count = PROMPTS if number is None else whole("number", number, 1)
+    before = whole("warm_up", warm_up, 0) if _number(warm_up) else 0
+    wanted = [count] * bundled + [before] * bool(before)
+    town = spread(load_suite(SUITE), sum(wanted)) if wanted else []
+    if len(town) < sum(wanted):
         raise PromptError(
-            f"the bundled suite has {len(bundled)} prompts, and {' + '.join(map(str, counts))} are wanted "
-            "(those to measure, and those before that fill the memory): lower --prompts, or name a file"
+            f"the bundled suite has {len(town)} prompts, and {' + '.join(map(str, wanted))} are wanted "
+            "(those to measure, and those before that fill the memory): lower --number, or name a file"
         )
-    both = []
-    for value in (first, warm_up):
-        taken, bundled = (
-            (bundled[:value], bundled[value:]) if _number(value) else (entries_of(value), bundled)
-        )
-        both.append([model.encode(e["turns"][0] if "turns" in e else e["prompt"]) for e in taken])
-    for ids in both[0] + both[1]:
+    if bundled:
+        chosen, town = town[:count], town[count:]
+    else:
+        chosen = _prompts(suite)
+        chosen = chosen if number is None else spread(chosen, count)
+    texts, warm = (
+        [model.encode(e["turns"][0] if "turns" in e else e["prompt"]) for e in entries]
+        for entries in (chosen, town if _number(warm_up) else _prompts(warm_up))
+    )
+    for ids in texts + warm:
         for each in filter(None, (model, drafter)):
             if each.left(len(ids)) < 2:
                 raise PromptError(
                     f"a prompt has {len(ids)} tokens and leaves no room in {each.name}'s context of "
                     f"{each.max_length}: shorten it"
                 )
-    return both[0], both[1]
+    return texts, warm
+
+
+def _prompts(given: Any) -> list[dict[str, Any]]:
+    """The prompts of a suite or a file, or those that were given."""
+    return list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
 
 
 def _number(value: Any) -> bool:
@@ -377,118 +391,3 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | ModelError) and any(word in str(error) for word in words)
     )
-
-
-# ---------------------------------------------------------------- is it right?
-
-COLUMNS = [
-    ("prompts", "prompts", ""),
-    ("tokens", "tokens", "{:d}"),
-    ("seconds", "s", "{:.0f}"),
-    ("worked", "processor s", "{:.0f}"),
-    ("paper", "paper's g*", "{:d}"),
-    ("paper_share", "of the best", "{:.3f}"),
-    ("grid", "grid's g*", "{:d}"),
-    ("grid_share", "of the best", "{:.3f}"),
-    ("monotone", "monotone g*", "{:d}"),
-    ("monotone_share", "of the best", "{:.3f}"),
-]
-NUMBERS = (1, 2, 5, 10, 20)  # of prompts, Figure 6
-EVERY = range(1, 65)
-HELD_OUT = 20  # texts on which every size is tried
-SHARE, TIME = 0.97, 90.0
-
-
-def bench(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
-    *,
-    prompts: int = HELD_OUT,
-    max_new_tokens: int = 128,
-    rounds: int = 4,
-    method: str = "unispec",
-    tick: Tick = lambda done, of, what: None,
-) -> Report:
-    """What every draft size really brings on texts that no calibration saw, and what calibrations chose.
-
-    `prompts` is the number of those texts and `rounds` how often each is timed at each size; of `entries`
-    calibrations of 1, 2, 5, 10 and 20 prompts take the first ones, and two more of 5 take others.
-    """
-    if rounds < 2:
-        raise ParameterError(f"rounds must be at least 2, each half is judged by the other; got {rounds}")
-    need = max(NUMBERS) + prompts
-    mixed = spread(entries, len(entries))
-    warm, rest = mixed[need:], mixed[:need]
-    if len(rest) < need or not warm:
-        raise PromptError(f"this bench takes {need} prompts and some to warm up; there are {len(mixed)}")
-    drafter = drafts[0] if drafts and methods.find(method).needs_draft else None
-    sets = [(str(n), rest[:n]) for n in NUMBERS] + [("5 others", rest[n : n + 5]) for n in (5, 10)]
-    common: dict[str, Any] = {"warm_up": warm, "draft": drafter, "max_new_tokens": max_new_tokens}
-    made = []
-    with tempfile.TemporaryDirectory() as place:
-        for name, some in sets:
-            made.append((name, calibrate(model, method, some, folder=place, **common, tick=tick)))
-        # The same measuring, of every size and without any fit, is the truth that they are held against.
-        whole_range = [g for g in EVERY if g <= max(c.points[-1].g for _, c in made)]
-        truth = calibrate(
-            model, method, rest[max(NUMBERS) :], whole_range, folder=place, rounds=rounds, **common, tick=tick
-        )
-    shares = shares_of_best(truth)
-    rows = []
-    for name, found in made:
-        row = {
-            "prompts": name,
-            "seconds": found.spent,
-            "worked": found.worked,
-            "tokens": sum(found.points[0].tokens),
-        }
-        for label, fit in found.fits.items():
-            row |= {label: fit.g, f"{label}_share": shares.get(fit.g)}
-        rows.append(row)
-    g, tau, s, _, _ = truth.measured()
-    speed = tau / s
-    five = next(c for name, c in made if name == "5")
-    fives = [shares.get(c.g, 0.0) for name, c in made if name.startswith("5")]
-    bars = [
-        Bar("throughput at g* of 5 prompts over the best of every g", shares.get(five.g, 0.0), SHARE),
-        Bar("the same, the worst of three sets of 5", min(fives), SHARE),
-        Bar("seconds of the calibration of 5 prompts", five.spent, TIME, "at most"),
-    ]
-    near = g[[shares[int(each)] >= SHARE for each in g]]
-    fit = five.fits[five.chosen]
-    expected = fit.tau[five.g - 1] / fit.s[five.g - 1]
-    notes = [
-        f"every g of 1 to {g[-1]} on {prompts} other texts: best g = {g[speed.argmax()]} "
-        f"({speed.max():,.0f} tokens/s, prefill left out); within 3 % of it: {_ranges(near)}",
-        "tokens/s at "
-        + ", ".join(f"{each}: {speed[g == each][0]:,.0f}" for each in (1, 2, 4, 8, 16, 32, 64) if each in g),
-        f"at g* = {five.g} the calibration expected {expected:,.0f} tokens/s, there it was "
-        f"{speed[g == five.g][0]:,.0f}",
-        "of the best: the best is looked for in one half of the rounds and compared in the other, both ways; "
-        f"times of cycles are {five.how['clock']}, those of calibrations the wall clock",
-    ]
-    about = circumstances(model, drafts[:1] if drafter else [], prompts=prompts, rounds=rounds, method=method)
-    title = f"Calibrated draft size of {method} on {model.name} against trying every size"
-    return Report("calibrate", title, about, COLUMNS, rows, bars, notes)
-
-
-def shares_of_best(truth: Calibration) -> dict[int, float]:
-    """Throughput at each size over the best one's.
-
-    The best of many noisy numbers is too good. So it is looked for in one half of the rounds, and the ratio
-    is taken in the other half; the mean of both ways.
-    """
-    halves = []
-    for half in (0, 1):
-        points = [replace(p, seconds=p.seconds[half::2]) for p in truth.points]
-        g, tau, s, _, _ = replace(truth, points=points).measured()
-        halves.append(tau / s)
-    ratios = [ours / ours[other.argmax()] for ours, other in (halves, halves[::-1])]
-    return dict(zip(g.tolist(), np.mean(ratios, 0).tolist()))
-
-
-def _ranges(numbers: np.ndarray) -> str:
-    """1-4, 7"""
-    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
-    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts if len(p)) or "none"

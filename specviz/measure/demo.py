@@ -329,7 +329,7 @@ def tabulate(
             "tokens, in turns with ours, without a record. Its texts may part from ours, for its arithmetic "
             "is another."
         )
-    return Report("demo", "\n".join(lines), found, columns, exact, notes=notes, spare=SPARE, parts=parts)
+    return Report("demo", "\n".join(lines), found, columns, exact, notes=notes, dropped=SPARE, parts=parts)
 
 
 def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:

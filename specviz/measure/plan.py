@@ -34,7 +34,7 @@ from specviz.suites import spread, suite
 
 # Key: its default.
 KEYS: dict[str, Any] = {
-    "models": ("town",), "methods": None, "suites": ("town",), "seeds": (0,), "prompts": None, "warm_up": 5,
+    "models": ("town",), "methods": None, "suites": ("town",), "seeds": (0,), "number": None, "warm_up": 5,
     "max_new_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "threads": 1, "timed": True,
     "traces": False, "device": "cpu", "dtype": "float32", "draft": None,
 }  # fmt: skip
@@ -105,8 +105,8 @@ class Plan:
     seeds : list of int
     options : dict
         ``max_new_tokens``, ``top_k``, ``top_p``.
-    prompts : int or None
-        Of each suite; None: all.
+    number : int or None
+        Prompts of each suite; None: all.
     warm_up, threads : int
     timed, traces : bool
     objects : dict
@@ -118,7 +118,7 @@ class Plan:
     suites: dict[str, Suite]
     seeds: list[int]
     options: dict[str, Any]
-    prompts: int | None
+    number: int | None
     warm_up: int
     threads: int
     timed: bool
@@ -135,18 +135,18 @@ class Plan:
             With one line that names the place.
         """
         said = read(given) | {name: value for name, value in keys.items() if value is not None}
+        if "prompts" in said:
+            raise ParameterError(
+                "a plan has no key 'prompts': number = 20 says how many of each suite, suites = ['town', "
+                "'mine.jsonl'] names suites and files"
+            )
         for name in said:
             if name not in KEYS:
                 raise ParameterError(f"a plan has no key {name!r}" + near(name, KEYS, ""))
         said = KEYS | said
         if said["methods"] is None:
             raise ParameterError("a plan needs methods, as methods = ['prompt_lookup', 'unispec']")
-        if not isinstance(said["prompts"], int | None):
-            raise ParameterError(
-                f"prompts is how many of each suite, as prompts = 20, got {said['prompts']!r:.80}; files and "
-                "suites are named by suites = ['town', 'mine.jsonl']"
-            )
-        prompts = None if said["prompts"] is None else whole("prompts", said["prompts"], 1)
+        number = None if said["number"] is None else whole("number", said["number"], 1)
         warm_up = whole("warm_up", said["warm_up"], 0)
         for name in ("timed", "traces"):
             if not isinstance(said[name], bool):
@@ -157,14 +157,14 @@ class Plan:
         temperatures = several("temperature", said["temperature"])
         temperatures = [Sampling(value, **top).temperature for value in temperatures]
         once("temperature", temperatures)
-        suites = read_suites(said["suites"], prompts, warm_up)
+        suites = read_suites(said["suites"], number, warm_up)
         objects: dict[str, Any] = {}
         models, drafts = read_models(said, objects)
         contenders = read_methods(said["methods"], objects)
         options = {"max_new_tokens": whole("max_new_tokens", said["max_new_tokens"], 1)} | top
         plan = cls(
             models, [], suites, seeds, options,
-            prompts, warm_up, whole("threads", said["threads"], 1), said["timed"], said["traces"], objects,
+            number, warm_up, whole("threads", said["threads"], 1), said["timed"], said["traces"], objects,
         )  # fmt: skip
         for model, beside in zip(models, drafts):
             for name, temperature in product(suites, temperatures):
@@ -210,7 +210,7 @@ class Plan:
                 name: {"digest": each.digest, "prompts": len(each.entries)}
                 for name, each in self.suites.items()
             },
-            "seeds": self.seeds, "prompts": self.prompts, "warm_up": self.warm_up, **self.options,
+            "seeds": self.seeds, "prompts": self.number, "warm_up": self.warm_up, **self.options,
             "threads": self.threads, "timed": self.timed, "traces": self.traces,
         }  # fmt: skip
 
@@ -327,7 +327,7 @@ def read_methods(given: Any, objects: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def read_suites(given: Any, prompts: int | None, warm_up: int) -> dict[str, Suite]:
+def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]:
     """The suites by name: what is measured, and what is left to warm up with."""
     named: list[tuple[str, Any]] = []
     if isinstance(given, Mapping):
@@ -350,7 +350,7 @@ def read_suites(given: Any, prompts: int | None, warm_up: int) -> dict[str, Suit
             entries = entries_of(source)
         if not entries:
             raise PromptError(f"the suite {name} holds no prompt")
-        chosen = entries if prompts is None else spread(entries, prompts)
+        chosen = entries if count is None else spread(entries, count)
         found[name] = Suite(name, chosen, others(entries, chosen)[:warm_up] if warm_up else [])
     return found
 

@@ -43,8 +43,8 @@ TIMINGS = (
     "prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "device_memory", "sitting", "started",
     "environment", "clock",
 )  # fmt: skip
-SAID = ("model", "method", "draft", "parameters", "suite", "temperature")
-KEPT = ("kind", "language", "seed", "round", "id")  # what a table may be broken down by
+CELL_COLUMNS = ("model", "method", "draft", "parameters", "suite", "temperature")
+ROW_COLUMNS = ("kind", "language", "seed", "round", "id")  # what a table may be broken down by
 
 
 def key_of(cell: int, number: int, prompt: int) -> str:
@@ -251,8 +251,8 @@ class Results:
 
         given = (by,) if isinstance(by, str) else tuple(by)
         for name in given:
-            if name not in KEPT:
-                raise ParameterError(f"a table is broken down by {', '.join(KEPT)}; not by {name!r}")
+            if name not in ROW_COLUMNS:
+                raise ParameterError(f"a table is broken down by {', '.join(ROW_COLUMNS)}; not by {name!r}")
         parts: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
         order: dict[tuple, None] = {}
         for row in self.records():
@@ -266,7 +266,7 @@ class Results:
                 if not rows and given:
                     continue
                 base = parts.get((cell["against"], *group), [])
-                head = {name: cell[name] for name in SAID} | dict(zip(given, group))
+                head = {name: cell[name] for name in CELL_COLUMNS} | dict(zip(given, group))
                 head["parameters"] = " ".join(f"{k}={v}" for k, v in cell["parameters"].items())
                 found.append({"cell": cell["cell"]} | head | figures(rows, base, cell))
         return pd.DataFrame(found)
@@ -276,7 +276,7 @@ class Results:
         import pandas as pd
 
         table = self.table(by)
-        keep = [c for c in (*SAID, *KEPT) if c in table and (c == "method" or says(table[c]))]
+        keep = [c for c in (*CELL_COLUMNS, *ROW_COLUMNS) if c in table and (c == "method" or says(table[c]))]
         out: dict[str, Any] = {name: table[name].fillna("").map(str) for name in keep}
         for name in {"model", "draft"} & out.keys():
             short = out[name].map(lambda text: Path(text).name)  # a folder by its own name, if that tells all
@@ -303,21 +303,32 @@ class Results:
             console.print(Text(text), soft_wrap=not console.is_terminal)
 
         table = self.shown()
-        first = [name for name in table if name in (*SAID, *KEPT)]
+        first = [name for name in table if name in (*CELL_COLUMNS, *ROW_COLUMNS)]
         ends = ("MiB", "of means", "a request", "tokens", "prompts", "decoding", "tokens/s pooled", "draft")
-        spare = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
+        ranks = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
         columns = [
-            Column(str(name), right=name not in first, folds=0 if name not in SAID[1:3] else None, spare=rank)
-            for name, rank in zip(table, spare)
+            Column(
+                str(name),
+                right=name not in first,
+                folds=0 if name not in CELL_COLUMNS[1:3] else None,
+                drop_rank=rank,
+            )
+            for name, rank in zip(table, ranks)
         ]
         print_table(console, columns, table.to_numpy().tolist())
-        for said in self.environments.values():
-            where = f"{said['device']} ({said['processor']})"
-            threads = f"{said['threads']} thread" + "s" * (said["threads"] != 1)
-            line(f"{where}, {threads}, {said['dtype']}; times by {said['clock']}")
-        for note in self.notes():
-            line(note)
+        for text in (*self.places(), *self.notes()):
+            line(text)
         line(f"{self.path}: {len(self.done)} of {len(self._wanted)} rows")
+
+    def places(self) -> list[str]:
+        """Where it was measured, a line for each environment."""
+        from specviz.measure.report import plural
+
+        return [
+            f"{e['device']} ({e['processor']}), {plural(e['threads'], 'thread')}, {e['dtype']}; times by "
+            f"{e['clock']}"
+            for e in self.environments.values()
+        ]
 
     def notes(self) -> list[str]:
         """Sentences that a reader of the table must know."""

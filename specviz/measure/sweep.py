@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from specviz.loop import Run
-from specviz.measure.claims import Drawn, ratio, resampled
+from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.measure.timing import BASELINE, closing, paired, quiet_clock
 from specviz.methods import find
@@ -126,21 +126,21 @@ class Measured:
     score: Score
 
     @property
-    def quality(self) -> Drawn:
+    def quality(self) -> BootstrapEstimate:
         """BLEU or ROUGE-L."""
         return resampled(self.score.of, self.sums["score"])
 
-    def lost(self, base: Measured) -> Drawn:
+    def lost(self, base: Measured) -> BootstrapEstimate:
         """By how much the score is below another's, the texts drawn together."""
         return resampled(
             lambda a, b: self.score.of(b) - self.score.of(a), self.sums["score"], base.sums["score"]
         )
 
-    def over(self, base: Measured) -> Drawn:
+    def over(self, base: Measured) -> BootstrapEstimate:
         """How many times less time than `base` the same texts took, prefill inside (the paper's latency)."""
         return resampled(lambda mine, other: other / mine, self.sums["seconds"], base.sums["seconds"])
 
-    def share(self, above: str, below: str) -> Drawn:
+    def share(self, above: str, below: str) -> BootstrapEstimate:
         """A ratio of sums."""
         return resampled(ratio, self.sums[above], self.sums[below])
 

@@ -662,7 +662,7 @@ CURVES: dict[str, Recipe] = {
 # Figures that need no run of their own.
 FIGURES: dict[str, str] = {
     "unispec/figure4": "the means of unispec/table5: replay that",
-    "unispec/figure6": "what a calibration of more prompts finds: specviz calibrate --prompts measures it",
+    "unispec/figure6": "what a calibration of more prompts finds: specviz calibrate --number measures it",
     "bild/figure10": "bild/figure4 on other data sets: replay that",
 }
 

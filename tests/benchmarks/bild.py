@@ -11,7 +11,7 @@ from typing import Any
 
 from specviz import metrics
 from specviz.errors import ParameterError
-from specviz.measure.claims import Claim, together
+from specviz.measure.claims import Claim, bars_of
 from specviz.measure.pairs import suite
 from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.sweep import Measured, Point, sweep
@@ -127,7 +127,7 @@ def bench(
     about["clock"] = quiet_clock(target.device)[1]
     title = f"Table 1: {target.name} with {small.name} and {aligned.name}, {prompts} texts a task"
     columns = [("task", "", ""), *COLUMNS, ("paper", "paper: ×", "")]
-    return Report("bild", title, about, columns, head, together(claims), [*NOTES, f"Time: {about['clock']}."],
+    return Report("bild", title, about, columns, head, bars_of(claims), [*NOTES, f"Time: {about['clock']}."],
                   ("paper", *SPARE), parts)  # fmt: skip
 
 

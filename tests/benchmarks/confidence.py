@@ -157,7 +157,7 @@ def bench(
         notes += said
     if batch:
         entries_of_a_batch = suite(tasks[0], TOGETHER * max(batch))
-        report = batches.bench(target, [draft], entries_of_a_batch, TOGETHER_METHODS, batch)
+        report = batches.bench(target, [draft], entries_of_a_batch, only=TOGETHER_METHODS, sizes=batch)
         parts.append(replace(report.table, title=f"Figure 2, {tasks[0]}: {report.title}"))
         bars += report.bars
         notes += report.notes

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from specviz import audit, metrics
-from specviz.measure.claims import Claim, Quality, ratio, together
+from specviz.measure.claims import Claim, Quality, bars_of, ratio
 from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.timing import quiet_clock, setting
 from specviz.methods import find
@@ -193,8 +193,8 @@ def bench(
     about["clock"] = quiet_clock(models[0].device)[1]
     notes.append(f"Time: {about['clock']}, recording off.")
     head, *rest = parts
-    return Report("retranslation", head.title, about, head.columns, head.rows, together(claims), notes,
-                  head.spare, rest)  # fmt: skip
+    return Report("retranslation", head.title, about, head.columns, head.rows, bars_of(claims), notes,
+                  head.dropped, rest)  # fmt: skip
 
 
 def rows_of(found: dict[str, Decoded], quality: Quality, code: str) -> dict[str, dict[str, Any]]:

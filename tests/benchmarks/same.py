@@ -131,7 +131,10 @@ def collect(parts: Sequence[str], models: Sequence[str], tables: Sequence[str], 
     out: dict[str, Any] = {}
     for name, job in jobs:
         begin = time.monotonic()
-        out |= job()
+        try:
+            out |= job()
+        except Exception as error:  # it is a difference, too
+            out[name] = f"{type(error).__name__}: {error}"
         print(f"{name}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     return out
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -79,12 +79,11 @@ class Side:
 
 def bench(
     model: Any,
-    drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 21,
-    max_new_tokens: int = 128,
-    rounds: int = 1,
+    number: Annotated[int, "Prompts."] = 21,
+    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
+    rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and prompt lookup on llama.cpp against its Python package's own.
@@ -100,7 +99,7 @@ def bench(
             model if hasattr(model, "gives_hidden") else _written(model, Path(home) / f"{model.name}.gguf")
         )
         wide = _written(_wide(), Path(home) / "wide.gguf")
-        ids = first_turns(given, spread(entries, prompts)) * rounds
+        ids = first_turns(given, spread(entries, number)) * rounds
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
         todo = 5 * len(ids) + 3 * len(few)
         done = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import Run
@@ -29,10 +29,10 @@ def bench(
     drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 28,
-    max_new_tokens: int = 128,
-    rounds: int = 7,
-    only: list[str] | None = None,
+    number: Annotated[int, "Prompts."] = 28,
+    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
+    rounds: Annotated[int, "Pairs of runs."] = 7,
+    only: Annotated[Sequence[str] | None, "Methods, as unispec,spectra."] = None,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
@@ -44,11 +44,11 @@ def bench(
 
     Every installed method runs that the model and the drafters serve, or those that `only` names.
     """
-    chosen = spread(entries, prompts)
+    chosen = spread(entries, number)
     rows, bars = [], []
     clock, name_of_clock = quiet_clock(model.device)
     entrants, refused = [], []
-    for entrant in lineup(drafts, only):
+    for entrant in lineup(drafts, list(only) if only else None):
         try:
             Run(model, chosen[:1], entrant.method, draft=entrant.draft, record=None).close()
             entrants.append(entrant)
@@ -119,7 +119,7 @@ def bench(
             " interval.",
             *refused,
         ],
-        spare=SPARE,
+        dropped=SPARE,
     )
 
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -64,9 +64,9 @@ def bench(
     drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 21,
-    max_new_tokens: int = 128,
-    rounds: int = 1,
+    number: Annotated[int, "Prompts."] = 21,
+    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
+    rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive and speculative decoding against transformers' own, text by text in turns.
@@ -78,7 +78,7 @@ def bench(
     assisted generation at least 1.2 with each draft model;
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
-    ids = first_turns(model, spread(entries, prompts)) * rounds
+    ids = first_turns(model, spread(entries, number)) * rounds
     drafts = find("speculative").suited(drafts)  # transformers assist with models, not with an EAGLE drafter
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -42,14 +42,11 @@ SPARE = ("q25", "q75", "mb", "bound")
 def bench(
     model: Any,
     drafts: list[Any],
-    entries: list[dict[str, Any]],
     *,
-    rounds: int = 31,
+    rounds: Annotated[int, "Passes of each kind."] = 31,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """Every kind of pass of the target and of each draft model, beside the machine's roofline; `entries` is
-    not read.
-    """
+    """Every kind of pass of the target and of each draft model, beside the machine's roofline."""
     drafts = find("speculative").suited(drafts)  # an EAGLE drafter has no passes of its own
     models = [model, *drafts]
     for each in models:
@@ -89,7 +86,7 @@ def bench(
             "Bytes are weights and keys and values. A pass of few tokens also pays for each kernel that is "
             "called, which no ceiling knows.",
         ],
-        spare=SPARE,
+        dropped=SPARE,
         parts=[Part("The machine's ceilings", measuring.COLUMNS, found)],
     )
 

@@ -6,9 +6,9 @@ for a method where one is given, as a calibration finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -120,38 +120,58 @@ def sides(size: int, own: Mapping[str, int]) -> list[Side]:
     return found
 
 
+def draft_sizes(given: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
+    """Draft sizes for all methods, and those of single ones: ``24`` or ``"24"``, ``"unispec=16"``.
+
+    Raises
+    ------
+    ParameterError
+        For anything else.
+    """
+    common, own = list[int](), dict[str, int]()
+    for each in given:
+        method, _, number = str(each).rpartition("=")
+        if not number.isdecimal():
+            raise ParameterError(f"--size takes a number, or METHOD=NUMBER, not {each!r}")
+        if method:
+            own[method] = int(number)
+        else:
+            common.append(int(number))
+    return common, own
+
+
 def bench(
     model: Any,
-    drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 70,
-    max_new_tokens: int = 128,
-    size: int = 24,
-    own: Mapping[str, int] | None = None,
+    number: Annotated[int, "Prompts."] = 70,
+    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
+    size: Annotated[
+        Sequence[int | str], "Draft nodes of all; METHOD=NODES for one method besides.", draft_sizes
+    ] = (24,),
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and the training-free family, text by text in turns; greedy.
 
     Parameters
     ----------
-    prompts : int
-        As evenly over the kinds of work as they come; of a conversation the first turn.
-    size : int
-        The draft size g of all.
-    own : mapping of str to int, optional
-        A draft size by method: these run at that size, too. Default: each method's calibrated one, where
-        one is stored (`specviz calibrate`).
+    number : int
+        Prompts, as evenly over the kinds of work as they come; of a conversation the first turn.
+    size : sequence of int or str
+        The draft size g of all, and draft sizes of single methods (``"unispec=16"``), which run at that size,
+        too. Default of these: each method's calibrated one, where one is stored (`specviz calibrate`).
 
     Bars, all warm: at equal g, τ(unispec) > τ(token_recycling) > τ(prompt_lookup), means over kinds of work;
     ``unispec``, at a size of its own where it has one, faster than each other method at its best, and at
     least 1.4 times autoregressive decoding.
     """
-    if own is None:
-        found = {name: calibrated(model, name) for name in FAMILY if name in methods.names()}
-        own = {name: g for name, g in found.items() if g is not None}
-    lineup = sides(size, own)
-    chosen = spread(entries, prompts)
+    common, own = draft_sizes(size)
+    if not own:
+        stored = {name: calibrated(model, name) for name in FAMILY if name in methods.names()}
+        own = {name: g for name, g in stored.items() if g is not None}
+    equal = common[-1] if common else 24
+    lineup = sides(equal, own)
+    chosen = spread(entries, number)
     texts = [
         {"prompt": ids} | {name: entry[name] for name in ("id", "kind", "language") if name in entry}
         for ids, entry in zip(first_turns(model, chosen), chosen)
@@ -181,9 +201,9 @@ def bench(
     report = Report(
         "trees",
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
-        setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=size, own=dict(own),
+        setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
                 warm=f"{WARM} prompts for practice"),
-        COLUMNS, list(rows.values()), _bars(rows, times, size), list(NOTES), SPARE,
+        COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), SPARE,
     )  # fmt: skip
     report.setting["clock"] = name_of_clock
     report.notes.append(
