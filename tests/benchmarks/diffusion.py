@@ -44,6 +44,7 @@ from specviz.replays.canvases import (  # fmt: skip
 from specviz.replays.sources.canvases import DRAFTS
 from specviz.whatifs import whatif
 
+from . import printed
 from .loading import loading as loaded
 
 TARGET = "town-diffusion"  # where nobody names another
@@ -54,13 +55,6 @@ TOGETHER = 8  # prompts decoded together where nothing is timed
 SHARED = 40  # prompts of an audit, several of which run beside each other
 GROWING = (32, 64, 128, 256)  # cells of Figure 3
 FEWER, FASTER = 0.5, 1.4  # passes saved at N = 4, and times stepwise decoding's speed
-
-# Gao et al., Table 3 (LLaDA-8B-Instruct, MATH): step reduction of the chain and of mix-order.
-TABLE_3: dict[tuple[Any, Any], float] = {("chain", 3): 0.590, ("chain", 4): 0.621, ("chain", 5): 0.633,
-           ("mix", 3): 0.615, ("mix", 4): 0.652, ("mix", 5): 0.664}  # fmt: skip
-# Table 2: step reduction if all that the draft's top k hold were accepted, k = 1 to 5.
-TABLE_2 = {3: (0.684, 0.734, 0.738, 0.746, 0.746), 4: (0.723, 0.777, 0.781, 0.785, 0.789),
-           5: (0.715, 0.793, 0.801, 0.809, 0.820)}  # fmt: skip
 
 Tick = Callable[[int, int, str], None]
 
@@ -173,7 +167,7 @@ def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
                     "bound": bound(n, policy) if n else None,
                     "a_pass": sum(len(text.order) for text in texts) / mine.sum(),
                     "differ": differ / len(ids),
-                    "paper": TABLE_3.get((tree, n)) if whole else None,
+                    "paper": printed.saved(tree, n) if whole and tree else None,
                 })  # fmt: skip
                 if n == 4 and tree == "chain" and policy == PAPER:
                     bars.append(Bar(f"passes saved at N 4, chain, whole canvases of {LENGTH} cells, "
@@ -411,9 +405,9 @@ def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
             row |= dict(zip(found.index.astype(str), found["share"])) | {"held": int(found["held"].sum())}
             causes.append(row)
         steps(f"causes, {spelt(policy)}")
-    for n, published in TABLE_2.items():
+    for n in DRAFTS:
         row = {"policy": "paper: LLaDA-8B, MATH", "n": n, "reading": "", "bound": n / (n + 1)}
-        limit.append(row | {f"k{k}": f"{value:.3f}" for k, value in enumerate(published, 1)})
+        limit.append(row | {f"k{k}": f"{value:.3f}" for k, value in enumerate(printed.limits(n), 1)})
     columns = [("policy", "", ""), ("n", "N", "{:d}"), ("reading", "", "")]
     columns += [(f"k{k}", f"k = {k} [95%]", "") for k in range(1, 6)] + [("bound", "bound", "{:.3f}")]
     title = f"Table 2: passes saved if all that the draft's top k hold were accepted, {prompts} prompts of "

@@ -52,7 +52,11 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
         speeds = {name: each.sums["emitted"] / each.sums["seconds"] for name, each in decoded.items()}
         fast = max((n for n in speeds if n != retranslation.RT), key=lambda n: decoded[n].over(base).median)
         if not made.traces:
-            options = {"template": template, "max_new_tokens": options.max_new_tokens, **chosen[fast].values}
+            again_options = {
+                "template": template,
+                "max_new_tokens": options.max_new_tokens,
+                **chosen[fast].values,
+            }
             made.record(
                 options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT],
                 partial(again, options.model, given, {"target_language": TARGETS[code], **again_options}),

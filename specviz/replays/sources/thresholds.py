@@ -11,7 +11,7 @@ from specviz.measure.pairs import suite
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders
-from specviz.replays.recipes import Recipe, Row
+from specviz.replays.recipes import ALIGNED, REJECTION, UNALIGNED, Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, about
 
 NO_FALLBACK = "speculative sampling never falls back; what the paper counts there it does not say"
@@ -213,9 +213,9 @@ def calm(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
 
 
 CURVES: dict[str, Callable[[RunOptions, dict[str, Any]], list[Point]]] = {
-    contenders.UNALIGNED_CURVE: grid("small", contenders.UNALIGNED_CURVE),
-    contenders.ALIGNED_CURVE: grid("aligned", contenders.ALIGNED_CURVE),
-    "speculative, sampling": rejection,
+    UNALIGNED: grid("small", UNALIGNED),
+    ALIGNED: grid("aligned", ALIGNED),
+    REJECTION: rejection,
     "nucleus": nucleus,
     "early exit": exits,
     "without": named(contenders.NO_ROLLBACK, contenders.NO_FALLBACK, make=contenders.without),
