@@ -276,11 +276,11 @@ def bench_run(
             "dtype": dtype, "timed": False if untimed else None, "traces": traces or None,
         }  # fmt: skip
         with _kept(), _cluster(dask) as executor, progress() as tick:
-            found = run(plan, out=out, executor=executor, workers=workers, retry=retry, tick=tick, **given)
+            results = run(plan, out=out, executor=executor, workers=workers, retry=retry, tick=tick, **given)
     if not ranks.leads():
         raise typer.Exit(0)
-    found.show(screen())
-    raise typer.Exit(1 if len(found.failures()) else 0)
+    results.show(screen())
+    raise typer.Exit(1 if len(results.failures()) else 0)
 
 
 @bench_app.command("report")
@@ -326,14 +326,14 @@ def _method(text: str) -> dict[str, Any]:
 
     name, *pairs = shlex.split(text) or [""]
     kind = methods.find(name)
-    found: dict[str, Any] = {"method": name}
+    entry: dict[str, Any] = {"method": name}
     for pair in pairs:
         if pair.startswith("draft="):
-            found.setdefault("draft", []).append(pair.removeprefix("draft="))
+            entry.setdefault("draft", []).append(pair.removeprefix("draft="))
             continue
         for key, value in parameters_of(kind, [pair]).items():
-            found.setdefault(key, []).append(value)
-    return found
+            entry.setdefault(key, []).append(value)
+    return entry
 
 
 @contextmanager

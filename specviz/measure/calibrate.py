@@ -124,7 +124,7 @@ def calibrate(
     if kind.size in parameters:
         raise ParameterError(f"{kind.size} is what calibration finds: leave it out")
     built = kind(**parameters)
-    asked = _sizes(kind, sizes)
+    draft_sizes = _sizes(kind, sizes)
     whole("rounds", rounds, 1)
     whole("max_new_tokens", max_new_tokens, 2)
     given = {"device": device, "dtype": dtype}
@@ -138,7 +138,7 @@ def calibrate(
         "prompts": len(texts),
         "warm_up": len(warm),
         "texts": hashlib.sha256(json.dumps([texts, warm]).encode()).hexdigest()[:16],
-        "sizes": asked,
+        "sizes": draft_sizes,
         "open": sizes is None,
         "max_new_tokens": max_new_tokens,
         "rounds": rounds,
@@ -147,34 +147,36 @@ def calibrate(
     where = setting(model, built, drafter)
     path = calibration.file(where, folder)
     partial = path.with_suffix(".partial")
-    together = holding(model)  # where it is split over processes, the first one's files and times count
+    ranks = holding(model)  # where it is split over processes, the first one's files and times count
 
     def look() -> dict[str, Any]:
         for there in () if force else (path, partial):
             with suppress(TraceError):  # missing, or damaged: it is measured anew
-                found = Calibration.open(there)
-                if (found.setting, found.how) == (where, how):
-                    return asdict(found)
+                stored = Calibration.open(there)
+                if (stored.setting, stored.how) == (where, how):
+                    return asdict(stored)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return asdict(Calibration(where, kind.size, how, [], created=now))
 
     def keep() -> None:
-        found.save(path)
+        result.save(path)
         partial.unlink(missing_ok=True)
 
-    found = Calibration.of(together.told(look))
-    if found.complete:
-        return found
+    result = Calibration.of(ranks.told(look))
+    if result.complete:
+        return result
     turns = Turns(model, kind, built.values, drafter, max_new_tokens)
     shown = bar() if tick is None else nullcontext(tick)
-    with shown if together.leads else nullcontext(lambda *_: None) as told:
-        _measure(found, turns, texts, warm, told, lambda: found.save(partial) if together.leads else None)
-    if len(found.points) < fits.LEAST:
-        raise ModelError(f"only {len(found.points)} sizes could be measured ({found.ended}): nothing to fit")
-    g, tau, s, _, _ = found.measured()
-    found.fits, found.chosen = fits.fit(g, s, tau), fits.CHOSEN
-    together.told(keep)
-    return found
+    with shown if ranks.leads else nullcontext(lambda *_: None) as progress:
+        _measure(result, turns, texts, warm, progress, lambda: result.save(partial) if ranks.leads else None)
+    if len(result.points) < fits.LEAST:
+        raise ModelError(
+            f"only {len(result.points)} sizes could be measured ({result.ended}): nothing to fit"
+        )
+    g, tau, s, _, _ = result.measured()
+    result.fits, result.chosen = fits.fit(g, s, tau), fits.CHOSEN
+    ranks.told(keep)
+    return result
 
 
 @contextmanager
@@ -202,10 +204,10 @@ def _sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:
     parameter = next(p for p in kind.parameters if p.name == kind.size)
     if sizes is None:
         return [g for g in SIZES if (parameter.low or 1) <= g <= (parameter.high or SIZES[-1])]
-    found = sorted({parameter.check(g) for g in sizes})
-    if len(found) < fits.LEAST:
-        raise ParameterError(f"at least {fits.LEAST} sizes are needed to fit curves, got {len(found)}")
-    return found
+    draft_sizes = sorted({parameter.check(g) for g in sizes})
+    if len(draft_sizes) < fits.LEAST:
+        raise ParameterError(f"at least {fits.LEAST} sizes are needed to fit curves, got {len(draft_sizes)}")
+    return draft_sizes
 
 
 def _texts(
@@ -283,7 +285,7 @@ class Turns:
 
     def text(self, method: Method, ids: list[int]) -> tuple[int, int, float]:
         """Decode a text: tokens, cycles, and seconds of all cycles; the prefill is left out of all three."""
-        wait, (clock, _), together = (
+        wait, (clock, _), ranks = (
             synchroniser(self.model.device),
             clock_of(self.model),
             holding(self.model),
@@ -300,15 +302,15 @@ class Turns:
                     wait()
                     begin = clock()
         except Exception as error:
-            together.stop(error)
+            ranks.stop(error)
             raise
         wait()
         taken = clock() - begin
-        return tokens, cycles, together.told(lambda: taken)
+        return tokens, cycles, ranks.told(lambda: taken)
 
 
 def _measure(
-    found: Calibration,
+    result: Calibration,
     turns: Turns,
     texts: list[list[int]],
     warm: list[list[int]],
@@ -316,20 +318,20 @@ def _measure(
     keep: Callable,
 ) -> None:
     """Measure what `found` still lacks; `keep` writes it down after each text."""
-    rounds = found.how["rounds"]
-    before, begin = found.spent, time.perf_counter()
-    worked, start = found.worked, time.process_time()
+    rounds = result.how["rounds"]
+    before, begin = result.spent, time.perf_counter()
+    worked, start = result.worked, time.process_time()
 
     def full(g: int) -> None:
         """Memory ran out at a size: it and the larger ones are left out."""
-        found.points = [point for point in found.points if point.g < g]
-        found.ended = f"out of memory at g = {g}"
+        result.points = [point for point in result.points if point.g < g]
+        result.ended = f"out of memory at g = {g}"
         gc.collect()
         if torch.device(turns.model.device).type == "cuda":
             torch.cuda.empty_cache()
 
-    resumed = bool(found.points)
-    sizes = [point.g for point in found.points] if resumed else found.how["sizes"]
+    resumed = bool(result.points)
+    sizes = [point.g for point in result.points] if resumed else result.how["sizes"]
     first = len(warm) + len(sizes)
     total = first + len(sizes) * rounds * len(texts)
     turns.fill(warm, lambda done: tick(done, total, "filling the memory"))
@@ -344,26 +346,26 @@ def _measure(
                 raise
             full(g)
             break
-        found.points.append(Point(g, seconds=[[None] * len(texts) for _ in range(rounds)]))
+        result.points.append(Point(g, seconds=[[None] * len(texts) for _ in range(rounds)]))
         speed = sum(tokens for tokens, _, _ in seen) / sum(seconds for _, _, seconds in seen)
         best = max(best, speed)
-        if found.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
-            found.ended = f"at g = {g} throughput had fallen below {LOST:.0%} of the best"
+        if result.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
+            result.ended = f"at g = {g} throughput had fallen below {LOST:.0%} of the best"
             break
     done = first
     with settled():
         for turn in range(rounds):
             for t, ids in enumerate(texts):
-                points = list(found.points)
+                points = list(result.points)
                 if points and all(point.seconds[turn][t] is not None for point in points):
                     done += len(points)
                     continue
                 rows: dict[int, tuple[int, int, float]] = {}
                 for at in np.random.default_rng([turn, t]).permutation(len(points)):
                     g = points[at].g
-                    if all(point.g != g for point in found.points):  # memory ran out at a smaller size
+                    if all(point.g != g for point in result.points):  # memory ran out at a smaller size
                         continue
-                    of = first + len(found.points) * rounds * len(texts)
+                    of = first + len(result.points) * rounds * len(texts)
                     tick(min(done, of), of, f"round {turn + 1} of {rounds}, g = {g}")
                     done += 1
                     try:
@@ -372,7 +374,7 @@ def _measure(
                         if not out_of_memory(error):
                             raise
                         full(g)
-                for point in found.points:
+                for point in result.points:
                     if point.g not in rows:
                         continue
                     tokens, cycles, seconds = rows[point.g]
@@ -380,8 +382,8 @@ def _measure(
                         point.tokens.append(tokens)
                         point.cycles.append(cycles)
                     point.seconds[turn][t] = seconds
-                found.spent = before + time.perf_counter() - begin
-                found.worked = worked + time.process_time() - start
+                result.spent = before + time.perf_counter() - begin
+                result.worked = worked + time.process_time() - start
                 keep()
 
 

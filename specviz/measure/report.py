@@ -157,7 +157,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data, ready for JSON: NaN becomes null."""
-        found = {
+        content = {
             "schema": SCHEMA,
             "bench": self.name,
             "title": self.title,
@@ -170,8 +170,8 @@ class Report:
             "summary": self.summary,
         }
         if self.measurements:
-            found["measurements"] = self.measurements
-        return _plain(found)
+            content["measurements"] = self.measurements
+        return _plain(content)
 
     def write(self, path: Path, force: bool = False) -> Path:
         """Write it as JSON, whole or not at all.
@@ -301,8 +301,8 @@ def _cell(value: Any, form: str) -> str:
     if isinstance(value, Estimate):
         if value.median != value.median:
             return "–"
-        known = value.low == value.low
-        return f"{value.median:.2f}" + (f" [{value.low:.2f}, {value.high:.2f}]" if known else "")
+        bounded = value.low == value.low
+        return f"{value.median:.2f}" + (f" [{value.low:.2f}, {value.high:.2f}]" if bounded else "")
     return form.format(value) if form else str(value)
 
 

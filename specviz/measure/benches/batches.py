@@ -21,6 +21,7 @@ from specviz.measure.report import Bar, Estimate, Report
 from specviz.measure.timing import (
     BASELINE,
     Entrant,
+    counter,
     first_turns,
     lineup,
     quiet_clock,
@@ -81,22 +82,21 @@ def bench(
     if not sizes or sizes[0] != 1:
         raise ParameterError(f"the first batch size is 1, which others are compared with, got {sizes}")
     ids = first_turns(model, entries)
-    said = quiet_clock(model.device)[1]
+    clock_name = quiet_clock(model.device)[1]
     runs = [(entrant, size) for entrant in lineup(drafts, list(only)) for size in sizes]
     makes = {entrant: cold(entrant) for entrant, _ in runs}
-    found: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
+    results: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
     for entrant, size in runs:  # warm
         once(model, entrant, makes[entrant], ids[:size], size, min(8, max_new_tokens))
-    done = 0
+    step = counter(tick, rounds * len(runs))
     with settled():
         for turn in range(rounds):
             first = turn * len(sizes) % len(runs)
             for entrant, size in runs[first:] + runs[:first]:
                 made = once(model, entrant, makes[entrant], ids, size, max_new_tokens)
-                found[entrant, size].append(made)
-                done += 1
-                tick(done, rounds * len(runs), entrant.label)
-    rows = [row(entrant, size, found[entrant, size], found[entrant, 1]) for entrant, size in runs]
+                results[entrant, size].append(made)
+                step(entrant.label)
+    rows = [row(entrant, size, results[entrant, size], results[entrant, 1]) for entrant, size in runs]
     where = setting(model, drafts, prompts=len(ids), max_new_tokens=max_new_tokens, rounds=rounds)
     own = [each for each in rows if each["method"] == BASELINE and each["batch"] == 8]
     return Report(
@@ -107,7 +107,7 @@ def bench(
         rows,
         [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own],
         [
-            f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {said}.",
+            f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {clock_name}.",
             "latency: from the start of a prompt's prefill to its end; waiting for a free row is outside.",
         ],
         ("tau", "token", "whole"),

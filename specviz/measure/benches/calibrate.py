@@ -71,14 +71,14 @@ def bench(
         )
     shares = shares_of_best(truth)
     rows = []
-    for name, found in made:
+    for name, calibration in made:
         row = {
             "prompts": name,
-            "seconds": found.spent,
-            "worked": found.worked,
-            "tokens": sum(found.points[0].tokens),
+            "seconds": calibration.spent,
+            "worked": calibration.worked,
+            "tokens": sum(calibration.points[0].tokens),
         }
-        for label, fit in found.fits.items():
+        for label, fit in calibration.fits.items():
             row |= {label: fit.g, f"{label}_share": shares.get(fit.g)}
         rows.append(row)
     g, tau, s, _, _ = truth.measured()

@@ -100,11 +100,11 @@ def measure(
             2.0 * side**3,
             lambda: torch.mm(left, right),
         )
-    said = machine(device)
-    name = said["processor"] if device.type == "cpu" else said["device"]
+    here = machine(device)
+    name = here["processor"] if device.type == "cpu" else here["device"]
     words = str(dtype).removeprefix("torch.")
-    found = Ceilings(compute, memory, cache, name, words, torch.get_num_threads())
-    return found, rows
+    ceilings = Ceilings(compute, memory, cache, name, words, torch.get_num_threads())
+    return ceilings, rows
 
 
 def _timed(call: Callable[[], Any], device: torch.device, rounds: int) -> list[float]:

@@ -19,7 +19,17 @@ from specviz.loop import Run
 from specviz.loop.run import threads
 from specviz.measure.benches.peers import spent
 from specviz.measure.report import Bar, Report
-from specviz.measure.timing import BASELINE, Texts, Timed, closing, first_turns, paired, quiet_clock, setting
+from specviz.measure.timing import (
+    BASELINE,
+    Texts,
+    Timed,
+    closing,
+    counter,
+    first_turns,
+    paired,
+    quiet_clock,
+    setting,
+)
 from specviz.methods import find
 from specviz.methods.signals import likeliest
 from specviz.models import load
@@ -101,20 +111,13 @@ def bench(
         wide = _written(_wide(), Path(home) / "wide.gguf")
         ids = first_turns(given, spread(entries, number)) * rounds
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
-        todo = 5 * len(ids) + 3 * len(few)
-        done = 0
-
-        def told(name: Any) -> None:
-            nonlocal done
-            done += 1
-            tick(done, todo, str(name))
-
+        step = counter(tick, 5 * len(ids) + 3 * len(few))
         sides = [
-            _decoded(given, given.name, ids, max_new_tokens, [BASELINE, LOOKUP], told),
-            _decoded(wide, "wide", few, max_new_tokens, [BASELINE], told),
+            _decoded(given, given.name, ids, max_new_tokens, [BASELINE, LOOKUP], step),
+            _decoded(wide, "wide", few, max_new_tokens, [BASELINE], step),
         ]
         around = [_around(side) for side in sides]
-        found = setting(
+        about = setting(
             given, [], prompts=len(ids) // rounds, rounds=rounds, max_new_tokens=max_new_tokens,
             clock=quiet_clock("cpu")[1], backend=given.backend,
         )  # fmt: skip
@@ -126,10 +129,10 @@ def bench(
     ]
     lookup = by[given.name, LOOKUP]["peer"].median
     bars.append(Bar("prompt_lookup over llama-cpp-python's own", lookup, 1.0, "more than"))
-    version = found["versions"].get("llama-cpp-python", "")
+    version = about["versions"].get("llama-cpp-python", "")
     title = f"Against llama-cpp-python {version}: {given.name}, {given.dtype}, {len(ids)} texts, greedy"
     notes = [*NOTES, *around, *(spent(trace) for trace in sides[0].traces.values())]
-    return Report("llamacpp", title, found, COLUMNS, rows, bars, notes, SPARE)
+    return Report("llamacpp", title, about, COLUMNS, rows, bars, notes, SPARE)
 
 
 def _written(model: Any, path: Path) -> Any:
@@ -153,7 +156,7 @@ def _wide() -> Any:
 
 
 def _decoded(
-    model: Any, name: str, ids: list[list[int]], most: int, methods: list[str], told: Callable[[Any], None]
+    model: Any, name: str, ids: list[list[int]], most: int, methods: list[str], step: Callable[[Any], None]
 ) -> Side:
     """Every text by our methods and by their peers, in turns."""
     values = find(LOOKUP)().values
@@ -175,7 +178,7 @@ def _decoded(
             **texts,
             **{name: partial(_of, peer, ids) for name, peer in theirs.items()},
         }
-        times = paired(decoders, len(ids), "cpu", told, quiet_clock("cpu")[0])
+        times = paired(decoders, len(ids), "cpu", step, quiet_clock("cpu")[0])
         traces = {method: text.finish() for method, text in texts.items()}
     return Side(name, model, ids, times, traces)
 
@@ -225,13 +228,13 @@ def _of(decode: Callable[[list[int]], list[int]], ids: list[list[int]], number: 
 def through(model: Any, ids: list[int], most: int) -> list[int]:
     """Greedy decoding by the context's verbs alone."""
     context = model.open([ids], most)
-    found: list[int] = []
+    tokens: list[int] = []
     while True:
         token = likeliest(context.forward(NOTHING).logits[0])
-        found.append(token)
-        if token in model.eos or len(found) == most:
+        tokens.append(token)
+        if token in model.eos or len(tokens) == most:
             context.close()
-            return found
+            return tokens
         context.extend([token])
 
 
@@ -283,17 +286,17 @@ def _around(side: Side) -> str:
 @contextmanager
 def _counted(owner: Any, name: str, clock: Callable[[], float]) -> Iterator[list[float]]:
     """The seconds of each call of a method."""
-    found: list[float] = []
+    spent: list[float] = []
     plain = getattr(owner, name)
 
     def timed(*arguments: Any) -> Any:
         begin = clock()
         result = plain(*arguments)
-        found.append(clock() - begin)
+        spent.append(clock() - begin)
         return result
 
     setattr(owner, name, timed)
     try:
-        yield found
+        yield spent
     finally:
         setattr(owner, name, plain)

@@ -15,7 +15,17 @@ from specviz import metrics
 from specviz.errors import ModelError
 from specviz.loop import Run
 from specviz.measure.report import Bar, Estimate, Report
-from specviz.measure.timing import BASELINE, Texts, Timed, closing, first_turns, paired, phases, setting
+from specviz.measure.timing import (
+    BASELINE,
+    Texts,
+    Timed,
+    closing,
+    counter,
+    first_turns,
+    paired,
+    phases,
+    setting,
+)
 from specviz.methods import find
 from specviz.suites import spread
 
@@ -108,20 +118,14 @@ def bench(
                 pass
             runs[side] = Run(model, ids, side.decoder, **options)
         texts = {side: Texts(run) for side, run in runs.items()}
-        done = 0
-
-        def told(side: Side) -> None:
-            nonlocal done
-            done += 1
-            tick(done, len(ids) * (len(texts) + len(theirs)), side.label)
-
-        times = paired({**texts, **theirs}, len(ids), model.device, told)
+        step = counter(tick, len(ids) * (len(texts) + len(theirs)))
+        times = paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
         traces = {side: text.finish() for side, text in texts.items()}
     peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
     peers |= {Side("speculative", name): Side(ASSISTED, name) for name in named}
     rows = [_row(side, times, traces, peers.get(side)) for side in times]
     bars = _bars(rows, cuda, times)
-    found = setting(
+    about = setting(
         model,
         drafts,
         prompts=len(ids) // rounds,
@@ -129,9 +133,9 @@ def bench(
         max_new_tokens=max_new_tokens,
         draft_length=length,
     )
-    version = found["versions"].get("transformers", "")
+    version = about["versions"].get("transformers", "")
     title = f"Against transformers {version}: {model.name}, {len(ids)} texts, {length} draft tokens, greedy"
-    return Report("peers", title, found, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
+    return Report("peers", title, about, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
 
 
 def _row(side: Side, times: dict[Side, Timed], traces: dict[Side, Any], peer: Side | None) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from specviz.measure.timing import (
     Texts,
     clock_of,
     closing,
+    counter,
     first_turns,
     paired,
     setting,
@@ -700,17 +701,11 @@ def bench(
         contenders, lacking = lineup(model, only, chosen, sizes)
         if len(state["rounds"]) < rounds:
             stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
-            done, of = 0, sum(len(stage.before(each)) for each in contenders)
-            of += len(contenders) * len(texts) * (rounds - len(state["rounds"]))
-
-            def count(what: str) -> None:
-                nonlocal done
-                done += 1
-                tick(done, of, what)
-
-            stage.prepare(count)
+            of = sum(len(stage.before(each)) for each in contenders)
+            step = counter(tick, of + len(contenders) * len(texts) * (rounds - len(state["rounds"])))
+            stage.prepare(step)
             while (turn := len(state["rounds"])) < rounds:
-                state["rounds"].append(one_round(stage, turn, count))
+                state["rounds"].append(one_round(stage, turn, step))
                 keep()
     except KeyboardInterrupt:
         if rounds_file is None:

@@ -22,6 +22,7 @@ from specviz.measure.timing import (
     Timed,
     calibrated,
     closing,
+    counter,
     first_turns,
     paired,
     practice,
@@ -110,14 +111,14 @@ def sides(size: int, own: Mapping[str, int]) -> list[Side]:
     for name in own:
         if name not in family:
             raise ParameterError(f"no draft size to compare for {name!r}" + methods.near(name, family, ""))
-    found = [Side(BASELINE)]
+    contenders = [Side(BASELINE)]
     for name in family:
         keeps = any(p.name == "keep" for p in methods.find(name).parameters)
         for g in dict.fromkeys([size, own.get(name, size)]):
-            found += [Side(name, state, g) for state in (("cold", "warm") if keeps else ("",))]
-    for side in found:
+            contenders += [Side(name, state, g) for state in (("cold", "warm") if keeps else ("",))]
+    for side in contenders:
         side.build()
-    return found
+    return contenders
 
 
 def draft_sizes(given: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
@@ -177,13 +178,7 @@ def bench(
         for ids, entry in zip(first_turns(model, chosen), chosen)
     ]
     before = practice(model, WARM)
-    done, of = 0, len(lineup) * (len(texts) + 1)
-
-    def told(side: Side) -> None:
-        nonlocal done
-        done += 1
-        tick(done, of, side.label)
-
+    step = counter(tick, len(lineup) * (len(texts) + 1))
     runs: dict[Side, Run] = {}
     with closing(runs):
         for side in lineup:
@@ -192,10 +187,10 @@ def bench(
             for _ in Run(model, first, method, record=None, max_new_tokens=max_new_tokens):
                 pass
             runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
-            told(side)
+            step(side.label)
         decoders = {side: Texts(run) for side, run in runs.items()}
         clock, name_of_clock = quiet_clock(model.device)
-        times = paired(decoders, len(texts), model.device, told, clock)
+        times = paired(decoders, len(texts), model.device, lambda side: step(side.label), clock)
         traces = {side: decoder.finish() for side, decoder in decoders.items()}
     rows = {side: _row(side, times, traces[side]) for side in lineup}
     report = Report(
@@ -219,10 +214,10 @@ def bench(
 
 def groups(texts: list[dict[str, Any]], name: str) -> dict[str, list[int]]:
     """Numbers of the texts of each kind or language; of those that say none, under a dash."""
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
-        found.setdefault(str(text.get(name, "–")), []).append(i)
-    return found
+        numbers.setdefault(str(text.get(name, "–")), []).append(i)
+    return numbers
 
 
 def only(timed: Timed, numbers: Iterable[int]) -> Timed:
@@ -257,16 +252,16 @@ def _grouped(
 ) -> list[dict[str, Any]]:
     rows = []
     for group, numbers in groups(texts, name).items():
-        found: dict[tuple[str, int | None], dict[str, Any]] = {}
+        by_method: dict[tuple[str, int | None], dict[str, Any]] = {}
         for side in lineup[1:]:
-            row = found.setdefault((side.method, side.g), {"method": side.method, "g": side.g})
+            row = by_method.setdefault((side.method, side.g), {"method": side.method, "g": side.g})
             state = side.memory or "cold"  # without a memory every text is
             over = only(times[side], numbers).over(only(times[lineup[0]], numbers))
             tau = metrics.tau(traces[side].select(prompt=numbers))
             row |= {f"tau_{state}": tau, f"speedup_{state}": over}
         rows += [
             {"group": group if i == 0 else "", name: group, "texts": len(numbers)} | row
-            for i, row in enumerate(found.values())
+            for i, row in enumerate(by_method.values())
         ]
     return rows
 
@@ -276,22 +271,22 @@ def _split(side: Side, trace: Any) -> dict[str, Any]:
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0]
     count = max(len(steps), 1)
-    found = {name: 1e3 * float(steps[f"{name}_time"].sum()) / count for name in PHASES[:-1]}
+    phases = {name: 1e3 * float(steps[f"{name}_time"].sum()) / count for name in PHASES[:-1]}
     covered = 1e3 * float(cycles["duration"].sum())
     wall = sum(
         1e3 * float((text["start"] + text["duration"]).max() - text["start"].min())
         for _, text in cycles.groupby("prompt")
     )
-    inside = sum(found.values())
+    inside = sum(phases.values())
     return {
         "method": side.method,
         "memory": side.memory or None,
         "g": side.g,
         "drafted": float(steps["sent"].sum()) / count,
-        **found,
+        **phases,
         "between": (wall - covered) / count,
         "cycle": inside + (wall - covered) / count,
-        "share": (inside - found["forward"]) / inside if inside else float("nan"),
+        "share": (inside - phases["forward"]) / inside if inside else float("nan"),
     }
 
 

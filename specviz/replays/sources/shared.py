@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from specviz.measure.claims import BootstrapEstimate
 from specviz.measure.report import Estimate
-from specviz.measure.timing import calibrated
+from specviz.measure.timing import calibrated, counter
 from specviz.metrics.interval import RESAMPLES
 from specviz.replays.recipes import Best, Recipe, Row
 from specviz.suites import Suite
@@ -73,8 +72,7 @@ class RunOptions:
 
     def counter(self, of: int) -> Callable[[str], None]:
         """Progress by single steps: called with what was done."""
-        done = itertools.count(1)
-        return lambda what: self.tick(next(done), of, what)
+        return counter(self.tick, of)
 
     def best(self, method: str) -> tuple[int, str]:
         """The calibrated draft size of a method here, and where it comes from."""
