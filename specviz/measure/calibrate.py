@@ -17,7 +17,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -117,12 +117,7 @@ def calibrate(
         Before any work, with one line that says what to do.
     """
     fits.needed()
-    kind = methods.find(method)
-    if not kind.size:
-        able = ", ".join(name for name in methods.names() if methods.find(name).size)
-        raise ParameterError(f"{method} has no draft size that could be calibrated; {able} have one")
-    if kind.size in parameters:
-        raise ParameterError(f"{kind.size} is what calibration finds: leave it out")
+    kind = _sized(method, parameters)
     built = kind(**parameters)
     draft_sizes = _sizes(kind, sizes)
     whole("rounds", rounds, 1)
@@ -168,7 +163,9 @@ def calibrate(
     turns = Turns(model, kind, built.values, drafter, max_new_tokens)
     shown = bar() if tick is None else nullcontext(tick)
     with shown if ranks.leads else nullcontext(lambda *_: None) as progress:
-        _measure(result, turns, texts, warm, progress, lambda: result.save(partial) if ranks.leads else None)
+        Measuring(
+            result, turns, texts, warm, progress, lambda: result.save(partial) if ranks.leads else None
+        )()
     if len(result.points) < fits.LEAST:
         raise ModelError(
             f"only {len(result.points)} sizes could be measured ({result.ended}): nothing to fit"
@@ -177,6 +174,17 @@ def calibrate(
     result.fits, result.chosen = fits.fit(g, s, tau), fits.CHOSEN
     ranks.told(keep)
     return result
+
+
+def _sized(method: str, parameters: Mapping[str, Any]) -> type[Method]:
+    """The method's class, if it has a draft size that is still to be chosen."""
+    kind = methods.find(method)
+    if not kind.size:
+        able = ", ".join(name for name in methods.names() if methods.find(name).size)
+        raise ParameterError(f"{method} has no draft size that could be calibrated; {able} have one")
+    if kind.size in parameters:
+        raise ParameterError(f"{kind.size} is what calibration finds: leave it out")
+    return kind
 
 
 @contextmanager
@@ -309,53 +317,57 @@ class Turns:
         return tokens, cycles, ranks.told(lambda: taken)
 
 
-def _measure(
-    result: Calibration,
-    turns: Turns,
-    texts: list[list[int]],
-    warm: list[list[int]],
-    tick: Tick,
-    keep: Callable,
-) -> None:
-    """Measure what `found` still lacks; `keep` writes it down after each text."""
-    rounds = result.how["rounds"]
-    before, begin = result.spent, time.perf_counter()
-    worked, start = result.worked, time.process_time()
+@dataclass
+class Measuring:
+    """Measures what a calibration still lacks; `keep` writes it down after each text."""
 
-    def full(g: int) -> None:
-        """Memory ran out at a size: it and the larger ones are left out."""
-        result.points = [point for point in result.points if point.g < g]
-        result.ended = f"out of memory at g = {g}"
-        gc.collect()
-        if torch.device(turns.model.device).type == "cuda":
-            torch.cuda.empty_cache()
+    result: Calibration
+    turns: Turns
+    texts: list[list[int]]
+    warm: list[list[int]]
+    tick: Tick
+    keep: Callable[[], None]
 
-    resumed = bool(result.points)
-    sizes = [point.g for point in result.points] if resumed else result.how["sizes"]
-    first = len(warm) + len(sizes)
-    total = first + len(sizes) * rounds * len(texts)
-    turns.fill(warm, lambda done: tick(done, total, "filling the memory"))
-    # One quick look at each size finds where memory or throughput ends, and warms up what is slow at first.
-    best = 0.0
-    for i, g in enumerate([] if resumed else sizes):
-        tick(len(warm) + i, total, f"looking at g = {g}")
-        try:
-            seen = [turns.text(turns.method(g), ids) for ids in texts[:LOOKS]]
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            full(g)
-            break
-        result.points.append(Point(g, seconds=[[None] * len(texts) for _ in range(rounds)]))
-        speed = sum(tokens for tokens, _, _ in seen) / sum(seconds for _, _, seconds in seen)
-        best = max(best, speed)
-        if result.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
-            result.ended = f"at g = {g} throughput had fallen below {LOST:.0%} of the best"
-            break
-    done = first
-    with settled():
+    def __call__(self) -> None:
+        """Fill the memory, look at each size, then time every text at every size."""
+        resumed = bool(self.result.points)
+        sizes = [point.g for point in self.result.points] if resumed else self.result.how["sizes"]
+        self.first = len(self.warm) + len(sizes)
+        total = self.first + len(sizes) * self.result.how["rounds"] * len(self.texts)
+        self.turns.fill(self.warm, lambda done: self.tick(done, total, "filling the memory"))
+        if not resumed:
+            self.look(sizes, total)
+        with settled():
+            self.time_all()
+
+    def look(self, sizes: Sequence[int], total: int) -> None:
+        """One quick look at each size: where memory or throughput ends; it warms up what is slow at first."""
+        best, result = 0.0, self.result
+        for i, g in enumerate(sizes):
+            self.tick(len(self.warm) + i, total, f"looking at g = {g}")
+            counts = []
+            for ids in self.texts[:LOOKS]:
+                row = self.decode(g, ids)
+                if row is None:
+                    return
+                counts.append(row)
+            seconds: list[list[float | None]] = [
+                [None] * len(self.texts) for _ in range(result.how["rounds"])
+            ]
+            result.points.append(Point(g, seconds=seconds))
+            speed = sum(tokens for tokens, _, _ in counts) / sum(seconds for _, _, seconds in counts)
+            best = max(best, speed)
+            if result.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
+                result.ended = f"at g = {g} throughput had fallen below {LOST:.0%} of the best"
+                return
+
+    def time_all(self) -> None:
+        """Every text at every size in turns, round by round."""
+        result, done, rounds = self.result, self.first, self.result.how["rounds"]
+        before, begin = result.spent, time.perf_counter()
+        worked, start = result.worked, time.process_time()
         for turn in range(rounds):
-            for t, ids in enumerate(texts):
+            for t, ids in enumerate(self.texts):
                 points = list(result.points)
                 if points and all(point.seconds[turn][t] is not None for point in points):
                     done += len(points)
@@ -365,26 +377,34 @@ def _measure(
                     g = points[at].g
                     if all(point.g != g for point in result.points):  # memory ran out at a smaller size
                         continue
-                    of = first + len(result.points) * rounds * len(texts)
-                    tick(min(done, of), of, f"round {turn + 1} of {rounds}, g = {g}")
+                    of = self.first + len(result.points) * rounds * len(self.texts)
+                    self.tick(min(done, of), of, f"round {turn + 1} of {rounds}, g = {g}")
                     done += 1
-                    try:
-                        rows[g] = turns.text(turns.method(g), ids)
-                    except Exception as error:
-                        if not out_of_memory(error):
-                            raise
-                        full(g)
+                    if (row := self.decode(g, ids)) is not None:
+                        rows[g] = row
                 for point in result.points:
-                    if point.g not in rows:
-                        continue
-                    tokens, cycles, seconds = rows[point.g]
-                    if len(point.tokens) == t:
-                        point.tokens.append(tokens)
-                        point.cycles.append(cycles)
-                    point.seconds[turn][t] = seconds
+                    if point.g in rows:
+                        tokens, cycles, point.seconds[turn][t] = rows[point.g]
+                        if len(point.tokens) == t:
+                            point.tokens.append(tokens)
+                            point.cycles.append(cycles)
                 result.spent = before + time.perf_counter() - begin
                 result.worked = worked + time.process_time() - start
-                keep()
+                self.keep()
+
+    def decode(self, g: int, ids: list[int]) -> tuple[int, int, float] | None:
+        """A text at one size; None where memory runs out: the size and the larger ones are left out."""
+        try:
+            return self.turns.text(self.turns.method(g), ids)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+        self.result.points = [point for point in self.result.points if point.g < g]
+        self.result.ended = f"out of memory at g = {g}"
+        gc.collect()
+        if torch.device(self.turns.model.device).type == "cuda":
+            torch.cuda.empty_cache()
+        return None
 
 
 def out_of_memory(error: BaseException) -> bool:

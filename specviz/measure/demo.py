@@ -305,6 +305,20 @@ def tabulate(
     lossy = [row for row in rows if row.get("exactness") == "lossy"]
     exact = [row for row in rows if row.get("exactness") != "lossy"]
     columns = [column for column in COLUMNS if column[0] != "draft" or any(e.draft for e in entrants)]
+    title = title_of(exact, about)
+    parts = [Part(LOSSY, columns, lossy, SPARE)] if lossy else []
+    notes = list(NOTES)
+    for engine in engines:
+        notes.append(
+            f"{name_of(engine)}, plain: its plain decoding of the same file, prompts, threads and number of "
+            "tokens, in turns with ours, without a record. Its texts may part from ours, for its arithmetic "
+            "is another."
+        )
+    return Report("demo", title, about, columns, exact, notes=notes, dropped=SPARE, parts=parts)
+
+
+def title_of(exact: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
+    """The headline, and what was decoded."""
     model = about["model"]
     size = f"{model['parameters'] / 1e6:.1f} M parameters"
     lines = [headline(exact, about["dtype"])]
@@ -315,15 +329,7 @@ def tabulate(
     lines.append(
         f"{model['name']}, {size}: {about['texts']} texts, up to {about['max_new_tokens']} tokens each"
     )
-    parts = [Part(LOSSY, columns, lossy, SPARE)] if lossy else []
-    notes = list(NOTES)
-    for engine in engines:
-        notes.append(
-            f"{name_of(engine)}, plain: its plain decoding of the same file, prompts, threads and number of "
-            "tokens, in turns with ours, without a record. Its texts may part from ours, for its arithmetic "
-            "is another."
-        )
-    return Report("demo", "\n".join(lines), about, columns, exact, notes=notes, dropped=SPARE, parts=parts)
+    return "\n".join(lines)
 
 
 def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:

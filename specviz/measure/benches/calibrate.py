@@ -81,6 +81,16 @@ def bench(
         for label, fit in calibration.fits.items():
             row |= {label: fit.g, f"{label}_share": shares.get(fit.g)}
         rows.append(row)
+    bars, notes = judged(made, truth, shares, number)
+    about = circumstances(model, drafts[:1] if drafter else [], prompts=number, rounds=rounds, method=method)
+    title = f"Calibrated draft size of {method} on {model.name} against trying every size"
+    return Report("calibrate", title, about, COLUMNS, rows, bars, notes)
+
+
+def judged(
+    made: list[tuple[str, Calibration]], truth: Calibration, shares: dict[int, float], number: int
+) -> tuple[list[Bar], list[str]]:
+    """The bars, and what every draft size brings on `number` texts."""
     g, tau, s, _, _ = truth.measured()
     speed = tau / s
     five = next(c for name, c in made if name == "5")
@@ -93,19 +103,16 @@ def bench(
     near = g[[shares[int(each)] >= SHARE for each in g]]
     fit = five.fits[five.chosen]
     expected = fit.tau[five.g - 1] / fit.s[five.g - 1]
-    notes = [
+    some = (f"{each}: {speed[g == each][0]:,.0f}" for each in (1, 2, 4, 8, 16, 32, 64) if each in g)
+    return bars, [
         f"every g of 1 to {g[-1]} on {number} other texts: best g = {g[speed.argmax()]} "
         f"({speed.max():,.0f} tokens/s, prefill left out); within 3 % of it: {_ranges(near)}",
-        "tokens/s at "
-        + ", ".join(f"{each}: {speed[g == each][0]:,.0f}" for each in (1, 2, 4, 8, 16, 32, 64) if each in g),
+        f"tokens/s at {', '.join(some)}",
         f"at g* = {five.g} the calibration expected {expected:,.0f} tokens/s, there it was "
         f"{speed[g == five.g][0]:,.0f}",
         "of the best: the best is looked for in one half of the rounds and compared in the other, both ways; "
         f"times of cycles are {five.how['clock']}, those of calibrations the wall clock",
     ]
-    about = circumstances(model, drafts[:1] if drafter else [], prompts=number, rounds=rounds, method=method)
-    title = f"Calibrated draft size of {method} on {model.name} against trying every size"
-    return Report("calibrate", title, about, COLUMNS, rows, bars, notes)
 
 
 def shares_of_best(truth: Calibration) -> dict[int, float]:
