@@ -293,11 +293,7 @@ class Turns:
 
     def text(self, method: Method, ids: list[int]) -> tuple[int, int, float]:
         """Decode a text: tokens, cycles, and seconds of all cycles; the prefill is left out of all three."""
-        wait, (clock, _), ranks = (
-            synchroniser(self.model.device),
-            clock_of(self.model),
-            holding(self.model),
-        )
+        wait, (clock, _), ranks = (synchroniser(self.model.device), clock_of(self.model), holding(self.model))
         tokens = cycles = 0
         begin = clock()
         try:

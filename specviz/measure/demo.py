@@ -44,17 +44,11 @@ CALIBRATION_TOKENS = 24
 SMALLER: dict[str, dict[str, Any]] = {"token_recycling": {"draft_size": 24}}
 WARM_UP = 8  # tokens that each method writes before the clock runs
 COLUMNS = [
-    ("method", "method", ""),
-    ("draft", "draft", ""),
-    ("exactness", "exactness", ""),
-    ("tau", "τ", "{:.2f}"),
-    ("A/D", "A/D", "{:.2f}"),
-    ("A/O", "A/O", "{:.2f}"),
-    ("tokens_per_second", "tokens/s", "{:,.1f}"),
-    ("speedup", "speedup", "{:.2f}"),
-    ("speedup_with_prefill", "speedup with prefill [95%]", ""),
-    ("same", "same text", ""),
-]
+    ("method", "method", ""), ("draft", "draft", ""), ("exactness", "exactness", ""),
+    ("tau", "τ", "{:.2f}"), ("A/D", "A/D", "{:.2f}"), ("A/O", "A/O", "{:.2f}"),
+    ("tokens_per_second", "tokens/s", "{:,.1f}"), ("speedup", "speedup", "{:.2f}"),
+    ("speedup_with_prefill", "speedup with prefill [95%]", ""), ("same", "same text", ""),
+]  # fmt: skip
 SPARE = ("A/O", "exactness", "A/D", "same")
 INSIDE = "_with_prefill"
 LOSSY = "Lossy methods, whose texts may differ from the model's own"

@@ -262,10 +262,7 @@ def print_table(console: Any, columns: list[Column], rows: list[list[str]], head
     for i in kept:
         width = widths[i] if missing(gap) <= 0 else None  # hopelessly narrow: whatever comes of it
         table.add_column(
-            columns[i].heading,
-            justify="right" if columns[i].right else "left",
-            width=width,
-            overflow="fold",
+            columns[i].heading, justify="right" if columns[i].right else "left", width=width, overflow="fold"
         )
     for row in rows:
         table.add_row(

@@ -51,7 +51,7 @@ NOTES = [
     "up to eight right answers a text. lost: what the large model's greedy texts have more. speedup: seconds "
     "of greedy decoding of the same texts by our own loop over seconds here, encoders inside. Fallbacks, "
     "rollbacks and the large model's own tokens: of the tokens written; the paper names no denominator. "
-    "Intervals: 95 % bootstrap over texts, both sides drawn together.",
+    "Intervals: 95 % bootstrap over texts, both sides drawn together."
 ]
 
 

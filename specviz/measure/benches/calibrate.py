@@ -17,17 +17,12 @@ from specviz.measure.timing import setting as circumstances
 from specviz.suites import spread
 
 COLUMNS = [
-    ("prompts", "prompts", ""),
-    ("tokens", "tokens", "{:d}"),
-    ("seconds", "s", "{:.0f}"),
-    ("worked", "processor s", "{:.0f}"),
-    ("paper", "paper's g*", "{:d}"),
-    ("paper_share", "of the best", "{:.3f}"),
-    ("grid", "grid's g*", "{:d}"),
-    ("grid_share", "of the best", "{:.3f}"),
-    ("monotone", "monotone g*", "{:d}"),
+    ("prompts", "prompts", ""), ("tokens", "tokens", "{:d}"), ("seconds", "s", "{:.0f}"),
+    ("worked", "processor s", "{:.0f}"), ("paper", "paper's g*", "{:d}"),
+    ("paper_share", "of the best", "{:.3f}"), ("grid", "grid's g*", "{:d}"),
+    ("grid_share", "of the best", "{:.3f}"), ("monotone", "monotone g*", "{:d}"),
     ("monotone_share", "of the best", "{:.3f}"),
-]
+]  # fmt: skip
 NUMBERS = (1, 2, 5, 10, 20)  # of prompts, Figure 6
 EVERY = range(1, 65)
 HELD_OUT = 20  # texts on which every size is tried

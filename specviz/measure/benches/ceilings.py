@@ -24,14 +24,9 @@ LEAST = 0.02  # seconds of one timing
 WIDE = 1024  # elements of a row, of the matrix that a vector is multiplied with
 SIDE = {"cpu": 1024, "mps": 4096, "cuda": 8192}  # of the square matrices whose product is timed
 COLUMNS = [
-    ("what", "ceiling", ""),
-    ("size", "block, MB", "{:.1f}"),
-    ("kernel", "kernel", ""),
-    ("median", "median", "{:.1f}"),
-    ("q25", "25%", "{:.1f}"),
-    ("q75", "75%", "{:.1f}"),
-    ("unit", "", ""),
-]
+    ("what", "ceiling", ""), ("size", "block, MB", "{:.1f}"), ("kernel", "kernel", ""),
+    ("median", "median", "{:.1f}"), ("q25", "25%", "{:.1f}"), ("q75", "75%", "{:.1f}"), ("unit", "", ""),
+]  # fmt: skip
 
 
 def measure(

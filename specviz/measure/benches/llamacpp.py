@@ -38,16 +38,10 @@ from specviz.models.llamacpp.native import Native
 from specviz.suites import spread
 
 COLUMNS = [
-    ("file", "file", ""),
-    ("decoder", "decoder", ""),
-    ("speed", "tokens/s with prefill", "{:,.0f}"),
-    ("q25", "25%", "{:,.0f}"),
-    ("q75", "75%", "{:,.0f}"),
-    ("peer", "over its peer [95%]", ""),
-    ("baseline", "over our autoregressive [95%]", ""),
-    ("tau", "τ", "{:.2f}"),
-    ("same", "same text", ""),
-]
+    ("file", "file", ""), ("decoder", "decoder", ""), ("speed", "tokens/s with prefill", "{:,.0f}"),
+    ("q25", "25%", "{:,.0f}"), ("q75", "75%", "{:,.0f}"), ("peer", "over its peer [95%]", ""),
+    ("baseline", "over our autoregressive [95%]", ""), ("tau", "τ", "{:.2f}"), ("same", "same text", ""),
+]  # fmt: skip
 SPARE = ("q25", "q75", "tau", "same")
 THROUGH = "our context"
 GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python prompt lookup", "prompt_lookup"

@@ -25,14 +25,10 @@ LIMIT = 1.03
 RECORDS: dict[str, str | None] = {"without": None, "with": "judged"}
 SPARE = ("close",)
 COLUMNS = [
-    ("method", "method", ""),
-    ("draft", "draft", ""),
-    ("tokens", "tokens a run", "{:,}"),
-    ("without", "ms without", "{:,.0f}"),
-    ("with", "ms with", "{:,.0f}"),
-    ("shown", "with/without [95%]", ""),
-    ("close", "ms to close", "{:.1f}"),
-]
+    ("method", "method", ""), ("draft", "draft", ""), ("tokens", "tokens a run", "{:,}"),
+    ("without", "ms without", "{:,.0f}"), ("with", "ms with", "{:,.0f}"),
+    ("shown", "with/without [95%]", ""), ("close", "ms to close", "{:.1f}"),
+]  # fmt: skip
 
 
 def bench(

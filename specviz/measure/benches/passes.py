@@ -20,16 +20,10 @@ SIZES = (1, 2, 4, 5, 8, 9, 16, 17, 32)
 FORMATS = (torch.float32, torch.bfloat16)
 REFERENCE = kernels.PLAIN, "float32"  # what the others are compared with, in the same rounds
 COLUMNS = [
-    ("model", "model", ""),
-    ("layout", "layout", ""),
-    ("format", "format", ""),
-    ("g", "g", "{:d}"),
-    ("median", "ms", "{:.2f}"),
-    ("q25", "25%", "{:.2f}"),
-    ("q75", "75%", "{:.2f}"),
-    ("ratio", "s(g) [95%]", ""),
-    ("over", "over plain float32 [95%]", ""),
-]
+    ("model", "model", ""), ("layout", "layout", ""), ("format", "format", ""), ("g", "g", "{:d}"),
+    ("median", "ms", "{:.2f}"), ("q25", "25%", "{:.2f}"), ("q75", "75%", "{:.2f}"),
+    ("ratio", "s(g) [95%]", ""), ("over", "over plain float32 [95%]", ""),
+]  # fmt: skip
 SPARE = ("q25", "q75", "over")
 # Of the fastest layout in float32, over the plain product: what SmolLM2-135M must keep on one thread.
 BARS = {"smollm2": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66}}

@@ -30,16 +30,10 @@ from specviz.methods import find
 from specviz.suites import spread
 
 COLUMNS = [
-    ("decoder", "decoder", ""),
-    ("draft", "draft", ""),
-    ("speed", "tokens/s with prefill", "{:,.0f}"),
-    ("q25", "25%", "{:,.0f}"),
-    ("q75", "75%", "{:,.0f}"),
-    ("peer", "over its peer [95%]", ""),
-    ("baseline", "over our autoregressive [95%]", ""),
-    ("tau", "τ", "{:.2f}"),
-    ("same", "same text", ""),
-]
+    ("decoder", "decoder", ""), ("draft", "draft", ""), ("speed", "tokens/s with prefill", "{:,.0f}"),
+    ("q25", "25%", "{:,.0f}"), ("q75", "75%", "{:,.0f}"), ("peer", "over its peer [95%]", ""),
+    ("baseline", "over our autoregressive [95%]", ""), ("tau", "τ", "{:.2f}"), ("same", "same text", ""),
+]  # fmt: skip
 SPARE = ("q25", "q75", "tau", "same")
 GENERATE, COMPILED, ASSISTED, COPIED = (
     "transformers generate",

@@ -23,19 +23,11 @@ SIZES = (1, 4, 8, 16)
 PREFILL = 64
 BATCHES = (1, 8)
 COLUMNS = [
-    ("model", "model", ""),
-    ("pass", "pass", ""),
-    ("rows", "rows", "{:d}"),
-    ("mflops", "MFLOPs", "{:.1f}"),
-    ("mb", "MB", "{:.2f}"),
-    ("intensity", "FLOPs/byte", "{:.2f}"),
-    ("bound", "bound by", ""),
-    ("roofline", "roofline ms", "{:.3f}"),
-    ("median", "measured ms", "{:.3f}"),
-    ("q25", "25%", "{:.3f}"),
-    ("q75", "75%", "{:.3f}"),
-    ("ratio", "ratio", "{:.2f}"),
-]
+    ("model", "model", ""), ("pass", "pass", ""), ("rows", "rows", "{:d}"), ("mflops", "MFLOPs", "{:.1f}"),
+    ("mb", "MB", "{:.2f}"), ("intensity", "FLOPs/byte", "{:.2f}"), ("bound", "bound by", ""),
+    ("roofline", "roofline ms", "{:.3f}"), ("median", "measured ms", "{:.3f}"), ("q25", "25%", "{:.3f}"),
+    ("q75", "75%", "{:.3f}"), ("ratio", "ratio", "{:.2f}"),
+]  # fmt: skip
 SPARE = ("q25", "q75", "mb", "bound")
 
 

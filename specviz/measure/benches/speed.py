@@ -71,32 +71,21 @@ BARS = [  # contender, over whom, at least, goal
 ]
 KIND_BAR, KIND_GOAL = 0.9, 1.0
 COLUMNS = [
-    ("contender", "contender", ""),
-    ("g", "g", "{:d}"),
-    ("tau", "τ", "{:.2f}"),
-    ("speed", "tokens/s", "{:,.1f}"),
-    ("ratio", "ratio [95%]", ""),
-    ("median", "median [95%]", ""),
-]
+    ("contender", "contender", ""), ("g", "g", "{:d}"), ("tau", "τ", "{:.2f}"),
+    ("speed", "tokens/s", "{:,.1f}"), ("ratio", "ratio [95%]", ""), ("median", "median [95%]", ""),
+]  # fmt: skip
 PREFILL = [
-    ("contender", "contender", ""),
-    ("speed_prefill", "tokens/s", "{:,.1f}"),
-    ("ratio_prefill", "ratio [95%]", ""),
-    ("median_prefill", "median [95%]", ""),
-]
+    ("contender", "contender", ""), ("speed_prefill", "tokens/s", "{:,.1f}"),
+    ("ratio_prefill", "ratio [95%]", ""), ("median_prefill", "median [95%]", ""),
+]  # fmt: skip
 TEXTS = [
-    ("contender", "contender", ""),
-    ("same", "same text", ""),
-    ("loops", "loops", "{:.0%}"),
+    ("contender", "contender", ""), ("same", "same text", ""), ("loops", "loops", "{:.0%}"),
     ("ratio_without", "ratio without [95%]", ""),
-]
+]  # fmt: skip
 KINDS = [
-    ("shown", "kind of work", ""),
-    ("texts", "prompts", "{:d}"),
-    ("contender", "contender", ""),
-    ("tau", "τ", "{:.2f}"),
-    ("ratio", "ratio [95%]", ""),
-]
+    ("shown", "kind of work", ""), ("texts", "prompts", "{:d}"), ("contender", "contender", ""),
+    ("tau", "τ", "{:.2f}"), ("ratio", "ratio [95%]", ""),
+]  # fmt: skip
 NOTES = [
     "ratio: autoregressive decoding's time over the contender's, each summed over prompts and rounds, the "
     "prefill apart; where a text has another length than autoregressive decoding's, the latter's time is "

@@ -36,25 +36,16 @@ WARM = 70  # prompts for practice that a warm method has decoded before
 GOAL = 1.4
 PHASES = ("draft", "forward", "verify", "commit", "between")
 COLUMNS = [
-    ("method", "method", ""),
-    ("memory", "memory", ""),
-    ("g", "g", "{:d}"),
-    ("tau", "τ", "{:.2f}"),
-    ("A/D", "A/D", "{:.3f}"),
-    ("speed", "tokens/s", "{:,.0f}"),
-    ("speedup", "speedup [95%]", ""),
+    ("method", "method", ""), ("memory", "memory", ""), ("g", "g", "{:d}"), ("tau", "τ", "{:.2f}"),
+    ("A/D", "A/D", "{:.3f}"), ("speed", "tokens/s", "{:,.0f}"), ("speedup", "speedup [95%]", ""),
     ("same", "same text", ""),
-]
+]  # fmt: skip
 SPARE = ("same", "A/D")
 GROUPED = [
-    ("group", "", ""),
-    ("method", "method", ""),
-    ("g", "g", "{:d}"),
-    ("tau_cold", "τ cold", "{:.2f}"),
-    ("tau_warm", "warm", "{:.2f}"),
-    ("speedup_cold", "speedup cold [95%]", ""),
+    ("group", "", ""), ("method", "method", ""), ("g", "g", "{:d}"), ("tau_cold", "τ cold", "{:.2f}"),
+    ("tau_warm", "warm", "{:.2f}"), ("speedup_cold", "speedup cold [95%]", ""),
     ("speedup_warm", "warm [95%]", ""),
-]
+]  # fmt: skip
 SPLIT = [
     ("method", "method", ""),
     ("memory", "memory", ""),
