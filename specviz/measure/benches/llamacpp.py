@@ -10,14 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 
-from specviz import metrics
 from specviz.draft import Draft
 from specviz.loop import Run
 from specviz.loop.run import threads
-from specviz.measure.benches.peers import spent
+from specviz.measure.benches import peers
+from specviz.measure.benches.peers import compared_row, spent
 from specviz.measure.report import Bar, Report
 from specviz.measure.timing import (
     BASELINE,
@@ -37,12 +36,8 @@ from specviz.models.llamacpp import write_gguf
 from specviz.models.llamacpp.native import Native
 from specviz.suites import spread
 
-COLUMNS = [
-    ("file", "file", ""), ("decoder", "decoder", ""), ("speed", "tokens/s with prefill", "{:,.0f}"),
-    ("q25", "25%", "{:,.0f}"), ("q75", "75%", "{:,.0f}"), ("peer", "over its peer [95%]", ""),
-    ("baseline", "over our autoregressive [95%]", ""), ("tau", "τ", "{:.2f}"), ("same", "same text", ""),
-]  # fmt: skip
-SPARE = ("q25", "q75", "tau", "same")
+COLUMNS = [("file", "file", ""), *(each for each in peers.COLUMNS if each[0] != "draft")]
+SPARE = peers.SPARE
 THROUGH = "our context"
 GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python prompt lookup", "prompt_lookup"
 PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
@@ -115,7 +110,14 @@ def bench(
             given, [], prompts=len(ids) // rounds, rounds=rounds, max_new_tokens=max_new_tokens,
             clock=quiet_clock("cpu")[1], backend=given.backend,
         )  # fmt: skip
-    rows = [row for side in sides for row in _rows(side)]
+    rows = [
+        {"file": side.name, "decoder": name}
+        | compared_row(
+            timed, side.times[BASELINE], side.times.get(PEERS.get(name, "")), side.traces.get(name)
+        )
+        for side in sides
+        for name, timed in side.times.items()
+    ]
     by = {(row["file"], row["decoder"]): row for row in rows}
     bars = [
         Bar(f"{ours} over generate, {name}", by[name, ours]["peer"].median, 0.95)
@@ -230,26 +232,6 @@ def through(model: Any, ids: list[int], most: int) -> list[int]:
             context.close()
             return tokens
         context.extend([token])
-
-
-def _rows(side: Side) -> Iterator[dict[str, Any]]:
-    base = side.times[BASELINE]
-    for name, timed in side.times.items():
-        low, middle, high = np.quantile(timed.speeds(), (0.25, 0.5, 0.75)).tolist()
-        peer = PEERS.get(name)
-        yield {
-            "file": side.name,
-            "decoder": name,
-            "speed": middle,
-            "q25": low,
-            "q75": high,
-            "peer": None if peer is None else timed.over(side.times[peer]),
-            "baseline": None if name == BASELINE else timed.over(base),
-            "tau": metrics.tau(side.traces[name]) if name in side.traces else None,
-            "same": f"{timed.same(base)}/{len(base.texts)}",
-            "tokens": timed.tokens,
-            "seconds": sum(timed.seconds),
-        }
 
 
 def _around(side: Side) -> str:

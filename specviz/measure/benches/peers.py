@@ -117,7 +117,12 @@ def bench(
         traces = {side: text.finish() for side, text in texts.items()}
     peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
     peers |= {Side("speculative", name): Side(ASSISTED, name) for name in named}
-    rows = [_row(side, times, traces, peers.get(side)) for side in times]
+    base = times[Side(BASELINE)]
+    rows = [
+        {"decoder": side.decoder, "draft": side.draft}
+        | compared_row(timed, base, times.get(peers[side]) if side in peers else None, traces.get(side))
+        for side, timed in times.items()
+    ]
     bars = _bars(rows, cuda, times)
     about = setting(
         model,
@@ -132,22 +137,15 @@ def bench(
     return Report("peers", title, about, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
 
 
-def _row(side: Side, times: dict[Side, Timed], traces: dict[Side, Any], peer: Side | None) -> dict[str, Any]:
-    timed, base = times[side], times[Side(BASELINE)]
+def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Any) -> dict[str, Any]:
+    """A decoder's figures, over its peer and over our autoregressive decoding (None for what is missing)."""
     low, middle, high = np.quantile(timed.speeds(), (0.25, 0.5, 0.75)).tolist()
     return {
-        "decoder": side.decoder,
-        "draft": side.draft,
-        "speed": middle,
-        "q25": low,
-        "q75": high,
-        "peer": None if peer is None else timed.over(times[peer]),
-        "baseline": None if side == Side(BASELINE) else timed.over(base),
-        "tau": metrics.tau(traces[side]) if side in traces else None,
-        "same": f"{timed.same(base)}/{len(base.texts)}",
-        "tokens": timed.tokens,
-        "seconds": sum(timed.seconds),
-    }
+        "speed": middle, "q25": low, "q75": high, "peer": None if peer is None else timed.over(peer),
+        "baseline": None if timed is base else timed.over(base),
+        "tau": None if trace is None else metrics.tau(trace), "same": f"{timed.same(base)}/{len(base.texts)}",
+        "tokens": timed.tokens, "seconds": sum(timed.seconds),
+    }  # fmt: skip
 
 
 def _bars(rows: list[dict[str, Any]], cuda: bool, times: dict[Side, Timed]) -> list[Bar]:
