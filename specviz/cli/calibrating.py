@@ -58,12 +58,7 @@ def calibrate(
     """Find a method's best draft size on this device; generate takes it with --set SIZE=calibrated."""
     if png is not None:
         writable(png, force)
-    draft_sizes: list[int] | None = None
-    if sizes is not None:
-        parts = [part.strip() for part in sizes.split(",")]
-        if not all(part.isdecimal() for part in parts):
-            raise ParameterError(f"--sizes wants whole numbers with commas between them, got {sizes!r}")
-        draft_sizes = [int(part) for part in parts]
+    draft_sizes = _whole_numbers(sizes)
     if prompts is not None and prompts.isdecimal():
         raise ParameterError(f"--prompts names a suite or a file; how many is --number {prompts}")
     with loading():
@@ -99,6 +94,16 @@ def calibrate(
         from specviz import view
 
         print(f"picture: {write_bytes(png, view.calibration_png(result), force=True)}")
+
+
+def _whole_numbers(sizes: str | None) -> list[int] | None:
+    """``--sizes``: numbers with commas between them."""
+    if sizes is None:
+        return None
+    parts = [part.strip() for part in sizes.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ParameterError(f"--sizes wants whole numbers with commas between them, got {sizes!r}")
+    return [int(part) for part in parts]
 
 
 def _show_calibration(result: Any, new: bool) -> None:

@@ -656,14 +656,7 @@ def bench(
     KeyboardInterrupt
         After Ctrl-C; its message says what is kept.
     """
-    sizes, given = draft_sizes(size)
-    for name in given:
-        if name not in (LOOKUP, "unispec"):
-            raise ParameterError(f"--size takes a number, unispec=NUMBER or {LOOKUP}=NUMBER, not {name}=...")
-    for g in sizes:
-        methods.find("unispec")(draft_size=g)
-    for name, g in given.items():
-        methods.find(name)(**{methods.find(name).size: g})
+    sizes, given = checked_sizes(size)
     selection = Selection.of(
         entries,
         number,
@@ -702,6 +695,19 @@ def bench(
         line = f"{len(state['rounds'])} of {rounds} rounds are kept: the same command goes on"
         raise KeyboardInterrupt(line) from None
     return _report(model, selection, contenders, lacking, state, max_new_tokens)
+
+
+def checked_sizes(size: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
+    """UniSpec's further draft sizes, and those in place of calibration, checked."""
+    sizes, given = draft_sizes(size)
+    for name in given:
+        if name not in (LOOKUP, "unispec"):
+            raise ParameterError(f"--size takes a number, unispec=NUMBER or {LOOKUP}=NUMBER, not {name}=...")
+    for g in sizes:
+        methods.find("unispec")(draft_size=g)
+    for name, g in given.items():
+        methods.find(name)(**{methods.find(name).size: g})
+    return sizes, given
 
 
 def _open(contender: Contender, method: str) -> bool:
