@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import schema
 from ..devices import send
 from ..methods.signals import top
 from ..methods.unmasking import Unmasked
@@ -430,14 +431,15 @@ class Batch:
             out_p[at] = float(value)
         found["out_p"] = out_p, spoken
         for name, given in self.given.items():
-            values, count = found.get(f"node_{name}", ((), np.full(len(nodes), -1)))
+            column = schema.column_of(name)
+            values, count = found.get(column, ((), np.full(len(nodes), -1)))
             said = any(host(v).dtype == bool for v in given[0][4:] if v is not None)
             full = np.zeros(self.nodes, bool) if said else np.full(self.nodes, np.nan, np.float32)
             full[np.repeat(count >= 0, np.maximum(nodes, 0))] = values
             overlay(full, given)
             count = count.copy()
             count[[cycle for cycle, *_ in given]] = nodes[[cycle for cycle, *_ in given]]
-            found[f"node_{name}"] = present(full, count, nodes)
+            found[column] = present(full, count, nodes)
         return found
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import ParameterError
+from ..schema import Signal, check_signals
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,6 +126,9 @@ class Unsent:
     signals: dict[str, Any] = field(default_factory=dict)
     source: str | list[str] = "model"
 
+    def __post_init__(self) -> None:
+        check_signals(self.signals, len(self.tokens))
+
 
 @dataclass
 class Verdict:
@@ -172,6 +176,9 @@ class Verdict:
     unsent: Unsent | None = None
     signals: dict[str, Any] = field(default_factory=dict)
     own_p: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        check_signals(self.signals, len(self.tokens))
 
 
 @dataclass
@@ -228,6 +235,9 @@ class Method:
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
+    signals: ClassVar[
+        tuple[Signal, ...]
+    ] = ()  # what it gives with each node or cycle beyond the usual columns
     exact: ClassVar[dict[str, Any]] = {}  # where a lossy method is exact: the setting that the audit runs
     toy: ClassVar[dict[str, Any]] = {}  # parameters under which the law of sampling can be enumerated
     files: ClassVar[tuple[str, ...]] = ()  # parameters that name a file of one vocabulary
