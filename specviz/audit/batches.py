@@ -95,7 +95,7 @@ def run(
             _cold(_factory(each)) for each in ([given] if isinstance(given, str | Method) else given)
         ]
         if methods is None:  # a pass that leaves early is one row's own: no batch is run so
-            factories = [make for make in factories if make().leave is None]
+            factories = [make for make in factories if make().exit_rule is None]
         for make in factories:
             together(make(), [])
         if methods is None and isinstance(drafts, list | tuple) and not drafts:

@@ -21,7 +21,7 @@ from ..methods.sampling import exact_type
 from ..methods.signals import top
 from ..trace import Trace
 from ..trace.dense import attach
-from .reduce import TOP
+from .predictions import TOP
 
 BLOCK = 64  # tokens of a pass: what is held of a text's logits at once
 TAIL = 63  # tokens behind a wrong one: a draft has 64 at most

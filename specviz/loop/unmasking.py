@@ -143,7 +143,7 @@ def cycle(r: Writing, draft: Any, read: Any, verdict: Unmasked, marks: list[Any]
     made = Cycle(
         r.prompt, r.number, r.begin + r.placed, r.placed, tokens,
         ["draft"] * len(verdict.path) + verdict.origins,
-        r.end, draft, verdict, verdict.status, read.logits, r.passes, marks, row=r.row, read=read,
+        r.end, draft, verdict, verdict.status, read.logits, r.passes, marks, row=r.row, cells_read=read,
         block=int(read.block[0]), refreshed=read.refreshed, cells=verdict.cells,
     )  # fmt: skip
     r.placed += len(tokens)

@@ -76,7 +76,7 @@ def decode_stream(
                     context = None
             if context is None:
                 room = min(options.get("max_new_tokens", 128), target.left(len(tokens)))
-                context = target.open([tokens], room + method.spare)
+                context = target.open([tokens], room + method.extra_cache_slots)
                 context.rewind(1)
             keys = Uniforms(seed, prompt, number)
             new: list[int] = []
