@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from specviz import schema
 from specviz.draft import depths
 from specviz.errors import TraceError
 from specviz.trace.checks import check_lengths, check_values, index_within, list_sizes
+from specviz.trace.display import hook
 from specviz.trace.files import (
     KEYS,
     PARTIAL,
@@ -537,41 +538,32 @@ class Trace:
 
     def summary(self) -> pd.DataFrame:
         """One row a run with the field's metrics; `specviz.metrics` defines each."""
-        from specviz import metrics
-
-        return metrics.summary(self)
+        frame: pd.DataFrame = hook("summary")(self)
+        return frame
 
     def recheck(self) -> pd.DataFrame:
         """Every judged node decided again from what was recorded; see `specviz.metrics.recheck`."""
-        from specviz import metrics
-
-        return metrics.recheck(self)
+        frame: pd.DataFrame = hook("recheck")(self)
+        return frame
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
         """Write one offline page with the player of every run; an existing file only with `force`."""
-        from specviz.widgets import page
-
-        return page.write(self, Path(path), force)
+        page: Path = hook("page")(self, Path(path), force)
+        return page
 
     def _repr_html_(self) -> str:
-        from specviz import view
-
-        return cast(str, view.html(self))
+        return str(hook("html")(self))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": repr(self)}
         with contextlib.suppress(ImportError):  # without matplotlib the words are left
-            from specviz.view import html, png
-
-            bundle["text/html"] = html(self)
-            bundle["image/png"] = base64.b64encode(png(self)).decode("ascii")
+            bundle["text/html"] = hook("html")(self)
+            bundle["image/png"] = base64.b64encode(hook("png")(self)).decode("ascii")
         return bundle
 
     def __repr__(self) -> str:
         try:
-            from specviz.view import text
-
-            return cast(str, text(self))
+            return str(hook("text")(self))
         except ImportError:
             methods = ", ".join(dict.fromkeys(s.run["method"] for s in self._stores))
             return f"<Trace of {len(self._stores)} run(s): {methods}; {len(self.cycles)} cycles>"

@@ -36,7 +36,8 @@ class SmallTree(Method):
 
     def start(self, session):
         self.session = session
-        self.drafter = session.open(session.drafter, session.prompt, session.limit + self.extra_cache_slots, "draft")
+        room = session.limit + self.extra_cache_slots
+        self.drafter = session.open(session.drafter, session.prompt, room, "draft")
         self.drafter.prefill()
 
     def draft(self, left):
