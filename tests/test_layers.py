@@ -14,7 +14,7 @@ GROUND, LOOKING, RUNNING, APART, DOOR = "ground", "looking", "running", "apart",
 
 ROOMS: dict[str, tuple[str, float]] = {
     "errors": (GROUND, 0),
-    "schema": (GROUND, 0),
+    "schema": (GROUND, 0.2),
     "files": (GROUND, 0.5),
     "paths": (GROUND, 0.5),
     "devices": (GROUND, 0.5),

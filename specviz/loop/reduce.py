@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import schema
 from ..devices import send
 from ..methods.unmasking import Unmasked
 from ..trace.checks import index_within
@@ -566,14 +567,15 @@ class Batch:
         """The method's own numbers, in the place of those that were reduced."""
         nodes = self.nodes.lists.counts
         for name, overrides in self.nodes.overrides.items():
-            values, count = found.get(f"node_{name}", ((), np.full(len(nodes), -1)))
+            column = schema.column_of(name)
+            values, count = found.get(column, ((), np.full(len(nodes), -1)))
             flags = any(host(v).dtype == bool for v in overrides[0][4:] if v is not None)
             full = np.zeros(self.nodes.size, bool) if flags else np.full(self.nodes.size, np.nan, np.float32)
             full[np.repeat(count >= 0, np.maximum(nodes, 0))] = values
             overlay(full, overrides)
             count, cycles = count.copy(), [cycle for cycle, *_ in overrides]
             count[cycles] = nodes[cycles]
-            found[f"node_{name}"] = present(full, count, nodes)
+            found[column] = present(full, count, nodes)
 
 
 def starts(count: np.ndarray) -> np.ndarray:

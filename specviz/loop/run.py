@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from specviz import calibration
+from specviz import calibration, schema
 
 from .. import methods
 from ..errors import ModelError, ParameterError, PromptError
@@ -362,6 +362,7 @@ class Run:
             "parameters": self.method.values,
             "sampling": sampling | {"seed": self.seed, "max_new_tokens": self.max_new_tokens},
             "exactness": self._exactness(dtype),
+            "signals": schema.as_metadata(self.method.signals),
             "pseudocode": [list(line) for line in self.method.pseudocode],
             "model": about(model),
             "draft": None if drafter is None else about(drafter),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from ..errors import ParameterError
+from ..schema import Signal, check_signals
 from .hooks import Hooks
 
 if TYPE_CHECKING:
@@ -120,6 +121,9 @@ class Unsent:
     signals: dict[str, Any] = field(default_factory=dict)
     source: str | list[str] = "model"
 
+    def __post_init__(self) -> None:
+        check_signals(self.signals, len(self.tokens))
+
 
 @dataclass
 class Verdict:
@@ -167,6 +171,9 @@ class Verdict:
     unsent: Unsent | None = None
     signals: dict[str, Any] = field(default_factory=dict)
     own_p: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        check_signals(self.signals, len(self.tokens))
 
 
 @dataclass
@@ -223,6 +230,7 @@ class Method(Hooks):
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
+    signals: ClassVar[tuple[Signal, ...]] = ()  # what it gives with each node or cycle beyond the columns
     # The loop as its paper writes it, about a dozen lines of (when, line); a viewer lights the lines of what
     # happens. `when` is a phase (draft, forward, verify, commit), a phase and what must occur in that cycle
     # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.

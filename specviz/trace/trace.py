@@ -28,6 +28,7 @@ from specviz.trace.files import (
     write_parquet,
 )
 from specviz.trace.reading import Store, as_trace_error, open_file, open_partial
+from specviz.trace.signals import unpack
 from specviz.trace.text import begun_text, bytes_of, text_of, whole_characters
 
 if TYPE_CHECKING:
@@ -228,6 +229,30 @@ class Trace:
         return pd.DataFrame(rows)
 
     @cached_property
+    def signals(self) -> pd.DataFrame:
+        """One row a signal that the methods declare or recorded beyond the schema's columns.
+
+        ``run``, ``signal``, ``level`` (node: a column of `nodes`; cycle: the column ``control_`` and the name
+        of `cycles`), ``unit`` and ``meaning``, both empty where the method declared none.
+        """
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for part in self.split():
+            fixed = {c.name for c in schema.COLUMNS}
+            recorded = {
+                "node": [n for n in map(str, part.nodes) if f"node_{n}" not in fixed and schema.is_signal(n)],
+                "cycle": [n[8:] for n in map(str, part.cycles) if n.startswith("control_")],
+            }
+            for level in schema.LEVELS:
+                known = schema.declared(part.run, level)
+                for name in dict.fromkeys([*known, *recorded[level]]):
+                    signal = known.get(name) or schema.Signal(name, level=level)
+                    rows.append({"run": part.run["run"], "signal": name, "level": level}
+                                | {"unit": signal.unit, "meaning": signal.meaning})  # fmt: skip
+        return pd.DataFrame(rows, columns=["run", "signal", "level", "unit", "meaning"])
+
+    @cached_property
     def prompts(self) -> pd.DataFrame:
         """One row a prompt: id, turn, kind, language, number of tokens, text and reference."""
         import pandas as pd
@@ -362,9 +387,14 @@ class Trace:
     def nodes(self) -> pd.DataFrame:
         """One row a drafted node: index, parent, depth, token, text, status, probabilities and signals.
 
+        A signal of the method's own has a column of its name, NaN where a cycle did not give it.
         `text` is the token's own bytes; bytes that are only part of a character show as ``\\x..``.
         """
         frame = self._long("node", "node")
+        table = self._table(["node_token", "signal_name", "signal_value"])
+        size = np.maximum(list_sizes(table.column("node_token")), 0)
+        for name, values in unpack(table, size, set(frame.columns), "the trace").items():
+            frame[name] = values
         starts = np.flatnonzero(frame["node"].to_numpy() == 0)
         base = np.repeat(starts, np.diff([*starts, len(frame)]))
         parent = frame["parent"].to_numpy().astype(np.int64)
@@ -644,7 +674,8 @@ def _redact(store: Store, table: pa.Table) -> dict[str, Any]:
     kept = {
         name: scrub(run[name]) for name in schema.RUN_FIELDS if name not in ("prompts", "pieces", "machine")
     }
-    kept["pseudocode"] = run["pseudocode"]  # the method's, whose p/q is no path
+    for name in ("pseudocode", "signals"):  # the method's own text, whose p/q is no path
+        kept[name] = run[name]
     kept["stopped"] = None if run["stopped"] is None else "stopped"
     device = (run["machine"] or {}).get("device")
     known = isinstance(device, str) and re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device)

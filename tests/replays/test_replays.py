@@ -507,7 +507,7 @@ def test_a_recorded_result_is_shown_without_torch_and_names_its_device(tmp_path)
 import sys
 sys.modules["torch"] = None
 from rich.console import Console
-from specviz.measure import page
+from specviz.replays import page
 from specviz.replays import replays
 found = page.opened({str(tmp_path)!r})
 found.show(Console(width=120))
