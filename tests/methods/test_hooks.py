@@ -68,7 +68,7 @@ def test_greedy_only_is_declared_once():
 
 
 def test_exactness_is_not_overridden():
-    with pytest.raises(TypeError, match="Sure defines exactness.*rename it guarantee"):
+    with pytest.raises(TypeError, match=r"Sure defines exactness.*rename it guarantee"):
 
         class Sure(Repeats):
             def exactness(self, sampling, dtype):
