@@ -199,7 +199,7 @@ class Text:
         return self.end is None
 
     def prefilled(self, marks: list[Any]) -> Cycle:
-        """Cycle 0. In it the target comes first; phases are told apart by their marks all the same."""
+        """Cycle 0. In it the target comes first; marks tell the phases apart all the same."""
         cycle = self._cycle(marks)
         cycle.end = self.end
         return cycle

@@ -96,9 +96,9 @@ class Predictions:
             parts.append(reduced(logits.view(shape), at, tokens[pair], p.view(shape), self.top, self.spread))
         self.chunks = []
         names = [field.name for field in fields(Reduced)]
-        found = Reduced(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        whole = Reduced(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
         back = np.argsort(order)
-        return replace(found, p=found.p[back], rank=found.rank[back])
+        return replace(whole, p=whole.p[back], rank=whole.rank[back])
 
 
 def reduced(

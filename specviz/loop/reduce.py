@@ -305,8 +305,9 @@ class OutputTable:
 
     @classmethod
     def empty(cls) -> OutputTable:
-        names = (("out_token", "out_origin"), ("out_u",), ("out_order", "out_odds"), ("node",))
-        return cls(*(ListColumns.named(*group) for group in names))
+        text, order = ("out_token", "out_origin"), ("out_order", "out_odds")
+        named = ListColumns.named
+        return cls(named(*text), named("out_u"), named(*order), named("node"))
 
     def add(self, cycle: Cycle) -> None:
         """A cycle's text."""
@@ -467,25 +468,25 @@ class Batch:
 
     def columns(self) -> dict[str, Any]:
         """The columns: one value a cycle, or (flat entries, each cycle's count)."""
-        found: dict[str, Any] = dict(zip(SCALARS.values(), zip(*self.scalars)))
+        columns: dict[str, Any] = dict(zip(SCALARS.values(), zip(*self.scalars)))
         nodes, outputs, predictions = self.nodes, self.outputs, self.predictions
-        position = outputs.position(found["keep"])
-        found |= {"out_position": (position, outputs.lists.counts)} | outputs.lists.columns()
+        position = outputs.position(columns["keep"])
+        columns |= {"out_position": (position, outputs.lists.counts)} | outputs.lists.columns()
         if self.record is None:
-            return found
-        found |= dict(zip(("stop", "depth", "width"), zip(*self.drafts)))
+            return columns
+        columns |= dict(zip(("stop", "depth", "width"), zip(*self.drafts)))
         for lists in (
             self.passes, self.control, nodes.lists, nodes.u, outputs.u, outputs.order,
             predictions.lists, predictions.cells,
         ):  # fmt: skip
-            found |= lists.columns()
-        found["top_k"] = np.full(len(self.scalars), np.nan)
-        self._add_drafter(found)
-        self._add_target(found, position)
-        self._add_signals(found)
-        return found
+            columns |= lists.columns()
+        columns["top_k"] = np.full(len(self.scalars), np.nan)
+        self._add_drafter(columns)
+        self._add_target(columns, position)
+        self._add_signals(columns)
+        return columns
 
-    def _add_drafter(self, found: dict[str, Any]) -> None:
+    def _add_drafter(self, columns: dict[str, Any]) -> None:
         """What the drafter's logits are reduced to."""
         count = np.array(self.nodes.drafter)
         tokens = self.nodes.lists["node_token"][count[self.nodes.lists.cycle] >= 0]
@@ -493,8 +494,8 @@ class Batch:
         if drafter is None:
             return
         k, best = drafter.top_p.shape[1], drafter.top_p[:, 0]
-        found["top_k"][count >= 0] = k
-        found |= {
+        columns["top_k"][count >= 0] = k
+        columns |= {
             "node_q": (drafter.p, count),
             "node_entropy": (drafter.entropy, count),
             "node_confidence": (best, count),
@@ -505,7 +506,7 @@ class Batch:
             "node_top_p": (drafter.top_p.ravel(), times(count, k)),
         }
 
-    def _add_target(self, found: dict[str, Any], position: np.ndarray) -> None:
+    def _add_target(self, columns: dict[str, Any], position: np.ndarray) -> None:
         """What the target's logits are reduced to, and the probabilities of what was drafted and emitted.
 
         Of an unsent node too the target's probability is kept, where the pass happened to hold it.
@@ -523,26 +524,26 @@ class Batch:
         p, out_p = np.full(nodes.size, np.nan, np.float32), np.full(outputs.size, np.nan, np.float32)
         if target is not None:
             p[judged], out_p[own] = target.p[: len(judged)], target.p[len(judged) :]
-            self._add_predictions(found, target, judged)
+            self._add_predictions(columns, target, judged)
         overlay(p, nodes.overrides.pop("p", []))
         if not everything:  # after the first rejection nothing was tested
             p[np.array(nodes.own_p)[cycle] & ~np.isin(status, ("accepted", "rejected"))] = np.nan
-        found["node_p"] = present(p, np.array(nodes.tested), counts)
+        columns["node_p"] = present(p, np.array(nodes.tested), counts)
         drafted = outputs.path
         at = starts(outputs.lists.counts)[drafted.cycle] + index_within(np.maximum(drafted.counts, 0))
         out_p[at] = p[starts(counts)[drafted.cycle] + drafted["node"].astype(np.int64)]
         for token, value in outputs.drawn:
             out_p[token] = float(value)
-        found["out_p"] = out_p, np.where(drafted.counts < 0, -1, outputs.lists.counts)
+        columns["out_p"] = out_p, np.where(drafted.counts < 0, -1, outputs.lists.counts)
 
-    def _add_predictions(self, found: dict[str, Any], target: Reduced, judged: np.ndarray) -> None:
+    def _add_predictions(self, columns: dict[str, Any], target: Reduced, judged: np.ndarray) -> None:
         """The target's candidates, and the ranks of the nodes that it judged."""
         nodes, count = self.nodes.lists.counts, self.predictions.lists.counts
         k = target.top_p.shape[1]
-        found["top_k"][count >= 0] = k
+        columns["top_k"][count >= 0] = k
         rank = np.full(self.nodes.size, np.nan)
         rank[judged] = target.rank[: len(judged)]
-        found |= {
+        columns |= {
             "pred_entropy": (target.entropy, count),
             "pred_top_token": (target.top_token.ravel(), times(count, k)),
             "pred_top_p": (target.top_p.ravel(), times(count, k)),
@@ -563,19 +564,19 @@ class Batch:
             raise ValueError("a token was emitted after a node whose prediction is not kept")
         return np.flatnonzero(own), row
 
-    def _add_signals(self, found: dict[str, Any]) -> None:
+    def _add_signals(self, columns: dict[str, Any]) -> None:
         """The method's own numbers, in the place of those that were reduced."""
         nodes = self.nodes.lists.counts
         for name, overrides in self.nodes.overrides.items():
             column = schema.column_of(name)
-            values, count = found.get(column, ((), np.full(len(nodes), -1)))
+            values, count = columns.get(column, ((), np.full(len(nodes), -1)))
             flags = any(host(v).dtype == bool for v in overrides[0][4:] if v is not None)
             full = np.zeros(self.nodes.size, bool) if flags else np.full(self.nodes.size, np.nan, np.float32)
             full[np.repeat(count >= 0, np.maximum(nodes, 0))] = values
             overlay(full, overrides)
             count, cycles = count.copy(), [cycle for cycle, *_ in overrides]
             count[cycles] = nodes[cycles]
-            found[column] = present(full, count, nodes)
+            columns[column] = present(full, count, nodes)
 
 
 def starts(count: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """One source that arrives in updates: at each its prompt is written anew, its output verified or rewritten.
 
-What two prompts begin with in common keeps its keys and values; everything behind is computed anew. That is
+The prefix that two prompts share keeps its keys and values; everything after it is computed anew. That is
 exact: a row of the cache depends on nothing but the tokens up to it.
 """
 
@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import PromptError
-from ..methods.base import Method
+from ..methods.kinds import StreamMethod
 from ..methods.sampling import Uniforms
 from ..models.template import Template
-from ..streams import Stream
+from ..streams import Stream, Update
 from .cycle import Cycle, decode
 
 
 def decode_stream(
     target: Any,
     stream: Stream,
-    method: Method,
+    method: StreamMethod,
     *,
     template: Template,
     seed: int = 0,
@@ -34,8 +34,7 @@ def decode_stream(
     target : Model
     stream : Stream
         Asked for its next update when the one before is decoded.
-    method : Method
-        One that decodes streams.
+    method : StreamMethod
     template : Template
         Writes an update's prompt.
     seed, prompt : int
@@ -66,29 +65,21 @@ def decode_stream(
                     f"{target.name}'s context of {target.max_length}: begin a new stream, as where a "
                     "sentence ends"
                 )
-            reused = 0
-            if context is not None:
-                reused = shared(before, tokens)
-                if reused:
-                    context.rewind(reused)
-                else:
-                    context.close()
-                    context = None
+            reused = shared(before, tokens)
+            if context is not None and not reused:
+                context.close()
+                context = None
             if context is None:
                 room = min(options.get("max_new_tokens", 128), target.left(len(tokens)))
                 context = target.open([tokens], room + method.extra_cache_slots)
-                context.rewind(1)
-            keys = Uniforms(seed, prompt, number)
+            context.rewind(reused or 1)
             new: list[int] = []
             for cycle in decode(
-                target, tokens, method, prompt=prompt, seed=seed, uniforms=keys, previous=output,
-                context=context, **options,
+                target, tokens, method, prompt=prompt, seed=seed, uniforms=Uniforms(seed, prompt, number),
+                previous=output, context=context, **options,
             ):  # fmt: skip
                 new += cycle.tokens
-                cycle.update = number
-                if cycle.number == 0:
-                    cycle.source, cycle.arrival = update.text, update.time
-                    cycle.reused = min(reused, context.length[0] - 1)  # the root is read again
+                _place(cycle, number, update, min(reused, context.length[0] - 1))  # the root is read again
                 if cycle.end is not None:
                     cycle.shown = method.shown(len(new) - (cycle.end == "eos"), update.last)
                 yield cycle
@@ -96,6 +87,13 @@ def decode_stream(
     finally:
         if context is not None:
             context.close()
+
+
+def _place(cycle: Cycle, number: int, update: Update, reused: int) -> None:
+    """Say in a cycle which update it is of; in the first one also what its prompt took over."""
+    cycle.update = number
+    if cycle.number == 0:
+        cycle.source, cycle.arrival, cycle.reused = update.text, update.time, reused
 
 
 def shared(one: list[int], other: list[int]) -> int:

@@ -313,9 +313,9 @@ class Method(Hooks):
         """A cycle was committed and decoding goes on: bring the drafter up to date."""
 
 
-def near(name: str, known: Any, otherwise: str) -> str:
+def near(name: str, names: Any, otherwise: str) -> str:
     """The end of a sentence about an unknown name: what was probably meant, or what there is."""
-    close = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), list(names), n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(close) + "?"
-    return "; there is " + ", ".join(sorted(known)) if known else "; " + otherwise
+    return "; there is " + ", ".join(sorted(names)) if names else "; " + otherwise
