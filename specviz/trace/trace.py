@@ -501,7 +501,7 @@ class Trace:
         return result
 
     def _in_order(self, store: Store, index: np.ndarray) -> np.ndarray:
-        """A canvas' tokens from left to right, up to its first end token; what pads it after that is no text."""
+        """A canvas' tokens from left to right, up to its first end token; padding after that is no text."""
         index = index[np.argsort(self._cells[index, 0], kind="stable")]
         cells = self._cells[index, 0]
         index = index[: int((cells == np.arange(len(cells))).cumprod().sum())]  # an open cell ends the text
