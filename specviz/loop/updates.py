@@ -13,7 +13,7 @@ from ..errors import PromptError
 from ..methods.kinds import StreamMethod
 from ..methods.sampling import Uniforms
 from ..models.template import Template
-from ..streams import Stream, Update
+from ..streams import Stream
 from .cycle import Cycle, decode
 
 
@@ -27,13 +27,12 @@ def decode_stream(
     prompt: int = 0,
     **options: Any,
 ) -> Iterator[Cycle]:
-    """Decode every update of a stream; yield each cycle when it is finished.
+    """Decode each update of a stream when the one before is decoded; yield every finished cycle.
 
     Parameters
     ----------
     target : Model
     stream : Stream
-        Asked for its next update when the one before is decoded.
     method : StreamMethod
     template : Template
         Writes an update's prompt.
@@ -45,8 +44,7 @@ def decode_stream(
     Yields
     ------
     Cycle
-        Of each update first the prefill, which says what was reused, then its cycles; the last one says how
-        much of the output is displayed.
+        Of each update the prefill, with what was reused, and its cycles, the last with what is displayed.
 
     Raises
     ------
@@ -59,27 +57,19 @@ def decode_stream(
     try:
         for number, update in enumerate(stream):
             tokens = template(update.text)
-            if target.left(len(tokens)) < 1:
-                raise PromptError(
-                    f"update {number} has a prompt of {len(tokens)} tokens and leaves no room in "
-                    f"{target.name}'s context of {target.max_length}: begin a new stream, as where a "
-                    "sentence ends"
-                )
-            reused = shared(before, tokens)
-            if context is not None and not reused:
-                context.close()
-                context = None
-            if context is None:
-                room = min(options.get("max_new_tokens", 128), target.left(len(tokens)))
-                context = target.open([tokens], room + method.extra_cache_slots)
-            context.rewind(reused or 1)
+            check_room(target, number, tokens)
+            room = min(options.get("max_new_tokens", 128), target.left(len(tokens)))
+            context, reused = continued(context, target, before, tokens, room + method.extra_cache_slots)
             new: list[int] = []
             for cycle in decode(
                 target, tokens, method, prompt=prompt, seed=seed, uniforms=Uniforms(seed, prompt, number),
                 previous=output, context=context, **options,
             ):  # fmt: skip
                 new += cycle.tokens
-                _place(cycle, number, update, min(reused, context.length[0] - 1))  # the root is read again
+                cycle.update = number
+                if cycle.number == 0:
+                    cycle.source, cycle.arrival = update.text, update.time
+                    cycle.reused = min(reused, context.length[0] - 1)  # the root is read again
                 if cycle.end is not None:
                     cycle.shown = method.shown(len(new) - (cycle.end == "eos"), update.last)
                 yield cycle
@@ -89,11 +79,29 @@ def decode_stream(
             context.close()
 
 
-def _place(cycle: Cycle, number: int, update: Update, reused: int) -> None:
-    """Say in a cycle which update it is of; in the first one also what its prompt took over."""
-    cycle.update = number
-    if cycle.number == 0:
-        cycle.source, cycle.arrival, cycle.reused = update.text, update.time, reused
+def check_room(target: Any, number: int, tokens: list[int]) -> None:
+    """Refuse an update whose prompt fills the target's context.
+
+    Raises
+    ------
+    PromptError
+    """
+    if target.left(len(tokens)) < 1:
+        raise PromptError(
+            f"update {number} has a prompt of {len(tokens)} tokens and leaves no room in {target.name}'s "
+            f"context of {target.max_length}: begin a new stream, as where a sentence ends"
+        )
+
+
+def continued(context: Any, target: Any, before: list[int], tokens: list[int], room: int) -> tuple[Any, int]:
+    """A context that holds the prefix of two prompts, and its length; a new one if they share nothing."""
+    reused = shared(before, tokens)
+    if not reused:
+        if context is not None:
+            context.close()
+        context = target.open([tokens], room)
+    context.rewind(reused or 1)
+    return context, reused
 
 
 def shared(one: list[int], other: list[int]) -> int:
