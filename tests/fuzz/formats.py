@@ -45,7 +45,7 @@ class TraceFile:
         pq.write_table(table.replace_schema_metadata({self.key: text}), path, compression="none")
         if action >= 0.9:
             path.write_bytes(spoiled(path.read_bytes(), random))
-        self.read(path)
+        self.read(path, random.random() < 0.2)
 
     @staticmethod
     def changed(table: Any, random: Random) -> Any:
@@ -69,8 +69,8 @@ class TraceFile:
         return table.set_column(at, table.schema.field(at).name, made)
 
     @staticmethod
-    def read(path: Path) -> None:
-        """All of a trace, as a person sees it."""
+    def read(path: Path, whole: bool) -> None:
+        """The tables of a trace; of the `whole` also its figures and its text, as a person sees them."""
         import specviz
         from specviz import view
 
@@ -79,7 +79,7 @@ class TraceFile:
             getattr(trace, name)
         trace.tops("pred")
         trace.tops("node")
-        if len(trace.cycles):
+        if whole and len(trace.cycles):
             trace.summary()
             view.text(trace)
 
@@ -109,7 +109,7 @@ class Partial(TraceFile):
                 stream.write_batch(batch.cast(names), custom_metadata=extra)
         if action >= 0.9:
             path.write_bytes(spoiled(path.read_bytes(), random))
-        self.read(path)
+        self.read(path, random.random() < 0.2)
 
 
 class Folder:
