@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..methods.base import Session
 from ..methods.sampling import Sampling
-from ..methods.unmasking import Unmasked, Unmasking, said
+from ..methods.unmasking import Unmasked, Unmasking, read_cells
 from .clock import Clock
 from .cycle import Cycle, cut
 
@@ -87,8 +87,8 @@ def decode_canvases(
             drafted = mark()
             reads = canvas.forward(drafts, [r.row for r in going])
             passed = mark()
-            told = said(reads, method.block, method.sure, method.entropies)
-            verdicts = [r.method.judge(draft, of) for r, draft, of in zip(going, drafts, told)]
+            readings = read_cells(reads, method.block, method.sure, method.entropies)
+            verdicts = [r.method.judge(draft, of) for r, draft, of in zip(going, drafts, readings)]
             for r, read in zip(going, reads):
                 r.passes = [("target", read.rows, read.fed, drafted, passed)]
             verified = mark()
