@@ -58,7 +58,7 @@ class CMASD(DraftModelMethod):
     )
     exact = {"tau_base": 0.0, "gamma": 0.0, "top_beta": 1}  # noqa: RUF012
     only_greedy = True
-    guessed = "k_max"
+    block_length_param = "k_max"
     k_max: int
     k_min: int
     alpha: float
@@ -82,10 +82,10 @@ class CMASD(DraftModelMethod):
         if words := rules.problem(self.values):
             raise ParameterError(words)
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # Rank 0 and a gap of 0 are the same, as likely as the likeliest: one of the limits is enough.
         no_gap = self.tau_base == 0 and (self.gamma == 0 or not self.adaptive_verification)
-        return "exact up to ties" if sampling.greedy and (no_gap or self.top_beta == 1) else "lossy"
+        return "exact up to ties" if no_gap or self.top_beta == 1 else "lossy"
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
         """Algorithm 1, lines 3-12."""

@@ -19,12 +19,13 @@ from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
 from ..rules.ngrams import PROMPT_LOOKUP, lookup, problem
-from .base import Method, Session, Verdict
+from .base import Session, Verdict
+from .kinds import SizedMethod
 from .sampling import ACCEPT, FINAL, Sampling
 from .speculative import verify_greedy, verify_sampled
 
 
-class PromptLookup(Method):
+class PromptLookup(SizedMethod):
     """The text itself is the drafter: what followed its last words before may follow them again."""
 
     name = "prompt_lookup"
@@ -53,7 +54,7 @@ class PromptLookup(Method):
         if words := problem(self.values):
             raise ParameterError(words)
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"  # as in speculative decoding
 
     def start(self, session: Session) -> None:

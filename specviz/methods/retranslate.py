@@ -19,7 +19,8 @@ from ..errors import ModelError, ParameterError
 from ..rules import retranslation as rules
 from ..rules.retranslation import RETRANSLATE, biased
 from ..rules.speculative import chain_status, next_origin
-from .base import Method, Parameter, Session, Verdict
+from .base import Parameter, Session, Verdict
+from .kinds import StreamMethod
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 
 RULE = (
@@ -42,7 +43,7 @@ TEMPLATES = {
 }
 
 
-class Retranslate(Method):
+class Retranslate(StreamMethod):
     """At each update the translation is written again; SSBD keeps what the model still agrees with."""
 
     name = "retranslate"
@@ -75,7 +76,6 @@ class Retranslate(Method):
         ("commit:plain", "    then token by token, to the end"),
     )
     exact = {"beta": 0.0}  # noqa: RUF012
-    streams = True
     mode: str
     beta: float
     k: int
@@ -110,7 +110,7 @@ class Retranslate(Method):
             before, after = (side.replace(f"{{{slot}}}", getattr(self, slot)) for side in (before, after))
         return before, after
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return rules.exactness(self.mode, self.beta, sampling.greedy)
 
     def shown(self, tokens: int, last: bool) -> int:

@@ -16,10 +16,11 @@ from ..rules.gap import SPECDEC
 from .base import Verdict
 from .draft_model import DraftModelMethod
 from .gap import verify_gap
+from .kinds import SizedMethod
 from .sampling import Sampling
 
 
-class SpecDec(DraftModelMethod):
+class SpecDec(SizedMethod, DraftModelMethod):
     """The draft model writes k tokens; the target keeps those that are nearly as likely as its own."""
 
     name = "specdec"
@@ -43,14 +44,14 @@ class SpecDec(DraftModelMethod):
     )
     exact = {"top_beta": 1}  # noqa: RUF012
     only_greedy = True
-    guessed = size = "draft_length"
+    block_length_param = size = "draft_length"
     draft_length: int
     top_beta: int
     tau_base: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         strict = self.top_beta == 1 or self.tau_base == 0  # only what is as likely as the likeliest passes
-        return "exact up to ties" if strict and sampling.greedy else "lossy"
+        return "exact up to ties" if strict else "lossy"
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
         n, stop = self.drafter.reach(self.draft_length, left - 1)

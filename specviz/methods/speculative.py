@@ -24,13 +24,14 @@ from ..rules.speculative import (
     is_unsure,
     next_origin,
     residual,
-)  # fmt: skip
+)
 from .base import Verdict
 from .draft_model import DraftModelMethod
+from .kinds import SizedMethod
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 
 
-class Speculative(DraftModelMethod):
+class Speculative(SizedMethod, DraftModelMethod):
     """A draft model writes a few tokens; the target keeps those it would have written itself."""
 
     name = "speculative"
@@ -52,11 +53,11 @@ class Speculative(DraftModelMethod):
         ("commit:bonus", "    if all were accepted:          y comes from p_γ+1, a bonus"),
         ("commit", "    text = text + accepted + [y]; forget the other rows"),
     )
-    guessed = size = "draft_length"
+    block_length_param = size = "draft_length"
     draft_length: int
     stop: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # Greedy compares argmaxes of a block pass: it can flip where two logits nearly tie. In sampling the
         # law of the output is the target's (Leviathan, theorem in appendix A.1), whatever a draw rounds to.
         return "exact up to ties" if sampling.greedy else "exact"
