@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import loaded, writable
-from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, Model, NewTokens, OneThread
+from specviz.cli.arguments import entries_of, loaded, writable
+from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, Model, NewTokens, OneThread, Prompts
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError, PromptError, loading
+from specviz.errors import ParameterError, loading
 from specviz.files import write_text
+
+if TYPE_CHECKING:
+    from specviz.audit.result import AuditResult
 
 MOST_DIFFERENCES = 40  # that the audit prints
 
@@ -21,10 +24,15 @@ MOST_DIFFERENCES = 40  # that the audit prints
 def audit(
     model: Model = "town",
     draft: Drafts = None,
-    prompts: Annotated[
-        str,
-        typer.Option("--prompts", help="How many bundled prompts, 2,000 at most; a suite; or a file."),
-    ] = "100",
+    prompts: Prompts = None,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--number",
+            min=1,
+            help="How many prompts. Default: 100 bundled ones, 2,000 at most; all of --prompts.",
+        ),
+    ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,14 +62,7 @@ def audit(
     """
     if json is not None:
         writable(json, force)
-    if prompts.lstrip("-").isdecimal():
-        if (number := int(prompts)) < 1:
-            raise PromptError(f"--prompts must be at least 1, got {number}")
-        entries: list[Any] = _bundled(number, seed)
-    else:
-        from specviz.suites import suite
-
-        entries = list(suite(prompts))
+    entries = _bundled(number or 100, seed) if prompts is None else entries_of(None, prompts, number)
     with loading():
         from specviz import audit as auditing
 
@@ -77,7 +78,7 @@ def audit(
         still, moving = method, []
     elif moving is None and streams:
         moving, left_out = auditing.served(target, auditing.stream_methods(target))
-    given = _test_streams(target, streams) if moving else []
+    arriving = _test_streams(target, streams) if moving else []
     result = None
     with progress() as tick:
         if cells:
@@ -95,41 +96,45 @@ def audit(
                 target, drafts, entries, still, max_new_tokens=max_new_tokens, threads=threads,
                 sampled=sampled, progress=lambda done, of: tick(done, of, "prompts"),
             )  # fmt: skip
-        if given:
+        if arriving:
             more = auditing.streams(
-                target, given, moving, max_new_tokens=max_new_tokens, threads=threads,
-                sampled=min(sampled, len(given) // 2), progress=lambda done, of: tick(done, of, "updates"),
+                target, arriving, moving, max_new_tokens=max_new_tokens, threads=threads,
+                sampled=min(sampled, len(arriving) // 2), progress=lambda done, of: tick(done, of, "updates"),
             )  # fmt: skip
             result = more if result is None else result.joined(more)
     if result is None:
         raise ParameterError("nothing to audit: these methods decode streams, so --streams must be above 0")
+    _print(result, left_out | result.left_out)
+    if json is not None:
+        write_text(json, result.to_json() + "\n", force)
+    raise typer.Exit(0 if result.holds else 1)
+
+
+def _print(result: AuditResult, left_out: dict[str, str]) -> None:
+    """A table with a line a method, what was left out, the first differences and the summary."""
     from specviz.measure.report import Column, print_table
     from specviz.view.picture import visible
 
     rows = result.table()
     names = list(rows[0]) if rows else []
-    spare = ("bound", "tokens", "prompts")  # the summary line has them, too
+    droppable = ("bound", "tokens", "prompts")  # the summary line has them, too
     columns = [
         Column(
             name,
             right=all(isinstance(row[name], int | float | None) for row in rows),
             folds=14 if name in ("method", "sampling") else None,
-            spare=spare.index(name) if name in spare else None,
+            spare=droppable.index(name) if name in droppable else None,
         )
         for name in names
     ]
     print_table(screen(), columns, [[_cell(row[name]) for name in names] for row in rows])
-    if left_out := left_out | result.left_out:
+    if left_out:
         print(_left_out(left_out))
-
     for audited, difference in result.differences[:MOST_DIFFERENCES]:
         print(visible(f"{audited.method} {audited.draft} {audited.sampling}: {difference}"))
     if len(result.differences) > MOST_DIFFERENCES:
         print(f"{len(result.differences) - MOST_DIFFERENCES} more differences are in the result (--json)")
     print(result.summary)
-    if json is not None:
-        write_text(json, result.to_json() + "\n", force)
-    raise typer.Exit(0 if result.holds else 1)
 
 
 def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] | None]:
@@ -156,15 +161,17 @@ def _test_streams(target: Any, number: int) -> list[Any]:
     """Test texts as streams, as many of them as have room in the model's context."""
     from specviz.replays.translations import streams, texts
 
-    made = texts("de", number)
+    chosen = texts("de", number)
     room = target.max_length // 2
-    found = [stream for stream, each in zip(streams(made), made) if len(target.encode(each.source)) < room]
-    if len(found) < number:
+    short = [
+        stream for stream, each in zip(streams(chosen), chosen) if len(target.encode(each.source)) < room
+    ]
+    if len(short) < number:
         print(
-            f"specviz: {number - len(found)} streams are too long for {target.name}: left out",
+            f"specviz: {number - len(short)} streams are too long for {target.name}: left out",
             file=sys.stderr,
         )
-    return found
+    return short
 
 
 def _left_out(reasons: dict[str, str]) -> str:

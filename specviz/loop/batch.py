@@ -30,6 +30,7 @@ def decode_batch(
     method: Method,
     *,
     rows: int,
+    numbers: Sequence[int] | None = None,
     max_new_tokens: int = 128,
     clock: Clock | None = None,
     **options: Any,
@@ -41,10 +42,11 @@ def decode_batch(
     target : Model
         One whose contexts have rows.
     prompts : list of lists of int
-        Their places in the list are keys of the random numbers.
     method : Method
         Every prompt gets another one like it.
     rows : int
+    numbers : list of int, optional
+        The prompts' numbers, keys of the random numbers. Default: their places in the list.
     max_new_tokens, clock, **options
         As `decode` takes them.
 
@@ -53,7 +55,8 @@ def decode_batch(
     list of Cycle
         One for each row that took part: a prefill of those that begin, or a cycle of all.
     """
-    batch = Batch(target, prompts, method, rows, max_new_tokens, clock, options)
+    numbered = list(zip(range(len(prompts)) if numbers is None else numbers, prompts))
+    batch = Batch(target, numbered, method, rows, max_new_tokens, clock, options)
     try:
         while True:
             while new := batch.enter():
@@ -88,7 +91,7 @@ class Batch:
     def __init__(
         self,
         target: Any,
-        prompts: Sequence[list[int]],
+        prompts: Sequence[tuple[int, list[int]]],
         method: Method,
         rows: int,
         max_new_tokens: int,
@@ -97,7 +100,7 @@ class Batch:
     ) -> None:
         self.target, self.method, self.clock = target, method, clock
         self.options = options | {"max_new_tokens": max_new_tokens}
-        self.waiting = list(enumerate(prompts))[::-1]  # the next one last
+        self.waiting = list(prompts)[::-1]  # the next one last
         self.texts: list[Any] = [None] * min(rows, len(prompts))
         self.contexts: dict[Any, Shared] = {}
 

@@ -29,11 +29,14 @@ import numpy as np
 import torch
 
 from specviz import calibration, methods
+from specviz.arguments import check_int
 from specviz.calibration import Calibration, Point
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
 from specviz.loop import decode
-from specviz.loop.run import partner, ready, refuse_processors, setting, whole
-from specviz.loop.run import prompts as entries_of
+from specviz.loop.checks import check_processors
+from specviz.loop.checks import check_prompts as entries_of
+from specviz.loop.drafters import choose_drafter, load_if_needed
+from specviz.loop.machine import calibration_setting
 from specviz.measure import fits
 from specviz.measure.report import Bar, Report
 from specviz.measure.timing import clock_of, settled, synchroniser
@@ -123,12 +126,12 @@ def calibrate(
         raise ParameterError(f"{kind.size} is what calibration finds: leave it out")
     built = kind(**parameters)
     asked = _sizes(kind, sizes)
-    whole("rounds", rounds, 1)
-    whole("max_new_tokens", max_new_tokens, 2)
+    check_int("rounds", rounds, 1)
+    check_int("max_new_tokens", max_new_tokens, 2)
     given = {"device": device, "dtype": dtype}
-    model = ready(model, **given)
-    drafter = partner(model, built, draft, **given)
-    refuse_processors(model)
+    model = load_if_needed(model, **given)
+    drafter = choose_drafter(model, built, draft, **given)
+    check_processors(model)
     if drafter is not None:
         model.check_vocabulary(drafter)
     texts, warm = _texts(model, drafter, prompts, warm_up)
@@ -142,7 +145,7 @@ def calibrate(
         "rounds": rounds,
         "clock": clock_of(model)[1],
     }
-    where = setting(model, built, drafter)
+    where = calibration_setting(model, built, drafter)
     path = calibration.file(where, folder)
     partial = path.with_suffix(".partial")
     together = holding(model)  # where it is split over processes, the first one's files and times count
@@ -210,7 +213,7 @@ def _texts(model: Any, drafter: Any, prompts: Any, warm_up: Any) -> tuple[list[l
     """Token ids of the texts to measure and of those before; numbers are taken from the bundled suite."""
     first = PROMPTS if prompts is None else prompts
     counts = [
-        whole(n, v, low) for n, v, low in (("prompts", first, 1), ("warm_up", warm_up, 0)) if _number(v)
+        check_int(n, v, low) for n, v, low in (("prompts", first, 1), ("warm_up", warm_up, 0)) if _number(v)
     ]
     bundled = spread(suite("town"), sum(counts)) if counts else []
     if len(bundled) < sum(counts):

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from specviz import methods
+from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
-from specviz.loop.run import bundled_draft, whole
-from specviz.loop.run import prompts as entries_of
+from specviz.loop.checks import check_prompts as entries_of
+from specviz.loop.drafters import bundled_draft
 from specviz.measure.timing import BASELINE
 from specviz.methods.base import ADDITIONS, near
 from specviz.methods.sampling import Sampling
@@ -146,12 +147,12 @@ class Plan:
                 f"prompts is how many of each suite, as prompts = 20, got {said['prompts']!r:.80}; files and "
                 "suites are named by suites = ['town', 'mine.jsonl']"
             )
-        prompts = None if said["prompts"] is None else whole("prompts", said["prompts"], 1)
-        warm_up = whole("warm_up", said["warm_up"], 0)
+        prompts = None if said["prompts"] is None else check_int("prompts", said["prompts"], 1)
+        warm_up = check_int("warm_up", said["warm_up"], 0)
         for name in ("timed", "traces"):
             if not isinstance(said[name], bool):
                 raise ParameterError(f"{name} must be true or false, got {said[name]!r}")
-        seeds = [whole("seeds", seed, 0) for seed in several("seeds", said["seeds"])]
+        seeds = [check_int("seeds", seed, 0, 2**64 - 1) for seed in several("seeds", said["seeds"])]
         once("seeds", seeds)
         top = {"top_k": said["top_k"], "top_p": said["top_p"]}
         temperatures = several("temperature", said["temperature"])
@@ -161,10 +162,11 @@ class Plan:
         objects: dict[str, Any] = {}
         models, drafts = read_models(said, objects)
         contenders = read_methods(said["methods"], objects)
-        options = {"max_new_tokens": whole("max_new_tokens", said["max_new_tokens"], 1)} | top
+        options = {"max_new_tokens": check_int("max_new_tokens", said["max_new_tokens"], 1)} | top
         plan = cls(
             models, [], suites, seeds, options,
-            prompts, warm_up, whole("threads", said["threads"], 1), said["timed"], said["traces"], objects,
+            prompts, warm_up, check_int("threads", said["threads"], 1), said["timed"], said["traces"],
+            objects,
         )  # fmt: skip
         for model, beside in zip(models, drafts):
             for name, temperature in product(suites, temperatures):

@@ -27,7 +27,8 @@ import torch
 from specviz import methods
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
-from specviz.loop.run import beside, identity, machine_of, peak_memory, versions
+from specviz.loop.drafters import load_drafter
+from specviz.loop.machine import identity, machine_of, peak_memory, versions
 from specviz.measure.plan import Cell
 from specviz.measure.timing import clock_of, settled, synchroniser, threads
 from specviz.methods import Method
@@ -146,7 +147,7 @@ class Bench:
 
     def _draft(self, name: str) -> Any:
         if name not in self.models:
-            self.models[name] = beside(self.model, name, None, None)
+            self.models[name] = load_drafter(self.model, name, None, None)
         return self.models[name]
 
     def _environment(self) -> dict[str, Any]:

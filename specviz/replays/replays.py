@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.devices import check_threads
+from specviz.arguments import check_threads
 from specviz.errors import ParameterError, SpecvizError, TraceError, loading
 from specviz.measure.report import Column, print_table
 from specviz.measure.rows import read_json, write_json
@@ -510,11 +510,11 @@ def replay(
     path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", prompts), ("max_new_tokens", max_new_tokens)) if v is not None}
-    from specviz.loop.run import whole
+    from specviz.arguments import check_int
 
     for name in ("prompts", "max_new_tokens"):
-        whole(name, numbers[name], 1)
-    check_threads(whole("threads", threads, 1))
+        check_int(name, numbers[name], 1)
+    check_threads(check_int("threads", threads, 1))
     drafts = roles(recipe, model, draft)
     chosen = read_suite(suite)
     asked = {

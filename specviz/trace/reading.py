@@ -37,6 +37,8 @@ def _coded(field: pa.Field) -> pa.Field:
     kind = field.type
     if pa.types.is_list(kind) and kind.value_type == pa.string():
         kind = pa.list_(words)
+    if field.name == "seed":
+        kind = pa.uint64()
     return pa.field(field.name, words if kind == pa.string() else kind)
 
 
@@ -76,7 +78,7 @@ class Store:
                 new.validate(full=True)
                 self._read |= {name: new.column(name) for name in missing}
             found = pa.table({name: self._read[name] for name in names})
-        return found.cast(pa.schema([_coded(found.field(name)) for name in names]))
+        return found.cast(pa.schema([_coded(found.field(name)) for name in names]), safe=False)
 
 
 @contextlib.contextmanager

@@ -182,7 +182,7 @@ def totals(found: Found, recipe: Recipe) -> None:
 
 def about(model: Any, **more: Any) -> dict[str, Any]:
     """Where something was measured that left no run's folder."""
-    from specviz.loop.run import identity
+    from specviz.loop.machine import identity
     from specviz.measure.timing import quiet_clock, setting
 
     said = setting(model, [])

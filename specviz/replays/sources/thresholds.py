@@ -123,12 +123,12 @@ def measured(curve: str, task: str, recipe: Recipe, how: How) -> Sweep:
 
 def drafter(how: How, role: str) -> Any:
     """A drafter, loaded once."""
-    from specviz.loop.run import beside
+    from specviz.loop.drafters import load_drafter
 
     name = how.drafts[role]
     key = ("draft", name, how.model.name)
     if key not in how.memory:
-        how.memory[key] = beside(how.model, name, None, None)
+        how.memory[key] = load_drafter(how.model, name, None, None)
     return how.memory[key]
 
 
