@@ -166,7 +166,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_fits(value, each) for each in inner)
     if origin is Literal:
-        return any(value is each or (isinstance(each, str) and value == each) for each in inner)
+        return any(value is each or (isinstance(value, str) and value == each) for each in inner)
     if hint in (None, type(None)):
         return value is None
     if hint is bool:
@@ -185,10 +185,10 @@ def _fits(value: Any, hint: Any) -> bool:
         return True  # what is not told apart here
     if issubclass(kind, _Unresolved):
         return any(each.__name__ == kind.__name__ for each in type(value).__mro__)
-    if kind in (Sequence, Iterable, Collection, list, tuple, set, frozenset) and isinstance(
-        value, str | bytes
-    ):
+    if kind in (Sequence, Iterable, Collection) and isinstance(value, str | bytes):
         return False
+    if kind is Sequence and hasattr(value, "tolist"):
+        value = value.tolist()  # NumPy's and pandas' arrays are sequences here, too
     if not isinstance(value, kind):
         return False
     if inner and issubclass(kind, Sequence) and kind is not tuple:

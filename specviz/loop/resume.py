@@ -11,6 +11,7 @@ from .. import schema
 from ..errors import ParameterError
 from ..trace import Trace
 from ..trace.files import arrow_schema, dump, partial_of
+from ..trace.recorder import lock, unlock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,11 +140,12 @@ def load_saved(path: Path) -> SavedRun:
     Raises
     ------
     TraceError
-        If it is no trace.
+        If it is no trace, or another run writes it.
     """
     file = next((each for each in (partial_of(path), path) if each.exists()), None)
     if file is None:
         return SavedRun()
+    unlock(lock(path))
     trace = Trace.open(file)
     table = trace.arrow([column.name for column in schema.COLUMNS]).cast(arrow_schema())
     return SavedRun(file, trace.run, table)

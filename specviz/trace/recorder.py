@@ -200,13 +200,7 @@ class Recorder:
         if self._file is not None:
             self._file.close()
             stream.unlink(missing_ok=True)
-        self._unlock()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            with contextlib.suppress(OSError):
-                Path(self._lock.lock_file).unlink(missing_ok=True)
-            self._lock.release()
+        unlock(self._lock)
 
     def add(self, cycle: dict[str, Any]) -> None:
         """Take one finished cycle.
@@ -349,7 +343,7 @@ class Recorder:
         try:
             return self._close(complete, stopped)
         finally:
-            self._unlock()
+            unlock(self._lock)
 
     def _close(self, complete: bool, stopped: str | None) -> Trace:
         import pyarrow as pa
@@ -417,3 +411,11 @@ def lock(path: Path) -> FileLock | None:
     except NotImplementedError:
         return None
     return held
+
+
+def unlock(held: FileLock | None) -> None:
+    """Let other runs write the file again."""
+    if held is not None:
+        with contextlib.suppress(OSError):
+            Path(held.lock_file).unlink(missing_ok=True)
+        held.release()
