@@ -286,7 +286,7 @@ def _models(
 ) -> tuple[Any, Any]:
     """The target and the draft model, if the method needs one that is not bundled."""
     from specviz.loop.drafters import bundled_draft
-    from specviz.methods.base import ADDITIONS
+    from specviz.methods.hooks import ADDITIONS
     from specviz.models.loading import find, load
 
     model = model or ("town-translator" if kind.streams else "town-diffusion" if kind.canvas else "town")

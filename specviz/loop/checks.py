@@ -106,7 +106,7 @@ def check_batchable(method: Method, entries: list[dict[str, Any]]) -> None:
     """
     if method.streams:
         raise ParameterError(f"{method.name} decodes streams, one after another: leave batch out")
-    if method.leave is not None:
+    if method.exit_rule is not None:
         raise ParameterError(f"{method.name} leaves each token's pass at a place of its own: leave batch out")
     if method.memory is not None and method.memory["keep"] == "run" and len(entries) > 1:
         raise ParameterError(

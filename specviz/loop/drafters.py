@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ..errors import ModelError, ParameterError
-from ..methods.base import ADDITIONS, Method
+from ..methods.base import Method
+from ..methods.hooks import ADDITIONS
 
 # Bundled targets that bring drafters, by what a method drafts with.
 DEFAULT_DRAFT = {
@@ -91,10 +92,10 @@ def choose_drafter(model: Any, method: Method, draft: Any, device: str | None, d
     drafter = load_drafter(model, draft, device, dtype)
     if not method.suited([drafter]):
         raise ModelError(f"{method.name} drafts with {needed}; {drafter.name} is {drafter.kind}")
-    block = getattr(method, method.guessed) if method.guessed else 1
+    block = getattr(method, method.block_length_param) if method.block_length_param else 1
     if block > getattr(drafter, "most", block):
         raise ParameterError(
             f"{method.name} asks for blocks of {block} tokens, and {drafter.name} has {drafter.kind} for "
-            f"{drafter.most}: set {method.guessed} to at most that"
+            f"{drafter.most}: set {method.block_length_param} to at most that"
         )
     return drafter

@@ -14,12 +14,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from specviz import calibration
+from specviz import calibration, schema
 
 from .. import methods
 from ..arguments import SEED, Range, check_fields
 from ..errors import ParameterError, PromptError
 from ..methods.base import Method
+from ..methods.kinds import SizedMethod, StreamMethod
 from ..methods.sampling import Sampling
 from ..methods.unmasking import Unmasking
 from ..models.ranks import COMMAND, holding
@@ -174,7 +175,7 @@ class Run:
         if isinstance(method, Unmasking):
             method.fits(self.options.max_new_tokens)
         self.calibration = None
-        if method.calibrated:  # the method may have run elsewhere before
+        if isinstance(method, SizedMethod) and method.calibrated:  # it may have run elsewhere before
             models = self.model, method, self.drafter
             setting, options = calibration_setting(*models), calibrate_options(*models)
             program = COMMAND.format(self.ranks.size) if self.ranks.size > 1 else "specviz"
@@ -185,8 +186,9 @@ class Run:
 
     def _encode(self) -> None:
         """Encode every prompt's first turn, and check that it has room; later turns are checked in time."""
-        self.template = Template(self.model, *self.method.wording()) if self.method.streams else None
-        if self.template is not None:
+        self.template: Template | None = None
+        if isinstance(self.method, StreamMethod):
+            self.template = Template(self.model, *self.method.wording())
             self.ids = [self.template("") for _ in self.prompts]
             return
         self.ids = [
@@ -217,7 +219,7 @@ class Run:
         self.recorder = Recorder(
             metadata, path, options.record, piece=self.model.piece, force=options.force, saved=saved.table
         )
-        self.reducer = Reducer(self.recorder, options.record, self.clock, self.method.taught)
+        self.reducer = Reducer(self.recorder, options.record, self.clock, self.method.learned_top_k)
         if self.clock is not None and saved.table is not None:
             self.reducer.last = self.clock.mark(), saved.seconds
 
@@ -341,7 +343,7 @@ class Run:
         )
 
     def _stream(self, entry: dict[str, Any], ids: list[int], number: int) -> Iterator[Cycle]:
-        assert self.template is not None
+        assert isinstance(self.method, StreamMethod)
         self._begin(number, ids, entry)  # each update says its source itself
         options = self._options() | {"template": self.template, "prompt": number}
         for cycle in decode_stream(self.model, entry["stream"], self.method, **options):
@@ -411,6 +413,7 @@ class Run:
             "sampling": {name: getattr(options, name) for name in drawn},
             "exactness": self._exactness(dtype),
             "pseudocode": [list(line) for line in self.method.pseudocode],
+            "signals": schema.as_metadata(self.method.signals),
             "model": about(model),
             "draft": None if drafter is None else about(drafter),
             "canvas": self._canvas(),
@@ -442,6 +445,7 @@ class Run:
     def _calibrated(self) -> dict[str, Any] | None:
         if self.calibration is None:
             return None
+        assert isinstance(self.method, SizedMethod)
         size = {"parameter": self.method.size, "value": self.calibration.g}
         return size | {"device": self.calibration.device, "created": self.calibration.created}
 
