@@ -9,12 +9,15 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ModelError, loading
 from specviz.models import ranks
 from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs
+
+if TYPE_CHECKING:
+    import torch
 
 GGUF = "gguf:"
 BACKENDS = ("torch", "llama.cpp")
@@ -48,8 +51,8 @@ def find(text: str) -> Path | None:
 @loading()
 def load(
     spec: Any,
-    device: Any = None,
-    dtype: Any = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
     tokenizer: Any = None,
     revision: str | None = None,
     *,

@@ -47,7 +47,9 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     ParameterError, ModelError, PromptError
         Before any decode, with one line that says what to do.
     """
-    from ..loop.run import Run, beside, bundled_draft, prompts, ready
+    from ..loop.checks import check_prompts
+    from ..loop.drafters import bundled_draft, load_drafter, load_if_needed
+    from ..loop.run import Run
     from ..methods import find, near
     from .explore import Explorer
 
@@ -64,18 +66,18 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     values = {name: value for name, value in options.items() if name in own}
     kind(**values)
     given = {name: value for name, value in options.items() if name not in own}
-    entries = prompts(prompt)
+    entries = check_prompts(prompt)
     if len(entries) != 1 or len(entries[0].get("turns") or [""]) != 1:
         raise PromptError("explore takes one prompt of one turn: compare several with specviz.generate")
     where = {name: given.pop(name) for name in ("device", "dtype") if name in given}
-    target = ready(model, where.get("device"), where.get("dtype"))
+    target = load_if_needed(model, where.get("device"), where.get("dtype"))
     if kind.needs_draft and draft is None:
         draft = bundled_draft(kind, target.name)
         if draft is None:
             raise ParameterError(f"{method} needs a draft model: pass draft= (a name, a folder or a model)")
     drafter = None
     if kind.needs_draft:
-        drafter = beside(target, draft, None, None)
+        drafter = load_drafter(target, draft, None, None)
 
     def decode(run: str, **values: Any) -> Run:
         # A dense record costs a pass of each model and the drafter's tails, and makes most what-ifs exact.
@@ -135,7 +137,8 @@ def live(
     ParameterError, ModelError
         Before any decode, with one line that says what to do.
     """
-    from ..loop.run import Run, ready
+    from ..loop.drafters import load_if_needed
+    from ..loop.run import Run
     from ..methods import find, near
     from .live import SETTINGS, Interpreter
 
@@ -148,7 +151,7 @@ def live(
     built = kind(**values, target_language=target_language)
     given = {name: value for name, value in options.items() if name not in own}
     where = {name: given.pop(name) for name in ("device", "dtype") if name in given}
-    target = ready(model, where.get("device"), where.get("dtype"))
+    target = load_if_needed(model, where.get("device"), where.get("dtype"))
 
     def decode(stream: Any, **moved: Any) -> Run:
         return Run(target, stream, "retranslate", **given, **(values | moved))
