@@ -84,9 +84,9 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
 
     def call(**values: Any) -> str:
         names = {"method": method} | ({"draft": draft} if kind.needs_draft else {}) | where | given | values
-        told = [_named(model, "model"), repr(prompt)]
-        told += [f"{k}={_named(v, 'draft') if k == 'draft' else repr(v)}" for k, v in names.items()]
-        return f"sv.generate({', '.join(told)})"
+        arguments = [_named(model, "model"), repr(prompt)]
+        arguments += [f"{k}={_named(v, 'draft') if k == 'draft' else repr(v)}" for k, v in names.items()]
+        return f"sv.generate({', '.join(arguments)})"
 
     return Explorer(
         method,

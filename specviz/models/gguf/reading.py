@@ -258,10 +258,10 @@ def _fill(
     stored = {_name(key, header.path): key for key in header.tensors if key != ROTARY}
     if missing := sorted(wanted.keys() - stored.keys()):
         raise ModelError(f"{header.path} is damaged: it lacks {len(missing)} weights (first {missing[0]})")
-    if spare := sorted(stored.keys() - wanted.keys()):
+    if extra := sorted(stored.keys() - wanted.keys()):
         raise ModelError(
-            f"{name} has {len(spare)} tensors that a {type(net).__name__} has no place for "
-            f"(first {stored[spare[0]]}): run it on llama.cpp"
+            f"{name} has {len(extra)} tensors that a {type(net).__name__} has no place for "
+            f"(first {stored[extra[0]]}): run it on llama.cpp"
         )
     order: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
     if family.turned:
