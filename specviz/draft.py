@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from specviz import schema
+
 ROOT = -1  # the parent of a first-level node: the last committed token
 
 
@@ -33,7 +35,8 @@ class Draft:
     q : array or tensor, shape [n, vocabulary], optional
         The distribution each node was really sampled from. None: the drafter was deterministic.
     signals : dict of str to array [n]
-        What the drafter believed about each node, recorded as is (``confidence``, ``entropy`` ...).
+        What the drafter believed about each node, recorded as is (``confidence``, ``entropy`` ..., or a name
+        of the method's own; see `specviz.schema.Signal`).
     source : str or sequence of str
         Where the nodes come from (model, store, prompt ...), for all or for each.
     stop : str
@@ -47,6 +50,8 @@ class Draft:
     ------
     ValueError
         If the arrays' lengths differ or a parent does not precede its child.
+    ParameterError
+        If a signal has the name of another column or another number of values.
     """
 
     tokens: Any
@@ -71,6 +76,8 @@ class Draft:
             value = getattr(self, name)
             if value is not None and len(value) != len(parents):
                 raise ValueError(f"{name} has {len(value)} entries for {len(parents)} nodes")
+        if self.signals:
+            schema.check_signals(self.signals, len(parents))
 
     @classmethod
     def chain(cls, tokens: Any, **rest: Any) -> Draft:
@@ -126,12 +133,12 @@ class Draft:
     @property
     def depth(self) -> int:
         """Length of the longest path."""
-        return int(self.depths.max(initial=0))
+        return len(self) if self.is_chain else int(self.depths.max(initial=0))
 
     @property
     def width(self) -> int:
         """Nodes on the broadest level."""
-        return int(np.bincount(self.depths).max()) if len(self) else 0
+        return min(len(self), 1) if self.is_chain else int(np.bincount(self.depths).max())
 
     def take(self, nodes: Sequence[int] | np.ndarray) -> Draft:
         """The subtree of `nodes`, in their old order.

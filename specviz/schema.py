@@ -7,7 +7,10 @@ the same length within a row, except the flat top-k lists, which are `top_k` tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specviz.errors import ParameterError
 
 # 2: tails of the dense record, what a method remembers, calibration; 3: updates of a stream;
 # 4: more confidence signals, the threshold a node met and its gap; kinds and shapes of models; 5: canvases
@@ -28,6 +31,101 @@ class Column:
     name: str
     type: str
     meaning: str
+
+
+# What a node signal cannot be called: the other columns of `Trace.nodes` and of `specviz.metrics.signals`.
+RESERVED = frozenset((
+    "run", "method", "prompt", "row", "update", "cycle", "node", "token", "text", "parent", "depth", "position",
+    "source", "status", "rank", "top_token", "top_p", "ensemble", "softmax_margin", "accepted", "first",
+))  # fmt: skip
+LEVELS = ("node", "cycle")
+NAME_LIMIT = 64  # characters of a signal's name
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A number that a method gives with each drafted node or with each cycle, declared once.
+
+    Parameters
+    ----------
+    name : str
+        Its key in ``Draft.signals``, or in ``Session.control`` for a signal of the cycle.
+    unit : str
+        ``tokens``, ``nats`` ...; empty for a pure number.
+    meaning : str
+        One sentence.
+    level : {"node", "cycle"}
+
+    Raises
+    ------
+    ParameterError
+        If the name is no identifier or that of another column, or the level is neither.
+    """
+
+    name: str
+    unit: str = ""
+    meaning: str = ""
+    level: str = "node"
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ParameterError(f"signal {self.name!r}: level is 'node' or 'cycle', not {self.level!r}")
+        if not (is_signal(self.name) if self.level == "node" else is_name(self.name)):
+            raise ParameterError(
+                f"a {self.level} signal cannot be called {self.name!r}: take an identifier of at most "
+                f"{NAME_LIMIT} characters that no other column of the record has"
+            )
+
+    @property
+    def heading(self) -> str:
+        """Name and unit, as a label shows them."""
+        return self.name.replace("_", " ") + (f", {self.unit}" if self.unit else "")
+
+
+def is_name(name: Any) -> bool:
+    """Whether a text can name a signal of a cycle."""
+    return isinstance(name, str) and name.isidentifier() and len(name) <= NAME_LIMIT
+
+
+def is_signal(name: Any) -> bool:
+    """Whether a text can name a signal of a node."""
+    return is_name(name) and name not in RESERVED
+
+
+def check_signals(signals: dict[str, Any], nodes: int) -> None:
+    """Refuse the signals of a draft that the record cannot hold.
+
+    Raises
+    ------
+    ParameterError
+        If one has no name that a signal can have, or not one value for each node.
+    """
+    for name, values in signals.items():
+        if not is_signal(name):
+            raise ParameterError(f"a node signal cannot be called {name!r}: choose another name")
+        if len(values) != nodes:
+            raise ParameterError(f"the signal {name!r} has {len(values)} values for {nodes} nodes")
+
+
+def column_of(signal: str) -> str:
+    """The column that a node signal is handed to the recorder as."""
+    return f"node_{signal}" if f"node_{signal}" in _NAMES else f"{_PREFIX}{signal}"
+
+
+def signal_of(column: str) -> str | None:
+    """The node signal without a column of its own that `column_of` gave this name; None if it is none."""
+    name = column.removeprefix(_PREFIX)
+    return name if name != column and is_signal(name) else None
+
+
+def declared(run: dict[str, Any], level: str) -> dict[str, Signal]:
+    """The signals of a level that a run's metadata declares, by name."""
+    return {s["name"]: Signal(**s) for s in run.get("signals") or [] if s["level"] == level}
+
+
+def as_metadata(signals: tuple[Signal, ...]) -> list[dict[str, str]] | None:
+    """Signals as the run's metadata holds them; None if there are none."""
+    return [asdict(signal) for signal in signals] or None
 
 
 # fmt: off
@@ -82,6 +180,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("node_met", "list<bool>", "Whether the node met the drafter's threshold."),
     Column("node_threshold", "list<float>", "The largest gap that the verifier allowed the node, in nats."),
     Column("node_gap", "list<float>", "The target's largest log probability there minus the token's, in nats; null where nothing was judged."),
+    Column("signal_name", "list<string>", "Names of the cycle's node signals that have no column of their own."),
+    Column("signal_value", "list<float>", "Their values, flat [signals x nodes]: all nodes of the first signal, then of the next."),
     Column("node_top_token", "list<int32>", "The drafter's top_k tokens where it chose each node, flat [nodes x top_k]."),
     Column("node_top_p", "list<float>", "Their probabilities."),
     # what the target predicted: at the root (-1) and at each node it read
@@ -120,9 +220,13 @@ COLUMNS: tuple[Column, ...] = (
 )
 # fmt: on
 
+_NAMES = frozenset(c.name for c in COLUMNS)
+_PREFIX = "signal:"
+
 # Column groups whose lists have one entry for each node, prediction, output, token of a tail and pass.
 GROUPS = ("node", "pred", "out", "tail", "pass")
 FLAT: tuple[str, ...] = ("node_top_token", "node_top_p", "pred_top_token", "pred_top_p")
+ADDED = ("signal_name", "signal_value")  # columns that earlier files of this version lack; null there
 FLAT += ("out_top_token", "out_top_p", "out_draft_token", "out_draft_p")
 
 # What the file's metadata (key b"specviz", JSON) says of the run.
@@ -133,6 +237,7 @@ RUN_FIELDS: dict[str, str] = {
     "parameters": "Every parameter of the method with its value.",
     "sampling": "temperature, top_k, top_p, seed, max_new_tokens.",
     "exactness": "exact, exact up to ties, or lossy: of method, parameters and number format.",
+    "signals": "What the method declares of its signals, a list of {name, unit, meaning, level: node or cycle}; null where it declares none.",
     "pseudocode": "The method's own loop as [[when, line], ...]; see Method.pseudocode.",
     "model": "The target: {name, parameters, max_length, kind: causal, encoder-decoder or diffusion, shape, content, source}; shape has the counts and widths that its costs follow from (SHAPE_FIELDS), null where they are not known; content is the SHA-256 of its weights and tokenizer; source says of weights that were read from another format which it was, and how.",
     "draft": "The drafter: the same; null where there is none.",
@@ -193,6 +298,7 @@ RUN_TYPES: dict[str, type | tuple[type, ...]] = {
     "parameters": dict,
     "sampling": dict,
     "exactness": str,
+    "signals": list,
     "pseudocode": list,
     "model": dict,
     "draft": dict,

@@ -62,6 +62,8 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
             isinstance(prompt.get(k), words) for k in ("id", "kind", "language", "length", "turn")
         ):
             raise TraceError(f"{where}: the run's 'prompts' are not what they should be")
+    if not all(_signal(entry) for entry in run.get("signals") or []):
+        raise TraceError(f"{where}: the run's 'signals' are not what they should be")
     for name in ("model", "draft", "dense", "peak_memory"):
         about = dict(run.get(name) or {})
         shape = about.pop("shape", None)
@@ -79,6 +81,16 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
 def _line(line: Any) -> bool:
     two = isinstance(line, list | tuple) and len(line) == 2
     return two and all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in line)
+
+
+def _signal(entry: Any) -> bool:
+    """Whether an entry of a run's signals is one that `schema.Signal` takes."""
+    if not isinstance(entry, dict) or set(entry) != {"name", "unit", "meaning", "level"}:
+        return False
+    if not all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in entry.values()):
+        return False
+    named = schema.is_signal if entry["level"] == "node" else schema.is_name
+    return entry["level"] in schema.LEVELS and named(entry["name"])
 
 
 def _known(shape: Any) -> bool:
@@ -136,6 +148,8 @@ def check_schema(found: pa.Schema, where: str) -> None:
     import pyarrow as pa
 
     for field in arrow_schema():
+        if field.name in schema.ADDED and field.name not in found.names:
+            continue
         index = found.get_field_index(field.name)  # -1 if missing or twice
         if index < 0:
             raise TraceError(f"{where}: column '{field.name}' is missing or stands there twice")
@@ -213,6 +227,14 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
     k = np.zeros(rows, np.int64)
     if any(name in schema.FLAT for name in sizes):
         k = top_k.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if {"signal_name", "signal_value", "node_token"} <= sizes.keys():
+        wanted = np.maximum(sizes["signal_name"], 0) * np.maximum(sizes["node_token"], 0)
+        if (bad := wanted != np.maximum(sizes["signal_value"], 0)).any():
+            i = int(np.argmax(bad))
+            size = sizes["signal_value"][i]
+            raise TraceError(
+                f"{where}: cycle {i} has {size} of signal_value; its nodes and names ask for {wanted[i]}"
+            )
     for group in (*schema.GROUPS, "control"):
         known, first = np.full(rows, -1), group
         for name in (

@@ -74,9 +74,24 @@ class Store:
                     groups = [file.read_row_group(i, missing) for i in range(file.num_row_groups)]
                 new = pa.concat_tables(groups) if groups else arrow_schema().empty_table().select(missing)
                 new.validate(full=True)
+                new = _with_added(new, missing, sum(group.num_rows for group in groups))
                 self._read |= {name: new.column(name) for name in missing}
             found = pa.table({name: self._read[name] for name in names})
         return found.cast(pa.schema([_coded(found.field(name)) for name in names]))
+
+
+def _with_added(table: pa.Table, names: Sequence[str], rows: int) -> pa.Table:
+    """The table with those of the columns `names` that an earlier specviz did not write, as nulls."""
+    import pyarrow as pa
+
+    absent = [f for f in arrow_schema() if f.name in names and f.name not in table.column_names]
+    for field in absent:
+        table = (
+            table.append_column(field, pa.nulls(rows, field.type))
+            if table.num_columns
+            else pa.table({field.name: pa.nulls(rows, field.type)})
+        )
+    return table
 
 
 @contextlib.contextmanager
@@ -164,6 +179,7 @@ def open_partial(path: Path) -> Store:
                     prompts.extend(json.loads(extra.get(b"prompts", b"[]")))
                 batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema).replace_schema_metadata(None)
+            table = _with_added(table, schema.ADDED, len(table))
     if run["complete"] is None:
         run |= {"complete": False, "stopped": "cut off"}
     run = check_run(run | {"pieces": pieces, "prompts": prompts}, str(path))

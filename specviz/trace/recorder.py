@@ -26,6 +26,7 @@ from specviz.trace.files import (
     write_parquet,
 )
 from specviz.trace.reading import Store
+from specviz.trace.signals import pack
 from specviz.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -187,9 +188,10 @@ class Recorder:
         Parameters
         ----------
         cycle : dict
-            Keys are columns of `schema.COLUMNS`; values are Python scalars, lists or NumPy arrays, top-k
-            arrays also of shape [n, top_k]. Missing is null, and so is NaN. The recorder keeps references
-            and converts whole batches later: do not change an array after handing it over.
+            Keys are columns of `schema.COLUMNS`, or those that `schema.column_of` gives further node signals;
+            values are Python scalars, lists or NumPy arrays, top-k arrays also of shape [n, top_k]. Missing
+            is null, and so is NaN. The recorder keeps references and converts whole batches later: do not
+            change an array after handing it over.
 
         Raises
         ------
@@ -211,7 +213,7 @@ class Recorder:
         Parameters
         ----------
         columns : dict
-            Keys are columns of `schema.COLUMNS`. Values are one number or word for each cycle, and for list
+            Keys as in `add`. Values are one number or word for each cycle, and for list
             columns a pair: all entries, one cycle's after another's, and each cycle's count, -1 for null.
             Missing is null, and so is NaN.
         cycles : int
@@ -232,7 +234,7 @@ class Recorder:
         self._flushed = time.perf_counter()
         if rows := self._rows:
             given = set().union(*rows)
-            lists = {c.name for c in schema.COLUMNS if c.type.startswith("list<")}
+            lists = {c.name for c in schema.COLUMNS if c.type.startswith("list<")} | (given - self._names)
             fixed = self._fixed()
             columns = {name: [row.get(name, fixed.get(name)) for row in rows] for name in given}
             self._write(
@@ -267,8 +269,13 @@ class Recorder:
     def _convert(self, columns: dict[str, Any], cycles: int) -> pa.RecordBatch:
         import pyarrow as pa
 
-        if unknown := set(columns) - self._names:
-            raise TraceError(f"a cycle has no columns {sorted(unknown)}; see specviz.schema.COLUMNS")
+        unknown = set(columns) - self._names
+        signals = {schema.signal_of(name) or "": columns[name] for name in unknown}
+        if "" in signals:
+            wrong = sorted(name for name in unknown if schema.signal_of(name) is None)
+            raise TraceError(f"a cycle has no columns {wrong}; see specviz.schema.COLUMNS")
+        if signals:
+            columns = {n: v for n, v in columns.items() if n not in unknown} | pack(signals, cycles)
         fixed = self._fixed()
         arrays, counts = [], {}
         for field in self._schema:

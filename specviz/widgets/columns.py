@@ -80,6 +80,7 @@ SIGNALS = (
     ("threshold", "τ, nats", "how far the token may fall behind the target's own"),
     ("gap", "gap, nats", "log probability of the target's own token minus this one's, where it was judged"),
 )
+HEADING = 40  # characters of a signal's heading
 FINER = ("logit_margin", "variance")  # shown where a method weighs them, as one with a threshold does
 
 # The player's keys, as its list shows them.
@@ -152,6 +153,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "out", ("token", "position", "origin", "p", "order", "odds")
     )
     table = one.arrow(names + PASSES)
+    own = _own_signals(one)
     weighed = table.column("node_threshold").null_count < len(table)
     nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
     start = cycles["start"].to_numpy(np.float64)
@@ -193,8 +195,13 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "kinds": KINDS_SENT,
         # the score of a canvas is a log-odds, its confidence the same as a probability
         "signals": [
-            row for row in SIGNALS if (weighed or row[0] not in FINER) and not (filled and row[0] == "score")
-        ],
+            own["node"].pop(row[0], row)
+            for row in SIGNALS
+            if (weighed or row[0] not in FINER or row[0] in own["node"])
+            and not (filled and row[0] == "score")
+        ]
+        + list(own["node"].values()),
+        "controls": list(own["cycle"].values()),
         "canvas": filled,
         "keys": KEYS,
         "fates": FATES,
@@ -205,6 +212,29 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "chunks": -(-len(cycles) // CHUNK),
     }
     return header, arrays
+
+
+def _own_signals(trace: Trace) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """By level and name, the signals that the method declares or recorded beyond the schema's columns.
+
+    Each is (array, heading, meaning, least, most). The array of a node signal is ``node_`` and the first entry.
+    """
+    rows: dict[str, dict[str, tuple[Any, ...]]] = {"node": {}, "cycle": {}}
+    fixed = {name for name, *_ in SIGNALS}
+    for signal in trace.signals.to_dict("records"):
+        level, name = signal["level"], signal["signal"]
+        frame, column = (trace.nodes, name) if level == "node" else (trace.cycles, f"control_{name}")
+        if column not in frame:  # declared, never given
+            continue
+        values = frame[column].to_numpy(np.float64)
+        values = values[np.isfinite(values)]
+        if not len(values):
+            continue
+        array = column if level == "cycle" or name in fixed else f"own_{name}"
+        heading = visible(schema.Signal(name, signal["unit"], level=level).heading[:HEADING])
+        least, most = min(0.0, float(values.min())), max(0.0, float(values.max()))
+        rows[level][name] = (array, heading, visible(signal["meaning"]), least, most if most > least else 1.0)
+    return rows
 
 
 class Chunks:
@@ -232,6 +262,11 @@ class Chunks:
             "node_top_p",
         ]
         self._table = self._trace.arrow([*_names("node", LATER), "pred_entropy", "node_token", *names])
+        recorded = self._trace.signals
+        self._own = [
+            name for name in recorded.loc[recorded["level"] == "node", "signal"] if name in self._trace.nodes
+        ]
+        self._node_at = _at(self._table, "node_token")
 
     def __len__(self) -> int:
         return -(-len(self._table) // CHUNK)
@@ -249,6 +284,9 @@ class Chunks:
         top_k = table.column("top_k").fill_null(0).to_numpy()
         arrays: Arrays = {"node_at": _small(nodes), "pred_at": _small(preds), "top_k": _small(top_k)}
         arrays |= _group(table, "node", LATER, np.diff(nodes), {})
+        rows = slice(*self._node_at[[number * CHUNK, min((number + 1) * CHUNK, len(self._table))]])
+        for name in self._own:
+            arrays[f"node_own_{name}"] = self._trace.nodes[name].to_numpy(np.float32)[rows]
         arrays |= _group(table, "pred", ("node", "position", "odds", "entropy"), np.diff(preds), {})
         tops = [np.zeros(0, np.int64)]
         for group, count in (("pred", np.diff(preds)), ("node", np.diff(nodes))):

@@ -615,6 +615,8 @@ function render({ model, el }) {
 	const byLevel = press("growth", "growth: see each draft grow level by level, then what was cut (G)", () => setGrowth(!growth), { "aria-pressed": "false" });
 	const guessing = press("predict", "predict mode (M): guess before the verdict is shown", () => setPredict(!predict), { "aria-pressed": "false" });
 	const said = h("p.said", { "aria-live": "polite" });
+	// The cycle's own signals, a name and a value each.
+	const signals = header.controls.map(([name, title, meaning]) => { const value = h("b"); return { name, value, node: h("span", { title: meaning }, `${title} `, value) }; });
 	const board = h("div.board", { hidden: "" });
 	const reveal = press("reveal (R)", "reveal the verdict", () => answer());
 	const score = h("span.score", { "aria-live": "polite" });
@@ -638,7 +640,7 @@ function render({ model, el }) {
 		...notes,
 		h("div.controls", h("span.group", press(icon("first"), "the prefill (Home)", () => seek(prompt.first)), press(icon("back"), "back (←)", () => step(-1)), play, press(icon("on"), "on (→)", () => step(1), { class: "on" }), press(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
 			overview.node, where, steps, byPhase, byLevel, guessing, speeds),
-		board, said, text.node,
+		board, said, signals.length ? h("div.signals.soft", ...signals.map((one) => one.node)) : "", text.node,
 		grid, pair);
 	el.append(root);
 
@@ -679,6 +681,7 @@ function render({ model, el }) {
 		const line = waits(row) ? `${narrate(cycle, 0, false, part)} Which survive?` : narrate(cycle, phase, whole, part);
 		said.textContent = line;
 		said.setAttribute("aria-live", playing && speed > 1 ? "off" : "polite");
+		for (const { name, value } of signals) value.textContent = known(a[name]?.[row]) ? +a[name][row].toPrecision(3) : "–";
 		overview.draw(row - prompt.first, `cycle ${cycle.number}, ${PHASES[phase]}`);
 		text.draw(cycle, phase, prompt.first);
 		plant();

@@ -336,18 +336,19 @@ class TreeLane {
 		const order = cycle.token.map((_, i) => i).filter((i) => there[i]).sort((i, j) => plan.row[i] - plan.row[j]);
 		for (const i of order) across[i] = seen[cycle.depth[i]] = (seen[cycle.depth[i]] ?? 0) + 1;
 		let used = 0;
-		rows.forEach(([[name, title, meaning], values], r) => {
+		rows.forEach(([[name, title, meaning, least = 0, greatest], values], r) => {
 			const row = this.row(r), base = top + gap + r * (tall + gap) + tall;
-			const most = ["confidence", "margin"].includes(name) ? 1 : Math.max(1, record.most?.[name] ?? 0, ...values.filter(known));
+			const most = greatest ?? (["confidence", "margin"].includes(name) ? 1 : Math.max(1, record.most?.[name] ?? 0, ...values.filter(known)));
 			record.most = { ...record.most, [name]: most };
+			const height = (value) => base - (tall * (value - least)) / (most - least), zero = +height(0).toFixed(1);
 			const right = x(plan.columns - 1) + box;
 			set(row.g, { display: "inline" });
 			row.title.textContent = meaning;
 			row.base = base;
 			label(row.name, title, x(0), base - (above ? tall + 0.85 * em : tall / 2), 99);
 			set(row.top, { x: x(1) - 4, y: base - tall + 0.1 * em });
-			row.top.textContent = most === 1 ? "1" : most.toFixed(1);
-			set(row.axis, { x1: x(1), x2: right, y1: base, y2: base });
+			row.top.textContent = most === 1 ? "1" : greatest === undefined ? most.toFixed(1) : +most.toPrecision(2);
+			set(row.axis, { x1: x(1), x2: right, y1: zero, y2: zero });
 			const limit = name === "confidence" ? params.fallback ?? params.stop : name === "score" ? params.threshold : undefined;
 			set(row.limit, { display: known(limit) && limit > 0 ? "inline" : "none" });
 			if (known(limit)) set(row.limit, { x1: x(1), x2: right, y1: base - tall * Math.min(1, limit / most), y2: base - tall * Math.min(1, limit / most) });
@@ -357,9 +358,9 @@ class TreeLane {
 			row.at = [];
 			for (const i of order) {
 				if (!known(values[i])) continue;
-				const cx = +(x(cycle.depth[i]) + (box * across[i]) / (seen[cycle.depth[i]] + 1)).toFixed(1), cy = +(base - (tall * values[i]) / most).toFixed(1);
-				row.at[i] = [cx, cy, base];
-				paths[there[i]] = `${paths[there[i]] ?? ""}M${cx} ${base}V${cy}${dot(cx, cy, radius)}`;
+				const cx = +(x(cycle.depth[i]) + (box * across[i]) / (seen[cycle.depth[i]] + 1)).toFixed(1), cy = +height(values[i]).toFixed(1);
+				row.at[i] = [cx, cy, zero];
+				paths[there[i]] = `${paths[there[i]] ?? ""}M${cx} ${zero}V${cy}${dot(cx, cy, radius)}`;
 			}
 			for (const fate of Object.keys(paths)) if (!row.fates[fate]) row.g.insertBefore(row.fates[fate] = s("path", { class: `stem ${fate}` }), row.lit);
 			for (const [fate, path] of Object.entries(row.fates)) set(path, { d: paths[fate] ?? "" });
