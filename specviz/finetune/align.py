@@ -112,10 +112,60 @@ def align(
     ParameterError
         If a value is out of range.
     """
-    training.positive(epochs=epochs, rate=rate, batch=batch, max_new_tokens=max_new_tokens)
-    path = training.vacant(out, force)
+    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
+    return _align(target, draft, prompts, training.vacant(out, force), device, force, settings)
+
+
+def _align(
+    target: Any,
+    draft: Any,
+    prompts: Sequence[Prompt],
+    path: Path,
+    device: str,
+    force: bool,
+    settings: training.Settings,
+) -> Aligned:
     if len(prompts) < 2:
         raise PromptError("alignment needs two prompts or more: one is held out to measure by")
+    teacher, learner = _pair(target, draft, device)
+    encoded = training.encoded(teacher, prompts)
+    kept = training.length((teacher, learner), encoded, settings.max_new_tokens)
+    epochs, rate, batch = settings.epochs, settings.rate, settings.batch
+    mark = [epochs, rate, batch, kept, settings.seed, teacher.name, learner.name, encoded]
+    partial = training.begun(path, mark, force)
+    answered = training.answers(partial, teacher, encoded, kept, settings.say)
+    learnt, held = training.parted(list(zip(encoded, answered)))
+
+    net = deepcopy(learner.net).float().requires_grad_(True)
+    prefix = getattr(learner, "prefix", None)
+
+    def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
+        total = cross_entropy(*_scores(net, pairs, prefix))
+        return total, total
+
+    before = agreement(net, held, batch, prefix)
+    training.learn(net, Optimizer(net, rate, rate), loss, learnt, partial, settings)
+    after = agreement(net, held, batch, prefix)
+
+    result = Aligned(path, before, after, len(learnt), len(held), sum(map(len, answered)))
+    made = partial / "model"
+    shutil.rmtree(made, ignore_errors=True)
+    net.to(training.stored(draft, learner)).save_pretrained(made)
+    if learner.tokenizer is not None:
+        learner.tokenizer.save_pretrained(made)
+    (made / "README.md").write_text(_card(result, teacher.name, learner.name, epochs, rate), encoding="utf-8")
+    training.finish(made, path)
+    return result
+
+
+def _pair(target: Any, draft: Any, device: str) -> tuple[Any, Any]:
+    """Target and draft, of one kind and vocabulary, in transformers' format.
+
+    Raises
+    ------
+    ModelError
+        If they are not.
+    """
     teacher, learner = load(target, device), load(draft, device)
     for model in (teacher, learner):
         if not hasattr(model, "net"):
@@ -128,33 +178,7 @@ def align(
             "be of the target's kind"
         )
     teacher.check_vocabulary(learner)
-    encoded = training.encoded(teacher, prompts)
-    kept = training.length((teacher, learner), encoded, max_new_tokens)
-    settings = [epochs, rate, batch, kept, seed, teacher.name, learner.name, encoded]
-    partial = training.begun(path, settings, force)
-    answered = training.answers(partial, teacher, encoded, kept, say)
-    learnt, held = training.parted(list(zip(encoded, answered)))
-
-    net = deepcopy(learner.net).float().requires_grad_(True)
-    prefix = getattr(learner, "prefix", None)
-
-    def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
-        total = cross_entropy(*_scores(net, pairs, prefix))
-        return total, total
-
-    before = agreement(net, held, batch, prefix)
-    training.learn(net, Optimizer(net, rate, rate), loss, learnt, partial, epochs, batch, seed, every, say)
-    after = agreement(net, held, batch, prefix)
-
-    result = Aligned(path, before, after, len(learnt), len(held), sum(map(len, answered)))
-    made = partial / "model"
-    shutil.rmtree(made, ignore_errors=True)
-    net.to(training.stored(draft, learner)).save_pretrained(made)
-    if learner.tokenizer is not None:
-        learner.tokenizer.save_pretrained(made)
-    (made / "README.md").write_text(_card(result, teacher.name, learner.name, epochs, rate), encoding="utf-8")
-    training.finish(made, path)
-    return result
+    return teacher, learner
 
 
 def agreement(

@@ -135,7 +135,8 @@ def train_eagle(
     ParameterError
         If a value is out of range, or is the other generation's.
     """
-    training.positive(steps=steps, epochs=epochs, rate=rate, batch=batch, max_new_tokens=max_new_tokens)
+    training.positive(steps=steps)
+    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
     _check_generation(generation, layers=layers, draft_vocabulary=draft_vocabulary)
     path = training.vacant(out, force)
     if len(prompts) < 2:
@@ -150,9 +151,9 @@ def train_eagle(
         raise ParameterError(f"draft_vocabulary must lie in 1 .. {words:,}, got {draft_vocabulary}")
     encoded = training.encoded(teacher, prompts)
     kept = training.length((teacher,), encoded, max_new_tokens)
-    settings = ["eagle", generation, states, draft_vocabulary, steps, epochs, rate, batch, kept, seed,
-                teacher.name, encoded]  # fmt: skip
-    partial = training.begun(path, settings, force)
+    mark = ["eagle", generation, states, draft_vocabulary, steps, epochs, rate, batch, kept, seed,
+            teacher.name, encoded]  # fmt: skip
+    partial = training.begun(path, mark, force)
     answered = training.answers(partial, teacher, encoded, kept, say)
     # Of the first two tokens nothing is drafted.
     pairs = [(prompt, answer) for prompt, answer in zip(encoded, answered) if len(prompt) + len(answer) > 2]
@@ -171,7 +172,7 @@ def train_eagle(
 
     before = agreement(model, loss, held, batch)
     optimizer = Optimizer(model, rate, OTHERS * rate)
-    training.learn(model, optimizer, mean, learnt, partial, epochs, batch, seed, every, say)
+    training.learn(model, optimizer, mean, learnt, partial, settings)
     after = agreement(model, loss, held, batch)
 
     result = OwnEagle(path, before, after, len(learnt), len(held), sum(map(len, answered)))

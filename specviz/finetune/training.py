@@ -13,6 +13,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,24 @@ def positive(**values: float) -> None:
     for name, value in values.items():
         if not value > 0:
             raise ParameterError(f"{name} must be positive, got {value}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a drafter is trained; `specviz.finetune.align.align` says what each means."""
+
+    epochs: float
+    rate: float
+    batch: int
+    max_new_tokens: int
+    seed: int
+    every: float
+    say: Say
+
+    def __post_init__(self) -> None:
+        positive(
+            epochs=self.epochs, rate=self.rate, batch=self.batch, max_new_tokens=self.max_new_tokens
+        )  # fmt: skip
 
 
 def vacant(out: str | Path, force: bool) -> Path:
@@ -208,11 +227,7 @@ def learn(
     loss: Callable[[list[Pair]], tuple[torch.Tensor, torch.Tensor]],
     pairs: Sequence[Pair],
     partial: Path,
-    epochs: float,
-    batch: int,
-    seed: int,
-    every: float,
-    say: Say,
+    settings: Settings,
 ) -> None:
     """Train `net` in place on the answers, going on from the checkpoint in `partial` if there is one.
 
@@ -220,15 +235,12 @@ def learn(
     ----------
     loss : callable
         Of a batch: what the gradient is of, and what is shown.
-    epochs : float
-        How often each answer is read, `batch` of them an update.
-    seed : int
-        Of their order, and of what is drawn in an update.
-    every : float
-        Seconds between checkpoints, and between lines of progress.
+    settings : Settings
+        Its seed is that of the answers' order, and of what is drawn in an update.
     """
+    batch, say = settings.batch, settings.say
     each = -(-len(pairs) // batch)
-    updates = max(1, round(epochs * each))
+    updates = max(1, round(settings.epochs * each))
     done, file = 0, partial / CHECKPOINT
     if file.exists():
         done = optimizer.steps = read_checkpoint(file, optimizer)["updates"]
@@ -242,17 +254,17 @@ def learn(
     drawing = [device] if device.type == "cuda" else []
     while done < updates:
         order = list(range(len(pairs)))
-        random.Random(f"{seed}:{done // each}").shuffle(order)
+        random.Random(f"{settings.seed}:{done // each}").shuffle(order)
         first = done % each * batch
         with torch.random.fork_rng(drawing):  # dropout and noise are the update's own, resumed or not
-            torch.manual_seed(random.Random(f"{seed}:{done}:draws").getrandbits(63))
+            torch.manual_seed(random.Random(f"{settings.seed}:{done}:draws").getrandbits(63))
             total, shown = loss([pairs[i] for i in order[first : first + batch]])
             total.backward()
         optimizer.step(rate_at(done / updates))
         done += 1
         running = shown.detach() if running is None else running.lerp(shown.detach(), 0.05)
         now = time.monotonic()
-        if now - spoken > every or done == updates:
+        if now - spoken > settings.every or done == updates:
             left = (now - began) / (done - here) * (updates - done) / 60
             say(f"{done:,} of {updates:,} updates  loss {float(running):.3f}  {left:.1f} min left")
             write_checkpoint(file, optimizer, {"updates": done})

@@ -137,9 +137,8 @@ class Llama:
         `keep` may also be a tensor of places in the flat [rows * n], whose final states then come back,
         [places, size]. With `keep` 0 all hidden states come back, and no final ones.
         """
-        rows, n = ids.shape
-        dim, heads, groups = self.dim, self.heads, self.groups
-        turning, all_heads = heads + groups, heads + 2 * groups
+        (rows, n), dim, heads, groups = ids.shape, self.dim, self.heads, self.groups
+        turning = heads + groups
         cos, sin = self.rotary(store.reach)
         cos, sin = cos[positions], sin[positions]  # [n, 1, dim], or [rows, n, 1, dim]
         norm = self.norm
@@ -150,7 +149,7 @@ class Llama:
         depth = len(self.weights)
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
             entered = x
-            y = qkv(norm(x, before)).view(rows, n, all_heads, dim)
+            y = qkv(norm(x, before)).view(rows, n, turning + groups, dim)
             turned = self._rotated(y, norms, cos, sin)
             if norms is None:  # keys and values still lie side by side
                 new = y.narrow(2, heads, 2 * groups).view(rows, n, 2, groups, dim).permute(2, 0, 3, 1, 4)

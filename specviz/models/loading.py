@@ -126,7 +126,10 @@ def load(
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         return spec
     if isinstance(spec, str) and (spec.startswith(GGUF) or spec in DOWNLOADS):
-        return _gguf(spec, backend, device, dtype, tokenizer, revision, threads, gpu_layers, context, kernels)
+        brought = {"tokenizer": tokenizer, "revision": revision}
+        if stray := next((name for name, value in brought.items() if value is not None), None):
+            raise ModelError(f"a GGUF file brings its own {stray}: drop {stray}={brought[stray]!r}")
+        return _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)
     if backend not in (None, "torch"):
         raise ModelError(f"backend is a GGUF file's (gguf:PATH): drop backend={backend!r}")
     for name, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
@@ -153,8 +156,6 @@ def _gguf(
     backend: str | None,
     device: str | torch.device | None,
     dtype: str | torch.dtype | None,
-    tokenizer: PreTrainedTokenizerBase | str | Path | None,
-    revision: str | None,
     threads: int | None,
     gpu_layers: int | None,
     context: int | None,
@@ -165,9 +166,6 @@ def _gguf(
         raise ModelError(f"backend is {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
     path = require(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
-    for option, value in (("tokenizer", tokenizer), ("revision", revision)):
-        if value is not None:
-            raise ModelError(f"a GGUF file brings its own {option}: drop {option}={value!r}")
     if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
         for option, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
             if value is not None:

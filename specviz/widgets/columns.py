@@ -153,19 +153,12 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "out", ("token", "position", "origin", "p", "order", "odds")
     )
     table = one.arrow(names + PASSES)
-    own = _own_signals(one)
     weighed = table.column("node_threshold").null_count < len(table)
     nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
     start = cycles["start"].to_numpy(np.float64)
-    arrays: Arrays = {
-        "cycle": _small(cycles["cycle"]),
-        "context": _small(cycles["context"]),
-        "keep": _small(cycles["keep"]),
-        "times": phase_times(cycles).astype(np.float32),
-        "node_at": _small(nodes),
-        "out_at": _small(outs),
-        "pass_at": _small(passes),
-    }
+    arrays: Arrays = {name: _small(cycles[name]) for name in ("cycle", "context", "keep")}
+    arrays["times"] = phase_times(cycles).astype(np.float32)
+    arrays |= {"node_at": _small(nodes), "out_at": _small(outs), "pass_at": _small(passes)}
     words: dict[str, list[str]] = {"status": list(schema.STATUSES), "phase": list(PHASES)}
     for name in ("stop", "end"):
         arrays[name], words[name] = _coded(cycles[name].astype(object).to_numpy())
@@ -175,7 +168,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     arrays |= _group(table, "out", ("token", "position", "p"), np.diff(outs), words)
     origin = _flat(table.column("out_origin"), np.diff(outs)).to_pylist()
     arrays["out_kind"] = _kinds(origin, run["method"])
-    if filled := run.get("canvas"):
+    if run.get("canvas"):
         arrays |= {name: _small(cycles[name].astype(np.float64)) for name in ("block", "refreshed")}
         arrays |= _group(table, "out", ("order", "odds"), np.diff(outs), words)
     shown, arrays["out_by"], arrays["out_gone"] = _texts(one, outs, arrays["out_token"].tolist())
@@ -185,9 +178,17 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     began = _flat(table.column("pass_start"), size).to_numpy(zero_copy_only=False).astype(np.float64)
     arrays["pass_start"] = (began - np.repeat(start, size)).astype(np.float32)
 
+    header = _header(one, words, weighed)
     ids = np.unique(np.concatenate([arrays["node_token"], arrays["out_token"]]).astype(np.int64))
     pieces = one.pieces
-    header = {
+    return header | {"pieces": {str(token): _piece(pieces, token) for token in ids.tolist()}}, arrays
+
+
+def _header(one: Trace, words: dict[str, list[str]], weighed: bool) -> dict[str, Any]:
+    """What `columns` says of the run as a whole, its pieces apart; `weighed`: nodes have a threshold."""
+    run, own = one.run, _own_signals(one)
+    filled = run.get("canvas")
+    return {
         "run": _facts(run),
         "loop": run.get("pseudocode") or LOOP,
         "notes": _notes(run),
@@ -207,11 +208,9 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "fates": FATES,
         "short": SHORT,
         "prompts": _prompts(one),
-        "pieces": {str(token): _piece(pieces, token) for token in ids.tolist()},
         "chunk": CHUNK,
-        "chunks": -(-len(cycles) // CHUNK),
+        "chunks": -(-len(one.cycles) // CHUNK),
     }
-    return header, arrays
 
 
 def _own_signals(trace: Trace) -> dict[str, dict[str, tuple[Any, ...]]]:

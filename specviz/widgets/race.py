@@ -158,18 +158,7 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
         If there are fewer than two runs, their prompts differ, one recorded no times, or one is of streams.
     """
     named = _named(traces)
-    for name, trace in named:
-        if is_stream(trace):
-            raise TraceError(
-                f"{name} decoded a source that arrived in updates, and a race is over one text: "
-                "specviz.flicker([...]) sets such runs side by side"
-            )
-    filled = [bool(trace.run.get("canvas")) for _, trace in named]
-    if any(filled) and not all(filled):
-        raise TraceError(
-            f"{named[filled.index(True)][0]} fills a canvas, {named[filled.index(False)][0]} writes from "
-            "left to right: their tokens have no common order to race over"
-        )
+    filled = _check_order(named)
     sources = [_sources(trace) for _, trace in named]
     first = sources[0]
     if not first:
@@ -191,7 +180,7 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
             f"{less} of {len(first)} prompts left out: not the same in every run (a later turn's prompt "
             "holds the earlier answers)."
         )
-    fields_made = []
+    raced = []
     entrants = [
         _lanes(name, trace, [source[k][0] for k in same]) for (name, trace), source in zip(named, sources)
     ]
@@ -203,8 +192,31 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
             for lane in lanes
             if not lane.end
         ]
-        fields_made.append(Field(first[k][3], lanes, base, comparable, notes + more, all(filled)))
-    return fields_made
+        raced.append(Field(first[k][3], lanes, base, comparable, notes + more, filled))
+    return raced
+
+
+def _check_order(named: Sequence[tuple[str, Trace]]) -> bool:
+    """Whether the runs fill canvases.
+
+    Raises
+    ------
+    TraceError
+        If one is of streams, or only some fill canvases.
+    """
+    for name, trace in named:
+        if is_stream(trace):
+            raise TraceError(
+                f"{name} decoded a source that arrived in updates, and a race is over one text: "
+                "specviz.flicker([...]) sets such runs side by side"
+            )
+    filled = [bool(trace.run.get("canvas")) for _, trace in named]
+    if any(filled) and not all(filled):
+        raise TraceError(
+            f"{named[filled.index(True)][0]} fills a canvas, {named[filled.index(False)][0]} writes from "
+            "left to right: their tokens have no common order to race over"
+        )
+    return all(filled)
 
 
 def _same(prompts: list[tuple[int, list[int], int, str]]) -> bool:

@@ -294,7 +294,7 @@ def test_an_answer_says_its_numbers_and_bounds(monkeypatch):
             }
             return type("Answer", (), {"table": pd.DataFrame([row | values]), "why": "because"})
 
-    told = explore._told(Question(), {"stop": 0.4}, ["stop"])
+    told = explore._answer_words(Question(), {"stop": 0.4}, ["stop"])
     assert told == {
         "badge": "bounded",
         "why": "because",

@@ -66,6 +66,18 @@ class Weights:
                     f"{path} is damaged: its {key} is {value[:40]}, which must be from {low} to {high}"
                 )
 
+    def check_kind(self, name: str) -> None:
+        """Refuse what is no causal model whose cells can be rewound."""
+        lib = library()
+        for test, what in (
+            (lib.llama_model_has_encoder, "it has an encoder"),
+            (lib.llama_model_is_recurrent, "it is recurrent: its state cannot be rewound"),
+            (lib.llama_model_is_hybrid, "it has recurrent layers: their state cannot be rewound"),
+            (lib.llama_model_is_diffusion, "it is a diffusion model"),
+        ):
+            if test(self.pointer):
+                raise ModelError(f"{name} cannot be served: {what}")
+
     @property
     def type(self) -> str:
         """The file's number format."""
@@ -136,10 +148,8 @@ class LlamaCpp:
         path = Path(path).expanduser()
         _check_file(path)
         for name, value, low in (
-            ("threads", threads, 1),
-            ("gpu_layers", gpu_layers, -1),
-            ("context", context, 1),
-        ):
+            ("threads", threads, 1), ("gpu_layers", gpu_layers, -1), ("context", context, 1),
+        ):  # fmt: skip
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
                 raise ModelError(f"{name} must be a whole number of at least {low}, got {value!r}")
         if threads is not None and threads > THREADS:
@@ -157,14 +167,7 @@ class LlamaCpp:
         self.gpu_layers, self.flash, self._threads = gpu_layers, bool(flash), threads
         self.weights = Weights(path, gpu_layers)
         pointer = self.weights.pointer
-        for test, what in (
-            (lib.llama_model_has_encoder, "it has an encoder"),
-            (lib.llama_model_is_recurrent, "it is recurrent: its state cannot be rewound"),
-            (lib.llama_model_is_hybrid, "it has recurrent layers: their state cannot be rewound"),
-            (lib.llama_model_is_diffusion, "it is a diffusion model"),
-        ):
-            if test(pointer):
-                raise ModelError(f"{self.name} cannot be served: {what}")
+        self.weights.check_kind(self.name)
         self.tokenizer = Tokenizer(self.weights, self.name)
         self.vocabulary = len(self.tokenizer)
         self.eos = self.tokenizer.eos
