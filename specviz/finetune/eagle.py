@@ -163,16 +163,8 @@ def train_eagle(
 
     model = _fresh(teacher, net, generation, states, draft_vocabulary, learnt, seed)
     loss = eagle_loss.EagleLoss(net, states, steps)
-
-    def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, answer = padded(pairs)
-        total, shown = loss(model, tokens, answer, 0.0)
-        tokens_learnt = int(answer[:, 2:].sum())
-        return total / tokens_learnt, shown / tokens_learnt
-
     before = agreement(model, loss, held, batch)
-    optimizer = Optimizer(model, rate, OTHERS * rate)
-    training.learn(model, optimizer, mean, learnt, partial, settings)
+    _learn(model, loss, learnt, partial, settings)
     after = agreement(model, loss, held, batch)
 
     result = OwnEagle(path, before, after, len(learnt), len(held), sum(map(len, answered)))
@@ -185,6 +177,25 @@ def train_eagle(
     )
     training.finish(made, path)
     return result
+
+
+def _learn(
+    model: Eagle,
+    loss: eagle_loss.EagleLoss,
+    pairs: Sequence[Pair],
+    partial: Path,
+    settings: training.Settings,
+) -> None:
+    """Train the drafter on the mean loss of a token."""
+
+    def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, answer = padded(pairs)
+        total, shown = loss(model, tokens, answer, 0.0)
+        count = int(answer[:, 2:].sum())
+        return total / count, shown / count
+
+    optimizer = Optimizer(model, settings.rate, OTHERS * settings.rate)
+    training.learn(model, optimizer, mean, pairs, partial, settings)
 
 
 def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | None) -> None:

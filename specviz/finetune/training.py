@@ -28,8 +28,6 @@ from specviz.finetune.optimizer import Optimizer
 from specviz.models.loading import find
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from specviz.models.protocols import Drafter, Prompt, TextModel
     from specviz.models.torch_model import TorchModel
 
@@ -222,7 +220,7 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
 
 
 def learn(
-    net: PreTrainedModel,
+    net: torch.nn.Module,
     optimizer: Optimizer,
     loss: Callable[[list[Pair]], tuple[torch.Tensor, torch.Tensor]],
     pairs: Sequence[Pair],
