@@ -387,8 +387,8 @@ def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
 
 def _print_updates(names: list[str | None], streams: list[list[Any]]) -> None:
     """A table with a line a stream."""
+    from specviz.escape import visible
     from specviz.measure.report import Column, print_table
-    from specviz.view.picture import visible
 
     rows = []
     for number, (name, updates) in enumerate(zip(names, streams)):
