@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -32,6 +32,11 @@ from specviz.models.schema import FILES, check_files
 from specviz.models.torch_model import no_room
 from specviz.models.zoo import bundled
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
 TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
 DTYPES = {
     "float32": torch.float32,
@@ -40,9 +45,15 @@ DTYPES = {
     "float64": torch.float64,
 }
 
+Words: TypeAlias = "PreTrainedTokenizerBase | str | Path | None"  # a tokenizer, or where it is
+
 
 def adopt(
-    spec: Any, device: Any, dtype: Any, tokenizer: Any, kernels: str | None = None
+    spec: Any,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype | None,
+    tokenizer: Words,
+    kernels: str | None = None,
 ) -> Model | EncoderDecoder:
     """A transformers model in memory; it keeps its device and dtype unless they are given."""
     if not isinstance(spec, PreTrainedModel):
@@ -51,7 +62,8 @@ def adopt(
             f"{type(spec).__name__}"
         )
     if device is not None or dtype is not None:
-        spec = spec.to(
+        weights: torch.nn.Module = spec  # transformers' own `to` has no types
+        weights.to(
             device=_device(device) if device is not None else spec.device,
             dtype=_dtype(dtype) if dtype not in (None, "auto") else spec.dtype,
         )
@@ -63,11 +75,11 @@ def adopt(
 def fetch(
     text: str,
     path: Path | None,
-    device: Any,
-    dtype: Any,
-    tokenizer: Any,
+    device: str | torch.device,
+    dtype: str | torch.dtype,
+    tokenizer: Words,
     revision: str | None,
-    device_map: Any = None,
+    device_map: str | Mapping[str, int | str] | None = None,
     kernels: str | None = None,
 ) -> Model | EncoderDecoder | Diffusion | Addition:
     """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
@@ -89,7 +101,9 @@ def fetch(
     net, words = _fetch(source, name, local, revision, number, spread)
     words = words if given is None else given
     try:
-        net = net if device_map is not None else net.to(target)
+        if device_map is None:
+            weights: torch.nn.Module = net  # transformers' own `to` has no types
+            weights.to(target)
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
@@ -109,18 +123,20 @@ def _as_model_error(source: str, name: str) -> Iterator[None]:
         raise ModelError(_why(source, name, True, None, error)) from None
 
 
-def from_gguf(path: Path, device: Any, dtype: Any, name: str, kernels: str | None) -> Model:
+def from_gguf(
+    path: Path, device: str | torch.device, dtype: str | torch.dtype, name: str, kernels: str | None
+) -> Model:
     """A GGUF file's model on torch, its weights dequantised."""
     from specviz.models.gguf.reading import load_gguf
 
     return load_gguf(path, _device(device), _dtype(dtype), name, kernels)
 
 
-def fetch_split(text: str, dtype: Any, tokenizer: Any, revision: str | None) -> Model:
+def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision: str | None) -> Model:
     """A causal model split over the ranks of torchrun: each reads its own shards."""
     group = ranks.join()
 
-    def resolve() -> tuple[str, str, bool]:
+    def place() -> tuple[str, str, bool]:
         path = find(text)
         source, name, local = _source(text, path)
         folder = path if path is not None else _hub_folder(source, revision)
@@ -138,7 +154,7 @@ def fetch_split(text: str, dtype: Any, tokenizer: Any, revision: str | None) -> 
         return net.eval().requires_grad_(False), words if given is None else given
 
     # First what each must find: one that ends here would be waited for while shards are made.
-    source, name, local = group.tried(resolve)
+    source, name, local = group.tried(place)
     net, words = group.tried(read)
     return _probed(Model(net, words, name))
 
@@ -166,7 +182,7 @@ def _probed(model: Model) -> Model:
     draft = Draft(np.array(tokens), np.array([-1, -1, 0]))
     try:
         scores = model.open([head], 8).forward(draft).logits[0].cpu()
-        paths = ([], tokens[:1], tokens[1:2], [tokens[0], tokens[2]])
+        paths: tuple[list[int], ...] = ([], tokens[:1], tokens[1:2], [tokens[0], tokens[2]])
         texts = [torch.tensor([head + path], device=model.device) for path in paths]
         want = torch.stack([model.net(text, use_cache=False).logits[0, -1].float().cpu() for text in texts])
     except Exception as error:  # whatever a foreign model raises, it cannot be served
@@ -204,11 +220,12 @@ def _fetch(
                     ranks.check_plan(config, name)
                 words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
                 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-                net, loaded = kind.from_pretrained(
+                loaded: Any = kind.from_pretrained(
                     source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only,
                     output_loading_info=True, **spread, **options,
                 )  # fmt: skip
-                if missing := sorted(loaded["missing_keys"]):  # they would be random
+                net, report = loaded
+                if missing := sorted(report["missing_keys"]):  # they would be random
                     raise ModelError(
                         f"{name} lacks {len(missing)} weights that its config asks for (first {missing[0]})"
                     )
@@ -256,8 +273,8 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
     except ModelError:
         raise
     except Exception as error:  # as in `_ask`
-        fault = error if isinstance(error, ValueError) else OSError(str(error))
-        raise ModelError(_why(source, source, False, revision, fault)) from None
+        cause = error if isinstance(error, ValueError) else OSError(str(error))
+        raise ModelError(_why(source, source, False, revision, cause)) from None
 
 
 def _ask(source: str, revision: str | None) -> None:
@@ -297,7 +314,7 @@ def _split() -> Any:
     return DistributedConfig(tp_plan="auto", tp_size=ranks.size())
 
 
-def _check_config(config: Any, name: str) -> None:
+def _check_config(config: PreTrainedConfig, name: str) -> None:
     if config.is_encoder_decoder and config.model_type not in TYPES:
         raise unserved(name, config.model_type, SERVED)
 

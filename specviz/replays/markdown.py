@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from specviz import escape
+from specviz.escape import markdown as safe
 from specviz.measure.rows import Results
 from specviz.replays.layout import ARROW, ORDER, OVERVIEW, TIMES, grid, overview
 from specviz.replays.replays import Replay, Replays
@@ -21,39 +22,34 @@ def markdown(result: Results | Replay | Replays) -> str:
     if isinstance(result, Replay):
         lines = replay_lines(result)
     elif isinstance(result, Replays):
-        rows = [[each.table, *overview(each)] for each in result.tables]
+        rows = [[f"`{each.table}`", *overview(each)] for each in result.tables]
         lines = [*table(["table", *OVERVIEW], rows, 1), ""]
-        lines += items(f"{name} was not replayed: {why}" for name, why in result.left.items())
+        lines += [f"- {safe(f'{name} was not replayed: {why}')}" for name, why in result.left.items()]
         for each in result.tables:
             lines += ["", *replay_lines(each)]
     else:
         shown = result.shown().astype(str)
-        lines = [f"### specviz bench run: {escape.markdown(result.path.name)}", ""]
+        lines = [f"### specviz bench run: {safe(result.path.name)}", ""]
         lines += [*table(list(shown), shown.to_numpy().tolist(), len(list(shown))), ""]
-        lines += items([*result.places(), *result.notes()])
+        lines += [f"- {safe(line)}" for line in (*result.places(), *result.notes())]
     return "\n".join([*lines, ""])
 
 
 def replay_lines(replay: Replay) -> list[str]:
     """A replay: a table, what was not measured, what differs."""
-    lines = [f"### `{replay.table}`: {escape.markdown(replay.caption)}", "", f"{replay.summary}.", ""]
+    lines = [f"### `{replay.table}`: {safe(replay.caption)}", "", f"{replay.summary}.", ""]
     if replay.measured:
         layout = grid(replay)
-        lines += [f"Printed {ARROW} measured on {escape.markdown(replay.device)} ({TIMES}ratio). {ORDER}", ""]
+        lines += [f"Printed {ARROW} measured on {safe(replay.device)} ({TIMES}ratio). {ORDER}", ""]
         lines += [*table(layout.headings, layout.rows, layout.names), ""]
-    lines += items(f"Not measured: {which}: {why} ({n})" for which, why, n in replay.missing())
-    lines += items(f"{s['what']}: the paper {s['paper']}; here {s['here']}" for s in replay.setup)
-    return [*lines, *items(replay.notes)]
-
-
-def items(texts: Iterable[str]) -> list[str]:
-    """The items of a list."""
-    return [f"- {escape.markdown(text)}" for text in texts]
+    items = [f"Not measured: {which}: {why} ({n})" for which, why, n in replay.missing()]
+    items += [f"{each['what']}: the paper {each['paper']}; here {each['here']}" for each in replay.setup]
+    return [*lines, *(f"- {safe(item)}" for item in (*items, *replay.notes))]
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> list[str]:
     """A table whose first `names` columns are names, the others numbers."""
     rule = ["---" if i < names else "---:" for i in range(len(headings))]
-    lines = (list(map(escape.markdown, row)) for row in (headings, *rows))
+    lines = (list(map(safe, row)) for row in (headings, *rows))
     first, *others = ("| " + " | ".join(line) + " |" for line in lines)
     return [first, "| " + " | ".join(rule) + " |", *others]

@@ -85,7 +85,7 @@ def metric_figure(replay: Replay, metric: str, cells: Sequence[Cell]) -> Labelle
 def curve_figures(replay: Replay) -> list[Labelled]:
     """Curves as the paper draws them: quality by speed, or a metric by what varies."""
     metrics = list(dict.fromkeys(cell.metric for cell in replay.cells))
-    if "speedup" in metrics and {"dataset", "curve", "setting"} <= set(replay.keys):
+    if "speedup" in metrics and {"dataset", "curve", "setting"} <= set(replay.cells[0].keys):
         return [trade_off(replay, each) for each in dict.fromkeys(c.keys["dataset"] for c in replay.cells)]
     along, out = replay.compare[-1], []
     for metric in metrics[:PLOTS]:

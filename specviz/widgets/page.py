@@ -84,7 +84,7 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
         for i, v in enumerate(views)
     ]
     names = list(dict.fromkeys(v.view for v in views))
-    told = [{"view": v.view, "state": dict(v.state), "chunks": len(v.chunks)} for v in views]
+    listing = [{"view": v.view, "state": dict(v.state), "chunks": len(v.chunks)} for v in views]
     buttons = "".join(
         f'<button type="button" aria-pressed="{str(i == 0).lower()}">{escape(visible(v.name))}</button>'
         for i, v in enumerate(views)
@@ -102,7 +102,7 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
         f"<style>{styles}</style></head><body><main>"
         f'<h1 class="unseen">{escape(visible(title))}</h1>{nav}<p id="failed" role="alert" hidden></p>'
         f'<div id="place"></div>{below}</main>{"".join(blocks)}'
-        + _script("views", json.dumps(told))
+        + _script("views", json.dumps(listing))
         + "".join(_script(f"module-{n}", assets.script(n)) for n in names)
         + f'<script type="module">{boot}</script></body></html>'
     )
