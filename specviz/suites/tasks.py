@@ -102,7 +102,7 @@ def mbpp(get: Get, part: str) -> Prompts:
             row.text("task_id and test_list")  # says what is there instead
         elif 11 <= number <= 510:
             task = row.text("text", "prompt")
-            wanted = "\n".join(map(str, tests))
+            wanted = "\n".join(row.texts("test_list"))
             yield {"id": f"mbpp/{number}", "kind": "code", "language": "en",
                    "prompt": f"{task}\nThe code must pass these tests:\n{wanted}",
                    "reference": [row.text("code")]}  # fmt: skip
@@ -195,5 +195,4 @@ def _passages(get: Get, part: str) -> Iterator[tuple[str, Row, list[str]]]:
         if "data" in row.values:
             yield from squad(row)
         else:
-            answers = row.part("answers").listed("text")
-            yield row.text("context"), row, [str(text) for text in answers]
+            yield row.text("context"), row, row.part("answers").texts("text")
