@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +31,14 @@ WORDS = {  # pydantic's faults of type
     "string_too_short": "is too short",
     "string_too_long": "is too long",
 }
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; a name that no file can have names none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
@@ -68,11 +75,15 @@ def write_text(path: Path, text: str, force: bool = False) -> Path:
 # ---------------------------------------------------------------- the gate
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
+_adapters: dict[object, TypeAdapter[Any]] = {}
 
-    return TypeAdapter(kind)
+
+def _adapter(kind: object) -> TypeAdapter[Any]:
+    if kind not in _adapters:
+        from pydantic import TypeAdapter
+
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def checked(

@@ -154,6 +154,24 @@ def test_a_plans_values_of_another_type_are_named(tmp_path, change):
         Plan.of(PlanForm(tmp_path).seed | change)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"methods = ['{'x' * 1000}']", "no method"), (f"models = ['{'x' * 1000}']", "no model"),
+        (f"suites = ['{'x' * 1000}']", "no prompts"), ("suites = {a = 5}", "the suite a is a name"),
+        (f"seeds = {'1' * 5000}", "is not TOML"), ("methods = [{method = 'unispec', depth = inf}]", "depth"),
+    ],
+)  # fmt: skip
+def test_a_crafted_plan_is_one_line(tmp_path, text, says):
+    from specviz.measure.plan import Plan
+
+    more = "" if text.startswith("methods") else "methods = ['unispec']\n"
+    (tmp_path / "plan.toml").write_text(more + text)
+    with pytest.raises(SpecvizError, match=says) as caught:
+        Plan.of(tmp_path / "plan.toml")
+    assert "\n" not in str(caught.value)
+
+
 # ---------------------------------------------------------------- partials of runs
 
 

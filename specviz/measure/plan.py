@@ -23,7 +23,7 @@ from typing import Any
 from specviz import methods
 from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
-from specviz.files import checked
+from specviz.files import checked, exists
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import bundled_draft
 from specviz.measure.schema import ModelTable, PlanKeys
@@ -254,7 +254,7 @@ def read(given: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
         raise ParameterError(f"cannot read the plan {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ParameterError(f"the plan {path} is not UTF-8 text") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, or a number of thousands of digits
         raise ParameterError(f"the plan {path} is not TOML: {error}") from None
 
 
@@ -346,13 +346,17 @@ def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]
             if not isinstance(each, str | Path | Prompts):
                 raise ParameterError(f"a suite is a name or a file, got {each!r:.80}")
             read_in = each if isinstance(each, Prompts) else suite(each)
-            file = isinstance(each, Path) or (isinstance(each, str) and Path(each).exists())
+            file = isinstance(each, Path) or (isinstance(each, str) and exists(Path(each)))
             named.append((Path(read_in.name).stem if file else read_in.name, read_in))
     once("suites", (name for name, _ in named))
     suites = {}
     for name, source in named:
         if isinstance(source, str | Path | Prompts):
             entries = list(suite(source) if isinstance(source, str | Path) else source)
+        elif not isinstance(source, Iterable):
+            raise ParameterError(
+                f"the suite {name} is a name, a file or a list of prompts, got {source!r:.60}"
+            )
         elif all(isinstance(each, Stream) for each in source):
             entries = [streamed(stream) for stream in source]
         else:

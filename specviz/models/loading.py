@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ModelError, loading
+from specviz.files import exists
 from specviz.models import ranks
 from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs
@@ -216,7 +217,7 @@ def _check_spread(
 
 def _check_folder(text: str, path: Path) -> None:
     names = list(bundled())
-    if not path.exists():
+    if not exists(path):
         near = difflib.get_close_matches(text, [*names, *DOWNLOADS], 1)
         if not near and HUB_ID.fullmatch(text):
             near = [f"hf:{text}"]

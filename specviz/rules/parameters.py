@@ -61,7 +61,7 @@ class Parameter:
                 raise ParameterError(f"{self.name} must be a text, got {value!r}")
             raise ParameterError(f"{self.name} must be one of {', '.join(self.choices)}, got {value!r}")
         number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if not number or value != value or (kind is int and value != int(value)):
+        if not number or value != value or (kind is int and value % 1 != 0):
             raise ParameterError(
                 f"{self.name} must be {'a whole' if kind is int else 'a'} number, got {value!r}"
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.errors import ParameterError, PromptError
+from specviz.files import exists
 from specviz.paths import folder
 
 from . import files, tasks, texts
@@ -183,7 +184,7 @@ def suite(
     base, _, part = str(name).partition(":")
     if base in CATALOGUE:
         chosen_suite = _listed(base, part, None if path is None else Path(path))
-    elif path is None and Path(name).exists():
+    elif path is None and exists(Path(name)):
         chosen_suite = Suite(files.read(name), str(name))
     else:
         hint = near(base, CATALOGUE).removeprefix("; it has ")

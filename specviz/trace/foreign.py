@@ -371,7 +371,8 @@ def _acceptance(
     from specviz.trace.foreign_schema import Acceptance, AcceptanceByCount
 
     by_count = isinstance(given.get("acceptance_histogram"), dict)
-    spec = line.checked(AcceptanceByCount if by_count else Acceptance, given, place)
+    kind: type[Acceptance] = AcceptanceByCount if by_count else Acceptance
+    spec = line.checked(kind, given, place)
     chain = (engine or spec.get("engine")) == "vllm"  # others verify trees, too
     steps, accepted, drafted = (
         spec["num_spec_steps"], spec["num_accepted_draft_tokens"], spec["num_draft_tokens"],
