@@ -639,7 +639,7 @@ for odds, block, sure, cell in sorted(wrong, key=lambda case: len(case[0]))[:1]:
 # grow with the tokens since the refresh, 0 to 7? And in what share of the states is another cell or token next?
 
 # %%
-from specviz.draft import Draft
+from specviz import Draft
 from specviz.methods.unmasking import read_cells
 
 cached = write(cache="dual")  # B = 8, R = 8
