@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from .models import load
     from .paths import example
     from .replays.published import list_published, published
-    from .replays.replays import Replay, replay, replay_all
+    from .replays.replays import Replay
+    from .replays.running import replay, replay_all
     from .suites import list_suites, suite
     from .trace import Trace, read_counts
     from .whatifs import whatif
@@ -48,8 +49,8 @@ _DOORS = {
     "calibrate": ("measure.calibrate", "calibrate"),
     "Calibration": ("calibration", "Calibration"),
     "whatif": ("whatifs", "whatif"),
-    "replay": ("replays.replays", "replay"),
-    "replay_all": ("replays.replays", "replay_all"),
+    "replay": ("replays.running", "replay"),
+    "replay_all": ("replays.running", "replay_all"),
     "Replay": ("replays.replays", "Replay"),
     "run": ("measure.running", "run"),
     "results": ("measure.rows", "results"),

@@ -219,7 +219,7 @@ def _print_rows(rows: list[dict[str, Any]], spare: tuple[str, ...] = ()) -> None
             name.replace("_", " "),
             right=all(isinstance(row[name], int | float | None) for row in rows),
             folds=14 if name in ("method", "sampling") else None,
-            spare=spare.index(name) if name in spare else None,
+            drop_rank=spare.index(name) if name in spare else None,
         )
         for name in names
     ]

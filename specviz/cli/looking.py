@@ -131,7 +131,7 @@ def _print_definitions(found: Any, baseline: Any) -> None:
 
     table = rosetta(found, baseline)
     columns = [Column("who", folds=32), Column("value", True), Column("average")]
-    columns += [Column("formula", spare=0, folds=28)]
+    columns += [Column("formula", drop_rank=0, folds=28)]
     for quantity, rows in table.groupby("quantity", sort=False):
         print(f"\n{quantity}")
         told = rows[rows["value"].notna()]

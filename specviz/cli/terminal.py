@@ -60,7 +60,7 @@ def _print_streams(parts: list[Trace]) -> None:
     }
     columns = [Column("method"), Column("setting"), Column("exactness", folds=14)]
     spare = {"reused_share": 0, "AL": 1, "A/O": 2}
-    columns += [Column(heading, True, spare=spare.get(name)) for name, (heading, _) in shown.items()]
+    columns += [Column(heading, True, drop_rank=spare.get(name)) for name, (heading, _) in shown.items()]
     rows, tokenizers = [], []
     for part in parts:
         row, values = part.summary().iloc[0], part.run["parameters"] or {}
@@ -91,7 +91,9 @@ def _print_prompts(parts: list[Trace]) -> None:
         "target_passes": "target passes",
     }
     columns = [Column("method"), Column("draft"), Column("exactness", folds=14)]
-    columns += [Column(heading, True, spare=0 if heading == "A/O" else None) for heading in shown.values()]
+    columns += [
+        Column(heading, True, drop_rank=0 if heading == "A/O" else None) for heading in shown.values()
+    ]
     rows = []
     for run in parts:
         row = run.summary().iloc[0].to_dict()
