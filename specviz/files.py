@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specviz.errors import SpecvizError, TraceError
@@ -44,13 +44,10 @@ def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
     """
     if path.exists() and not force:
         raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
-    part = None
+    part = path.with_name(f".{token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_mask()
-        with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
-            part = Path(file.name)
-            part.chmod(mode)
+        with open(part, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -58,18 +55,9 @@ def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
     except OSError as error:
         raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
-        if part is not None:
-            with suppress(OSError):
-                part.unlink()
+        with suppress(OSError):
+            part.unlink()
     return path
-
-
-@cache
-def _mask() -> int:
-    """The process' file mode mask, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def write_text(path: Path, text: str, force: bool = False) -> Path:

@@ -61,16 +61,16 @@ def words(text: str, language: str | None = None) -> list[str]:
             raise ParameterError(f"{name} must be a text, got {type(value).__name__}")
     kind = _kind(text, language)
     cut = _parser(kind) if kind else None
-    found: list[str] = []
+    pieces: list[str] = []
     end = 0
     for match in CHUNK.finditer(text):
         chunk = match[0].lstrip()
         first, *rest = cut(chunk) if cut is not None and unspaced(chunk) else [chunk]
-        found += [match[0][: -len(chunk)] + first, *rest]
+        pieces += [match[0][: -len(chunk)] + first, *rest]
         end = match.end()
-    if found:
-        found[-1] += text[end:]
-    return list(_whole(found))
+    if pieces:
+        pieces[-1] += text[end:]
+    return list(_whole(pieces))
 
 
 def segmenter(text: str, language: str | None = None) -> str:
@@ -147,10 +147,10 @@ def _boundary(text: str, at: int) -> bool:
     return any(match.end() == at - begin for match in CLUSTER.finditer(part))
 
 
-def _whole(found: list[str]) -> Iterator[str]:
+def _whole(pieces: list[str]) -> Iterator[str]:
     """The words, those drawn together that meet inside a cluster."""
     held = ""
-    for word in found:
+    for word in pieces:
         if held and _boundary(held + word, len(held)):
             yield held
             held = ""

@@ -19,7 +19,7 @@ from .tasks import Get, Prompts
 if TYPE_CHECKING:
     import pandas as pd
 
-_told: set[str] = set()  # suites whose licence has been printed
+_announced: set[str] = set()  # suites whose licence has been printed
 SEVEN = ("en", "de", "fr", "es", "zh", "ja", "vi")
 # What UniSpec's Multi-SpecBench is made of (section 5.1, Appendix C): in English, in any other language.
 ENGLISH = ("spec-bench", "humaneval")
@@ -178,28 +178,28 @@ def suite(
         neither on this disk nor reachable.
     """
     if path is None and isinstance(name, str) and name.partition("=")[0].partition(":")[0] in CATALOGUE:
-        name, _, behind = name.partition("=")
-        path = behind or None
+        name, _, given_path = name.partition("=")
+        path = given_path or None
     base, _, part = str(name).partition(":")
     if base in CATALOGUE:
-        found = _known(base, part, None if path is None else Path(path))
+        chosen_suite = _listed(base, part, None if path is None else Path(path))
     elif path is None and Path(name).exists():
-        found = Suite(files.read(name), str(name))
+        chosen_suite = Suite(files.read(name), str(name))
     else:
-        told = near(base, CATALOGUE).removeprefix("; it has ")
-        known = told if told.startswith("; did") else f" (suites: {told})"
+        hint = near(base, CATALOGUE).removeprefix("; it has ")
+        hint = hint if hint.startswith("; did") else f" (suites: {hint})"
         what = (
             "neither a suite nor a file" if path is None else "the path of a suite is given, and this is none"
         )
-        raise PromptError(f"no prompts {str(name)!r}: {what}{known}")
+        raise PromptError(f"no prompts {str(name)!r}: {what}{hint}")
     if template is not None:
-        found = found.worded(template)
+        chosen_suite = chosen_suite.worded(template)
     if (kind, language, each, limit) != (None,) * 4:
-        found = found.select(kind, language, each=each, limit=limit)
-    return found
+        chosen_suite = chosen_suite.select(kind, language, each=each, limit=limit)
+    return chosen_suite
 
 
-def _known(base: str, part: str, path: Path | None) -> Suite:
+def _listed(base: str, part: str, path: Path | None) -> Suite:
     """A suite of the catalogue, from `path` or from where it is kept."""
     entry = CATALOGUE[base]
     if part and part not in entry.parts:
@@ -209,7 +209,7 @@ def _known(base: str, part: str, path: Path | None) -> Suite:
     part = part or entry.default
     name = f"{base}:{part}" if part else base
     if base == "multi-sources":
-        found = _composed(name, part, path)
+        loaded = _composed(name, part, path)
     elif entry.load is None:
         if path is not None:
             raise ParameterError(f"{base} comes with the package: leave the path out, or give the path alone")
@@ -224,23 +224,23 @@ def _known(base: str, part: str, path: Path | None) -> Suite:
             return paths
 
         try:
-            found = Suite(entry.load(get, part), name, entry.licence)
+            loaded = Suite(entry.load(get, part), name, entry.licence)
         except PromptError:
             for each in fetched:
                 forget(each)
             raise
-    if base not in _told:
-        _told.add(base)
+    if base not in _announced:
+        _announced.add(base)
         note = f". {entry.note}" if entry.note else ""
         print(f"specviz: {base} is its makers' work, licence: {entry.licence}{note}", file=sys.stderr)
-    return found
+    return loaded
 
 
 def _composed(name: str, part: str, path: Path | None) -> Suite:
     """80 prompts a kind of work in a language, from each source or what a folder has of it."""
     if path is not None and not path.is_dir():
         raise PromptError(f"{path} is no folder: {name} needs one with a file or folder of each source")
-    found = []
+    prompts = []
     for base in ENGLISH if part == "en" else SOURCES:
         local = None
         if path is not None:
@@ -250,10 +250,10 @@ def _composed(name: str, part: str, path: Path | None) -> Suite:
                     f"{path} has no {base}: it needs a file or folder of that name from each source"
                 )
             local = matches[0]
-        source = _known(base, part if part in CATALOGUE[base].parts else "", local)
+        source = _listed(base, part if part in CATALOGUE[base].parts else "", local)
         chosen = source.select(each=tasks.EACH)
-        found += [{**prompt, "id": f"{base}/{prompt['id']}"} for prompt in chosen]
-    return Suite(found, name, CATALOGUE["multi-sources"].licence)
+        prompts += [{**prompt, "id": f"{base}/{prompt['id']}"} for prompt in chosen]
+    return Suite(prompts, name, CATALOGUE["multi-sources"].licence)
 
 
 def list_suites() -> pd.DataFrame:

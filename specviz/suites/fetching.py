@@ -57,11 +57,11 @@ class File:
 
     def among(self, names: Iterable[str]) -> list[str]:
         """Those names that are of this file, in order; none if one of several parts is not there."""
-        found = sorted(name for name in names if re.search(self.pattern, name))
+        matching = sorted(name for name in names if re.search(self.pattern, name))
         if self.rows is not None:
-            return found[:1]
-        parts = [match for name in found if (match := PART.search(name))]
-        return [] if any(len(found) < int(match[2]) for match in parts) else found
+            return matching[:1]
+        parts = [match for name in matching if (match := PART.search(name))]
+        return [] if any(len(matching) < int(match[2]) for match in parts) else matching
 
 
 def folder() -> Path:
@@ -228,9 +228,9 @@ def _written(path: Path, write: Any) -> None:
 
 
 def _unreachable(file: File, suite: str, error: Exception) -> PromptError:
-    said = one_line(error, 160)
+    reason = one_line(error, 160)
     gated = type(error).__name__ == "GatedRepoError"
-    why = "wants its terms accepted and a token (hf auth login)" if gated else f"does not give it ({said})"
+    why = "wants its terms accepted and a token (hf auth login)" if gated else f"does not give it ({reason})"
     return PromptError(
         f"{suite} is not on this disk, and {file.home} {why}; with a network it is fetched once, or give a "
         f"local copy: {suite}=PATH"

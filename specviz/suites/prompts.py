@@ -43,10 +43,10 @@ class Suite(Sequence[dict[str, Any]]):
             raise PromptError(f"{name} holds no prompt")
         seen: set[str] = set()
         for prompt in self.prompts:
-            prompt["id"] = said = str(prompt["id"])
-            if said in seen:
-                raise PromptError(f"{name}: two prompts have the id {said!r:.60}; each needs its own")
-            seen.add(said)
+            prompt["id"] = prompt_id = str(prompt["id"])
+            if prompt_id in seen:
+                raise PromptError(f"{name}: two prompts have the id {prompt_id!r:.60}; each needs its own")
+            seen.add(prompt_id)
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -98,8 +98,8 @@ class Suite(Sequence[dict[str, Any]]):
     @property
     def digest(self) -> str:
         """The first 16 hexadecimal digits of the SHA-256 of the prompts: equal suites have equal ones."""
-        said = json.dumps(self.prompts, sort_keys=True, ensure_ascii=False, default=str)
-        return hashlib.sha256(said.encode("utf8", "surrogatepass")).hexdigest()[:16]
+        content = json.dumps(self.prompts, sort_keys=True, ensure_ascii=False, default=str)
+        return hashlib.sha256(content.encode("utf8", "surrogatepass")).hexdigest()[:16]
 
     def select(
         self,
@@ -130,31 +130,31 @@ class Suite(Sequence[dict[str, Any]]):
         ParameterError
             If the suite has no such prompts, or a number is below 1.
         """
-        found = self.prompts
+        chosen = self.prompts
         for key, wanted in (("kind", kind), ("language", language)):
             if wanted is None:
                 continue
             words = [wanted] if isinstance(wanted, str) else list(wanted)
-            known = self._values(key)
+            values = self._values(key)
             for word in words:
-                if word not in known:
-                    raise ParameterError(f"{self.name} has no {key} {word!r}" + near(word, known))
-            found = [p for p in found if p.get(key) in words]
+                if word not in values:
+                    raise ParameterError(f"{self.name} has no {key} {word!r}" + near(word, values))
+            chosen = [p for p in chosen if p.get(key) in words]
         for name, number in (("each", each), ("limit", limit)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise ParameterError(f"{name} must be a whole number of at least 1, got {number!r}")
         if each is not None:
             counts: dict[Any, int] = {}
             kept = []
-            for p in found:
+            for p in chosen:
                 cell = p.get("kind"), p.get("language")
                 counts[cell] = counts.get(cell, 0) + 1
                 if counts[cell] <= each:
                     kept.append(p)
-            found = kept
-        if not found:
+            chosen = kept
+        if not chosen:
             raise ParameterError(f"{self.name} has no prompt of kind {kind!r} in language {language!r}")
-        return self._of(found[:limit])
+        return self._of(chosen[:limit])
 
     def worded(self, template: str) -> Suite:
         """The prompts in other words: `template`, with ``{source}`` where the bare text goes.
@@ -220,13 +220,13 @@ def _named(prompt: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": prompt["id"], "reference": right[0] if isinstance(right, list) and right else right}
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: str, names: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: what was probably meant, or what there is."""
-    known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+    names = list(names)
+    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(close) + "?"
-    return "; it has " + ", ".join(map(str, known)) if known else "; it says none"
+    return "; it has " + ", ".join(map(str, names)) if names else "; it says none"
 
 
 def pick(entries: Iterable[dict[str, Any]], each: int) -> list[dict[str, Any]]:

@@ -70,6 +70,12 @@ class Row:
         """
         return checked(list[Any], self.values.get(name) or [], f"{self.where}, {name!r}", error=PromptError)
 
+    def texts(self, name: str) -> list[str]:
+        """A field that is a list of texts; as `listed`."""
+        from specviz.suites.schema import Text
+
+        return checked(list[Text], self.listed(name), f"{self.where}, {name!r}", error=PromptError)
+
 
 def rows(paths: Path | Iterable[Path], columns: Sequence[str] | None = None) -> Iterator[Row]:
     """The rows of files in one of the usual forms: Parquet, JSON lines, JSON, CSV, TSV; ``.gz`` is unpacked.

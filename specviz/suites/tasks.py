@@ -69,8 +69,8 @@ def humaneval(get: Get, part: str) -> Prompts:
     file = File(
         r"(openai_humaneval/test-.*\.parquet|HumanEval\.jsonl(\.gz)?)$", repo="openai/openai_humaneval"
     )
-    found = _programs(rows(get(file)), "en")
-    return islice(found, EACH) if part else found
+    prompts = _programs(rows(get(file)), "en")
+    return islice(prompts, EACH) if part else prompts
 
 
 def humaneval_xl(get: Get, part: str) -> Prompts:
@@ -83,8 +83,8 @@ def humaneval_xl(get: Get, part: str) -> Prompts:
     return _programs(rows(get(file)), part)
 
 
-def _programs(found: Iterator[Row], language: str) -> Prompts:
-    for row in found:
+def _programs(entries: Iterator[Row], language: str) -> Prompts:
+    for row in entries:
         # A body's indentation and a prompt's line feeds belong to it.
         yield {"id": row.text("task_id"), "kind": "code", "language": language, "prompt": row.text("prompt"),
                "reference": [row.text("canonical_solution")]}  # fmt: skip
@@ -101,10 +101,10 @@ def mbpp(get: Get, part: str) -> Prompts:
         if not isinstance(number, int) or not isinstance(tests, list):
             row.text("task_id and test_list")  # says what is there instead
         elif 11 <= number <= 510:
-            asked = row.text("text", "prompt")
-            wanted = "\n".join(map(str, tests))
+            task = row.text("text", "prompt")
+            wanted = "\n".join(row.texts("test_list"))
             yield {"id": f"mbpp/{number}", "kind": "code", "language": "en",
-                   "prompt": f"{asked}\nThe code must pass these tests:\n{wanted}",
+                   "prompt": f"{task}\nThe code must pass these tests:\n{wanted}",
                    "reference": [row.text("code")]}  # fmt: skip
 
 
@@ -120,14 +120,14 @@ def gsm8k(get: Get, part: str) -> Prompts:
 def math(get: Get, part: str) -> Prompts:
     """The test split: subject by subject, or the 500 that are often used."""
     if part == "500":
-        found = rows(get(File(r"(^|/)test\.jsonl$", repo="HuggingFaceH4/MATH-500")))
+        entries = rows(get(File(r"(^|/)test\.jsonl$", repo="HuggingFaceH4/MATH-500")))
     else:
         named = "|".join(SUBJECTS)
         file = File(
             rf"(({named})/test-.*\.parquet|test/({named})/\d+\.json)$", repo="EleutherAI/hendrycks_math"
         )
-        found = rows(sorted(get(file), key=_numbered))
-    for number, row in enumerate(found, 1):
+        entries = rows(sorted(get(file), key=_numbered))
+    for number, row in enumerate(entries, 1):
         yield {"id": row.values.get("unique_id") or f"math/{number}", "kind": "arithmetic", "language": "en",
                "prompt": row.text("problem"), "reference": [row.text("solution")]}  # fmt: skip
 
@@ -145,8 +145,8 @@ def mgsm(get: Get, part: str) -> Prompts:
     return _exercises(rows(get(file), ("question", "answer")), part)
 
 
-def _exercises(found: Iterator[Row], language: str) -> Prompts:
-    for number, row in enumerate(found, 1):
+def _exercises(entries: Iterator[Row], language: str) -> Prompts:
+    for number, row in enumerate(entries, 1):
         yield {"id": f"{number}", "kind": "arithmetic", "language": language, "prompt": row.text("question"),
                "reference": [row.text("answer")]}  # fmt: skip
 
@@ -161,10 +161,10 @@ def webfaq(get: Get, part: str) -> Prompts:
                 columns=("question", "answer"), rows=1000)  # fmt: skip
     seen: set[str] = set()
     for row in islice(rows(get(file), ("question", "answer")), 1000):
-        asked = row.text("question")
-        if asked not in seen:
-            seen.add(asked)
-            yield {"id": f"{len(seen)}", "kind": "qa", "language": part, "prompt": asked,
+        question = row.text("question")
+        if question not in seen:
+            seen.add(question)
+            yield {"id": f"{len(seen)}", "kind": "qa", "language": part, "prompt": question,
                    "reference": [row.text("answer")]}  # fmt: skip
 
 
@@ -188,12 +188,11 @@ def _passages(get: Get, part: str) -> Iterator[tuple[str, Row, list[str]]]:
     if part == "ja":
         url = f"{GITHUB}yahoojapan/JGLUE/v1.1.0/datasets/jsquad-v1.1/valid-v1.1.json"
         for row in rows(get(File(r"valid-v1\.\d\.json$", url=url))):
-            for context, asked, answers in squad(row):
-                yield context.replace(" [SEP] ", "\n"), asked, answers  # behind the article's title
+            for context, question, answers in squad(row):
+                yield context.replace(" [SEP] ", "\n"), question, answers  # behind the article's title
         return
     for row in rows(get(File(rf"xquad\.{part}(/validation-.*\.parquet|\.json)$", repo="google/xquad"))):
         if "data" in row.values:
             yield from squad(row)
         else:
-            answers = row.part("answers").listed("text")
-            yield row.text("context"), row, [str(text) for text in answers]
+            yield row.text("context"), row, row.part("answers").texts("text")

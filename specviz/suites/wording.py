@@ -42,5 +42,5 @@ def summarize(source: str, language: str) -> str:
 
 def ask(context: str, question: str, language: str) -> str:
     """A question about a passage."""
-    before, _, behind = PASSAGE[language].partition("{context}")
-    return before + context + behind.replace("{question}", question)
+    before, _, after = PASSAGE[language].partition("{context}")
+    return before + context + after.replace("{question}", question)

@@ -37,8 +37,8 @@ def validate(trace: Trace) -> None:
     accepted = nodes[nodes["status"] == "accepted"]
     parents = accepted[[*keys, "parent"]]
     fail(accepted[parents.duplicated().to_numpy()], "two accepted nodes share a parent")
-    known = accepted[[*keys, "node"]].rename(columns={"node": "parent"})
-    inner = parents[parents["parent"] >= 0].merge(known, how="left", indicator=True)
+    by_node = accepted[[*keys, "node"]].rename(columns={"node": "parent"})
+    inner = parents[parents["parent"] >= 0].merge(by_node, how="left", indicator=True)
     fail(inner[inner["_merge"] == "left_only"], "an accepted node has a parent that was not accepted")
     with_draft = cycles[cycles["drafted"] > 0]
     for origin, status in (("draft", "accepted"), ("unreviewed", "unreviewed")):

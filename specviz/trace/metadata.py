@@ -24,6 +24,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Text = Annotated[str, Field(max_length=1 << 20)]
 Word = Annotated[str, Field(max_length=WORD_LIMIT)]
+Facts = dict[str, Text | Number | None]
 
 
 def _sizes(shape: object, fields: set[str]) -> bool:
@@ -123,30 +124,6 @@ class Memories(TypedDict, total=False):
     end: Memory | None
 
 
-class Calibration(TypedDict, total=False):
-    """Where the draft size was measured to be the best."""
-
-    parameter: Word | None
-    value: Number | None
-    device: Text | None
-    created: Word | None
-
-
-class Machine(TypedDict, total=False):
-    """What decoded."""
-
-    processor: Text | None
-    device: Text | None
-    system: Text | None
-
-
-class Peak(TypedDict, total=False):
-    """Most resident bytes."""
-
-    process: Count | None
-    device: Count | None
-
-
 class Signal(TypedDict):
     """A signal that the run describes: `schema.Signal`."""
 
@@ -181,12 +158,12 @@ class Run(TypedDict):
     dense: NotRequired[Model | None]
     canvas: NotRequired[Canvas | None]
     memory: NotRequired[Memories | None]
-    calibration: NotRequired[Calibration | None]
+    calibration: NotRequired[Facts | None]
     tokenizer: NotRequired[Text | None]
     eos: NotRequired[list[TokenId] | None]
     prompts: NotRequired[list[Prompt] | None]
     pieces: NotRequired[Annotated[dict[str, str], AfterValidator(pieces_of)] | None]
-    machine: NotRequired[Machine | None]
+    machine: NotRequired[dict[str, Text | None] | None]
     threads: NotRequired[int | None]
     backend: NotRequired[dict[str, Any] | None]
     dtype: NotRequired[Text | None]
@@ -195,7 +172,7 @@ class Run(TypedDict):
     record: NotRequired[Text | None]
     replayed: NotRequired[Text | None]
     timing: NotRequired[Text | dict[str, Any] | None]
-    peak_memory: NotRequired[Peak | None]
+    peak_memory: NotRequired[dict[str, Count | None] | None]
     complete: NotRequired[bool | None]
     stopped: NotRequired[Text | None]
 

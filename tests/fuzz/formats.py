@@ -45,7 +45,7 @@ class TraceFile:
         pq.write_table(table.replace_schema_metadata({self.key: text}), path, compression="none")
         if action >= 0.9:
             path.write_bytes(spoiled(path.read_bytes(), random))
-        self.read(path)
+        self.read(path, random.random() < 0.2)
 
     @staticmethod
     def changed(table: Any, random: Random) -> Any:
@@ -69,8 +69,8 @@ class TraceFile:
         return table.set_column(at, table.schema.field(at).name, made)
 
     @staticmethod
-    def read(path: Path) -> None:
-        """All of a trace, as a person sees it."""
+    def read(path: Path, whole: bool) -> None:
+        """The tables of a trace; of the `whole` also its figures and its text, as a person sees them."""
         import specviz
         from specviz import view
 
@@ -79,7 +79,7 @@ class TraceFile:
             getattr(trace, name)
         trace.tops("pred")
         trace.tops("node")
-        if len(trace.cycles):
+        if whole and len(trace.cycles):
             trace.summary()
             view.text(trace)
 
@@ -109,7 +109,7 @@ class Partial(TraceFile):
                 stream.write_batch(batch.cast(names), custom_metadata=extra)
         if action >= 0.9:
             path.write_bytes(spoiled(path.read_bytes(), random))
-        self.read(path)
+        self.read(path, random.random() < 0.2)
 
 
 class Folder:
@@ -148,11 +148,11 @@ def shown(result: Any) -> None:
 
     from rich.console import Console
 
-    from specviz.replays import page
+    from specviz.replays import markdown, page, terminal
 
-    result.show(Console(file=io.StringIO(), width=100))
-    page.markdown(result)
-    page.csv(result)
+    terminal.show(result, Console(file=io.StringIO(), width=100))
+    markdown.markdown(result)
+    markdown.csv(result)
     whole = page.Page(result.path / "report.html", "")
     (whole.run if hasattr(result, "wanted") else whole.replay)(result)
     whole.document()
@@ -193,9 +193,9 @@ class RunResults(Folder):
         return files | {"environments/e.json": ENVIRONMENT}
 
     def read(self) -> None:
-        from specviz.replays import page
+        from specviz.replays.replays import opened_result
 
-        results = page.opened(self.folder)
+        results = opened_result(self.folder)
         for by in ("kind", "language", "id"):
             results.table(by)
         results.rows(), repr(results)
@@ -223,9 +223,9 @@ class ReplayResults(Folder):
         return {"replay.json": replay}
 
     def read(self) -> None:
-        from specviz.replays import page
+        from specviz.replays.replays import opened_result
 
-        shown(page.opened(self.folder))
+        shown(opened_result(self.folder))
 
 
 class Plan:
@@ -238,7 +238,7 @@ class Plan:
         self.seed = {
             "models": ["town", {"model": "town-draft", "device": "cpu", "dtype": "float32"}],
             "methods": ["prompt_lookup", {"method": "unispec", "depth": [4, 8]}], "suites": [str(suite)],
-            "seeds": [0, 1], "prompts": 2, "warm_up": 1, "max_new_tokens": 8, "temperature": [0.0, 0.7],
+            "seeds": [0, 1], "number": 2, "warm_up": 1, "max_new_tokens": 8, "temperature": [0.0, 0.7],
             "top_k": 0, "top_p": 0.9, "threads": 1, "timed": True, "traces": False, "device": "cpu",
             "dtype": "float32",
         }  # fmt: skip
