@@ -78,6 +78,16 @@ _DOORS = {
     "PromptError": ("errors", "PromptError"),
 }
 
+# What a trace calls to sum itself up and to show itself (`specviz.trace.display`), as "module:function".
+TRACE_HOOKS = {
+    "summary": "specviz.metrics:summary",
+    "recheck": "specviz.metrics:recheck",
+    "html": "specviz.view:html",
+    "png": "specviz.view:png",
+    "text": "specviz.view:text",
+    "page": "specviz.widgets.page:write",
+}
+
 __all__ = [
     "Calibration", "ModelError", "ParameterError", "PromptError", "Replay", "SpecvizError", "Trace",
     "TraceError", "calibrate", "check", "densify", "example", "explore", "flicker", "generate",

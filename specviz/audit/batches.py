@@ -97,7 +97,7 @@ def run(
             _cold(_factory(each)) for each in ([given] if isinstance(given, str | Method) else given)
         ]
         if methods is None:  # a pass that leaves early is one row's own: no batch is run so
-            factories = [make for make in factories if make().leave is None]
+            factories = [make for make in factories if make().exit_rule is None]
         for make in factories:
             together(make(), [])
         check_rows(target)

@@ -124,9 +124,9 @@ class Written:
             self.placed.append(place)
             self.cycle.append(cycle.number)
             self.canvas.append(canvas)
-            mine = cells_in_work(cycle.read, canvas, block)
+            mine = cells_in_work(cycle.cells_read, canvas, block)
             odds = np.asarray(verdict.read_odds)[mine]
-            self.odds.append(dict(zip(cycle.read.cell[mine].tolist(), odds.tolist())))
+            self.odds.append(dict(zip(cycle.cells_read.cell[mine].tolist(), odds.tolist())))
 
 
 class Canvases(Reference):
@@ -408,7 +408,7 @@ class _Audit:
         """Logits of each masked cell of the block in work that a method's own pass read of a canvas."""
         _, cycles = self.decode(some, method.again(), keep=i)
         cycle = next(cycle for cycle in cycles if cycle.number == number)
-        return rows_of(cycle.read, cycle.scores, canvas, method.block)
+        return rows_of(cycle.cells_read, cycle.scores, canvas, method.block)
 
     def at(
         self, model: Any, prompt: list[int], method: Any, written: Written, part: int
@@ -448,7 +448,7 @@ class _Audit:
         for step in sorted({written.refreshed[round(i)] for i in spread}):
             cycle = known[written.cycle[step]]
             exact = self.reference.rows(prompt, self.cells(written.placed[:step]))
-            rows = rows_of(cycle.read, cycle.scores, -1, method.block)
+            rows = rows_of(cycle.cells_read, cycle.scores, -1, method.block)
             apart = max(distance(row, exact[cell]) for cell, row in rows.items())
             if not apart <= self.bound.value:
                 words = f"logits of step {step} differ by {apart:.1e} from those of {self.reference.name}"

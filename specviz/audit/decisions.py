@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..methods import find, names
+from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
 from .result import Difference
 
@@ -137,7 +138,7 @@ def _tables(trace: Any) -> dict[str, Any]:
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].merge(keep, on=["prompt", "cycle"])
     name = trace.run["method"]
     # A younger sibling's p is what the elder ones left of it.
-    if name in names() and find(name).draws_siblings:
+    if name in names() and issubclass(find(name), SampledTreeMethod):
         nodes = nodes[~nodes.duplicated(["prompt", "cycle", "parent"])]
     tops = trace.tops("pred").merge(keep, on=["prompt", "cycle"])
     depths = trace.nodes[["prompt", "cycle", "node", "depth"]]

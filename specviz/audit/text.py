@@ -26,7 +26,8 @@ from ..errors import ModelError, ParameterError
 from ..loop.cycle import Cycle, decode
 from ..loop.run import ADDED, Run, beside, bundled_draft, check_served, ready, refuse_processors
 from ..loop.run import threads as threads_of
-from ..methods.base import ADDITIONS, Method
+from ..methods.base import Method
+from ..methods.hooks import ADDITIONS
 from ..methods.sampling import Sampling
 from . import law
 from .decisions import recorded
@@ -546,8 +547,8 @@ def _enumerated(make: Callable[[], Method]) -> list[law.LawResult]:
 
     def toy() -> Method:  # a file or a memory of another vocabulary means nothing there
         method = make()
-        if method.toy:
-            return type(method)(**(method.values | method.toy))
+        if method.law_check_params:
+            return type(method)(**(method.values | method.law_check_params))
         known = method.memory is not None and method.memory["known"]
         if not known and not any(getattr(method, name) for name in method.files):
             return method

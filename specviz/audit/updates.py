@@ -21,6 +21,8 @@ from ..errors import ParameterError
 from ..loop.cycle import Cycle
 from ..loop.run import Run
 from ..methods.base import Method
+from ..methods.kinds import StreamMethod
+from ..methods.retranslate import Retranslate
 from ..methods.sampling import Sampling
 from ..models.template import Template
 from ..streams import Stream, Update
@@ -64,7 +66,9 @@ class Updates(Subject):
         decoding: Decoding,
         given: Sequence[Sequence[Update]],
     ) -> None:
-        template = Template(target, *make().wording())
+        method = make()
+        assert isinstance(method, StreamMethod)
+        template = Template(target, *method.wording())
         self.given, self.lost = given, -1
         self.places = [(i, j) for i, updates in enumerate(given) for j in range(len(updates))]
         prompts = [template(given[i][j].text) for i, j in self.places]
@@ -204,7 +208,7 @@ def default(target: Any) -> list[str]:
     """What is audited unless told; a model without the bundled prompt's marks continues the bare source."""
     template = ""
     try:
-        Template(target, *catalogue.make("retranslate").wording())
+        Template(target, *Retranslate().wording())
     except ParameterError:
         template = ",template={source}"
     return [f"retranslate:{how}{template}" for how in ("mode=rt", "beta=0", "beta=0,second_pass=true")]

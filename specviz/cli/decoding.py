@@ -229,7 +229,7 @@ def generate(
         raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")
     find(model)
     if kind.needs_draft and draft is None and bundled_draft(kind, Path(model).name) is None:
-        what = methods.base.ADDITIONS.get(kind.drafts_with, "a draft model")
+        what = methods.hooks.ADDITIONS.get(kind.drafts_with, "a draft model")
         raise ParameterError(f"{method} needs {what}: pass --draft (a bundled name, a folder or hf:<id>)")
     if draft is not None and not kind.needs_draft:
         print(f"specviz: {method} uses no draft model, so --draft is left alone", file=sys.stderr)

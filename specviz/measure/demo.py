@@ -28,7 +28,7 @@ from specviz.measure.timing import (
     threads,
 )
 from specviz.methods import find
-from specviz.methods.base import CALIBRATED
+from specviz.methods.kinds import CALIBRATED
 from specviz.models.zoo import bundled
 from specviz.suites import pick
 from specviz.trace.files import partial_of

@@ -25,7 +25,8 @@ from specviz.errors import ParameterError, PromptError
 from specviz.loop.run import bundled_draft, whole
 from specviz.loop.run import prompts as entries_of
 from specviz.measure.timing import BASELINE
-from specviz.methods.base import ADDITIONS, near
+from specviz.methods.base import near
+from specviz.methods.hooks import ADDITIONS
 from specviz.methods.sampling import Sampling
 from specviz.models.loading import find as find_model
 from specviz.streams import Stream

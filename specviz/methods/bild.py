@@ -60,13 +60,13 @@ class BiLD(Method):
     )
     exact = {"rollback": 0.0, "cap": 2, "review_end": True}  # noqa: RUF012
     needs_draft = True
-    guessed = "cap"
+    block_length_param = "cap"
     fallback: float
     rollback: float
     cap: int
     review_end: bool
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         if self.fallback == 1:  # no probability is above 1: every token is the large model's
             return "exact"
         if self.rollback == 0 and self.review_end and sampling.greedy:

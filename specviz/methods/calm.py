@@ -64,9 +64,9 @@ class Calm(Autoregressive):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        self.leave = self.sure
+        self.exit_rule = self.sure
 
-    def exactness(self, sampling: Any, dtype: str) -> str:
+    def guarantee(self, sampling: Any, dtype: str) -> str:
         return "exact" if self._stays else "lossy"
 
     @property
@@ -92,7 +92,7 @@ class Calm(Autoregressive):
 
     def start(self, session: Session) -> None:
         self.session = session
-        self.leave = self.sure if getattr(session.target, "leaves", False) else None
+        self.exit_rule = self.sure if getattr(session.target, "leaves", False) else None
         self.earliest = max(self.first, 2) if self.measure == "state" else self.first
 
     def draft(self, left: int) -> Any:
@@ -112,7 +112,7 @@ class Calm(Autoregressive):
         return self.left > 0
 
     def verify(self, draft: Any, scores: Tensor | None) -> Verdict:
-        if self.leave is not None:
+        if self.exit_rule is not None:
             said = {"layers": self.left or self.session.target.layers, "threshold": self.limit}
             if not math.isnan(self.confidence):  # of the last layer that was asked
                 said["confidence"] = self.confidence

@@ -90,7 +90,7 @@ class CMASD(Method):
     exact = {"tau_base": 0.0, "gamma": 0.0, "top_beta": 1}  # noqa: RUF012
     needs_draft = True
     only_greedy = True
-    guessed = "k_max"
+    block_length_param = "k_max"
     k_max: int
     k_min: int
     alpha: float
@@ -120,10 +120,10 @@ class CMASD(Method):
         if self.k_min > self.k_max:
             raise ParameterError(f"k_min must be at most k_max, got {self.k_min} and {self.k_max}")
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # Rank 0 and a gap of 0 are the same, as likely as the likeliest: one of the limits is enough.
         no_gap = self.tau_base == 0 and (self.gamma == 0 or not self.adaptive_verification)
-        return "exact up to ties" if sampling.greedy and (no_gap or self.top_beta == 1) else "lossy"
+        return "exact up to ties" if no_gap or self.top_beta == 1 else "lossy"
 
     def start(self, session: Session) -> None:
         self.session = session

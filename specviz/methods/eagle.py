@@ -27,7 +27,8 @@ from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
 from ..paths import folder
-from .base import Method, Parameter, Session, Unsent, Verdict
+from .base import Parameter, Session, Unsent, Verdict
+from .kinds import SampledTreeMethod
 from .sampling import ACCEPT, DRAFT, FINAL, Sampling, exact_type, located
 from .template import MOST, Template, read
 from .tree import bring, drawn, judge
@@ -35,7 +36,7 @@ from .tree import bring, drawn, judge
 WIDEST = 64  # children of a node
 
 
-class Eagle(Method):
+class Eagle(SampledTreeMethod):
     """A small layer reads what the target thinks, and goes on thinking by itself."""
 
     name = "eagle"
@@ -82,8 +83,8 @@ class Eagle(Method):
     )
     needs_draft = True
     drafts_with = "eagle"
-    reads_prompt = draws_siblings = True
-    toy: ClassVar[dict[str, Any]] = {"draft_size": 2, "depth": 1, "branches": 3}
+    reads_prompt = True
+    law_check_params: ClassVar[dict[str, Any]] = {"draft_size": 2, "depth": 1, "branches": 3}
     size = "draft_size"
     draft_size: int
     tree: str
@@ -106,11 +107,11 @@ class Eagle(Method):
             self.paths = paths[: self.draft_size]
         elif self.template:
             raise ParameterError("template is a static tree's: pass tree='static' with it")
-        self.spare = self.draft_size
+        self.extra_cache_slots = self.draft_size
         # The drafter reads nodes that are not sent: so many slots of its own.
         self.reads = self.branches * (self.depth - 1) if self.tree == "dynamic" else len(self.paths)
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"
 
     def hidden_layers(self, drafter: Any) -> tuple[int, ...]:

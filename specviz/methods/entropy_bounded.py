@@ -41,7 +41,7 @@ class EntropyBounded(Unmasking):
     entropies = True
     bound: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "lossy"  # with γ = 0 too: cells without any entropy go together
 
     def judge(self, draft: Draft, told: Said) -> Unmasked:

@@ -39,7 +39,7 @@ class FastDLLM(Unmasking):
     )
     threshold: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact" if self.threshold == 1 else "lossy"
 
     def judge(self, draft: Draft, told: Said) -> Unmasked:

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ModelError, ParameterError
 from .base import Method, Parameter, Session
 from .files import read, write
+from .kinds import SizedMethod
 
 if TYPE_CHECKING:
     from .sampling import Sampling
@@ -39,7 +40,7 @@ class Memory(Protocol):
         """All of it, by name: views, not copies."""
 
 
-class Remembering(Method):
+class Remembering(SizedMethod):
     """A method whose drafter learns from the target's passes.
 
     The memory is made when the first run begins, or loaded. With ``keep="run"`` it stays for as long as the
@@ -53,7 +54,7 @@ class Remembering(Method):
     shape: ClassVar[tuple[str, ...]] = ()  # parameters that set the memory's shape
     keep: str
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"  # its drafts are judged by `tree.py`
 
     def fresh(self, vocabulary: int) -> Any:

@@ -45,9 +45,9 @@ class Oracle(Method):
     only_greedy = True
     least: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # A token of probability 1 is the argmax, but for tokens that are less likely than rounding shows.
-        return "exact up to ties" if self.least == 1 and sampling.greedy else "lossy"
+        return "exact up to ties" if self.least == 1 else "lossy"
 
     def start(self, session: Session) -> None:
         self.session = session

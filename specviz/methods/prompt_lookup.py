@@ -19,12 +19,13 @@ from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
 from ..rules.ngrams import continuation
-from .base import Method, Parameter, Session, Verdict
+from .base import Parameter, Session, Verdict
+from .kinds import SizedMethod
 from .sampling import ACCEPT, FINAL, Sampling
 from .speculative import verify_greedy, verify_sampled
 
 
-class PromptLookup(Method):
+class PromptLookup(SizedMethod):
     """The text itself is the drafter: what followed its last words before may follow them again."""
 
     name = "prompt_lookup"
@@ -59,7 +60,7 @@ class PromptLookup(Method):
                 f"ngram_min must be at most ngram_max, got {self.ngram_min} and {self.ngram_max}"
             )
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"  # as in speculative decoding
 
     def start(self, session: Session) -> None:

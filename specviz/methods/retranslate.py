@@ -16,7 +16,8 @@ from torch import Tensor
 from ..devices import send
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
-from .base import Method, Parameter, Session, Verdict
+from .base import Parameter, Session, Verdict
+from .kinds import StreamMethod
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 from .speculative import chain_status
 
@@ -40,7 +41,7 @@ TEMPLATES = {
 }
 
 
-class Retranslate(Method):
+class Retranslate(StreamMethod):
     """At each update the translation is written again; SSBD keeps what the model still agrees with."""
 
     name = "retranslate"
@@ -83,7 +84,6 @@ class Retranslate(Method):
         ("commit:plain", "    then token by token, to the end"),
     )
     exact = {"beta": 0.0}  # noqa: RUF012
-    streams = True
     mode: str
     beta: float
     k: int
@@ -118,7 +118,7 @@ class Retranslate(Method):
             before, behind = (side.replace(f"{{{slot}}}", getattr(self, slot)) for side in (before, behind))
         return before, behind
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         if self.mode == "rt":
             return "exact"
         if self.mode == "cd" or self.beta > 0:

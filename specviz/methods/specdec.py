@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from ..draft import Draft
-from .base import Method, Parameter, Session, Verdict
+from .base import Parameter, Session, Verdict
 from .draft_model import drafter_of
 from .gap import verify_gap
+from .kinds import SizedMethod
 from .sampling import Sampling
 
 TOP_BETA = Parameter(
@@ -22,7 +23,7 @@ TOP_BETA = Parameter(
 )
 
 
-class SpecDec(Method):
+class SpecDec(SizedMethod):
     """The draft model writes k tokens; the target keeps those that are nearly as likely as its own."""
 
     name = "specdec"
@@ -56,14 +57,14 @@ class SpecDec(Method):
     exact = {"top_beta": 1}  # noqa: RUF012
     needs_draft = True
     only_greedy = True
-    guessed = size = "draft_length"
+    block_length_param = size = "draft_length"
     draft_length: int
     top_beta: int
     tau_base: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         strict = self.top_beta == 1 or self.tau_base == 0  # only what is as likely as the likeliest passes
-        return "exact up to ties" if strict and sampling.greedy else "lossy"
+        return "exact up to ties" if strict else "lossy"
 
     def start(self, session: Session) -> None:
         self.session = session

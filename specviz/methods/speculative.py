@@ -16,12 +16,13 @@ from torch import Tensor
 
 from ..devices import send
 from ..draft import Draft
-from .base import Method, Parameter, Session, Verdict
+from .base import Parameter, Session, Verdict
 from .draft_model import drafter_of
+from .kinds import SizedMethod
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 
 
-class Speculative(Method):
+class Speculative(SizedMethod):
     """A draft model writes a few tokens; the target keeps those it would have written itself."""
 
     name = "speculative"
@@ -52,11 +53,11 @@ class Speculative(Method):
         ("commit", "    text = text + accepted + [y]; forget the other rows"),
     )
     needs_draft = True
-    guessed = size = "draft_length"
+    block_length_param = size = "draft_length"
     draft_length: int
     stop: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # Greedy compares argmaxes of a block pass: it can flip where two logits nearly tie. In sampling the
         # law of the output is the target's (Leviathan, theorem in appendix A.1), whatever a draw rounds to.
         return "exact up to ties" if sampling.greedy else "exact"

@@ -65,7 +65,7 @@ class SSD(Unmasking):
         most = self.draft_length if self.cache == "none" else min(self.draft_length, self.refresh - 1)
         return max(2 * most - 1, 0) if self.tree == "mix" else most
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # The pass over several canvases can turn a near-tie, as a block pass can turn an argmax.
         return "exact up to ties"
 

@@ -68,8 +68,8 @@ class TokenRecycling(Remembering):
             paths = read(bundled(), MOST)
             paths = [path for path in paths if max(path) < self.candidates]
         self.paths = paths[: self.draft_size]
-        self.spare = len(self.paths)
-        self.taught = self.candidates
+        self.extra_cache_slots = len(self.paths)
+        self.learned_top_k = self.candidates
 
     def fresh(self, vocabulary: int) -> Adjacency:
         return Adjacency(vocabulary, min(self.candidates, vocabulary))

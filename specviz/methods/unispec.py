@@ -80,7 +80,7 @@ class UniSpec(Remembering):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        self.spare, self.taught = self.draft_size, self.candidates
+        self.extra_cache_slots, self.learned_top_k = self.draft_size, self.candidates
 
     def fresh(self, vocabulary: int) -> Store:
         return Store(vocabulary, min(self.candidates, vocabulary))

@@ -216,7 +216,7 @@ class Unmasking(Method):
         done = int(masked.argmax()) // self.block * self.block
         return not self.whole and bool(np.isin(cells[:done], list(eos)).any())
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact"
 
 

@@ -28,15 +28,16 @@ class SmallTree(Method):
 
     name = "small-tree"
     needs_draft = True
-    spare = 12
+    extra_cache_slots = 12
     branches = (2, 2, 1)
 
-    def exactness(self, sampling, dtype):
+    def guarantee(self, sampling, dtype):
         return "exact up to ties" if sampling.greedy else "lossy"
 
     def start(self, session):
         self.session = session
-        self.drafter = session.open(session.drafter, session.prompt, session.limit + self.spare, "draft")
+        room = session.limit + self.extra_cache_slots
+        self.drafter = session.open(session.drafter, session.prompt, room, "draft")
         self.drafter.prefill()
 
     def draft(self, left):

@@ -220,7 +220,7 @@ def test_resizing_keeps_what_is_remembered(model):
     specviz.generate(model, TEXTS[0], method, max_new_tokens=8, record=None)
     known = method.store.known
     method.resize(7)
-    assert (method.draft_size, method.spare, method.depth, method.store.known) == (7, 7, 3, known)
+    assert (method.draft_size, method.extra_cache_slots, method.depth, method.store.known) == (7, 7, 3, known)
     other = UniSpec(depth=3)
     other.like(method)
     specviz.generate(model, TEXTS[1], other, max_new_tokens=8, record=None)

@@ -190,7 +190,7 @@ class TestTemplate:
         paths = grow([[0.5, 0.25, 0.2]] * 3, 20)
         probe = template.Probe(candidates=3, draft_size=20)
         probe.paths = paths
-        probe.spare = len(paths)
+        probe.extra_cache_slots = len(paths)
         right, reached = np.zeros((9, 3)), np.zeros(9)
         text, known = [3, 4, 5], np.full((12, 3), -1)
         for cycle in specviz.loop.decode(model, [*text], probe, max_new_tokens=90):

@@ -191,9 +191,9 @@ def test_what_is_held_for_the_record_is_what_is_kept() -> None:
     from specviz.methods import make
 
     for (cycle,) in decode_canvases(model, [PROMPT], make("ssd", tree="mix", block=8), max_new_tokens=16):
-        if cycle.read is not None:
+        if cycle.cells_read is not None:
             kept = kept_cells(cycle, False)
-            assert len(kept.scores) == len(kept.read.logits) == len(kept.read.cell)
+            assert len(kept.scores) == len(kept.cells_read.logits) == len(kept.cells_read.cell)
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
