@@ -43,7 +43,7 @@ import pandas as pd
 import torch
 
 import specviz as sv
-from specviz.draft import Draft
+from specviz import Draft
 from specviz.suites import spread, suite
 
 torch.set_num_threads(1)

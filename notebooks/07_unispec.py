@@ -194,7 +194,7 @@ pd.DataFrame(figures, columns=columns).set_index("level").round(3)
 # The package does the same with arrays, a level at a time. They must agree, path by path:
 
 # %%
-from specviz.draft import Draft
+from specviz import Draft
 from specviz.rules.store import Growth, grow
 
 grown = grow(store, root, near, Growth(DEPTH, K, R))

@@ -142,7 +142,7 @@ print("the paper's (Flores, Tower+ 2B): German 1.17, Chinese 1.72, Japanese 2.06
 beta_guess = 0.9
 
 # %%
-from specviz.draft import Draft
+from specviz import Draft
 from specviz.models.template import Template
 
 plain = decode(beta=0.0, record="all")

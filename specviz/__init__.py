@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from importlib import import_module
 from operator import attrgetter
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import check, metrics, streams, view
+    import pandas as pd
+
+    from . import audit, check, errors, metrics, streams, view
     from .calibration import Calibration
+    from .draft import Draft
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
     from .finetune.eagle import train_eagle
     from .loop import densify, generate, stream
     from .measure.calibrate import calibrate
     from .measure.rows import results
     from .measure.running import run
+    from .measure.sweep import sweep
+    from .methods import Method, Parameter, Verdict
     from .methods import make as method
     from .methods import names as list_methods
+    from .methods.tree import judge
     from .models import available as list_models
     from .models import load
     from .paths import example
@@ -36,41 +43,56 @@ if TYPE_CHECKING:
 
     open = Trace.open
 
-# Where each public name lives, and what it is called there.
+# Where each public name lives, and what it is called there; "" is the module itself.
 _DOORS = {
+    # decode
     "load": ("models", "load"),
-    "list_models": ("models", "available"),
-    "list_methods": ("methods", "names"),
-    "method": ("methods", "make"),
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
+    "open": ("trace", "Trace.open"),
+    "Trace": ("trace", "Trace"),
     "densify": ("loop", "densify"),
+    "read_counts": ("trace", "read_counts"),
+    # write a method
+    "Method": ("methods", "Method"),
+    "Parameter": ("methods", "Parameter"),
+    "Draft": ("draft", "Draft"),
+    "Verdict": ("methods", "Verdict"),
+    "judge": ("methods.tree", "judge"),
+    "method": ("methods", "make"),
     "train_eagle": ("finetune.eagle", "train_eagle"),
+    # see
+    "player": ("widgets.player", "player"),
+    "race": ("widgets.race", "race"),
+    "explore": ("widgets.explorer", "explore"),
+    "live": ("widgets.explorer", "live"),
+    "flicker": ("widgets.ribbon", "flicker"),
+    "view": ("view", ""),
+    # ask
+    "whatif": ("whatifs", "whatif"),
+    "metrics": ("metrics", ""),
+    "audit": ("audit", ""),
+    "check": ("check", ""),
+    # measure
+    "run": ("measure.running", "run"),
+    "results": ("measure.rows", "results"),
     "calibrate": ("measure.calibrate", "calibrate"),
     "Calibration": ("calibration", "Calibration"),
-    "whatif": ("whatifs", "whatif"),
+    "sweep": ("measure.sweep", "sweep"),
     "replay": ("replays.running", "replay"),
     "replay_all": ("replays.running", "replay_all"),
     "Replay": ("replays.replays", "Replay"),
-    "run": ("measure.running", "run"),
-    "results": ("measure.rows", "results"),
-    "player": ("widgets.player", "player"),
-    "race": ("widgets.race", "race"),
-    "flicker": ("widgets.ribbon", "flicker"),
-    "explore": ("widgets.explorer", "explore"),
-    "live": ("widgets.explorer", "live"),
-    "open": ("trace", "Trace.open"),
-    "read_counts": ("trace", "read_counts"),
-    "check": ("check", ""),
-    "streams": ("streams", ""),
-    "metrics": ("metrics", ""),
-    "view": ("view", ""),
     "published": ("replays.published", "published"),
-    "list_published": ("replays.published", "list_published"),
+    # data
     "suite": ("suites", "suite"),
-    "list_suites": ("suites", "list_suites"),
+    "streams": ("streams", ""),
     "example": ("paths", "example"),
-    "Trace": ("trace", "Trace"),
+    "list_models": ("models", "available"),
+    "list_methods": ("methods", "names"),
+    "list_suites": ("suites", "list_suites"),
+    "list_published": ("replays.published", "list_published"),
+    # what goes wrong
+    "errors": ("errors", ""),
     "SpecvizError": ("errors", "SpecvizError"),
     "TraceError": ("errors", "TraceError"),
     "ModelError": ("errors", "ModelError"),
@@ -89,12 +111,49 @@ TRACE_HOOKS = {
 }
 
 __all__ = [
-    "Calibration", "ModelError", "ParameterError", "PromptError", "Replay", "SpecvizError", "Trace",
-    "TraceError", "calibrate", "check", "densify", "example", "explore", "flicker", "generate",
-    "list_methods", "list_models", "list_published", "list_suites", "live", "load", "method", "metrics",
-    "open", "player", "published", "race", "read_counts", "replay", "replay_all", "results", "run",
-    "stream", "streams", "suite", "train_eagle", "view", "whatif",
+    "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError", "Replay",
+    "SpecvizError", "Trace", "TraceError", "Verdict", "audit", "calibrate", "catalog", "check", "densify",
+    "errors", "example", "explore", "flicker", "generate", "judge", "list_methods", "list_models",
+    "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player", "published",
+    "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams", "suite", "sweep",
+    "train_eagle", "view", "whatif",
 ]  # fmt: skip
+
+# Modules below the public names that a walkthrough, or anybody else, may import from.
+SUBMODULES = (
+    "audit", "check", "errors", "measure.benches.passes", "measure.fits", "measure.pairs", "measure.sweep",
+    "measure.timing", "methods", "methods.retranslate", "methods.sampling", "methods.signals",
+    "methods.unmasking", "metrics", "models", "models.template", "replays.translations", "rules.store",
+    "streams", "suites", "trace", "view", "whatifs",
+)  # fmt: skip
+
+
+def catalog() -> pd.DataFrame:
+    """Every model, method, suite and published table that can be named here.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``kind`` (model, method, suite or published) and ``name``, as `load`, `generate`, `suite` and
+        `published` take it.
+    """
+    import pandas as pd
+
+    from .errors import loading
+
+    with loading():
+        from .methods import names
+        from .models import available
+        from .replays.published import list_published
+        from .suites import list_suites
+    kinds = {
+        "model": list(available()),
+        "method": names(),
+        "suite": list_suites()["name"].tolist(),
+        "published": list_published()["name"].tolist(),
+    }
+    rows = [(kind, name) for kind, each in kinds.items() for name in each]
+    return pd.DataFrame(rows, columns=["kind", "name"])
 
 
 def __getattr__(name: str) -> Any:
@@ -106,12 +165,15 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # a checkout that was never installed
             value = "0+unknown"
     elif name in _DOORS:
+        from .arguments import checked
         from .errors import loading
 
         room, inner = _DOORS[name]
         with loading():
             value = import_module(f"{__name__}.{room}")
         value = attrgetter(inner)(value) if inner else value
+        if isinstance(value, FunctionType | MethodType):
+            value = checked(value)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -120,5 +182,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(
-        [*_DOORS, "__version__", *(n for n in globals() if n.startswith("__") and n != "__version__")]
+        [
+            "catalog",
+            *_DOORS,
+            "__version__",
+            *(n for n in globals() if n.startswith("__") and n != "__version__"),
+        ]
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import re
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,47 @@ def test_doors_are_documented():
         value = getattr(specviz, name)
         if inspect.isclass(value) or inspect.isfunction(value):
             assert inspect.getdoc(value), name
+
+
+def test_the_catalog_names_what_can_be_loaded():
+    import specviz as sv
+
+    table = sv.catalog()
+    names = {kind: set(rows["name"]) for kind, rows in table.groupby("kind")}
+    assert names["model"] == set(sv.list_models()) and names["method"] == set(sv.list_methods())
+    assert names["suite"] == set(sv.list_suites()["name"])
+    assert names["published"] == set(sv.list_published()["name"])
+
+
+def private_imports(source: str) -> list[str]:
+    """Imports of the package that are neither public names nor those of a public submodule."""
+    import specviz
+
+    wrong = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            wrong += [a.name for a in node.names if a.name.startswith("specviz.")]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "specviz":
+            below = node.module.removeprefix("specviz").removeprefix(".")
+            public = specviz.__all__ if not below else ()
+            if below in specviz.SUBMODULES:
+                module = import_module(node.module)
+                public = getattr(module, "__all__", [n for n in dir(module) if not n.startswith("_")])
+            wrong += [f"{node.module}.{a.name}" for a in node.names if a.name not in public]
+    return wrong
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+def test_walkthroughs_import_public_names_only(path):
+    assert not private_imports(path.read_text(encoding="utf8"))
+
+
+def test_a_private_import_is_noticed():
+    assert private_imports("import specviz.loop") == ["specviz.loop"]
+    assert private_imports("from specviz.loop.run import Run") == ["specviz.loop.run.Run"]
+    assert private_imports("from specviz import Draft, paths") == ["specviz.paths"]
+    assert private_imports("from specviz.methods import _points") == ["specviz.methods._points"]
+    assert not private_imports("import specviz as sv\nfrom specviz.methods import find")
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +176,7 @@ def test_demo_runs_from_the_wheel(wheel, tmp_path):
             "demo",
             "--model",
             "town",
-            "--each",
+            "--number",
             "1",
             "--max-new-tokens",
             "12",

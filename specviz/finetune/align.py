@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -22,6 +22,11 @@ from specviz.finetune import training
 from specviz.finetune.optimizer import Optimizer
 from specviz.finetune.training import Pair
 from specviz.models import load
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specviz.models.protocols import Prompt
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Aligned:
 def align(
     target: Any,
     draft: Any,
-    prompts: Sequence[Any],
+    prompts: Sequence[Prompt],
     out: str | Path,
     *,
     epochs: float = 3,
@@ -107,10 +112,60 @@ def align(
     ParameterError
         If a value is out of range.
     """
-    training.positive(epochs=epochs, rate=rate, batch=batch, max_new_tokens=max_new_tokens)
-    path = training.vacant(out, force)
+    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
+    return _align(target, draft, prompts, training.vacant(out, force), device, force, settings)
+
+
+def _align(
+    target: Any,
+    draft: Any,
+    prompts: Sequence[Prompt],
+    path: Path,
+    device: str,
+    force: bool,
+    settings: training.Settings,
+) -> Aligned:
     if len(prompts) < 2:
         raise PromptError("alignment needs two prompts or more: one is held out to measure by")
+    teacher, learner = _pair(target, draft, device)
+    encoded = training.encoded(teacher, prompts)
+    kept = training.length((teacher, learner), encoded, settings.max_new_tokens)
+    epochs, rate, batch = settings.epochs, settings.rate, settings.batch
+    mark = [epochs, rate, batch, kept, settings.seed, teacher.name, learner.name, encoded]
+    partial = training.begun(path, mark, force)
+    answered = training.answers(partial, teacher, encoded, kept, settings.say)
+    learnt, held = training.parted(list(zip(encoded, answered)))
+
+    net = deepcopy(learner.net).float().requires_grad_(True)
+    prefix = getattr(learner, "prefix", None)
+
+    def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
+        total = cross_entropy(*_scores(net, pairs, prefix))
+        return total, total
+
+    before = agreement(net, held, batch, prefix)
+    training.learn(net, Optimizer(net, rate, rate), loss, learnt, partial, settings)
+    after = agreement(net, held, batch, prefix)
+
+    result = Aligned(path, before, after, len(learnt), len(held), sum(map(len, answered)))
+    made = partial / "model"
+    shutil.rmtree(made, ignore_errors=True)
+    net.to(training.stored(draft, learner)).save_pretrained(made)
+    if learner.tokenizer is not None:
+        learner.tokenizer.save_pretrained(made)
+    (made / "README.md").write_text(_card(result, teacher.name, learner.name, epochs, rate), encoding="utf-8")
+    training.finish(made, path)
+    return result
+
+
+def _pair(target: Any, draft: Any, device: str) -> tuple[Any, Any]:
+    """Target and draft, of one kind and vocabulary, in transformers' format.
+
+    Raises
+    ------
+    ModelError
+        If they are not.
+    """
     teacher, learner = load(target, device), load(draft, device)
     for model in (teacher, learner):
         if not hasattr(model, "net"):
@@ -123,36 +178,12 @@ def align(
             "be of the target's kind"
         )
     teacher.check_vocabulary(learner)
-    asked = training.encoded(teacher, prompts)
-    kept = training.length((teacher, learner), asked, max_new_tokens)
-    settings = [epochs, rate, batch, kept, seed, teacher.name, learner.name, asked]
-    partial = training.begun(path, settings, force)
-    answered = training.answers(partial, teacher, asked, kept, say)
-    learnt, held = training.parted(list(zip(asked, answered)))
-
-    net = deepcopy(learner.net).float().requires_grad_(True)
-    prefix = getattr(learner, "prefix", None)
-
-    def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
-        found = cross_entropy(*_scores(net, pairs, prefix))
-        return found, found
-
-    before = agreement(net, held, batch, prefix)
-    training.learn(net, Optimizer(net, rate, rate), loss, learnt, partial, epochs, batch, seed, every, say)
-    after = agreement(net, held, batch, prefix)
-
-    found = Aligned(path, before, after, len(learnt), len(held), sum(map(len, answered)))
-    made = partial / "model"
-    shutil.rmtree(made, ignore_errors=True)
-    net.to(training.stored(draft, learner)).save_pretrained(made)
-    if learner.tokenizer is not None:
-        learner.tokenizer.save_pretrained(made)
-    (made / "README.md").write_text(_card(found, teacher.name, learner.name, epochs, rate), encoding="utf-8")
-    training.finish(made, path)
-    return found
+    return teacher, learner
 
 
-def agreement(net: Any, pairs: Sequence[Pair], batch: int = 16, prefix: Sequence[int] | None = None) -> float:
+def agreement(
+    net: PreTrainedModel, pairs: Sequence[Pair], batch: int = 16, prefix: Sequence[int] | None = None
+) -> float:
     """How often the most likely token is the answer's, its tokens before given."""
     hits = total = 0
     net.eval()
@@ -165,7 +196,7 @@ def agreement(net: Any, pairs: Sequence[Pair], batch: int = 16, prefix: Sequence
 
 
 def _scores(
-    net: Any, pairs: Sequence[Pair], prefix: Sequence[int] | None
+    net: PreTrainedModel, pairs: Sequence[Pair], prefix: Sequence[int] | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores [n, vocabulary] for every token of the answers, and those tokens [n]."""
     device = net.device
@@ -178,10 +209,10 @@ def _scores(
         return ids, mask
 
     if prefix is not None:
-        asked, there = padded([prompt for prompt, _ in pairs])
+        encoded, there = padded([prompt for prompt, _ in pairs])
         written, mask = padded([[*prefix, *answer] for _, answer in pairs])
         logits = net(
-            input_ids=asked, attention_mask=there.long(), decoder_input_ids=written[:, :-1], use_cache=False
+            input_ids=encoded, attention_mask=there.long(), decoder_input_ids=written[:, :-1], use_cache=False
         ).logits
         begins = torch.full((len(pairs),), len(prefix), device=device)
     else:
@@ -189,17 +220,17 @@ def _scores(
         read = mask[:, :-1].long()
         logits = net(input_ids=written[:, :-1], attention_mask=read, use_cache=False).logits
         begins = torch.tensor([len(prompt) for prompt, _ in pairs], device=device)
-    said = mask & (torch.arange(mask.shape[1], device=device) >= begins[:, None])
-    return logits[said[:, 1:]].float(), written[said]
+    answers = mask & (torch.arange(mask.shape[1], device=device) >= begins[:, None])
+    return logits[answers[:, 1:]].float(), written[answers]
 
 
-def _card(found: Aligned, target: str, draft: str, epochs: float, rate: float) -> str:
-    name = found.path.name
+def _card(result: Aligned, target: str, draft: str, epochs: float, rate: float) -> str:
+    name = result.path.name
     return (
         f"# {name}\n\n`{draft}`, fine-tuned on the greedy answers of `{target}` (prediction alignment, BiLD, "
         f"section 3.5.1) by `specviz models align`.\n\n| | |\n| --- | --- |\n"
-        f"| answers learnt | {found.learnt:,}, {epochs:g} times, peak rate {rate:g} |\n"
-        f"| tokens of all answers | {found.tokens:,} |\n"
-        f"| agreement on {found.held_out:,} held-out answers | {found.before:.3f} before, "
-        f"{found.after:.3f} after |\n"
+        f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |\n"
+        f"| tokens of all answers | {result.tokens:,} |\n"
+        f"| agreement on {result.held_out:,} held-out answers | {result.before:.3f} before, "
+        f"{result.after:.3f} after |\n"
     )

@@ -25,7 +25,7 @@ def rate_at(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM) / (1 - WARM))))
 
 
-def write_checkpoint(file: Path, model: Any, optimizer: Optimizer, state: dict[str, Any]) -> None:
+def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Weights, optimiser and position in one file, replaced whole: a kill leaves the old or the new one."""
     tensors = {f"model.{n}": p.detach() for n, p in optimizer.parameters.items()}
     tensors |= {f"optimizer.{n}": t for n, t in optimizer.state.items()}

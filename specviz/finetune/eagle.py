@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,12 @@ from specviz.finetune.training import Pair
 from specviz.models import load
 from specviz.models.eagle import Eagle
 from specviz.models.eagle_loading import read_layers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specviz.models.model import Model
+    from specviz.models.protocols import Prompt
 
 STEPS = 4  # that agreement is told of
 OTHERS = (
@@ -64,7 +70,7 @@ class OwnEagle:
 
 def train_eagle(
     target: Any,
-    prompts: Sequence[Any],
+    prompts: Sequence[Prompt],
     out: str | Path,
     generation: int = 3,
     *,
@@ -129,14 +135,9 @@ def train_eagle(
     ParameterError
         If a value is out of range, or is the other generation's.
     """
-    training.positive(steps=steps, epochs=epochs, rate=rate, batch=batch, max_new_tokens=max_new_tokens)
-    if generation not in (1, 3):
-        raise ParameterError(
-            f"generation must be 1, whose weights EAGLE-2 drafts with too, or 3, got {generation}"
-        )
-    for name, value in (("layers", layers), ("draft_vocabulary", draft_vocabulary)):
-        if value is not None and generation == 1:
-            raise ParameterError(f"{name} is generation 3's: drop it, or pass generation=3")
+    training.positive(steps=steps)
+    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
+    _check_generation(generation, layers=layers, draft_vocabulary=draft_vocabulary)
     path = training.vacant(out, force)
     if len(prompts) < 2:
         raise PromptError("a drafter needs two prompts or more: one is held out to measure by")
@@ -148,40 +149,63 @@ def train_eagle(
     words = len(teacher.net.get_input_embeddings().weight)
     if draft_vocabulary is not None and not 0 < draft_vocabulary <= words:
         raise ParameterError(f"draft_vocabulary must lie in 1 .. {words:,}, got {draft_vocabulary}")
-    asked = training.encoded(teacher, prompts)
-    kept = training.length((teacher,), asked, max_new_tokens)
-    settings = ["eagle", generation, states, draft_vocabulary, steps, epochs, rate, batch, kept, seed,
-                teacher.name, asked]  # fmt: skip
-    partial = training.begun(path, settings, force)
-    answered = training.answers(partial, teacher, asked, kept, say)
+    encoded = training.encoded(teacher, prompts)
+    kept = training.length((teacher,), encoded, max_new_tokens)
+    mark = ["eagle", generation, states, draft_vocabulary, steps, epochs, rate, batch, kept, seed,
+            teacher.name, encoded]  # fmt: skip
+    partial = training.begun(path, mark, force)
+    answered = training.answers(partial, teacher, encoded, kept, say)
     # Of the first two tokens nothing is drafted.
-    pairs = [(prompt, answer) for prompt, answer in zip(asked, answered) if len(prompt) + len(answer) > 2]
+    pairs = [(prompt, answer) for prompt, answer in zip(encoded, answered) if len(prompt) + len(answer) > 2]
     if len(pairs) < 2:
         raise PromptError(f"{teacher.name}'s answers are too short to learn from: ask other prompts")
     learnt, held = training.parted(pairs)
 
     model = _fresh(teacher, net, generation, states, draft_vocabulary, learnt, seed)
     loss = eagle_loss.EagleLoss(net, states, steps)
-
-    def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, answer = padded(pairs)
-        total, shown = loss(model, tokens, answer, 0.0)
-        said = int(answer[:, 2:].sum())
-        return total / said, shown / said
-
     before = agreement(model, loss, held, batch)
-    optimizer = Optimizer(model, rate, OTHERS * rate)
-    training.learn(model, optimizer, mean, learnt, partial, epochs, batch, seed, every, say)
+    _learn(model, loss, learnt, partial, settings)
     after = agreement(model, loss, held, batch)
 
-    found = OwnEagle(path, before, after, len(learnt), len(held), sum(map(len, answered)))
+    result = OwnEagle(path, before, after, len(learnt), len(held), sum(map(len, answered)))
     made = partial / "model"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
     save(model, teacher.name, states, training.stored(target, teacher), made)
-    (made / "README.md").write_text(_card(found, model, teacher.name, states, epochs, rate), encoding="utf-8")
+    (made / "README.md").write_text(
+        _card(result, model, teacher.name, states, epochs, rate), encoding="utf-8"
+    )
     training.finish(made, path)
-    return found
+    return result
+
+
+def _learn(
+    model: Eagle,
+    loss: eagle_loss.EagleLoss,
+    pairs: Sequence[Pair],
+    partial: Path,
+    settings: training.Settings,
+) -> None:
+    """Train the drafter on the mean loss of a token."""
+
+    def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, answer = padded(pairs)
+        total, shown = loss(model, tokens, answer, 0.0)
+        count = int(answer[:, 2:].sum())
+        return total / count, shown / count
+
+    optimizer = Optimizer(model, settings.rate, OTHERS * settings.rate)
+    training.learn(model, optimizer, mean, pairs, partial, settings)
+
+
+def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | None) -> None:
+    if generation not in (1, 3):
+        raise ParameterError(
+            f"generation must be 1, whose weights EAGLE-2 drafts with too, or 3, got {generation}"
+        )
+    for name, value in of_generation_3.items():
+        if value is not None and generation == 1:
+            raise ParameterError(f"{name} is generation 3's: drop it, or pass generation=3")
 
 
 def agreement(
@@ -199,12 +223,12 @@ def agreement(
 def padded(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
     """Texts side by side [rows, length], padded on the right, and marks of their answers."""
     width = max(len(prompt) + len(answer) for prompt, answer in pairs)
-    tokens, said = np.zeros((len(pairs), width), np.int64), np.zeros((len(pairs), width), bool)
+    tokens, answers = np.zeros((len(pairs), width), np.int64), np.zeros((len(pairs), width), bool)
     for row, (prompt, answer) in enumerate(pairs):
         end = len(prompt) + len(answer)
         tokens[row, :end] = [*prompt, *answer]
-        said[row, len(prompt) : end] = True
-    return tokens, said
+        answers[row, len(prompt) : end] = True
+    return tokens, answers
 
 
 def save(model: Eagle, target: str, states: Sequence[int], dtype: torch.dtype, folder: Path) -> None:
@@ -218,11 +242,11 @@ def save(model: Eagle, target: str, states: Sequence[int], dtype: torch.dtype, f
         there[kept.cpu()] = True
         tensors["t2d"] = there
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    said = json.dumps(eagle_loss.config(model, target, states), indent=2)
-    (folder / "config.json").write_text(said + "\n", encoding="utf-8")
+    fields = json.dumps(eagle_loss.config(model, target, states), indent=2)
+    (folder / "config.json").write_text(fields + "\n", encoding="utf-8")
 
 
-def _refuse(model: Any) -> None:
+def _refuse(model: Model) -> None:
     """Refuse what is no causal model in transformers' format."""
     if not hasattr(model, "net"):
         raise ModelError(f"{model.name} runs in llama.cpp, which gives no hidden states: pass its weights as "
@@ -231,49 +255,51 @@ def _refuse(model: Any) -> None:
         raise ModelError(f"{model.name} is of kind {model.kind}: an EAGLE drafter needs a causal model")
 
 
-def _twin(net: Any) -> Any:
+def _twin(net: PreTrainedModel) -> PreTrainedModel:
     """The same weights in other modules: transformers leaves hooks on those that it was asked states of."""
-    memo: dict[int, Any] = {id(p): torch.nn.Parameter(p.detach(), False) for p in net.parameters()}
+    memo: dict[int, torch.nn.Parameter] = {
+        id(p): torch.nn.Parameter(p.detach(), False) for p in net.parameters()
+    }
     return copy.deepcopy(net, memo | {id(b): b for b in net.buffers()}).eval()
 
 
-def _check(model: Any, net: Any) -> None:
+def _check(model: Model, net: PreTrainedModel) -> None:
     """Refuse a target whose words do not follow from its last states and its head."""
     head, table = net.get_output_embeddings(), net.get_input_embeddings().weight
     ids = torch.arange(min(8, len(table)), device=model.device)[None]
     with torch.inference_mode():
         logits = net(input_ids=ids, use_cache=False).logits.float()
-        found = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-        widths = {state.shape[-1] for state in found}
+        states = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+        widths = {state.shape[-1] for state in states}
         alike = (
-            len(found) == model.layers + 1 and widths == {table.shape[1]} and len(head.weight) == len(table)
+            len(states) == model.layers + 1 and widths == {table.shape[1]} and len(head.weight) == len(table)
         )
-        if not alike or not torch.allclose(head(found[-1]).float(), logits, atol=1e-2, rtol=1e-2):
+        if not alike or not torch.allclose(head(states[-1]).float(), logits, atol=1e-2, rtol=1e-2):
             raise ModelError(
                 f"{model.name} ({net.config.model_type}) does not say its words by its head from its last "
                 "state alone: an EAGLE drafter cannot learn from it"
             )
 
 
-def _layers(model: Any, generation: int, layers: Sequence[int] | None) -> tuple[int, ...]:
+def _layers(model: Model, generation: int, layers: Sequence[int] | None) -> tuple[int, ...]:
     """Whose states are read."""
     if generation == 1:
         return (model.layers,)
     if layers is not None and not layers:
         raise ParameterError("layers must name one or more of the target's layers")
-    found = tuple(layers) if layers is not None else read_layers({}, 3, model.layers)
-    if not all(0 <= layer <= model.layers for layer in found):
+    chosen = tuple(layers) if layers is not None else read_layers({}, 3, model.layers)
+    if not all(0 <= layer <= model.layers for layer in chosen):
         named = "layers" if layers is not None else "the authors' choice of layers"
         raise ParameterError(
-            f"{named} {', '.join(map(str, found))}: {model.name} has 0 (its embedding) to {model.layers}; "
+            f"{named} {', '.join(map(str, chosen))}: {model.name} has 0 (its embedding) to {model.layers}; "
             "pass layers= with those to read"
         )
-    return found
+    return chosen
 
 
 def _fresh(
-    teacher: Any, net: Any, generation: int, states: Sequence[int], draft_vocabulary: int | None,
-    learnt: Sequence[Pair], seed: int,
+    teacher: Model, net: PreTrainedModel, generation: int, states: Sequence[int],
+    draft_vocabulary: int | None, learnt: Sequence[Pair], seed: int,
 ) -> Eagle:  # fmt: skip
     """A drafter of one layer of the target's width, heads and feed-forward, at the start of training."""
     own, (words, width) = teacher.config, net.get_input_embeddings().weight.shape
@@ -289,7 +315,7 @@ def _fresh(
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         model = Eagle(config, generation, draft_vocabulary, len(states))
-    if draft_vocabulary is not None:
+    if model.d2t is not None:
         counts = np.zeros(words, np.int64)
         np.add.at(counts, [token for _, answer in learnt for token in answer], 1)
         kept = np.sort(np.argsort(-counts, kind="stable")[:draft_vocabulary])
@@ -301,9 +327,9 @@ def _fresh(
 
 
 def _card(
-    found: OwnEagle, model: Eagle, target: str, states: Sequence[int], epochs: float, rate: float
+    result: OwnEagle, model: Eagle, target: str, states: Sequence[int], epochs: float, rate: float
 ) -> str:
-    shape, name = model.config, found.path.name
+    shape, name = model.config, result.path.name
     lines = [
         f"# {name}", "",
         f"An EAGLE drafter of generation {model.generation} for `{target}`, trained on its greedy answers by "
@@ -312,14 +338,14 @@ def _card(
         f"({shape.num_key_value_heads} for keys and values), feed-forward {shape.intermediate_size} |",
         f"| states read | layers {', '.join(map(str, states))} of the target |",
     ]  # fmt: skip
-    if model.generation == 3:
+    if model.lm_head is not None:
         lines.append(f"| words of its head | {len(model.lm_head.weight):,} of {shape.vocab_size:,} |")
     lines += [
-        f"| answers learnt | {found.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
-        f"| tokens of all answers | {found.tokens:,} |", "",
-        f"How often its likeliest token is the target's, on {found.held_out:,} held-out answers: the "
+        f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
+        f"| tokens of all answers | {result.tokens:,} |", "",
+        f"How often its likeliest token is the target's, on {result.held_out:,} held-out answers: the "
         "answer's own tokens given, and behind the first step its own states.", "",
         "| steps on | before | after |", "| ---: | ---: | ---: |",
-        *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(found.before, found.after), 1)),
+        *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -8,27 +8,32 @@ what token i + 2 is, against the target's own distribution p_(i+1) there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specviz.models.eagle import LAYERS, Eagle
+from specviz.models.eagle import LAYERS, Eagle, attention_shape
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def config(model: Eagle, target: str, states: Sequence[int]) -> dict[str, Any]:
     """The ``config.json`` of a drafter: a Llama's of one layer, as EAGLE's are published."""
-    found = model.config.to_diff_dict()
-    found |= {"architectures": ["LlamaForCausalLM" + "Eagle3" * (model.generation == 3)], "target": target}
-    if model.generation == 3:
-        found |= {"draft_vocab_size": len(model.lm_head.weight), LAYERS: list(states)}
-    return found
+    fields = model.config.to_diff_dict()
+    fields |= {"architectures": ["LlamaForCausalLM" + "Eagle3" * (model.generation == 3)], "target": target}
+    if model.lm_head is not None:
+        fields |= {"draft_vocab_size": len(model.lm_head.weight), LAYERS: list(states)}
+    return fields
 
 
 @torch.no_grad()
-def sizes(target: Any, texts: Sequence[Sequence[int]], layers: Sequence[int], rows: int = 32) -> list[float]:
+def sizes(
+    target: PreTrainedModel, texts: Sequence[Sequence[int]], layers: Sequence[int], rows: int = 32
+) -> list[float]:
     """Root mean square of the target's states behind each of `layers`, over the first texts.
 
     Parameters
@@ -36,16 +41,16 @@ def sizes(target: Any, texts: Sequence[Sequence[int]], layers: Sequence[int], ro
     texts : sequence of sequences of int
         Token ids, two or more each: a text's first state is left out, often far larger than the others.
     """
-    found = []
+    squares = []
     for text in texts[:rows]:
         ids = torch.tensor([[int(token) for token in text]], device=target.device)
         states = target.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-        found.append(torch.stack([states[layer][0, 1:].float().pow(2).mean() for layer in layers]))
-    return torch.stack(found).mean(0).sqrt().tolist()
+        squares.append(torch.stack([states[layer][0, 1:].float().pow(2).mean() for layer in layers]))
+    return torch.stack(squares).mean(0).sqrt().tolist()
 
 
 @torch.no_grad()
-def begin(model: Eagle, target: Any, sizes: Sequence[float]) -> None:
+def begin(model: Eagle, target: PreTrainedModel, sizes: Sequence[float]) -> None:
     """Start generation 3 from the target's head, and from states brought to one size.
 
     Parameters
@@ -53,7 +58,7 @@ def begin(model: Eagle, target: Any, sizes: Sequence[float]) -> None:
     sizes : sequence of float
         Root mean square of the states of each layer that is read: deep layers' are many times the first's.
     """
-    if model.generation == 3:
+    if model.lm_head is not None:
         head, kept = target.get_output_embeddings().weight, words(model)
         model.lm_head.weight.copy_(head if kept is None else head[kept])
         for part, size in zip(model.fc.weight.chunk(len(sizes), 1), sizes):
@@ -78,7 +83,7 @@ class EagleLoss:
         Steps of the training-time test (generation 3).
     """
 
-    def __init__(self, target: Any, layers: tuple[int, ...] = (), steps: int = 1) -> None:
+    def __init__(self, target: PreTrainedModel, layers: tuple[int, ...] = (), steps: int = 1) -> None:
         self.target, self.layers, self.steps = target, layers, steps
 
     def __call__(
@@ -86,12 +91,12 @@ class EagleLoss:
     ) -> tuple[Tensor, Tensor]:
         """The loss for the gradient, and the first step's cross-entropy of words, to be shown."""
         fused = model.generation == 3
-        said, embedded, states, last = self._read(model, tokens, answer)
+        answers, embedded, states, last = self._read(model, tokens, answer)
         if model.training and not fused:
             states = states + (torch.rand_like(states) - 0.5) * 2 * NOISE
         total = shown = last.new_zeros(())
         for step, out in enumerate(unroll(model, embedded, states, self.steps if fused else 1)):
-            at = said[:, 2 + step :]
+            at = answers[:, 2 + step :]
             out, wanted = out[at], last[:, 1 + step : -1][at]
             cross = -(self._target(model, wanted) * self._words(model, out).log_softmax(-1)).sum()
             if fused:
@@ -112,9 +117,9 @@ class EagleLoss:
         The text's own tokens are read in every step; behind the first, the drafter's own states with them.
         """
         hits, counted = [0] * steps, [0] * steps
-        said, embedded, states, last = self._read(model, tokens, answer)
+        answers, embedded, states, last = self._read(model, tokens, answer)
         for step, out in enumerate(unroll(model, embedded, states, steps)):
-            at = said[:, 2 + step :]
+            at = answers[:, 2 + step :]
             best = self._words(model, out[at]).argmax(-1)
             if (kept := words(model)) is not None:
                 best = kept[best]
@@ -128,16 +133,16 @@ class EagleLoss:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Marks of the answers [rows, n], embeddings, states that the drafter reads, final states."""
         device = self.target.device
-        ids, said = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
+        ids, answers = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
         net, kind = self.target.get_decoder(), model.fc.weight.dtype
-        found = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-        # Not found[0]: some families add positions to it, and a draft knows the table alone.
+        layers = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+        # Not layers[0]: some families add positions to it, and a draft knows the table alone.
         embedded = F.embedding(ids, self.target.get_input_embeddings().weight).to(kind)
-        last = found[-1].to(kind)
+        last = layers[-1].to(kind)
         states = last
         if model.generation == 3:
-            states = torch.cat([found[layer] for layer in self.layers], -1).to(kind)
-        return said, embedded, states, last
+            states = torch.cat([layers[layer] for layer in self.layers], -1).to(kind)
+        return answers, embedded, states, last
 
     def _scores(self, states: Tensor) -> Tensor:
         """The target's head, of its states or of those that imitate them, in the drafter's number format."""
@@ -145,7 +150,7 @@ class EagleLoss:
         return head(states.to(head.weight.dtype)).to(states.dtype)
 
     def _words(self, model: Eagle, out: Tensor) -> Tensor:
-        return model.lm_head(model.norm(out)) if model.generation == 3 else self._scores(out)
+        return self._scores(out) if model.lm_head is None else model.lm_head(model.norm(out))
 
     @torch.no_grad()
     def _target(self, model: Eagle, states: Tensor) -> Tensor:
@@ -157,9 +162,7 @@ class EagleLoss:
 
 def words(model: Eagle) -> Tensor | None:
     """Ids of the tokens that the drafter's head has; None: all."""
-    if model.generation == 1 or model.d2t is None:
-        return None
-    return torch.arange(len(model.d2t), device=model.d2t.device) + model.d2t
+    return None if model.generation == 1 else model.tokens
 
 
 def unroll(model: Eagle, embedded: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
@@ -212,9 +215,9 @@ class Chains:
         """What the attention gives, [rows, width, heads * dim], for a step's inputs [rows, width, size]."""
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
-        config, attention = self.model.config, self.model.layer.self_attn
-        rows, dim, step = len(x), config.head_dim, len(self.keys)
-        group = config.num_attention_heads // config.num_key_value_heads
+        attention, rows, step = self.model.layer.self_attn, len(x), len(self.keys)
+        queries, groups, dim = attention_shape(self.model.config)
+        group = queries // groups
 
         def heads(y: Tensor) -> Tensor:
             return y.view(rows, self.width, -1, dim).transpose(1, 2)

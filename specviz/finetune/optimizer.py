@@ -30,10 +30,10 @@ def orthogonal(update: Tensor, steps: int = 5) -> Tensor:
 
 def tables(model: torch.nn.Module) -> set[str]:
     """Names of the weights that are looked up by row: embeddings, T5's position bias, the head, offsets."""
-    found = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, torch.nn.Embedding)}
+    names = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, torch.nn.Embedding)}
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    found |= {n for n, p in model.named_parameters() if head is not None and p is head.weight}
-    return found | {n for n, _ in model.named_parameters() if n.rpartition(".")[2] == "offset"}
+    names |= {n for n, p in model.named_parameters() if head is not None and p is head.weight}
+    return names | {n for n, _ in model.named_parameters() if n.rpartition(".")[2] == "offset"}
 
 
 class Optimizer:
@@ -59,6 +59,11 @@ class Optimizer:
         self.state = {f"m.{n}": torch.zeros_like(p) for n, p in self.parameters.items()}
         self.state |= {f"v.{n}": torch.zeros_like(self.parameters[n]) for n in self.others}
 
+    def _gradient(self, name: str) -> Tensor:
+        grad = self.parameters[name].grad
+        assert grad is not None, f"{name} took no part in the loss"
+        return grad
+
     @torch.no_grad()
     def step(self, scale: float) -> None:
         """One update at `scale` times the peak rates; gradients are cleared."""
@@ -66,7 +71,7 @@ class Optimizer:
         for names in self.groups:  # matrices of one shape together: few large products instead of many small
             updates = []
             for n in names:
-                grad, m = self.parameters[n].grad, self.state[f"m.{n}"]
+                grad, m = self._gradient(n), self.state[f"m.{n}"]
                 m.mul_(MOMENTUM).add_(grad, alpha=1 - MOMENTUM)
                 updates.append(grad.lerp(m, MOMENTUM))
             rows, columns = updates[0].shape[-2:]
@@ -74,9 +79,9 @@ class Optimizer:
             for n, u in zip(names, orthogonal(torch.stack(updates)).unbind()):
                 self.parameters[n].mul_(1 - DECAY * self.matrix_rate * scale).add_(u, alpha=-size)
         for n in self.others:
-            p, m, v = self.parameters[n], self.state[f"m.{n}"], self.state[f"v.{n}"]
-            m.lerp_(p.grad, 1 - BETAS[0])
-            v.mul_(BETAS[1]).addcmul_(p.grad, p.grad, value=1 - BETAS[1])
+            p, m, v, grad = self.parameters[n], self.state[f"m.{n}"], self.state[f"v.{n}"], self._gradient(n)
+            m.lerp_(grad, 1 - BETAS[0])
+            v.mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
             size = self.rate * scale / (1 - BETAS[0] ** self.steps)
             p.addcdiv_(m, (v / (1 - BETAS[1] ** self.steps)).sqrt_().add_(1e-8), value=-size)
         for p in self.parameters.values():

@@ -13,9 +13,10 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +26,10 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint
 from specviz.finetune.optimizer import Optimizer
 from specviz.models.loading import find
+
+if TYPE_CHECKING:
+    from specviz.models.protocols import Drafter, Prompt, TextModel
+    from specviz.models.torch_model import TorchModel
 
 Pair = tuple[list[int], list[int]]  # a prompt and the target's answer
 Say = Callable[[str], None]
@@ -46,6 +51,24 @@ def positive(**values: float) -> None:
             raise ParameterError(f"{name} must be positive, got {value}")
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How a drafter is trained; `specviz.finetune.align.align` says what each means."""
+
+    epochs: float
+    rate: float
+    batch: int
+    max_new_tokens: int
+    seed: int
+    every: float
+    say: Say
+
+    def __post_init__(self) -> None:
+        positive(
+            epochs=self.epochs, rate=self.rate, batch=self.batch, max_new_tokens=self.max_new_tokens
+        )  # fmt: skip
+
+
 def vacant(out: str | Path, force: bool) -> Path:
     """The folder to write, if it is free or holds a model that may be replaced.
 
@@ -61,7 +84,7 @@ def vacant(out: str | Path, force: bool) -> Path:
     return path
 
 
-def encoded(target: Any, prompts: Sequence[Any]) -> list[list[int]]:
+def encoded(target: TextModel, prompts: Sequence[Prompt]) -> list[list[int]]:
     """The prompts' ids.
 
     Raises
@@ -69,16 +92,16 @@ def encoded(target: Any, prompts: Sequence[Any]) -> list[list[int]]:
     PromptError
         If one cannot be read; it says which.
     """
-    found = []
+    ids = []
     for number, prompt in enumerate(prompts, 1):
         try:
-            found.append(target.encode(prompt))
+            ids.append(target.encode(prompt))
         except PromptError as error:
             raise PromptError(f"prompt {number}: {error}") from None
-    return found
+    return ids
 
 
-def length(models: Sequence[Any], asked: Sequence[Sequence[int]], most: int) -> int:
+def length(models: Sequence[Drafter], prompts: Sequence[Sequence[int]], most: int) -> int:
     """Most tokens of an answer that all models have room for behind the longest prompt.
 
     Raises
@@ -86,17 +109,17 @@ def length(models: Sequence[Any], asked: Sequence[Sequence[int]], most: int) -> 
     PromptError
         If there is none.
     """
-    longest = max(map(len, asked))
+    longest = max(map(len, prompts))
     room = min(model.left(longest) for model in models)
     if room < 1:
         raise PromptError(
-            f"prompt {[len(a) for a in asked].index(longest) + 1} has {longest} tokens and leaves no room "
+            f"prompt {[len(a) for a in prompts].index(longest) + 1} has {longest} tokens and leaves no room "
             "for an answer: shorten it"
         )
     return min(most, room)
 
 
-def stored(given: Any, model: Any) -> torch.dtype:
+def stored(given: Any, model: TorchModel) -> torch.dtype:
     """The number format of a model's weights where they lie; they were loaded in float32."""
     if not isinstance(given, str | Path):
         return model.dtype
@@ -130,28 +153,28 @@ def begun(path: Path, settings: Sequence[Any], force: bool) -> Path:
 
 
 def answers(
-    partial: Path, target: Any, asked: Sequence[Sequence[int]], most: int, say: Say
+    partial: Path, target: TorchModel, prompts: Sequence[Sequence[int]], most: int, say: Say
 ) -> list[list[int]]:
     """The target's greedy answers with their end tokens, from the folder or made now."""
     file = partial / "answers.safetensors"
     if not file.exists():
-        found: list[list[int]] = [[] for _ in asked]
-        order = sorted(range(len(asked)), key=lambda i: len(asked[i]))
+        texts: list[list[int]] = [[] for _ in prompts]
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         for first in range(0, len(order), ROWS):
             rows = order[first : first + ROWS]
-            for i, answer in zip(rows, greedy(target, [asked[i] for i in rows], most)):
-                found[i] = answer
+            for i, answer in zip(rows, greedy(target, [prompts[i] for i in rows], most)):
+                texts[i] = answer
             say(f"{target.name}: {min(first + ROWS, len(order)):,} of {len(order):,} prompts answered")
         part = file.with_suffix(".part")
-        starts = np.cumsum([0, *map(len, found)])
-        save_file({"tokens": np.array(list(chain.from_iterable(found)), np.int64), "starts": starts}, part)
+        starts = np.cumsum([0, *map(len, texts)])
+        save_file({"tokens": np.array(list(chain.from_iterable(texts)), np.int64), "starts": starts}, part)
         os.replace(part, file)
     read = load_file(file)
     ends = read["starts"].tolist()
     return [read["tokens"][a:b].tolist() for a, b in pairwise(ends)]
 
 
-def greedy(model: Any, prompts: Sequence[Sequence[int]], most: int) -> list[list[int]]:
+def greedy(model: TorchModel, prompts: Sequence[Sequence[int]], most: int) -> list[list[int]]:
     """Greedy continuations of all prompts together, at most `most` tokens; an end token is kept.
 
     What a generation config may ask for (penalties, forced words) is left out, as in `specviz.generate`.
@@ -178,11 +201,13 @@ def greedy(model: Any, prompts: Sequence[Sequence[int]], most: int) -> list[list
     )  # fmt: skip
     try:
         with torch.inference_mode():
-            found = net.generate(**given, max_new_tokens=most)[:, len(prefix) if prefix else width :].tolist()
+            continued = net.generate(**given, max_new_tokens=most)[
+                :, len(prefix) if prefix else width :
+            ].tolist()
     finally:
         net.generation_config = own
     answers = []
-    for row in found:
+    for row in continued:
         end = next((i + 1 for i, token in enumerate(row) if token in model.eos), len(row))
         answers.append(row[:end])
     return answers
@@ -195,24 +220,25 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
 
 
 def learn(
-    net: Any, optimizer: Optimizer, loss: Callable[[list[Pair]], tuple[torch.Tensor, torch.Tensor]],
-    pairs: Sequence[Pair], partial: Path, epochs: float, batch: int, seed: int, every: float, say: Say,
-) -> None:  # fmt: skip
+    net: torch.nn.Module,
+    optimizer: Optimizer,
+    loss: Callable[[list[Pair]], tuple[torch.Tensor, torch.Tensor]],
+    pairs: Sequence[Pair],
+    partial: Path,
+    settings: Settings,
+) -> None:
     """Train `net` in place on the answers, going on from the checkpoint in `partial` if there is one.
 
     Parameters
     ----------
     loss : callable
         Of a batch: what the gradient is of, and what is shown.
-    epochs : float
-        How often each answer is read, `batch` of them an update.
-    seed : int
-        Of their order, and of what is drawn in an update.
-    every : float
-        Seconds between checkpoints, and between lines of progress.
+    settings : Settings
+        Its seed is that of the answers' order, and of what is drawn in an update.
     """
+    batch, say = settings.batch, settings.say
     each = -(-len(pairs) // batch)
-    updates = max(1, round(epochs * each))
+    updates = max(1, round(settings.epochs * each))
     done, file = 0, partial / CHECKPOINT
     if file.exists():
         done = optimizer.steps = read_checkpoint(file, optimizer)["updates"]
@@ -226,20 +252,20 @@ def learn(
     drawing = [device] if device.type == "cuda" else []
     while done < updates:
         order = list(range(len(pairs)))
-        random.Random(f"{seed}:{done // each}").shuffle(order)
+        random.Random(f"{settings.seed}:{done // each}").shuffle(order)
         first = done % each * batch
         with torch.random.fork_rng(drawing):  # dropout and noise are the update's own, resumed or not
-            torch.manual_seed(random.Random(f"{seed}:{done}:draws").getrandbits(63))
+            torch.manual_seed(random.Random(f"{settings.seed}:{done}:draws").getrandbits(63))
             total, shown = loss([pairs[i] for i in order[first : first + batch]])
             total.backward()
         optimizer.step(rate_at(done / updates))
         done += 1
         running = shown.detach() if running is None else running.lerp(shown.detach(), 0.05)
         now = time.monotonic()
-        if now - spoken > every or done == updates:
+        if now - spoken > settings.every or done == updates:
             left = (now - began) / (done - here) * (updates - done) / 60
             say(f"{done:,} of {updates:,} updates  loss {float(running):.3f}  {left:.1f} min left")
-            write_checkpoint(file, net, optimizer, {"updates": done})
+            write_checkpoint(file, optimizer, {"updates": done})
             spoken = now
     net.eval()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +18,13 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from specviz.errors import ModelError
+from specviz.errors import ModelError, one_line
 from specviz.models import eagle_loading, heads, slots
+from specviz.models.eagle import Eagle
 from specviz.models.eagle_model import EagleModel
 from specviz.models.encoder_decoder import EncoderDecoder
-from specviz.models.encoder_decoder_context import EncoderDecoderContext, Source
+from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext, Source
+from specviz.models.layers import Decoder
 from specviz.models.t5 import T5
 
 
@@ -95,9 +97,9 @@ class Addition:
             raise self._unfit(f"an encoder-decoder, {own}", f"{target.name} is {target.kind}")
         if target.name != own:
             raise self._unfit(own, f"{target.name} is another model")
-        found = target.net.get_output_embeddings().weight.shape[1]
-        if found != width:
-            raise self._unfit(f"{own} of width {width}", f"this one's is {found}")
+        size = target.net.get_output_embeddings().weight.shape[1]
+        if size != width:
+            raise self._unfit(f"{own} of width {width}", f"this one's is {size}")
 
     targets: tuple[str, ...] = ("encoder-decoder",)
 
@@ -107,6 +109,8 @@ class Addition:
 
 class Heads(Addition):
     """Blockwise decoding heads."""
+
+    net: heads.BlockwiseHeads
 
     kind = "heads"
     targets = ("encoder-decoder", "causal")
@@ -162,6 +166,8 @@ class HeadModel:
 class EagleHead(Addition):
     """An EAGLE drafter's weights, of any generation."""
 
+    net: Eagle
+
     kind = "eagle"
     targets = ("causal",)
 
@@ -213,6 +219,8 @@ class EagleHead(Addition):
 class Slots(Addition):
     """The parallel drafter's weights."""
 
+    net: slots.SlotDrafter
+
     kind = "slots"
 
     @property
@@ -247,6 +255,7 @@ class SlotModel(EncoderDecoder):
 
     kind = "slots"
     geometry = None
+    decoder: SlotDecoder
 
     def __init__(self, addition: Slots, target: EncoderDecoder) -> None:
         self.addition, self.target, self.name = addition, target, addition.name
@@ -257,7 +266,7 @@ class SlotModel(EncoderDecoder):
             setattr(self, name, getattr(target, name))
         self.layers = len(self.net.block)
         self.slots = torch.arange(self.vocabulary, self.vocabulary + self.most, device=target.device)
-        self.encoder: Any = TargetsEncoder(target)
+        self.encoder = TargetsEncoder(target)
         self.decoder = SlotDecoder(self.drafter, target)
 
     def on(self, target: Any) -> SlotModel:
@@ -287,26 +296,28 @@ class SlotDecoder(T5):
             dtype=stack.dtype, parameters=drafter.parameters,
         )  # fmt: skip
         super().__init__(net, len(stack.block), target.kernels)
-        self.target: Any = target.decoder
+        assert isinstance(target.decoder, T5)
+        self.target = target.decoder
         self.head, self.shrink = self.target.head, self.target.shrink
         # One table for both, so that a pass may read tokens and slots in any order.
         self.embedding = torch.cat([self.target.embedding, self.embedding])
 
 
-class TargetsEncoder:
+class TargetsEncoder(Encoder):
     """The target's encoder, of which the drafter's layers make keys and values of their own."""
 
     def __init__(self, target: EncoderDecoder) -> None:
+        super().__init__(target.net)
         self.target = target
 
-    def read(self, prompts: Sequence[Sequence[int]], decoder: Any) -> tuple[Source, int]:
+    def read(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> tuple[Source, int]:
         """As `Encoder.read`: nothing is fed where a context of the target has read these prompts."""
-        known, fed = self.target.encoder.read(prompts, self.target.decoder)
-        return Source(prompts, known.states, decoder.cross(known.states), known.mask), fed
+        source, fed = self.target.encoder.read(prompts, self.target.decoder)
+        return Source(prompts, source.states, decoder.cross(source.states), source.mask), fed
 
 
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, StrictDataclassError)
-KINDS: dict[str, tuple[type[Addition], Any]] = {
+KINDS: dict[str, tuple[type[Addition], Callable[[Path], tuple[nn.Module, dict[str, Any]]]]] = {
     heads.TYPE: (Heads, heads.load_heads),
     slots.TYPE: (Slots, slots.load_slots),
     "eagle": (EagleHead, eagle_loading.load_eagle),
@@ -340,8 +351,7 @@ def load_addition(path: Path, name: str) -> Addition | None:
     except (OSError, SafetensorError) as error:
         if not eagle_loading.claims(config):
             return None
-        said = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path} has no safetensors that can be read: {said}") from None
+        raise ModelError(f"{path} has no safetensors that can be read: {one_line(error, 200)}") from None
     if kind not in KINDS:
         return None
     made, read = KINDS[kind]
@@ -353,5 +363,4 @@ def load_addition(path: Path, name: str) -> Addition | None:
     except ModelError:
         raise
     except READ_ERRORS as error:
-        said = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path} does not load as {made.kind}: {said}") from None
+        raise ModelError(f"{path} does not load as {made.kind}: {one_line(error, 200)}") from None

@@ -7,13 +7,19 @@ take them from slots: the siblings of a token tree stand at the same place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
 from specviz.models.attention import attend
 from specviz.models.layers import Decoder, Lines, activation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specviz.models.context import Exit, Store
+    from specviz.models.protocols import Positions
 
 CLASSES = ("BartForConditionalGeneration", "MarianMTModel")
 
@@ -45,6 +51,7 @@ class Bart(Decoder):
         self.places = places.weight.detach()[getattr(places, "offset", 0) :]
         self.start = _norm(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
         self.head = Lines(net.lm_head, layout=layout)
+        self.final_bias: torch.Tensor = net.final_logits_bias
         self.act = activation(config.activation_function)
         self.weights = []
         products = (Lines(*group, layout=layout) for group in groups(net))
@@ -69,21 +76,22 @@ class Bart(Decoder):
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores of final states [tokens, size]."""
-        return self.head(last).add_(self.net.final_logits_bias)
+        return self.head(last).add_(self.final_bias)
 
     def __call__(
         self,
         ids: torch.Tensor,
-        positions: Any,
+        positions: Positions,
         mask: torch.Tensor | None,
-        store: Any,
+        store: Store,
         keep: int,
         hidden: tuple[int, ...] = (),
-        leave: Any = None,
+        leave: Exit | None = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n]; see `EncoderDecoder.run`."""
         rows, n = ids.shape
         heads, dim, source = self.heads, self.dim, store.source
+        assert source is not None
         x = F.embedding(ids, self.embedding)
         x = self.places[positions] + (x if self.grow == 1.0 else x * self.grow)
         x = x if self.start is None else F.layer_norm(x, *self.start)
@@ -96,7 +104,8 @@ class Bart(Decoder):
             out = attend(y[0], keys, values, mask)
             x = F.layer_norm(o.add(out.transpose(1, 2).reshape(-1, self.size), x), *first)
             y = q(x).view(rows, n, heads, dim).transpose(1, 2)
-            out = F.scaled_dot_product_attention(y, *source.pairs[i], source.mask)
+            keys, values = source.pairs[i]
+            out = F.scaled_dot_product_attention(y, keys, values, source.mask)
             x = F.layer_norm(c.add(out.transpose(1, 2).reshape(-1, self.size), x), *second)
             x = F.layer_norm(down.add(self.act(wide(x)), x), *third)
             if i + 1 in hidden:
@@ -107,12 +116,12 @@ class Bart(Decoder):
         return x.view(rows, n, -1)[:, n - keep :], wanted
 
 
-def _norm(module: Any) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor, float]:
+def _norm(module: torch.nn.LayerNorm) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor, float]:
     """What `layer_norm` takes beside the states."""
     return module.normalized_shape, module.weight.detach(), module.bias.detach(), module.eps
 
 
-def groups(net: Any) -> Iterator[tuple[Any, ...]]:
+def groups(net: Any) -> Iterator[tuple[torch.nn.Linear, ...]]:
     """The decoder's linear layers, layer by layer; those that read the same input together."""
     for layer in net.model.decoder.layers:
         a, c = layer.self_attn, layer.encoder_attn
@@ -120,7 +129,7 @@ def groups(net: Any) -> Iterator[tuple[Any, ...]]:
         yield from ((layer.fc1,), (layer.fc2,))
 
 
-def refusal(net: Any) -> str | None:
+def refusal(net: PreTrainedModel) -> str | None:
     """Why the function above would not compute what `net` does; None if it does."""
     if not getattr(net.config, "share_encoder_decoder_embeddings", True):
         return "its encoder and its decoder have vocabularies of their own"

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -113,7 +113,9 @@ class Packing:
     slots: np.ndarray
     positions: np.ndarray
     seen: np.ndarray
-    device: tuple[torch.Tensor, ...] | None = None  # positions, entries of the storage and mask, when sent
+    device: tuple[torch.Tensor, torch.Tensor | bool, torch.Tensor] | None = (
+        None  # positions, entries of the storage and mask, when sent
+    )
 
 
 class Passing:
@@ -191,7 +193,7 @@ class Canvas:
         self.since = [refresh] * len(prompts)
         self.stale = [np.zeros(begin + length, bool) for begin in self.begin]
         self._read: dict[int, tuple[Draft, Layout, Packing | None]] = {}
-        self._packings: dict[Any, Packing] = {}
+        self._packings: dict[tuple[bytes, bytes], Packing] = {}
         self.slots = longest + length
         if cache == "dual":
             window = min(block + model.shift + 1, self.slots)
@@ -273,7 +275,7 @@ class Canvas:
         if not len(path):
             return
         last = 1 + path[-1]
-        at = self.begin[row] + draft.positions[list(path)]  # type: ignore[index]
+        at = self.begin[row] + np.asarray(draft.positions)[list(path)]
         self.text[row] = layout.canvases[last].copy()
         self.masked[row][at] = False
         self.since[row] += len(path)
@@ -291,7 +293,7 @@ class Canvas:
 
     def close(self) -> None:
         """Free the storage."""
-        self.store = None  # type: ignore[assignment]
+        vars(self).pop("store", None)
 
     # -- passes ---------------------------------------------------------------------------------
 
@@ -321,8 +323,8 @@ class Canvas:
             raise ModelError(f"forward got {len(drafts)} drafts for {len(some)} rows")
         layouts = [self._layout(row, draft) for row, draft in zip(some, drafts)]
         whole = self.cache == "none"
-        packings = [None if whole else self._packing(d, x) for d, x in zip(drafts, layouts)]
-        logits: list[Any] = [None] * len(some)
+        packings = [] if whole else [self._packing(d, x) for d, x in zip(drafts, layouts)]
+        logits: dict[int, torch.Tensor] = {}
         # Rows that refresh feed many times what the others do: side by side these would be padding.
         parts = [
             [i for i, x in enumerate(layouts) if x.refreshed == refreshed] for refreshed in (True, False)
@@ -343,17 +345,17 @@ class Canvas:
             raise ModelError(
                 lower(f"a pass of {fed} positions through {self.model.name}", self.model)
             ) from None
-        found = []
-        for row, draft, layout, packing, each in zip(some, drafts, layouts, packings, logits):
-            self._read[row] = draft, layout, packing
+        reads = []
+        for i, (row, draft, layout) in enumerate(zip(some, drafts, layouts)):
+            self._read[row] = draft, layout, None if whole else packings[i]
             self.stale[row][:] = False
             if layout.refreshed and not whole:
                 self.since[row] = 0
             canvas, cell = np.nonzero(layout.read)
             fed = int(layout.computed.sum())
-            beside = sum(other.refreshed == layout.refreshed for other in layouts)
-            found.append(Read(each, canvas - 1, cell, layout.block, layout.refreshed, fed, beside))
-        return found
+            rows_fed = sum(other.refreshed == layout.refreshed for other in layouts)
+            reads.append(Read(logits[i], canvas - 1, cell, layout.block, layout.refreshed, fed, rows_fed))
+        return reads
 
     def _layout(self, row: int, draft: Draft) -> Layout:
         begin, shift, text = self.begin[row], self.model.shift, self.text[row]
@@ -420,7 +422,7 @@ class Canvas:
         return made
 
     @torch.inference_mode()
-    def _windows(self, rows: list[int], layouts: list[Layout], packings: Any) -> list[torch.Tensor]:
+    def _windows(self, rows: list[int], layouts: list[Layout], packings: list[Packing]) -> list[torch.Tensor]:
         """The pass of the dual cache: windows beside the rows that are kept."""
         model, store = self.model, self.store
         device, group = model.device, model.group
@@ -429,19 +431,16 @@ class Canvas:
             end = packing.seen.shape[1]
             ids = send(layout.canvases[layout.computed][None], device)
             if packing.device is None:
-                positions, mask, slots = self._sent(packing)
-                packing.device = positions, mask, slots
-            positions, mask, slots = packing.device
-            entries = slots
+                packing.device = self._sent(packing)
+            positions, mask, entries = packing.device
             if self.rows > 1:
-                entries = slots + rows[0] * store.data.shape[3] * store.data.shape[4]
-            fed = [len(packing.positions)]
+                entries = entries + rows[0] * store.data.shape[3] * store.data.shape[4]
         else:
             fed = [len(packing.positions) for packing in packings]
             width, end = max(fed), max(packing.seen.shape[1] for packing in packings)
-            spare = store.data.shape[4] - 1
+            padding_slot = store.data.shape[4] - 1
             host = np.zeros((3, len(rows), width), np.int64)
-            host[2] = spare
+            host[2] = padding_slot
             seen = np.zeros((len(rows), width, end), bool)
             seen[:, :, 0] = True  # padding sees something: a query that sees nothing is NaN
             for i, (layout, packing) in enumerate(zip(layouts, packings)):
@@ -454,19 +453,19 @@ class Canvas:
             entry = (np.array(rows)[:, None] * heads + np.arange(heads)) * slots
             entries = send((entry[:, :, None] + host[2][:, None]).reshape(-1), device)
             ids, positions = send(host[:2], device).unbind()
-            mask = send(np.where(seen, np.float32(0), np.float32(-np.inf)), device, model.dtype)
-            mask = mask[:, None].expand(-1, group, -1, -1).reshape(len(rows), 1, group * width, end)
+            sight = send(np.where(seen, np.float32(0), np.float32(-np.inf)), device, model.dtype)
+            mask = sight[:, None].expand(-1, group, -1, -1).reshape(len(rows), 1, group * width, end)
         self._aim(rows, end, entries)
         scores = model.run(ids, positions, mask, store, self._places(layouts, ids.shape[1]))
         return list(scores.split([int(layout.read.sum()) for layout in layouts]))
 
-    def _sent(self, packing: Packing) -> tuple[torch.Tensor, Any, torch.Tensor]:
+    def _sent(self, packing: Packing) -> tuple[torch.Tensor, torch.Tensor | bool, torch.Tensor]:
         """A row's packing on the device: positions, mask, entries of the storage's first row."""
         device, heads, slots = self.model.device, *self.store.data.shape[3:5]
         entries = (np.arange(heads)[:, None] * slots + packing.slots).reshape(-1)
         both = send(np.concatenate((packing.positions, entries)), device)
         n = len(packing.positions)
-        mask: Any = False
+        mask: torch.Tensor | bool = False
         if not packing.seen.all():
             mask = send(np.where(packing.seen, np.float32(0), np.float32(-np.inf)), device, self.model.dtype)
             mask = mask.expand(self.model.group, -1, -1).reshape(1, 1, -1, packing.seen.shape[1])
@@ -488,7 +487,9 @@ class Canvas:
         shift = self.model.shift
         places = []
         for i, layout in enumerate(layouts):
-            index = layout.computed.cumsum().reshape(layout.computed.shape) - 1  # place of each position fed
+            index: np.ndarray = (
+                np.cumsum(layout.computed).reshape(layout.computed.shape) - 1
+            )  # place of each position fed
             begin = layout.computed.shape[1] - self.length
             places.append(i * width + index[:, begin - shift : index.shape[1] - shift][layout.read])
         return send(np.concatenate(places), self.model.device)
@@ -502,7 +503,7 @@ class Canvas:
         ids = np.full((len(lengths), width), model.mask, np.int64)
         inside = np.arange(width) < lengths[:, None]
         ids[inside] = np.concatenate([layout.canvases.ravel() for layout in layouts])
-        mask: Any = False
+        mask: torch.Tensor | bool = False
         if not inside.all():
             mask = send(np.where(inside, np.float32(0), np.float32(-np.inf)), model.device, model.dtype)
             mask = mask[:, None, None].expand(-1, 1, model.group * width, -1)

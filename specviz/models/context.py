@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,10 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 
 if TYPE_CHECKING:
-    from specviz.models.model import Model
+    from transformers.cache_utils import Cache
+
+    from specviz.models.encoder_decoder_context import Source
+    from specviz.models.protocols import Device, Path, Positions, Tokens
 
 
 @dataclass
@@ -65,7 +68,7 @@ class Exit:
     before: torch.Tensor
     after: torch.Tensor
 
-    def __init__(self, model: Model, rule: Callable[[Exit], bool]) -> None:
+    def __init__(self, model: CachedModel, rule: Callable[[Exit], bool]) -> None:
         self.model, self.rule = model, rule
         self.left = False
         self._logits: torch.Tensor | None = None
@@ -94,6 +97,53 @@ class Exit:
 NOTHING = Draft.empty()
 
 
+class Layers(Protocol):
+    """Tensors by their number."""
+
+    def __getitem__(self, layer: int, /) -> torch.Tensor: ...
+
+
+class CachedModel(Protocol):
+    """What a `Context` asks of the model under it: the shape of its storage, and a pass over one."""
+
+    name: str
+    vocabulary: int
+    max_length: int
+    layers: int
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def shape(self, rows: int, slots: int) -> StorageShape: ...
+
+    def check_leaves(self) -> None: ...
+
+    def logits(self, last: torch.Tensor) -> torch.Tensor: ...
+
+    def last(self, state: torch.Tensor) -> torch.Tensor: ...
+
+    def run(
+        self,
+        ids: torch.Tensor,
+        positions: Positions,
+        mask: torch.Tensor | None,
+        store: Store | Spread,
+        keep: int,
+        hidden: tuple[int, ...],
+        leave: Exit | None = None,
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]: ...
+
+
+# Layers, rows, heads, slots, width of a head, number format and device.
+StorageShape: TypeAlias = tuple[int, int, int, int, int, torch.dtype, torch.device]
+
+
 class Store:
     """Keys and values of all layers, in one tensor [layers, 2, rows, heads, slots, dim].
 
@@ -115,11 +165,13 @@ class Store:
         self.data = torch.zeros(layers, 2, rows, heads, slots, dim, dtype=dtype, device=device)
         self.flat = self.data.view(layers * 2, rows, heads, slots, dim)
         self.reach = slots  # positions that a pass may use, counted from 0
-        self.cache: Any = None  # the storage as transformers sees it, made when first needed
+        self.cache: Cache | None = None  # the storage as transformers sees it, made when first needed
+        self.read: Layers = ()  # keys and values that a pass reads, of each layer
+        self.target: Sequence[torch.Tensor] = ()  # where it writes
         self.rows: slice | None = None  # of the next pass; None: all
         self.index: torch.Tensor | None = None
         self.slots: torch.Tensor | None = None
-        self.source: Any = None  # an encoder's keys and values, which a decoder reads beside these
+        self.source: Source | None = None  # an encoder's keys and values, which a decoder reads beside these
 
     @property
     def parts(self) -> tuple[Store, ...]:
@@ -195,7 +247,8 @@ class Spread:
         self.parts = tuple(Store(n, rows, heads, slots, dim, dtype, device) for device, n in places)
         self._layers = [(part, i) for part in self.parts for i in range(len(part.data))]
         self.reach = self.parts[0].reach
-        self.cache: Any = None
+        self.cache: Cache | None = None
+        self.source: Source | None = None
 
     @property
     def data(self) -> torch.Tensor:
@@ -203,7 +256,7 @@ class Spread:
         return self.parts[0].data
 
     @property
-    def read(self) -> Sequence[torch.Tensor]:
+    def read(self) -> Layers:
         """As `data`."""
         return self.parts[0].read
 
@@ -227,7 +280,7 @@ class Spread:
         return part.write(number, key, value)
 
 
-def storage(model: Any, rows: int, slots: int) -> Any:
+def storage(model: CachedModel, rows: int, slots: int) -> Store | Spread:
     """The storage of `rows` x `slots` tokens, where the model's layers lie."""
     layers, rows, heads, slots, dim, dtype, device = model.shape(rows, slots)
     places = getattr(model, "places", None)
@@ -253,7 +306,7 @@ class Context:
 
     joint = False
 
-    def __init__(self, model: Model, prompts: Sequence[Sequence[int]], room: int) -> None:
+    def __init__(self, model: CachedModel, prompts: Sequence[Sequence[int]], room: int) -> None:
         if not prompts or any(len(prompt) == 0 for prompt in prompts):
             raise PromptError("the prompt is empty; give at least one token")
         longest = max(len(prompt) for prompt in prompts)
@@ -270,19 +323,24 @@ class Context:
         self.states: dict[int, dict[int, torch.Tensor]] = {}  # of each row, see `prefill`
         self._drafts: dict[int, Draft] = {}  # of each row the draft that a pass has just read
         self._triangles: dict[int, torch.Tensor] = {}
-        spare = int(self.rows > 1)  # where the padding of ragged rows is written
+        self.store, self.ids = self._allocated(self.slots)
+        for row, prompt in enumerate(prompts):
+            self.ids[row, : len(prompt)] = _tensor(prompt, model)
+
+    def _allocated(self, slots: int) -> tuple[Store | Spread, torch.Tensor]:
+        """An empty storage and ids of so many slots a row; several rows have one more, for their padding."""
+        model, width = self.model, slots + int(self.rows > 1)
         try:
-            self.store = storage(model, self.rows, self.slots + spare)
-            self.ids = torch.zeros(self.rows, self.slots + spare, dtype=torch.long, device=model.device)
+            store = storage(model, self.rows, width)
+            ids = torch.zeros(self.rows, width, dtype=torch.long, device=model.device)
         except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, RuntimeError on a CPU
             if not no_memory(error):
                 raise
             raise ModelError(
-                lower(f"a cache of {self.rows} x {self.slots} tokens for {model.name}", model)
+                lower(f"a cache of {self.rows} x {slots} tokens for {model.name}", model)
             ) from None
-        self.store.reach = min(self.slots, model.max_length)
-        for row, prompt in enumerate(prompts):
-            self.ids[row, : len(prompt)] = _tensor(prompt, model)
+        store.reach = min(slots, model.max_length)
+        return store, ids
 
     # -- what is committed --------------------------------------------------------------------
 
@@ -302,7 +360,7 @@ class Context:
         """How many more tokens fit behind the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.filled)
 
-    def extend(self, tokens: Any, rows: Sequence[int] | None = None) -> None:
+    def extend(self, tokens: Tokens | Sequence[Tokens], rows: Sequence[int] | None = None) -> None:
         """Commit tokens that no draft held; they are computed by the next pass.
 
         Parameters
@@ -317,18 +375,17 @@ class Context:
         ModelError
             If the tokens do not fit into the room that `open` was asked for.
         """
-        if self.rows == 1 and (torch.is_tensor(tokens) or not nested(tokens)):
-            tokens = [tokens]
-        rows = self._which(rows, tokens, "extend got tokens")
-        for row, new in zip(rows, tokens):
+        each = self._for_rows(tokens)
+        rows = self._which(rows, each, "extend got tokens")
+        for row, new in zip(rows, each):
             self._fits(row, len(new), len(new))
-        self._write(rows, tokens)
-        for row, new in zip(rows, tokens):
+        self._write(rows, each)
+        for row, new in zip(rows, each):
             if len(new):
                 self.filled[row] += len(new)
                 self._drafts.pop(row, None)
 
-    def _write(self, rows: Sequence[int], tokens: Sequence[Any]) -> None:
+    def _write(self, rows: Sequence[int], tokens: Sequence[Tokens]) -> None:
         """Put tokens behind the rows' texts: those of several rows in one step."""
         new = [(row, self.filled[row], each) for row, each in zip(rows, tokens) if len(each)]
         if len(new) == 1:
@@ -343,7 +400,7 @@ class Context:
                 values = _tensor([token for *_, each in new for token in each], self.model)
             self.ids.view(-1).index_copy_(0, send(at, self.ids.device), values)
 
-    def commit(self, paths: Sequence[Any], rows: Sequence[int] | None = None) -> None:
+    def commit(self, paths: Path | Sequence[Path], rows: Sequence[int] | None = None) -> None:
         """Keep these nodes of the drafts just read, drop the others.
 
         Parameters
@@ -358,17 +415,22 @@ class Context:
         ModelError
             If no draft is open or the nodes are not a path from the root.
         """
-        if self.rows == 1 and not nested(paths):
-            paths = [paths]
-        rows = self._which(rows, paths, "commit got paths")
-        for row, path in zip(rows, paths):
+        each = [[int(node) for node in path] for path in self._for_rows(paths)]
+        rows = self._which(rows, each, "commit got paths")
+        for row, path in zip(rows, each):
             if row not in self._drafts:
                 raise ModelError("commit follows forward: there is no draft to keep nodes of")
             parents = self._drafts[row].parents
             if any(parents[node] != before for before, node in zip([-1, *path], path)):
-                raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
-        for row, path in zip(rows, paths):
-            self._keep(row, list(path), self._drafts.pop(row))
+                raise ModelError(f"commit of row {row}: nodes {path} are not a path from the root")
+        for row, path in zip(rows, each):
+            self._keep(row, path, self._drafts.pop(row))
+
+    def _for_rows(self, values: Tokens | Sequence[Tokens]) -> Sequence[Tokens]:
+        """One entry for each row; a context of one row also takes its entry alone."""
+        if self.rows == 1 and (torch.is_tensor(values) or not nested(values)):
+            return [cast("Tokens", values)]
+        return cast("Sequence[Tokens]", values)
 
     @torch.no_grad()
     def _keep(self, row: int, path: list[int], draft: Draft) -> None:
@@ -407,7 +469,7 @@ class Context:
             self.cached[row] = min(self.cached[row], self.filled[row])
             self._drafts.pop(row, None)
 
-    def _which(self, rows: Sequence[int] | None, given: Sequence[Any], what: str) -> Sequence[int]:
+    def _which(self, rows: Sequence[int] | None, given: Sequence[Tokens], what: str) -> Sequence[int]:
         """The rows that something is given for, one entry each."""
         if len(given) != (self.rows if rows is None else len(rows)):
             held = f"the context has {self.rows}" if rows is None else f"{len(rows)} were named"
@@ -432,22 +494,12 @@ class Context:
 
     @torch.no_grad()
     def _grow(self, slots: int) -> None:
-        spare = int(self.rows > 1)
-        try:
-            store = storage(self.model, self.rows, slots + spare)
-            ids = torch.zeros(self.rows, slots + spare, dtype=torch.long, device=self.model.device)
-        except RuntimeError as error:
-            if not no_memory(error):
-                raise
-            raise ModelError(
-                lower(f"a cache of {self.rows} x {slots} tokens for {self.model.name}", self.model)
-            ) from None
+        store, ids = self._allocated(slots)
         end = max(self.filled)
         for new, old in zip(store.parts, self.store.parts):
             new.data[..., :end, :] = old.data[:, :, : self.rows, :, :end]
         ids[:, :end] = self.ids[: self.rows, :end]
         self.store, self.ids, self.slots = store, ids, slots
-        self.store.reach = min(slots, self.model.max_length)
         self._triangles.clear()  # masks are as long as the storage
         self._drafts.clear()
 
@@ -527,7 +579,8 @@ class Context:
 
     def close(self) -> None:
         """Free the storage."""
-        self.store = self.ids = None  # type: ignore[assignment]
+        for name in ("store", "ids"):
+            vars(self).pop(name, None)
 
     # -- passes -----------------------------------------------------------------------------
 
@@ -550,14 +603,14 @@ class Context:
         if any(counts):
             if len(some) == len(self.ids) and not any(self.cached):
                 # Ragged rows need no padding mask: what stands behind a row's end is masked later.
-                found = self._head(max(counts), wanted)
+                states = self._head(max(counts), wanted)
                 ends = counts
             else:
-                found = self._run(some, [self.cached[row] for row in some], counts, None, 0, wanted)
+                _, states = self._run(some, [self.cached[row] for row in some], counts, None, 0, wanted)
                 ends = [max(counts)] * len(counts)  # aligned at their right ends
             for row, count, end in zip(some, counts, ends):
                 at = row - some[0], slice(end - count, end)
-                self.states[row] = {layer: found[index][at].clone() for layer, index in zip(hidden, wanted)}
+                self.states[row] = {layer: states[index][at].clone() for layer, index in zip(hidden, wanted)}
             for row in some:
                 self.cached[row] = max(self.filled[row] - 1, self.cached[row])
         return sum(counts)
@@ -613,11 +666,11 @@ class Context:
             self.cached[row] = self.filled[row]
         self._drafts |= zip(some, drafts)
 
-        def split(found: torch.Tensor) -> list[torch.Tensor]:
-            return [found[row - some[0], keep - 1 - n :] for row, n in zip(some, nodes)]
+        def split(padded: torch.Tensor) -> list[torch.Tensor]:
+            return [padded[row - some[0], keep - 1 - n :] for row, n in zip(some, nodes)]
 
-        found = {layer: split(states[at]) for layer, at in zip(hidden, wanted)}
-        return Pass(split(last), [count + n for count, n in zip(counts, nodes)], found)
+        by_layer = {layer: split(states[at]) for layer, at in zip(hidden, wanted)}
+        return Pass(split(last), [count + n for count, n in zip(counts, nodes)], by_layer)
 
     def _layers(self, hidden: Sequence[int]) -> tuple[int, ...]:
         """Layers by their numbers from 0; negative ones count from the last."""
@@ -648,8 +701,8 @@ class Context:
             last, _ = self._call(ids, slice(end - 1, end), mask, 1, (), door)
         self.cached, self._drafts = [end], {0: drafts[0]}
         # The rule may have asked for the prediction already; a copy made here is an ordinary tensor.
-        known = door.logits().clone() if door.left and door.seen else model.logits(last)[0]
-        return Pass([known], [1], {}, door.layer if door.left else model.layers)
+        logits = door.logits().clone() if door.left and door.seen else model.logits(last)[0]
+        return Pass([logits], [1], {}, door.layer if door.left else model.layers)
 
     def _fits(self, row: int, tokens: int, reach: int) -> None:
         if self.filled[row] + tokens > self.slots:
@@ -664,7 +717,7 @@ class Context:
             )
 
     @torch.inference_mode()
-    def _head(self, count: int, hidden: tuple[int, ...]) -> Any:
+    def _head(self, count: int, hidden: tuple[int, ...]) -> dict[int, torch.Tensor]:
         """Feed the first `count` slots of every row, without a mask; the states of the layers `hidden`."""
         self.store.aim(0, count, count)
         return self._call(self.ids[:, :count], slice(0, count), self._chain(0, count), 0, hidden)[1]
@@ -678,12 +731,12 @@ class Context:
         drafts: list[Draft] | None,
         keep: int,
         hidden: tuple[int, ...],
-    ) -> Any:
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed slots starts ... starts + counts of some rows and their drafts' nodes behind them.
 
         Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes. What
         comes back has all rows from the first to the last of them: those between are fed padding. Of a
-        prefill, `keep` 0, it is the states of all columns.
+        prefill, `keep` 0, it is no logits and the states of all columns.
         """
         with torch.inference_mode():
             fed = [count + len(draft) for count, draft in zip(counts, drafts)] if drafts else counts
@@ -703,19 +756,19 @@ class Context:
                 out = self._call(*self._ragged(rows, starts, counts, fed, drafts, chains), keep, hidden)
         last, states = out
         if keep == 0:
-            return states
+            return last, states
         # The last step is done outside inference mode, so that its results are ordinary tensors.
         return self.model.logits(last), {layer: state.clone() for layer, state in states.items()}
 
     def _call(
         self,
         ids: torch.Tensor,
-        positions: Any,
+        positions: Positions,
         mask: torch.Tensor | None,
         keep: int,
-        hidden: tuple,
+        hidden: tuple[int, ...],
         leave: Exit | None = None,
-    ) -> Any:
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         try:
             return self.model.run(ids, positions, mask, self.store, keep, hidden, leave)
         except RuntimeError as error:
@@ -774,7 +827,7 @@ class Context:
         device, width, heads = self.ids.device, max(fed), self.store.data.shape[3]
         end = max(start + n for start, n in zip(starts, fed))
         at = np.array(rows) - first
-        spare = self.store.data.shape[4] - 1
+        padding_slot = self.store.data.shape[4] - 1
         if width == 1 and len(rows) == size:
             slots = positions = np.array(starts)[:, None]
         else:
@@ -783,14 +836,14 @@ class Context:
             slots = begin[:, None] + np.arange(width) - columns[:, None]
             padding = np.arange(width) < columns[:, None]
             positions = np.where(padding, 0, slots)
-            slots[padding] = spare
+            slots[padding] = padding_slot
         if not chains:
             assert drafts is not None
             for i, start, count, draft in zip(at.tolist(), starts, counts, drafts):
                 if len(draft):
                     positions[i, width - len(draft) :] = start + count - 1 + draft.offsets
         self.store.reach = max(self.store.reach, int(positions.max()) + 1)
-        entry = (np.arange(first, first + size)[:, None] * heads + np.arange(heads)) * (spare + 1)
+        entry = (np.arange(first, first + size)[:, None] * heads + np.arange(heads)) * (padding_slot + 1)
         index = (entry[:, :, None] + slots[:, None]).reshape(-1)
         sent = send(np.concatenate([positions.ravel(), slots.ravel(), index]), device)
         where, slot, index = sent.split([size * width, size * width, len(index)])
@@ -800,7 +853,7 @@ class Context:
         group, kind = self.model.group, self.model.dtype
         # Slots rise with the text, so a chain sees what stands before it; padding sees slot 0, for a query
         # that sees nothing is NaN.
-        last = where if chains else torch.where(slot == spare, 0, slot)
+        last = where if chains else torch.where(slot == padding_slot, 0, slot)
         beyond = torch.arange(end, device=device) > last[..., None]
         mask = torch.zeros(beyond.shape, dtype=kind, device=device).masked_fill_(beyond, -torch.inf)
         if not chains:
@@ -814,7 +867,7 @@ class Context:
         return ids, where, mask.reshape(size, 1, group * width, end)
 
 
-def nested(values: Sequence[Any]) -> bool:
+def nested(values: Tokens | Sequence[Tokens]) -> bool:
     """Whether these are lists of rows, not a row of numbers."""
     return (
         len(values) > 0
@@ -823,7 +876,7 @@ def nested(values: Sequence[Any]) -> bool:
     )
 
 
-def _tensor(tokens: Any, model: Model) -> torch.Tensor:
+def _tensor(tokens: Tokens, model: CachedModel) -> torch.Tensor:
     """Tokens as a tensor on the model's device; those that come from the host are checked on the way."""
     if torch.is_tensor(tokens):
         return send(tokens, model.device, torch.long)
@@ -842,7 +895,7 @@ def no_memory(error: RuntimeError) -> bool:
     )
 
 
-def lower(what: str, model: Model) -> str:
+def lower(what: str, model: Device) -> str:
     return (
         f"out of memory on {model.device} for {what}: lower max_new_tokens, decode fewer prompts at "
         f"once, shorten the prompt, or load with dtype='bfloat16' (now {model.dtype})"

@@ -4,7 +4,7 @@ token."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
@@ -15,6 +15,11 @@ from specviz.models.canvas import Canvas
 from specviz.models.llama import Llama, describes, groups
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specviz.models.protocols import Storage
 
 
 class Diffusion(TorchModel):
@@ -53,7 +58,7 @@ class Diffusion(TorchModel):
     def __init__(
         self,
         net: PreTrainedModel,
-        tokenizer: Any = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         name: str | None = None,
         *,
         mask: int,
@@ -82,7 +87,7 @@ class Diffusion(TorchModel):
         self.max_length = getattr(config, "max_position_embeddings", None) or UNBOUNDED
         self.eos = eos(net, tokenizer)
         self.text = Text(tokenizer, self.vocabulary, self.eos)
-        self._asked = layouts.check(kernels)
+        self._kernels = layouts.check(kernels)
         self._llama = self._laid()
 
     def open(self, prompts: Sequence[Sequence[int]], room: int, **policy: Any) -> Canvas:
@@ -108,7 +113,7 @@ class Diffusion(TorchModel):
         return Canvas(self, prompts, room, **policy)
 
     def _laid(self) -> Llama:
-        self.kernels = layouts.choose(self._asked, self.net, groups(self.net))
+        self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
         return Llama(self.net, self.layers, self.kernels)
 
     def left(self, prompt: int) -> int:
@@ -116,8 +121,13 @@ class Diffusion(TorchModel):
         return self.max_length - prompt
 
     def run(
-        self, ids: torch.Tensor, positions: torch.Tensor, mask: Any, store: Any, read: torch.Tensor
-    ) -> Any:
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor | bool,
+        store: Storage,
+        read: torch.Tensor,
+    ) -> torch.Tensor:
         """Feed `ids` [rows, n] at `positions` [rows, n]; scores at the flat places `read`, [places,
         vocabulary].
 

@@ -123,10 +123,10 @@ def family(config: dict[str, Any]) -> str | None:
 def read_config(folder: Path) -> dict[str, Any]:
     """A folder's ``config.json``; empty where there is none that can be read."""
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def complete(folder: Path) -> bool:
@@ -180,8 +180,8 @@ def load_checkpoint(
     net = _empty(config, device)
     stored = _stored(_weight_files(folder, name), name)
     wanted = _wanted(net, config.tie_word_embeddings, kind.published)
-    spare = {kind.published("lm_head.weight")} if config.tie_word_embeddings else set()
-    _check(wanted, stored, spare, name)
+    tied = {kind.published("lm_head.weight")} if config.tie_word_embeddings else set()
+    _check(wanted, stored, tied, name)
     words = tokenizer if tokenizer is not None else _tokenizer(folder, name, kind is FAMILIES["Dream"])
     if mask not in words.get_vocab().values():
         raise ModelError(
@@ -338,14 +338,13 @@ def _eos(folder: Path, fields: Fields) -> Any:
     """Ids that end a text: the generation config's, else the config's; one, several or None."""
     path = folder / "generation_config.json"
     generation = _json(path, fields.name) if path.is_file() else {}
-    found = generation.get("eos_token_id")
-    found = fields.config.get("eos_token_id") if found is None else found
+    ids = generation.get("eos_token_id")
+    ids = fields.config.get("eos_token_id") if ids is None else ids
     if any(
-        isinstance(i, bool) or not isinstance(i, int)
-        for i in (found if isinstance(found, list) else [found or 0])
+        isinstance(i, bool) or not isinstance(i, int) for i in (ids if isinstance(ids, list) else [ids or 0])
     ):
-        raise fields.refuse(f"its eos_token_id {found!r:.60} is no token id")
-    return found
+        raise fields.refuse(f"its eos_token_id {ids!r:.60} is no token id")
+    return ids
 
 
 # -- weights ----------------------------------------------------------------------------------------
@@ -395,17 +394,17 @@ def _weight_files(folder: Path, name: str) -> list[Path]:
 
 def _stored(files: Sequence[Path], name: str) -> dict[str, Stored]:
     """Every tensor of the files; only their headers are read."""
-    found = {}
+    tensors = {}
     for file in files:
         try:
             with safe_open(file, "pt") as opened:
                 for key in opened.keys():  # noqa: SIM118 - no mapping
                     part = opened.get_slice(key)
-                    found[key] = Stored(file, tuple(part.get_shape()), part.get_dtype())
+                    tensors[key] = Stored(file, tuple(part.get_shape()), part.get_dtype())
         except READ_ERRORS as error:
-            said = " ".join(str(error).split())[:200]
-            raise ModelError(f"{file.name} of {name} is no safetensors file: {said}") from None
-    return found
+            reason = " ".join(str(error).split())[:200]
+            raise ModelError(f"{file.name} of {name} is no safetensors file: {reason}") from None
+    return tensors
 
 
 def _wanted(
@@ -416,31 +415,31 @@ def _wanted(
     return {published(ours): (ours, p) for ours, p in parameters if not (tied and ours == "lm_head.weight")}
 
 
-def _check(wanted: dict[str, Any], stored: dict[str, Stored], spare: set[str], name: str) -> None:
+def _check(wanted: dict[str, Any], stored: dict[str, Stored], tied: set[str], name: str) -> None:
     """Check that the files hold what the config describes, no less and no more.
 
     `spare` tensors may be there and are not read: the head of a tied checkpoint.
     """
     lacking = [key for key in wanted if key not in stored]
-    beyond = [key for key in sorted(stored) if key not in wanted and key not in spare]
-    said = [
+    beyond = [key for key in sorted(stored) if key not in wanted and key not in tied]
+    faults = [
         f"{verb} {len(keys)} tensor{'s' * (len(keys) > 1)} ({', '.join(keys[:3])}{', ...' * (len(keys) > 3)})"
         for verb, keys in (("lacks", lacking), ("has beyond them", beyond))
         if keys
     ]
-    if said:
+    if faults:
         raise ModelError(
-            f"the weights of {name} are not those that its config.json describes: it {' and '.join(said)}"
+            f"the weights of {name} are not those that its config.json describes: it {' and '.join(faults)}"
         )
     for key, (_, parameter) in wanted.items():
-        found = stored[key]
-        if found.shape != tuple(parameter.shape):
+        part = stored[key]
+        if part.shape != tuple(parameter.shape):
             raise ModelError(
-                f"{key} of {name} is {list(found.shape)} in {found.file.name}, and {list(parameter.shape)} "
+                f"{key} of {name} is {list(part.shape)} in {part.file.name}, and {list(parameter.shape)} "
                 "by its config.json"
             )
-        if found.format not in FORMATS:
-            raise ModelError(f"{key} of {name} is stored as {found.format}; {', '.join(FORMATS)} are read")
+        if part.format not in FORMATS:
+            raise ModelError(f"{key} of {name} is stored as {part.format}; {', '.join(FORMATS)} are read")
 
 
 def _fill(
@@ -467,10 +466,10 @@ def _fill(
             module, _, kind = wanted[key][0].rpartition(".")
             setattr(net.get_submodule(module), kind, nn.Parameter(tensor, requires_grad=False))
     except READ_ERRORS as error:
-        said = " ".join(str(error).split())
-        if "memory" in said:
+        reason = " ".join(str(error).split())
+        if "memory" in reason:
             raise no_room(name, device, sum(sizes.values()) * number.itemsize) from None
-        raise ModelError(f"{stored[key].file.name} of {name} cannot be read: {said[:200]}") from None
+        raise ModelError(f"{stored[key].file.name} of {name} cannot be read: {reason[:200]}") from None
 
 
 # -- tokenizer ---------------------------------------------------------------------------------------
@@ -493,8 +492,8 @@ def _tokenizer(folder: Path, name: str, qwen: bool) -> Any:
         with _quiet():  # it would wonder about the model's type
             return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare exceptions
-        said = " ".join(str(error).split())[:200]
-        raise ModelError(f"the tokenizer of {name} does not load: {said}") from None
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"the tokenizer of {name} does not load: {reason}") from None
 
 
 @contextmanager
@@ -509,11 +508,11 @@ def _quiet() -> Iterator[None]:
 
 def _json(path: Path, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{path.name} of {name} cannot be read: {' '.join(str(error).split())[:200]}"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise ModelError(f"{path.name} of {name} is no JSON object")
-    return found
+    return fields

@@ -28,7 +28,6 @@ A folder is as published: ``config.json`` of a Llama of one layer, ``model.safet
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,16 +74,23 @@ class Variant:
 FIRST = Variant(head=False)  # the authors' of generation 1, but for the bias of some
 
 
+def attention_shape(config: LlamaConfig) -> tuple[int, int, int]:
+    """Query heads, key-value heads, and the width of a head."""
+    groups, dim = config.num_key_value_heads, config.head_dim
+    assert groups is not None and dim is not None  # a LlamaConfig fills in both
+    return config.num_attention_heads, groups, dim
+
+
 class Attention(nn.Module):
     """The projections of an attention that reads `width` numbers a token."""
 
     def __init__(self, config: LlamaConfig, width: int, variant: Variant) -> None:
         super().__init__()
-        dim, bias = config.head_dim, variant.qkv_bias
-        self.q_proj = nn.Linear(width, config.num_attention_heads * dim, bias=bias)
-        self.k_proj = nn.Linear(width, config.num_key_value_heads * dim, bias=bias)
-        self.v_proj = nn.Linear(width, config.num_key_value_heads * dim, bias=bias)
-        self.o_proj = nn.Linear(config.num_attention_heads * dim, config.hidden_size, bias=variant.o_bias)
+        (heads, groups, dim), bias = attention_shape(config), variant.qkv_bias
+        self.q_proj = nn.Linear(width, heads * dim, bias=bias)
+        self.k_proj = nn.Linear(width, groups * dim, bias=bias)
+        self.v_proj = nn.Linear(width, groups * dim, bias=bias)
+        self.o_proj = nn.Linear(heads * dim, config.hidden_size, bias=variant.o_bias)
 
 
 class Layer(nn.Module):
@@ -121,6 +127,12 @@ class Eagle(nn.Module):
     """
 
     d2t: Tensor | None
+    embed_tokens: nn.Embedding | None
+    lm_head: nn.Linear | None
+    midlayer: Layer
+    norm: LlamaRMSNorm
+    input_norm: LlamaRMSNorm
+    fc_norm: nn.ModuleList
 
     def __init__(
         self, config: LlamaConfig, generation: int, draft_vocabulary: int | None = None, states: int = 3,
@@ -154,14 +166,18 @@ class Eagle(nn.Module):
         self.register_module("lm_head", nn.Linear(size, rows, bias=False) if variant.head else None)
         self.rotary = LlamaRotaryEmbedding(config)
 
-    def get_output_embeddings(self) -> Any:
+    def get_output_embeddings(self) -> nn.Linear | None:
         """Its own head, by transformers' name; None where it speaks by the target's."""
         return self.lm_head
 
     @property
-    def layer(self) -> Any:
+    def layer(self) -> Layer:
         """The one layer."""
-        return self.midlayer if self.generation == 3 else self.layers[0]
+        if self.generation == 3:
+            return self.midlayer
+        (layer,) = self.layers
+        assert isinstance(layer, Layer)
+        return layer
 
     @property
     def tokens(self) -> Tensor | None:

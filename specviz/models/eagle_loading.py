@@ -76,8 +76,8 @@ def is_eagle(path: Path, config: dict[str, Any]) -> bool:
 def claims(config: dict[str, Any]) -> bool:
     """Whether a config may be an EAGLE drafter's; its tensors tell."""
     called = " ".join(map(str, config.get("architectures") or ())).lower()
-    known = "eagle" in called or {"eagle_config", "draft_vocab_size", "speculators_model_type"} & set(config)
-    return bool(known) or config.get("num_hidden_layers") == 1
+    marked = "eagle" in called or {"eagle_config", "draft_vocab_size", "speculators_model_type"} & set(config)
+    return bool(marked) or config.get("num_hidden_layers") == 1
 
 
 def load_eagle(path: Path) -> tuple[Eagle, dict[str, Any]]:
@@ -91,7 +91,7 @@ def load_eagle(path: Path) -> tuple[Eagle, dict[str, Any]]:
         If a tensor is missing, of another shape, or unknown (the line names it), or if the config lacks
         what is needed or asks for what is not computed here.
     """
-    said = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    stated = json.loads((path / "config.json").read_text(encoding="utf-8"))
     stored: dict[str, Tensor] = {}
     for name, (file, key) in _own(path).items():
         with safe_open(file, "pt") as tensors:
@@ -99,9 +99,9 @@ def load_eagle(path: Path) -> tuple[Eagle, dict[str, Any]]:
     fused = any(name.startswith("midlayer.") or name in FUSED for name in stored)
     if fused:  # published under the name of a plain layer, too
         stored = {name.replace("layers.0.", "midlayer."): value for name, value in stored.items()}
-    config = _config(path.name, said, stored)
+    config = _config(path.name, stated, stored)
     with torch.device("meta"):  # shapes only
-        net = Eagle(config, *_form(path.name, said, config, stored, fused))
+        net = Eagle(config, *_form(path.name, stated, config, stored, fused))
     wanted = net.state_dict()
     for name, value in wanted.items():
         if name not in stored:
@@ -131,7 +131,7 @@ def load_eagle(path: Path) -> tuple[Eagle, dict[str, Any]]:
     net.rotary = LlamaRotaryEmbedding(config)
     if net.tokens is not None:
         _check_tokens(path.name, net.tokens, config.vocab_size)
-    return net.eval(), said
+    return net.eval(), stated
 
 
 def read_layers(config: dict[str, Any], states: int, depth: int) -> tuple[int, ...]:
@@ -155,13 +155,13 @@ def _named(config: dict[str, Any]) -> tuple[list[int], list[int]]:
     return [int(j) for j in config.get(LAYERS) or ()], [int(j) for j in under.get(LAYERS) or ()]
 
 
-def _config(name: str, said: dict[str, Any], stored: dict[str, Tensor]) -> LlamaConfig:
+def _config(name: str, stated: dict[str, Any], stored: dict[str, Tensor]) -> LlamaConfig:
     """The layer's config, if it asks for nothing that is not computed here."""
-    layer = _table(name, said, "transformer_layer_config") or said
-    _table(name, said, "speculators_config")
+    layer = _table(name, stated, "transformer_layer_config") or stated
+    _table(name, stated, "speculators_config")
     if missing := [key for key in NEEDED if not layer.get(key)]:
         raise ModelError(f"the config.json of {name} lacks {', '.join(missing)}")
-    if said.get("quantization_config") or layer.get("quantization_config"):
+    if stated.get("quantization_config") or layer.get("quantization_config"):
         raise ModelError(f"{name} is quantised, and quantised drafters are not read: take the original")
     number = layer.get("num_hidden_layers", 1)
     number = max([number, *(int(n.split(".")[1]) + 1 for n in stored if n.startswith("layers."))])
@@ -173,29 +173,29 @@ def _config(name: str, said: dict[str, Any], stored: dict[str, Tensor]) -> Llama
         raise ModelError(f"{name} uses {kind} rotary positions; here are {', '.join(ROPES)}")
     if "sliding_attention" in (layer.get("layer_types") or ()):
         raise ModelError(f"{name} uses a sliding window, which is not computed here for a drafter")
-    every = {**rope, **layer, **said}
+    every = {**rope, **layer, **stated}
     for key, (plain, meaning) in OTHERWISE.items():
         if every.get(key) not in (None, plain):
             raise ModelError(f"{name} uses {meaning} ({key} in its config), which is not computed here")
-    if _table(name, said, "eagle_config").get("use_aux_hidden_state") is False:
+    if _table(name, stated, "eagle_config").get("use_aux_hidden_state") is False:
         raise ModelError(f"{name} reads one state as if it were fused (use_aux_hidden_state in its config)")
     bias = any("mlp." in each and each.endswith(".bias") for each in stored) or bool(layer.get("mlp_bias"))
-    found = {key: layer[key] for key in KEYS if layer.get(key) is not None}
-    return LlamaConfig(**found, num_hidden_layers=1, mlp_bias=bias)
+    fields = {key: layer[key] for key in KEYS if layer.get(key) is not None}
+    return LlamaConfig(**fields, num_hidden_layers=1, mlp_bias=bias)
 
 
 def _table(name: str, config: dict[str, Any], key: str) -> dict[str, Any]:
-    found = config.get(key) or {}
-    if not isinstance(found, dict):
+    table = config.get(key) or {}
+    if not isinstance(table, dict):
         raise ModelError(f"{key} in the config.json of {name} is no table of values")
-    return found
+    return table
 
 
 def _form(
-    name: str, said: dict[str, Any], config: LlamaConfig, stored: dict[str, Tensor], fused: bool
+    name: str, stated: dict[str, Any], config: LlamaConfig, stored: dict[str, Tensor], fused: bool
 ) -> tuple[int, int | None, int, Variant, int]:
     """What `Eagle` takes behind the config."""
-    every = {**(said.get("eagle_config") or {}), **(said.get("transformer_layer_config") or {}), **said}
+    every = {**(stated.get("eagle_config") or {}), **(stated.get("transformer_layer_config") or {}), **stated}
     attention = "midlayer.self_attn." if fused else "layers.0.self_attn."
     qkv_bias = any(f"{attention}{part}_proj.bias" in stored for part in "qkv")
     qkv_bias |= bool(every.get("attention_bias") or every.get("qkv_bias"))
@@ -225,7 +225,7 @@ def _form(
         norm_output=bool(every.get("norm_output")),
         **own,
     )
-    top, nested = _named(said)
+    top, nested = _named(stated)
     return 3, rows if reduced else None, len(top or nested) or 3, variant, wide
 
 
@@ -242,16 +242,16 @@ def _check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
 
 def _own(path: Path) -> dict[str, tuple[Path, str]]:
     """Where each tensor lies: its name as the authors have it, the file and the name there."""
-    found = {}
+    places: dict[str, tuple[Path, str]] = {}
     for file in sorted(path.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
-            found |= {key.removeprefix("model."): (file, key) for key in list(tensors.keys())}
-    if "fusion_fc.weight" in found:  # speculators' names of generation 1
-        found = {
+            places |= {key.removeprefix("model."): (file, key) for key in list(tensors.keys())}
+    if "fusion_fc.weight" in places:  # speculators' names of generation 1
+        places = {
             name.replace("fusion_fc.", "fc.", 1).replace("transformer.", "layers.0.", 1): place
-            for name, place in found.items()
+            for name, place in places.items()
         }
-    return found
+    return places
 
 
 def _shape(value: torch.Tensor) -> str:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.errors import ModelError
 from specviz.models import geometry
 from specviz.models.attention import attend
 from specviz.models.context import Store, lower, no_memory
-from specviz.models.eagle import Eagle
+from specviz.models.eagle import Eagle, attention_shape
 from specviz.models.layers import Lines, RMSNorm, activation, stamp
 from specviz.models.ranks import whole
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specviz.models.additions import EagleHead
+    from specviz.models.model import Model
+    from specviz.models.text import Text
 
 
 class EagleModel:
@@ -44,7 +51,13 @@ class EagleModel:
     kind = "eagle"
     apart = True  # it reads states beside tokens: in a batch each row has a context of its own
 
-    def __init__(self, addition: Any, target: Any) -> None:
+    text: Text
+    tokenizer: PreTrainedTokenizerBase | None
+    vocabulary: int
+    max_length: int
+    eos: tuple[int, ...]
+
+    def __init__(self, addition: EagleHead, target: Model) -> None:
         self.addition, self.target, self.name = addition, target, addition.name
         self.net = bound(addition.net, target)
         self.geometry = geometry.eagle(self.net, target.net)
@@ -73,7 +86,7 @@ class EagleModel:
         """How many tokens can be written behind a prompt of so many."""
         return self.target.left(prompt)
 
-    def on(self, target: Any) -> EagleModel:
+    def on(self, target: Model) -> EagleModel:
         """As `Addition.on`."""
         return self if target is self.target else self.addition.on(target)
 
@@ -92,7 +105,7 @@ class EagleModel:
         return EagleContext(self, len(prompt) + room)
 
 
-def bound(net: Eagle, target: Any) -> Eagle:
+def bound(net: Eagle, target: Model) -> Eagle:
     """A drafter's weights in a target's format, on its device.
 
     Embeddings and a head that equal the target's, as many folders have them, are left out: they are not
@@ -106,7 +119,7 @@ def bound(net: Eagle, target: Any) -> Eagle:
     net._modules = dict(net._modules)
     for name, their in theirs.items():
         own = net._modules[name]
-        if own is None or own.weight.shape != their.weight.shape:
+        if not isinstance(own, nn.Embedding | nn.Linear) or own.weight.shape != their.weight.shape:
             continue
         if name == "lm_head" and (net.d2t is not None or their.bias is not None):
             continue
@@ -128,14 +141,16 @@ class Arithmetic:
     target : Model
     """
 
-    def __init__(self, net: Eagle, target: Any) -> None:
+    def __init__(self, net: Eagle, target: Model) -> None:
         layer, own = net.layer, target.net
         attention, mlp = layer.self_attn, layer.mlp
         self.read = stamp(own)
         layout = target.kernels
         self.net, self.config, self.generation = net, net.config, net.generation
         # Of a target in shards each rank gathers a copy: the drafter lies whole on all of them.
-        self.embedding = whole((net.embed_tokens or own.get_input_embeddings()).weight.detach())
+        words = net.embed_tokens or own.get_input_embeddings()
+        assert isinstance(words, nn.Embedding)
+        self.embedding = whole(words.weight.detach())
         self.fc = Lines(net.fc, layout=layout)
         self.qkv = Lines(attention.q_proj, attention.k_proj, attention.v_proj, layout=layout)
         self.o = Lines(attention.o_proj, layout=layout)
@@ -171,8 +186,9 @@ class Arithmetic:
         if self.variant.norm_before_fc:
             states = self.norm(states, self.net.input_norm.weight)
         if self.variant.fc_norm:
-            parts = zip(self.net.fc_norm, states.chunk(self.net.states, -1))
-            states = torch.cat([self.norm(part, norm.weight) for norm, part in parts], -1)
+            weights = [weight for norm in self.net.fc_norm for weight in norm.parameters()]
+            parts = zip(weights, states.chunk(self.net.states, -1))
+            states = torch.cat([self.norm(part, weight) for weight, part in parts], -1)
         return self.fc(states)
 
     def __call__(
@@ -185,8 +201,7 @@ class Arithmetic:
         states, logits : tensors [keep, width], [keep, vocabulary] (float32)
             Of the last `keep`. A token that the head lacks has −inf.
         """
-        config, n = self.config, len(tokens)
-        heads, groups, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        (heads, groups, dim), n = attention_shape(self.config), len(tokens)
         embedded = F.embedding(tokens, self.embedding)
         if self.generation == 3:
             normed = self.norm(states, self.before[1])
@@ -238,15 +253,15 @@ class EagleContext:
     """
 
     def __init__(self, model: EagleModel, slots: int) -> None:
-        config, self.model, self.length = model.net.config, model, 0
-        shape = 1, 1, config.num_key_value_heads, slots, config.head_dim
+        self.model, self.length = model, 0
+        heads, groups, dim = attention_shape(model.net.config)
         try:
-            self.store = Store(*shape, model.dtype, model.device)
+            self.store = Store(1, 1, groups, slots, dim, model.dtype, model.device)
         except RuntimeError as error:
             if not no_memory(error):
                 raise
             raise ModelError(lower(f"a cache of {slots} tokens for {model.name}", model)) from None
-        self.group = config.num_attention_heads // config.num_key_value_heads
+        self.group = heads // groups
         self.slots = slots
         # Of a tree's nodes: a row each, 0 where it sees. Rows that are free see the text and themselves.
         self.mask = torch.full((64, slots), -torch.inf, dtype=model.dtype, device=model.device)
@@ -254,7 +269,8 @@ class EagleContext:
 
     def close(self) -> None:
         """Free the storage."""
-        self.store = self.mask = None  # type: ignore[assignment]
+        for name in ("store", "mask"):
+            vars(self).pop(name, None)
 
     @torch.no_grad()
     def read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
@@ -12,11 +12,16 @@ from transformers import PreTrainedModel
 from specviz.errors import ModelError
 from specviz.models import bart, geometry, t5
 from specviz.models import kernels as layouts
-from specviz.models.context import Exit, Store
+from specviz.models.context import Exit, Spread, StorageShape, Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
 from specviz.models.layers import hooked
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specviz.models.protocols import Positions
 
 FAMILIES = dict.fromkeys(t5.CLASSES, (t5.T5, t5.refusal)) | dict.fromkeys(
     bart.CLASSES, (bart.Bart, bart.refusal)
@@ -75,7 +80,7 @@ class EncoderDecoder(TorchModel):
     def __init__(
         self,
         net: PreTrainedModel,
-        tokenizer: Any = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         name: str | None = None,
         layers: int | None = None,
         encoder: Encoder | None = None,
@@ -92,7 +97,7 @@ class EncoderDecoder(TorchModel):
         self.text = Text(tokenizer, self.vocabulary, self.eos, source=True)
         self.encoder = encoder or Encoder(net)
         self.layers = layers or _depth(net)
-        self._asked = layouts.check(kernels)
+        self._kernels = layouts.check(kernels)
         self.decoder = self._laid()
         self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
 
@@ -114,13 +119,13 @@ class EncoderDecoder(TorchModel):
         """
         if self.decoder.stale():
             self.decoder = self._laid()
-            self.encoder.known.clear()
+            self.encoder.encodings.clear()
         return EncoderDecoderContext(self, prompts, room)
 
-    def _laid(self) -> Any:
+    def _laid(self) -> t5.T5 | bart.Bart:
         """The decoder as a plain function, its matrices laid out."""
         groups = (t5 if self._family is t5.T5 else bart).groups
-        self.kernels = layouts.choose(self._asked, self.net, groups(self.net))
+        self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
         return self._family(self.net, self.layers, self.kernels)
 
     def left(self, prompt: int) -> int:
@@ -132,9 +137,9 @@ class EncoderDecoder(TorchModel):
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
         name = f"{self.name}[:{layers}]"
-        return EncoderDecoder(self.net, self.tokenizer, name, layers, self.encoder, self._asked)
+        return EncoderDecoder(self.net, self.tokenizer, name, layers, self.encoder, self._kernels)
 
-    def shape(self, rows: int, slots: int) -> tuple:
+    def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
         return self.layers, rows, self.decoder.heads, slots, self.decoder.dim, self.dtype, self.device
 
@@ -154,9 +159,9 @@ class EncoderDecoder(TorchModel):
     def run(
         self,
         ids: torch.Tensor,
-        positions: Any,
+        positions: Positions,
         mask: torch.Tensor | None,
-        store: Store,
+        store: Store | Spread,
         keep: int,
         hidden: tuple[int, ...],
         leave: Exit | None = None,
@@ -166,6 +171,7 @@ class EncoderDecoder(TorchModel):
         The last `keep` columns' results go to `logits`. `positions` is a slice or a tensor [rows, n]; `mask`
         [rows or 1, 1 or heads, n, slots] or None.
         """
+        assert isinstance(store, Store)  # its layers lie on one device
         return self.decoder(ids, positions, mask, store, keep, hidden, leave)
 
 
@@ -174,20 +180,20 @@ def unserved(name: str, kind: str, reason: str) -> ModelError:
     return ModelError(f"{name} ({kind}) cannot be served: {reason}")
 
 
-def _depth(net: Any) -> int:
+def _depth(net: PreTrainedModel) -> int:
     config = net.config
     return getattr(config, "num_decoder_layers", None) or config.decoder_layers
 
 
-def _prefix(net: Any, name: str) -> list[int]:
+def _prefix(net: PreTrainedModel, name: str) -> list[int]:
     """The decoder's start token, and what is forced behind it."""
-    made = getattr(net, "generation_config", None)
+    generation = getattr(net, "generation_config", None)
 
-    def said(field: str) -> int | None:
-        found = getattr(made, field, None)
-        return getattr(net.config, field, None) if found is None else found
+    def token(field: str) -> int | None:
+        id = getattr(generation, field, None)
+        return getattr(net.config, field, None) if id is None else id
 
-    start, forced = said("decoder_start_token_id"), said("forced_bos_token_id")
+    start, forced = token("decoder_start_token_id"), token("forced_bos_token_id")
     if start is None:
         raise unserved(
             name, net.config.model_type, "neither its config nor its generation config names a "
@@ -196,15 +202,14 @@ def _prefix(net: Any, name: str) -> list[int]:
     return [start] if forced is None else [start, forced]
 
 
-def _served(net: Any, name: str) -> Any:
+def _served(net: PreTrainedModel, name: str) -> type[t5.T5] | type[bart.Bart]:
     """The function of a model that can be served; otherwise the reason why not."""
     kind = net.config.model_type
     refuse = partial(unserved, name, kind)
 
-    found = FAMILIES.get(type(net).__name__)
-    if found is None or not type(net).__module__.startswith(PLAIN[0]):
+    if type(net).__name__ not in FAMILIES or not type(net).__module__.startswith(PLAIN[0]):
         raise unserved(name, kind, SERVED)
-    function, refusal = found
+    function, refusal = FAMILIES[type(net).__name__]
     parts = [net.get_output_embeddings(), *net.get_decoder().modules()]
     for part in parts:
         own = type(part).__module__.startswith(PLAIN)

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from specviz.devices import send
 from specviz.errors import PromptError
-from specviz.models.context import Context, _tensor
+from specviz.models.context import Context, Exit, Store, _tensor
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specviz.models.encoder_decoder import EncoderDecoder
+    from specviz.models.layers import Decoder
+    from specviz.models.protocols import Positions
 
 
 class Source:
@@ -44,7 +48,7 @@ class Source:
         mask: torch.Tensor | None,
     ) -> None:
         self.prompts, self.states, self.crossed, self.mask = prompts, states, crossed, mask
-        self.pairs = [pair.unbind(0) for pair in crossed.unbind(0)]
+        self.pairs = [(pair[0], pair[1]) for pair in crossed.unbind(0)]
         self.part: tuple[slice, Source] | None = None  # that of some rows, last asked for
 
     def repeated(self, rows: int) -> Source:
@@ -94,11 +98,13 @@ class Encoder:
     is found again as long as some context holds it.
     """
 
-    def __init__(self, net: Any) -> None:
+    def __init__(self, net: PreTrainedModel) -> None:
         self.net, self.config = net.get_encoder(), net.config
-        self.known: weakref.WeakValueDictionary[Any, Source] = weakref.WeakValueDictionary()
+        self.encodings: weakref.WeakValueDictionary[tuple[tuple[int, ...], ...], Source] = (
+            weakref.WeakValueDictionary()
+        )
 
-    def read(self, prompts: Sequence[Sequence[int]], decoder: Any) -> tuple[Source, int]:
+    def read(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> tuple[Source, int]:
         """The prompts' encoding, with keys and values for the layers of `decoder`.
 
         Returns
@@ -108,8 +114,8 @@ class Encoder:
             How many tokens were fed.
         """
         key = tuple(map(tuple, prompts))
-        known, fed = self.known.get(key), 0
-        if known is None:
+        source, fed = self.encodings.get(key), 0
+        if source is None:
             fed, longest = sum(map(len, prompts)), max(map(len, prompts))
             device = self.net.device
             ids = torch.full((len(prompts), longest), self.config.pad_token_id or 0)
@@ -123,15 +129,15 @@ class Encoder:
                 mask = torch.zeros(seen.shape, dtype=self.net.dtype, device=device)
                 mask = mask.masked_fill_(padding == 0, -torch.inf)[:, None, None]
             states = self.net(input_ids=send(ids, device), attention_mask=padding).last_hidden_state
-            known = Source(prompts, states, decoder.cross(states), mask)
-            self.known[key] = known
+            source = Source(prompts, states, decoder.cross(states), mask)
+            self.encodings[key] = source
         layers = len(decoder.weights)
-        if len(known.pairs) < layers:
-            known = Source(prompts, known.states, decoder.cross(known.states), known.mask)
-            self.known[key] = known
-        elif len(known.pairs) > layers:
-            known = Source(prompts, known.states, known.crossed[:layers], known.mask)
-        return known, fed
+        if len(source.pairs) < layers:
+            source = Source(prompts, source.states, decoder.cross(source.states), source.mask)
+            self.encodings[key] = source
+        elif len(source.pairs) > layers:
+            source = Source(prompts, source.states, source.crossed[:layers], source.mask)
+        return source, fed
 
 
 class EncoderDecoderContext(Context):
@@ -141,7 +147,8 @@ class EncoderDecoderContext(Context):
     be extended nor rewound.
     """
 
-    model: Any
+    model: EncoderDecoder
+    store: Store
     joint = True
 
     def __init__(self, model: EncoderDecoder, prompts: Sequence[Sequence[int]], room: int) -> None:
@@ -195,7 +202,7 @@ class EncoderDecoderContext(Context):
         encoded = self.source is not None or self.own[row] is not None
         return super().due(row) + (0 if encoded else len(self.prompts[row]))
 
-    def prefill(self, rows: Sequence[int] | None = None) -> int:
+    def prefill(self, rows: Sequence[int] | None = None, hidden: tuple[int, ...] = ()) -> int:
         """Encode the prompts and compute all that is pending but the last token of each row.
 
         Returns
@@ -204,7 +211,7 @@ class EncoderDecoderContext(Context):
             How many tokens were fed, the encoder's counted; 0 of these where a context of the same prompts
             has the encoding.
         """
-        return self._read() + super().prefill(rows)
+        return self._read() + super().prefill(rows, hidden)
 
     def close(self) -> None:
         """Free the storage and the encoding."""
@@ -214,12 +221,13 @@ class EncoderDecoderContext(Context):
 
     def _beginning(self, lengths: Sequence[int], room: int) -> EncoderDecoderContext:
         (prompt,), least, rows = self.prompts, self.least[0], len(lengths)
-        begun = EncoderDecoderContext(self.model, [prompt] * rows, room + max(lengths) - least)
+        branch = EncoderDecoderContext(self.model, [prompt] * rows, room + max(lengths) - least)
         text = self.tokens[0]
-        begun.extend([text[least:length] for length in lengths])
+        branch.extend([text[least:length] for length in lengths])
         self._read()
-        begun.source = self.source.repeated(rows)  # type: ignore[union-attr]
-        return begun
+        assert self.source is not None
+        branch.source = self.source.repeated(rows)
+        return branch
 
     @torch.inference_mode()
     def _read(self) -> int:
@@ -248,16 +256,23 @@ class EncoderDecoderContext(Context):
         return self.model.decoder.bias.chain(start, count)
 
     def _call(
-        self, ids: torch.Tensor, positions: Any, mask: torch.Tensor | None, keep: int, *more: Any
-    ) -> Any:
+        self,
+        ids: torch.Tensor,
+        positions: Positions,
+        mask: torch.Tensor | None,
+        keep: int,
+        hidden: tuple[int, ...],
+        leave: Exit | None = None,
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         if self.source is None:
             self._read()
         assert self.source is not None
         self.store.source = self.source.of(self.store.rows)
         bias = self.model.decoder.bias
         if bias is not None and not isinstance(positions, slice):
+            assert mask is not None  # a pass with places of its own always has one
             mask = mask + bias.between(positions, self._places(positions))
-        return super()._call(ids, positions, mask, keep, *more)
+        return super()._call(ids, positions, mask, keep, hidden, leave)
 
     def _places(self, positions: torch.Tensor) -> torch.Tensor:
         """Where the slots that a pass reads stand in the text, [rows, slots]: new ones where it says."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from huggingface_hub import hf_hub_download, model_info, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -28,8 +28,14 @@ from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
 from specviz.models.loading import CONVERT, find
 from specviz.models.model import Model
+from specviz.models.schema import FILES, check_files
 from specviz.models.torch_model import no_room
 from specviz.models.zoo import bundled
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
 DTYPES = {
@@ -39,9 +45,15 @@ DTYPES = {
     "float64": torch.float64,
 }
 
+Words: TypeAlias = "PreTrainedTokenizerBase | str | Path | None"  # a tokenizer, or where it is
+
 
 def adopt(
-    spec: Any, device: Any, dtype: Any, tokenizer: Any, kernels: str | None = None
+    spec: Any,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype | None,
+    tokenizer: Words,
+    kernels: str | None = None,
 ) -> Model | EncoderDecoder:
     """A transformers model in memory; it keeps its device and dtype unless they are given."""
     if not isinstance(spec, PreTrainedModel):
@@ -50,7 +62,8 @@ def adopt(
             f"{type(spec).__name__}"
         )
     if device is not None or dtype is not None:
-        spec = spec.to(
+        weights: torch.nn.Module = spec  # transformers' own `to` has no types
+        weights.to(
             device=_device(device) if device is not None else spec.device,
             dtype=_dtype(dtype) if dtype not in (None, "auto") else spec.dtype,
         )
@@ -62,11 +75,11 @@ def adopt(
 def fetch(
     text: str,
     path: Path | None,
-    device: Any,
-    dtype: Any,
-    tokenizer: Any,
+    device: str | torch.device,
+    dtype: str | torch.dtype,
+    tokenizer: Words,
     revision: str | None,
-    device_map: Any = None,
+    device_map: str | Mapping[str, int | str] | None = None,
     kernels: str | None = None,
 ) -> Model | EncoderDecoder | Diffusion | Addition:
     """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
@@ -76,35 +89,54 @@ def fetch(
     number = _dtype(dtype)
     source, name, local = _source(text, path)
     folder = path if path is not None else _hub_folder(source, revision)
-    if folder is not None and (addition := load_addition(folder, name)):
-        return addition  # on the device and in the format of the target that it will draft for
     given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
-    if folder is not None and diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
-        return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
+    if folder is not None:
+        check_files({file: folder / file for file in FILES if (folder / file).is_file()})
+        with _as_model_error(source, name):
+            if addition := load_addition(folder, name):
+                return addition  # on the device and in the format of the target that it will draft for
+            if diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
+                return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
     spread = {} if device_map is None else {"device_map": device_map}
     net, words = _fetch(source, name, local, revision, number, spread)
     words = words if given is None else given
     try:
-        net = net if device_map is not None else net.to(target)
+        if device_map is None:
+            weights: torch.nn.Module = net  # transformers' own `to` has no types
+            weights.to(target)
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
         raise no_room(name, target, sum(p.numel() * p.element_size() for p in net.parameters())) from None
-    return _model(net.eval().requires_grad_(False), words, name, kernels)
+    with _as_model_error(source, name):
+        return _model(net.eval().requires_grad_(False), words, name, kernels)
 
 
-def from_gguf(path: Path, device: Any, dtype: Any, name: str, kernels: str | None) -> Model:
+@contextmanager
+def _as_model_error(source: str, name: str) -> Iterator[None]:
+    """Turns whatever a library raises over a damaged model into one line."""
+    try:
+        yield
+    except (SpecvizError, MemoryError):
+        raise
+    except Exception as error:  # tokenizers raises bare exceptions
+        raise ModelError(_why(source, name, True, None, error)) from None
+
+
+def from_gguf(
+    path: Path, device: str | torch.device, dtype: str | torch.dtype, name: str, kernels: str | None
+) -> Model:
     """A GGUF file's model on torch, its weights dequantised."""
     from specviz.models.gguf.reading import load_gguf
 
     return load_gguf(path, _device(device), _dtype(dtype), name, kernels)
 
 
-def fetch_split(text: str, dtype: Any, tokenizer: Any, revision: str | None) -> Model:
+def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision: str | None) -> Model:
     """A causal model split over the ranks of torchrun: each reads its own shards."""
-    together = ranks.join()
+    group = ranks.join()
 
-    def known() -> tuple[str, str, bool]:
+    def place() -> tuple[str, str, bool]:
         path = find(text)
         source, name, local = _source(text, path)
         folder = path if path is not None else _hub_folder(source, revision)
@@ -122,8 +154,8 @@ def fetch_split(text: str, dtype: Any, tokenizer: Any, revision: str | None) -> 
         return net.eval().requires_grad_(False), words if given is None else given
 
     # First what each must find: one that ends here would be waited for while shards are made.
-    source, name, local = together.tried(known)
-    net, words = together.tried(read)
+    source, name, local = group.tried(place)
+    net, words = group.tried(read)
     return _probed(Model(net, words, name))
 
 
@@ -149,15 +181,15 @@ def _probed(model: Model) -> Model:
     head, tokens = [i % model.vocabulary for i in (5, 3, 7)], [i % model.vocabulary for i in (11, 2, 13)]
     draft = Draft(np.array(tokens), np.array([-1, -1, 0]))
     try:
-        found = model.open([head], 8).forward(draft).logits[0].cpu()
-        paths = ([], tokens[:1], tokens[1:2], [tokens[0], tokens[2]])
+        scores = model.open([head], 8).forward(draft).logits[0].cpu()
+        paths: tuple[list[int], ...] = ([], tokens[:1], tokens[1:2], [tokens[0], tokens[2]])
         texts = [torch.tensor([head + path], device=model.device) for path in paths]
         want = torch.stack([model.net(text, use_cache=False).logits[0, -1].float().cpu() for text in texts])
     except Exception as error:  # whatever a foreign model raises, it cannot be served
-        said = one_line(error, 150)
-        raise ModelError(f"{model.name} ({model.config.model_type}) cannot be served: {said}") from None
+        reason = one_line(error, 150)
+        raise ModelError(f"{model.name} ({model.config.model_type}) cannot be served: {reason}") from None
     bound = (1e-3 if model.dtype in (torch.float32, torch.float64) else 5e-2) * float(want.abs().max())
-    if not (found - want).abs().max() <= bound:
+    if not (scores - want).abs().max() <= bound:
         raise ModelError(
             f"{model.name} ({model.config.model_type}) cannot be served: a token tree's scores differ from "
             "those of its paths read alone: not a causal language model, or one with a state of its own"
@@ -173,10 +205,6 @@ def _fetch(
     `spread` says to transformers where the weights go, if not to the CPU.
     """
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
-    known = (
-        OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError, SafetensorError,
-        StrictDataclassError,
-    )  # fmt: skip
     error: Exception | None = None
     bar = logging.is_progress_bar_enabled()
     try:
@@ -192,23 +220,32 @@ def _fetch(
                     ranks.check_plan(config, name)
                 words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
                 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-                net, found = kind.from_pretrained(
+                loaded: Any = kind.from_pretrained(
                     source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only,
                     output_loading_info=True, **spread, **options,
                 )  # fmt: skip
-                if missing := sorted(found["missing_keys"]):  # they would be random
+                net, report = loaded
+                if missing := sorted(report["missing_keys"]):  # they would be random
                     raise ModelError(
                         f"{name} lacks {len(missing)} weights that its config asks for (first {missing[0]})"
                     )
+                if not local:
+                    check_files(_cached(source, revision))
                 return net, words
-            except SpecvizError:
+            except (SpecvizError, MemoryError):
                 raise
-            except known as found:
-                error = found
+            except Exception as fault:  # tokenizers raises bare exceptions
+                error = fault
     finally:
         if bar:
             logging.enable_progress_bar()
     raise ModelError(_why(source, name, local, revision, error)) from None
+
+
+def _cached(source: str, revision: str | None) -> dict[str, Path]:
+    """A hub model's files of JSON in the hub's cache."""
+    paths = {file: try_to_load_from_cache(source, file, revision=revision) for file in FILES}
+    return {file: Path(path) for file, path in paths.items() if isinstance(path, str)}
 
 
 def _hub_folder(source: str, revision: str | None) -> Path | None:
@@ -219,10 +256,10 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
         if not isinstance(config, str):
             _ask(source, revision)
             config = hf_hub_download(filename="config.json", **what)
-        said = diffusion_checkpoints.read_config(Path(config).parent)
-        if diffusion_checkpoints.family(said):
+        fields = diffusion_checkpoints.read_config(Path(config).parent)
+        if diffusion_checkpoints.family(fields):
             what["allow_patterns"] = list(diffusion_checkpoints.FILES)
-        elif may_be_addition(said):
+        elif may_be_addition(fields):
             what["allow_patterns"] = list(ADDITION_FILES)
         else:
             return None
@@ -236,8 +273,8 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
     except ModelError:
         raise
     except Exception as error:  # as in `_ask`
-        known = error if isinstance(error, ValueError) else OSError(str(error))
-        raise ModelError(_why(source, source, False, revision, known)) from None
+        cause = error if isinstance(error, ValueError) else OSError(str(error))
+        raise ModelError(_why(source, source, False, revision, cause)) from None
 
 
 def _ask(source: str, revision: str | None) -> None:
@@ -250,22 +287,22 @@ def _ask(source: str, revision: str | None) -> None:
 
 def _why(source: str, name: str, local: bool, revision: str | None, error: Exception | None) -> str:
     """One line for what transformers says in many."""
-    said = " ".join(str(error).split())
-    if "trust_remote_code" in said or "custom code" in said:
+    words = " ".join(str(error).split())
+    if "trust_remote_code" in words or "custom code" in words:
         return f"{name} comes with code of its own, which is never run; use a model that transformers knows"
-    if find_spec("sentencepiece") is None and ("sentencepiece" in said or "build an AutoTokenizer" in said):
+    if find_spec("sentencepiece") is None and ("sentencepiece" in words or "build an AutoTokenizer" in words):
         return f"the tokenizer of {name} is read by sentencepiece: pip install sentencepiece"
-    if "out of memory" in said or "allocate memory" in said:
+    if "out of memory" in words or "allocate memory" in words:
         return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
     if local:
-        return f"{source} does not load as a language model: {one_line(said, 200)}"
+        return f"{source} does not load as a language model: {one_line(words, 200)}"
     where = f" at revision {revision}" if revision else ""
     if isinstance(error, OSError):
         return (
             f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or no access); "
             f"pass a local folder, or one of the bundled models: {', '.join(bundled()) or 'none here'}"
         )
-    return f"hf:{source}{where} does not load as a language model: {one_line(said, 200)}"
+    return f"hf:{source}{where} does not load as a language model: {one_line(words, 200)}"
 
 
 def _split() -> Any:
@@ -277,7 +314,7 @@ def _split() -> Any:
     return DistributedConfig(tp_plan="auto", tp_size=ranks.size())
 
 
-def _check_config(config: Any, name: str) -> None:
+def _check_config(config: PreTrainedConfig, name: str) -> None:
     if config.is_encoder_decoder and config.model_type not in TYPES:
         raise unserved(name, config.model_type, SERVED)
 
@@ -289,7 +326,7 @@ def _tokenizer(source: str | Path) -> Any:
         return AutoTokenizer.from_pretrained(
             text.removeprefix("hf:"), local_files_only=local, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # tokenizers raises bare exceptions
         raise ModelError(f"no tokenizer in {text}: {one_line(error, 200)}") from None
 
 

@@ -8,14 +8,17 @@ says are there are those that the model has: one with experts, packed weights or
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from specviz.models.ranks import here
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
-def causal(net: Any, layers: int) -> dict[str, Any] | None:
+
+def causal(net: PreTrainedModel, layers: int) -> dict[str, int] | None:
     """The geometry of the first `layers` layers of a transformers causal model.
 
     Returns
@@ -28,7 +31,7 @@ def causal(net: Any, layers: int) -> dict[str, Any] | None:
     if stack is None:
         return None
     hidden, heads = config.hidden_size, config.num_attention_heads
-    found = {
+    sizes = {
         "layers": layers,
         "hidden": hidden,
         "heads": heads,
@@ -37,11 +40,11 @@ def causal(net: Any, layers: int) -> dict[str, Any] | None:
         "feed_forward": _first_of(config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden,
         **_ends(net),
     }
-    attention = 2 * hidden * found["head_dim"] * (heads + found["kv_heads"])
-    return _checked(found, net, stack, attention)
+    attention = 2 * hidden * sizes["head_dim"] * (heads + sizes["kv_heads"])
+    return _checked(sizes, net, stack, attention)
 
 
-def encoder_decoder(net: Any, layers: int, prefix: int) -> dict[str, Any] | None:
+def encoder_decoder(net: PreTrainedModel, layers: int, prefix: int) -> dict[str, int | dict[str, int]] | None:
     """The geometry of a transformers encoder-decoder with the first `layers` layers of its decoder.
 
     Parameters
@@ -84,9 +87,9 @@ def encoder_decoder(net: Any, layers: int, prefix: int) -> dict[str, Any] | None
         "head_dim": getattr(config, "d_kv", None) or hidden // heads,
         "feed_forward": _first_of(config, "encoder_ffn_dim", "d_ff"),
     }
-    found = _checked(own, net.get_decoder(), decoder, 8 * hidden * own["heads"] * dim)
+    sizes = _checked(own, net.get_decoder(), decoder, 8 * hidden * own["heads"] * dim)
     read = _checked(other, net.get_encoder(), encoder, 4 * hidden * heads * other["head_dim"])
-    return None if found is None or read is None else found | {"encoder": read}
+    return None if sizes is None or read is None else sizes | {"encoder": read}
 
 
 def eagle(net: Any, target: Any) -> dict[str, Any]:
@@ -190,14 +193,14 @@ def gguf(
     }
 
 
-def _stack(net: Any) -> nn.ModuleList | None:
+def _stack(net: nn.Module) -> nn.ModuleList | None:
     """The layers: the longest list of modules right under the model or its base."""
     base = getattr(net, "base_model", net)
     lists = [part for part in base.children() if isinstance(part, nn.ModuleList)]
     return max(lists, key=len, default=None)
 
 
-def _ends(net: Any) -> dict[str, Any]:
+def _ends(net: PreTrainedModel) -> dict[str, int]:
     """What stands before and behind the layers."""
     head, embedding = net.get_output_embeddings().weight, net.get_input_embeddings().weight
     size = head.element_size()
@@ -210,8 +213,10 @@ def _ends(net: Any) -> dict[str, Any]:
     }
 
 
-def _checked(found: dict[str, Any], net: Any, stack: nn.ModuleList, attention: int) -> dict[str, Any] | None:
-    """`found` with the rest, if each layer's matrices are `attention` and a feed-forward network."""
+def _checked(
+    sizes: dict[str, int], net: nn.Module, stack: nn.ModuleList, attention: int
+) -> dict[str, int] | None:
+    """`sizes` with the rest, if each layer's matrices are `attention` and a feed-forward network."""
     matrices, vectors = set(), set()
     for layer in stack:
         parts = [p for name, p in layer.named_parameters() if "relative_attention_bias" not in name]
@@ -219,7 +224,7 @@ def _checked(found: dict[str, Any], net: Any, stack: nn.ModuleList, attention: i
             return None
         matrices.add(sum(p.numel() for p in parts if p.ndim == 2))
         vectors.add(sum(p.numel() for p in parts if p.ndim < 2))
-    inner = found["hidden"] * found["feed_forward"]
+    inner = sizes["hidden"] * sizes["feed_forward"]
     if len(matrices) != 1 or len(vectors) != 1:
         return None
     rest = matrices.pop() - attention
@@ -227,8 +232,8 @@ def _checked(found: dict[str, Any], net: Any, stack: nn.ModuleList, attention: i
         return None
     each = vectors.pop()
     last = sum(p.numel() for p in net.parameters() if p.ndim < 2) - each * len(stack)
-    return found | {"gated": rest == 3 * inner, "vectors": each, "last": last}
+    return sizes | {"gated": rest == 3 * inner, "vectors": each, "last": last}
 
 
-def _first_of(config: Any, *names: str) -> Any:
+def _first_of(config: PreTrainedConfig, *names: str) -> int | None:
     return next((value for name in names if (value := getattr(config, name, None)) is not None), None)

@@ -17,12 +17,12 @@ import os
 import platform
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -30,6 +30,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from specviz.errors import ModelError, TraceError
 from specviz.files import write_text
 from specviz.paths import home
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PLAIN, TRANSPOSED, ONEDNN = "plain", "transposed", "onednn"
 LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN)
@@ -99,7 +102,7 @@ class OneDNN:
         return self(x).add_(to)
 
 
-KINDS: dict[str, Callable[[Sequence[torch.Tensor]], Any]] = {
+KINDS: dict[str, type[Plain] | type[Transposed] | type[OneDNN]] = {
     PLAIN: Plain,
     TRANSPOSED: Transposed,
     ONEDNN: OneDNN,
@@ -110,7 +113,7 @@ _laid: WeakIdKeyDictionary = WeakIdKeyDictionary()
 _chosen: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by model: where it was measured, and the fastest
 
 
-def lay(weights: Sequence[torch.Tensor], layout: str) -> Any:
+def lay(weights: Sequence[torch.Tensor], layout: str) -> Plain | Transposed | OneDNN:
     """The product with weights [out, in] that read the same input, in a layout; shared while they stay.
 
     Returns
@@ -129,12 +132,12 @@ def lay(weights: Sequence[torch.Tensor], layout: str) -> Any:
     return product
 
 
-def choose(asked: str | None, net: Any, groups: Iterable[Sequence[Any]]) -> str:
+def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]]) -> str:
     """The layout for a model: the one asked for, the environment's, or the fastest.
 
     Parameters
     ----------
-    asked : str or None
+    layout_name : str or None
         One of `LAYOUTS`; ``auto`` and None leave it to the variable ``SPECVIZ_KERNELS``, then to a
         measurement.
     net : transformers model
@@ -147,17 +150,17 @@ def choose(asked: str | None, net: Any, groups: Iterable[Sequence[Any]]) -> str:
     ModelError
         If there is no such layout, or it cannot serve this model here.
     """
-    asked = check(asked)
+    layout_name = check(layout_name)
     possible = candidates(net.device, net.dtype)
-    if asked is None and (pinned := check(os.environ.get(VARIABLE), VARIABLE)):
+    if layout_name is None and (pinned := check(os.environ.get(VARIABLE), VARIABLE)):
         return pinned if pinned in possible else PLAIN  # it holds for every model, this one's format or not
-    if asked:
-        if asked not in possible:
+    if layout_name:
+        if layout_name not in possible:
             raise ModelError(
-                f"kernels={asked!r} cannot serve {net.dtype} on {net.device} here: take "
+                f"kernels={layout_name!r} cannot serve {net.dtype} on {net.device} here: take "
                 f"{' or '.join(map(repr, possible))}, or leave it out"
             )
-        return asked
+        return layout_name
     if len(possible) == 1 or not _fits(net):
         return PLAIN
     where = net.device, net.dtype
@@ -166,18 +169,18 @@ def choose(asked: str | None, net: Any, groups: Iterable[Sequence[Any]]) -> str:
     return _chosen[net][1]
 
 
-def check(asked: str | None, name: str = "kernels") -> str | None:
+def check(layout_name: str | None, name: str = "kernels") -> str | None:
     """A layout's name; None for ``auto`` and for nothing.
 
     Raises
     ------
     ModelError
     """
-    if asked in (None, "", AUTO):
+    if layout_name in (None, "", AUTO):
         return None
-    if asked not in LAYOUTS:
-        raise ModelError(f"{name} is {AUTO}, {', '.join(LAYOUTS)}; got {asked!r}")
-    return asked
+    if layout_name not in LAYOUTS:
+        raise ModelError(f"{name} is {AUTO}, {', '.join(LAYOUTS)}; got {layout_name!r}")
+    return layout_name
 
 
 def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
@@ -205,7 +208,7 @@ def _packs(dtype: torch.dtype) -> bool:
         torch.random.set_rng_state(torch_state)
 
 
-def _fits(net: Any) -> bool:
+def _fits(net: PreTrainedModel) -> bool:
     """Whether a second copy of the matrices fits into the memory that is free."""
     size = sum(p.numel() * p.element_size() for p in net.parameters())
     free = 1 << 33  # where the system does not say
@@ -214,7 +217,9 @@ def _fits(net: Any) -> bool:
     return 2 * size <= free
 
 
-def _fastest(net: Any, groups: Iterable[Sequence[Any]], possible: Sequence[str]) -> str:
+def _fastest(
+    net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]], possible: Sequence[str]
+) -> str:
     """The layout whose passes over `ROWS` rows take the least time, as measured now or at an earlier load."""
     where = {
         "machine": processor(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,13 @@ from transformers.activations import ACT2FN
 from specviz.models.kernels import PLAIN, lay
 from specviz.models.ranks import here, whole
 
-ACTIVATIONS = {
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specviz.models.context import Store
+    from specviz.models.t5 import Bias
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": torch.relu_,
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
@@ -40,7 +46,7 @@ class Lines:
         Each layer's own, as the model holds it.
     """
 
-    def __init__(self, *parts: Any, layout: str) -> None:
+    def __init__(self, *parts: torch.nn.Linear, layout: str) -> None:
         self.weights = [whole(part.weight.detach()) for part in parts]
         # A matrix that is laid out is shared by all who read the parameter; one in shards is only gathered.
         self.product = lay(self.weights if layout == PLAIN else [part.weight for part in parts], layout)
@@ -71,14 +77,18 @@ class Rest:
         Each layer's projections to queries, keys and values.
     queries : int
         Columns of the queries.
-    norms : list of tensor [size], optional
-        With which each layer scales what it reads, where it does.
+    norm : RMSNorm, optional
+        Through which the layers read, where they do.
+    scales : list of tensor [size]
+        The weights of each layer's norm.
     """
 
-    def __init__(self, lines: list[Lines], queries: int, norms: list[torch.Tensor] | None = None) -> None:
-        self.lines = lines
-        self.norms = None if norms is None else torch.stack(norms)[:, None]
-        self.ones = None if norms is None else torch.ones_like(norms[0])
+    def __init__(
+        self, lines: list[Lines], queries: int, norm: RMSNorm | None, scales: list[torch.Tensor]
+    ) -> None:
+        self.lines, self.norm = lines, norm
+        self.scales = torch.stack(scales)[:, None] if scales else torch.empty(0)
+        self.ones = torch.ones_like(scales[0]) if scales else torch.empty(0)
         # Small matrices are copied side by side: one batched product does for all.
         small = sum(w.numel() for line in lines for w in line.weights[1:]) <= SMALL
         self.matrices = torch.stack([torch.cat(line.weights[1:]).t() for line in lines]) if small else None
@@ -88,19 +98,22 @@ class Rest:
     def __call__(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         """Keys and values side by side, of the layers behind the first `layer`: [layers, 1, out].
 
-        `x` [1, size] is the state, divided by its root mean square where the layers have norms.
+        `x` [1, size] is the state.
         """
-        behind = self.lines[layer:]
-        read = x.expand(len(behind), 1, -1) if self.norms is None else x * self.norms[layer:]
+        skipped = self.lines[layer:]
+        if self.norm is None:
+            read = x.expand(len(skipped), 1, -1)
+        else:
+            read = self.norm(x, self.ones) * self.scales[layer:]
         if self.matrices is not None:
             y = torch.bmm(read, self.matrices[layer:])
         else:
-            made = [[torch.mm(x, w.t()) for w in line.weights[1:]] for x, line in zip(read, behind)]
+            made = [[torch.mm(x, w.t()) for w in line.weights[1:]] for x, line in zip(read, skipped)]
             y = torch.stack([torch.cat(both, 1) for both in made])
         return y if self.bias is None else y.add_(self.bias[layer:])
 
 
-def hooked(part: Any) -> bool:
+def hooked(part: torch.nn.Module) -> bool:
     """Whether a module has hooks that change what it computes, so that they must be called.
 
     Those that transformers leaves where states were asked for do not: they take notes while somebody asks.
@@ -109,7 +122,7 @@ def hooked(part: Any) -> bool:
     return any(getattr(hook, "__module__", None) != RECORDS for hook in hooks)
 
 
-def stamp(net: Any) -> list[tuple[int, int]]:
+def stamp(net: torch.nn.Module) -> list[tuple[int, int]]:
     """What changes when a model is moved, converted or trained."""
     return [(here(p).data_ptr(), p._version) for p in net.parameters()]
 
@@ -133,7 +146,10 @@ class RMSNorm:
 
 def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """A feed-forward layer's nonlinearity by transformers' name, in one kernel where torch has one."""
-    return ACTIVATIONS.get(name) or ACT2FN[name]
+    if name in ACTIVATIONS:
+        return ACTIVATIONS[name]
+    function: Callable[[torch.Tensor], torch.Tensor] = ACT2FN[name]
+    return function
 
 
 class Decoder:
@@ -153,9 +169,11 @@ class Decoder:
 
     weights: list[tuple]
     norm: RMSNorm | None = None  # with which its layers begin, if they do
-    bias: Any = None  # what the attention adds to scores for the distance of two places, if it does
+    bias: Bias | None = None  # what the attention adds to scores for the distance of two places, if it does
 
-    def __init__(self, net: Any, layout: str, heads: int, dim: int, crossed: list[Any]) -> None:
+    def __init__(
+        self, net: PreTrainedModel, layout: str, heads: int, dim: int, crossed: list[torch.nn.Linear]
+    ) -> None:
         self.net, self.read = net, stamp(net)
         self.heads, self.dim = heads, dim
         self.crossed = Lines(*crossed, layout=layout)
@@ -165,13 +183,13 @@ class Decoder:
         """Whether the model was moved, converted or trained since it was read."""
         return stamp(self.net) != self.read
 
-    def propagate(self, layer: int, x: torch.Tensor, store: Any) -> None:
+    def propagate(self, layer: int, x: torch.Tensor, store: Store) -> None:
         """Keys and values of the layers behind the first `layer`, of one token's state `x` [1, size]."""
         if self.rest is None:
             lines = [next(part for part in each if isinstance(part, Lines)) for each in self.weights]
-            norms = None if self.norm is None else [first for first, *_ in self.weights]
-            self.rest = Rest(lines, self.heads * self.dim, norms)
-        y = self.rest(layer, x if self.norm is None else self.norm(x, self.rest.ones))
+            scales = [] if self.norm is None else [first for first, *_ in self.weights]
+            self.rest = Rest(lines, self.heads * self.dim, self.norm, scales)
+        y = self.rest(layer, x)
         store.fill(layer, y.view(-1, 2, 1, self.heads, 1, self.dim))
 
     def cross(self, states: torch.Tensor) -> torch.Tensor:
@@ -182,5 +200,5 @@ class Decoder:
         tensor [layers, 2, rows, heads, tokens, dim]
         """
         rows, tokens, _ = states.shape
-        found = self.crossed(states.flatten(0, 1)).view(rows, tokens, -1, 2, self.heads, self.dim)
-        return found.permute(2, 3, 0, 4, 1, 5).contiguous()
+        both = self.crossed(states.flatten(0, 1)).view(rows, tokens, -1, 2, self.heads, self.dim)
+        return both.permute(2, 3, 0, 4, 1, 5).contiguous()

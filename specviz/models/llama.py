@@ -8,19 +8,25 @@ through transformers' modules.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from specviz.models.attention import attend
+from specviz.models.context import Exit, Store
 from specviz.models.layers import Lines, Rest, RMSNorm, hooked, stamp
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specviz.models.protocols import Positions, Storage
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the length so far
 
 
-def describes(net: Any) -> bool:
+def describes(net: PreTrainedModel) -> bool:
     """Whether `net` is a plain member of the family: what the function below computes and no more."""
     if type(net).__name__ not in CLASSES or not type(net).__module__.startswith("transformers.models."):
         return False
@@ -37,11 +43,23 @@ def describes(net: Any) -> bool:
     )
 
 
-def groups(net: Any) -> Iterator[tuple[Any, ...]]:
+def groups(net: Any) -> Iterator[tuple[torch.nn.Linear, ...]]:
     """The linear layers of each layer in turn; those that read the same input together."""
     for layer in net.model.layers:
         a, m = layer.self_attn, layer.mlp
         yield from ((a.q_proj, a.k_proj, a.v_proj), (a.o_proj,), (m.gate_proj, m.up_proj), (m.down_proj,))
+
+
+class LayerWeights(NamedTuple):
+    """A layer's norms and products; `norms` are those of queries and keys, where it has them."""
+
+    before: torch.Tensor
+    qkv: Lines
+    norms: tuple[torch.Tensor, torch.Tensor] | None
+    o: Lines
+    after: torch.Tensor
+    gate_up: Lines
+    down: Lines
 
 
 class Llama:
@@ -69,12 +87,12 @@ class Llama:
         self.scale = first.scaling
         self.size = net.config.hidden_size
         self.last = net.model.norm.weight.detach()
-        self.weights = []
+        self.weights: list[LayerWeights] = []
         products = (Lines(*group, layout=layout) for group in groups(net))
         for layer in net.model.layers[:layers]:
             a = layer.self_attn
             self.weights.append(
-                (
+                LayerWeights(
                     layer.input_layernorm.weight.detach(),
                     next(products),
                     (a.q_norm.weight.detach(), a.k_norm.weight.detach()) if hasattr(a, "q_norm") else None,
@@ -107,38 +125,32 @@ class Llama:
     def __call__(
         self,
         ids: torch.Tensor,
-        positions: Any,
+        positions: Positions,
         mask: torch.Tensor | bool | None,
-        store: Any,
+        store: Storage,
         keep: int | torch.Tensor,
         hidden: tuple[int, ...] = (),
-        leave: Any = None,
+        leave: Exit | None = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n]; see `Model.run` for the arguments and what comes back.
 
         `keep` may also be a tensor of places in the flat [rows * n], whose final states then come back,
         [places, size]. With `keep` 0 all hidden states come back, and no final ones.
         """
-        rows, n = ids.shape
-        dim, heads, groups = self.dim, self.heads, self.groups
-        turning, all_heads = heads + groups, heads + 2 * groups
+        (rows, n), dim, heads, groups = ids.shape, self.dim, self.heads, self.groups
+        turning = heads + groups
         cos, sin = self.rotary(store.reach)
         cos, sin = cos[positions], sin[positions]  # [n, 1, dim], or [rows, n, 1, dim]
         norm = self.norm
         x = F.embedding(ids, self.embedding)
-        wanted = {0: x[:, -keep:]} if 0 in hidden else {}  # type: ignore[operator]
+        columns = slice(None) if isinstance(keep, torch.Tensor) else slice(-keep, None)
+        wanted = {0: x[:, columns]} if 0 in hidden else {}
         x = x.view(-1, self.size)
         depth = len(self.weights)
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
             entered = x
-            y = qkv(norm(x, before)).view(rows, n, all_heads, dim)
-            turned = y.narrow(2, 0, turning)
-            if norms is not None:
-                q = F.rms_norm(y.narrow(2, 0, heads), (dim,), norms[0], self.eps)
-                turned = torch.cat((q, F.rms_norm(y.narrow(2, heads, groups), (dim,), norms[1], self.eps)), 2)
-            left, right = turned.chunk(2, -1)
-            swapped = torch.cat((right, left), -1)
-            turned.mul_(cos).addcmul_(swapped, sin)
+            y = qkv(norm(x, before)).view(rows, n, turning + groups, dim)
+            turned = self._rotated(y, norms, cos, sin)
             if norms is None:  # keys and values still lie side by side
                 new = y.narrow(2, heads, 2 * groups).view(rows, n, 2, groups, dim).permute(2, 0, 3, 1, 4)
                 keys, values = store.write_both(i, new)
@@ -157,38 +169,53 @@ class Llama:
             gate, up = gate_up(norm(x, after)).chunk(2, -1)
             x = down.add(F.silu(gate).mul_(up), x)
             if i + 1 in hidden:
-                wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
+                wanted[i + 1] = x.view(rows, n, -1)[:, columns]
             if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
+                assert isinstance(store, Store)
                 self.propagate(i + 1, x, cos, sin, store)
                 break
         if isinstance(keep, torch.Tensor):
             return norm(x if rows == 1 else x.index_select(0, keep), self.last), wanted
-        if keep == 0 and depth in hidden:
-            wanted[depth] = norm(x, self.last).view(rows, n, -1)
-            return wanted[depth], wanted
-        if keep < n:
+        if keep < n and not (keep == 0 and depth in hidden):
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
         last = norm(x, self.last).view(rows, -1, self.size)
         if depth in hidden:
             wanted[depth] = last
         return last, wanted
 
+    def _rotated(
+        self,
+        y: torch.Tensor,
+        norms: tuple[torch.Tensor, torch.Tensor] | None,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+    ) -> torch.Tensor:
+        """A layer's queries and keys [rows, n, heads + groups, dim], normed and turned."""
+        turned = y.narrow(2, 0, self.heads + self.groups)
+        if norms is not None:
+            queries, keys = turned.split((self.heads, self.groups), 2)
+            queries = F.rms_norm(queries, (self.dim,), norms[0], self.eps)
+            turned = torch.cat((queries, F.rms_norm(keys, (self.dim,), norms[1], self.eps)), 2)
+        left, right = turned.chunk(2, -1)
+        swapped = torch.cat((right, left), -1)
+        return turned.mul_(cos).addcmul_(swapped, sin)
+
     def final(self, x: torch.Tensor) -> torch.Tensor:
         """The final norm of states [tokens, size]."""
         return self.norm(x, self.last)
 
     def propagate(
-        self, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, store: Any
+        self, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, store: Store
     ) -> None:
         """Keys and values of the layers behind the first `layer`, of one token's state `x` [1, size]."""
         groups, dim = self.groups, self.dim
         if self.rest is None:
-            norms = [before for before, *_ in self.weights]
-            self.rest = Rest([qkv for _, qkv, *_ in self.weights], self.heads * dim, norms)
-        y = self.rest(layer, self.norm(x, self.rest.ones)).view(-1, 2, groups, dim)
+            lines, scales = [each.qkv for each in self.weights], [each.before for each in self.weights]
+            self.rest = Rest(lines, self.heads * dim, self.norm, scales)
+        y = self.rest(layer, x).view(-1, 2, groups, dim)
         key = y[:, 0]
-        if self.weights[0][2] is not None:
-            each = torch.stack([norms[1] for _, _, norms, *_ in self.weights[layer:]])[:, None]
+        if norms := [each.norms[1] for each in self.weights[layer:] if each.norms is not None]:
+            each = torch.stack(norms)[:, None]
             key.copy_(F.rms_norm(key, (dim,), None, self.eps) * each)
         left, right = key.chunk(2, -1)
         swapped = torch.cat((right, left), -1)

@@ -9,12 +9,21 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ModelError, loading
 from specviz.models import ranks
 from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled, ggufs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from specviz.models.llamacpp.model import LlamaCpp
+    from specviz.models.model import Model
 
 GGUF = "gguf:"
 BACKENDS = ("torch", "llama.cpp")
@@ -48,15 +57,15 @@ def find(text: str) -> Path | None:
 @loading()
 def load(
     spec: Any,
-    device: Any = None,
-    dtype: Any = None,
-    tokenizer: Any = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    tokenizer: PreTrainedTokenizerBase | str | Path | None = None,
     revision: str | None = None,
     *,
     threads: int | None = None,
     gpu_layers: int | None = None,
     context: int | None = None,
-    device_map: Any = None,
+    device_map: str | Mapping[str, int | str] | None = None,
     tp_plan: str | None = None,
     backend: str | None = None,
     kernels: str | None = None,
@@ -117,7 +126,10 @@ def load(
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         return spec
     if isinstance(spec, str) and (spec.startswith(GGUF) or spec in DOWNLOADS):
-        return _gguf(spec, backend, device, dtype, tokenizer, revision, threads, gpu_layers, context, kernels)
+        brought = {"tokenizer": tokenizer, "revision": revision}
+        if stray := next((name for name, value in brought.items() if value is not None), None):
+            raise ModelError(f"a GGUF file brings its own {stray}: drop {stray}={brought[stray]!r}")
+        return _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)
     if backend not in (None, "torch"):
         raise ModelError(f"backend is a GGUF file's (gguf:PATH): drop backend={backend!r}")
     for name, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
@@ -142,23 +154,18 @@ def load(
 def _gguf(
     spec: str,
     backend: str | None,
-    device: Any,
-    dtype: Any,
-    tokenizer: Any,
-    revision: str | None,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype | None,
     threads: int | None,
     gpu_layers: int | None,
     context: int | None,
     kernels: str | None,
-) -> Any:
+) -> Model | LlamaCpp:
     """A GGUF file's model, on torch or on llama.cpp."""
     if backend not in (None, *BACKENDS):
         raise ModelError(f"backend is {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
     path = require(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
-    for option, value in (("tokenizer", tokenizer), ("revision", revision)):
-        if value is not None:
-            raise ModelError(f"a GGUF file brings its own {option}: drop {option}={value!r}")
     if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
         for option, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
             if value is not None:
@@ -181,7 +188,10 @@ def _gguf(
     return LlamaCpp(path, threads, gpu_layers, context)
 
 
-def _check_spread(spec: Any, device: Any, device_map: Any, tp_plan: Any) -> None:
+def _check_spread(
+    spec: Any, device: str | torch.device | None, device_map: str | Mapping[str, int | str] | None,
+    tp_plan: str | None,
+) -> None:  # fmt: skip
     """Refuse what does not go together, before anything is loaded."""
     if device_map is not None and tp_plan is not None:
         raise ModelError(

@@ -5,19 +5,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
 from specviz.models import attention, geometry, ranks
 from specviz.models import kernels as layouts
-from specviz.models.context import Context, Exit, Store
+from specviz.models.context import Context, Exit, Spread, StorageShape, Store
 from specviz.models.llama import Llama, describes, groups
 from specviz.models.text import Text
 from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specviz.models.protocols import Positions
 
 
 class Model(TorchModel):
@@ -69,7 +75,7 @@ class Model(TorchModel):
     def __init__(
         self,
         net: PreTrainedModel,
-        tokenizer: Any = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         name: str | None = None,
         plain: bool | None = None,
         layers: int | None = None,
@@ -105,7 +111,7 @@ class Model(TorchModel):
         self.plain = describes(net) if plain is None else plain
         if self.plain and not describes(net):
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
-        self._asked = layouts.check(kernels)
+        self._kernels = layouts.check(kernels)
         self._llama = self._laid()
         self._shallow = _first(net, self.layers) if self.layers < config.num_hidden_layers else net
         self._count: torch.Tensor | None = None
@@ -137,7 +143,7 @@ class Model(TorchModel):
         if not self.plain:
             self.kernels = layouts.PLAIN
             return None
-        self.kernels = layouts.choose(self._asked, self.net, groups(self.net))
+        self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
         return Llama(self.net, self.layers, self.kernels)
 
     def left(self, prompt: int) -> int:
@@ -149,9 +155,9 @@ class Model(TorchModel):
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
         name = f"{self.name}[:{layers}]"
-        return Model(self.net, self.tokenizer, name, self.plain, layers, self._asked)
+        return Model(self.net, self.tokenizer, name, self.plain, layers, self._kernels)
 
-    def shape(self, rows: int, slots: int) -> tuple:
+    def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` tokens needs."""
         return self.layers, rows, self.heads, slots, self.dim, self.dtype, self.device
 
@@ -189,9 +195,9 @@ class Model(TorchModel):
     def run(
         self,
         ids: torch.Tensor,
-        positions: Any,
+        positions: Positions,
         mask: torch.Tensor | None,
-        store: Store,
+        store: Store | Spread,
         keep: int,
         hidden: tuple[int, ...],
         leave: Exit | None = None,
@@ -204,6 +210,7 @@ class Model(TorchModel):
         the plain function can `leave` early.
         """
         if self._llama is not None:
+            assert isinstance(store, Store)  # it lies on one device
             return self._llama(ids, positions, mask, store, keep, hidden, leave)
         if isinstance(positions, slice):
             if self._count is None or len(self._count) < positions.stop or self._count.device != ids.device:
@@ -211,7 +218,9 @@ class Model(TorchModel):
             positions = self._count[positions][None].expand(len(ids), -1)
         if store.cache is None:
             store.cache = Cache(layers=[_Layer(store, i) for i in range(self.layers)])
-        with _attention(self.config, self._shallow.base_model.config):  # one, but for a first part
+        base = self._shallow.base_model
+        assert isinstance(base, PreTrainedModel)
+        with _attention(self.config, base.config):  # one, but for a first part
             out = self._shallow(
                 input_ids=ids,
                 position_ids=positions,
@@ -224,7 +233,7 @@ class Model(TorchModel):
         states = {layer: out.hidden_states[layer][:, -keep:].to(ids.device) for layer in hidden}
         return out.logits.to(ids.device), states
 
-    def _served(self, net: PreTrainedModel) -> Any:
+    def _served(self, net: PreTrainedModel) -> PreTrainedConfig:
         """The text config of a model that can be served; otherwise the reason why not."""
         config, kind = net.config, net.config.model_type
 
@@ -284,12 +293,14 @@ class _Layer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self, store: Store, layer: int) -> None:
+    def __init__(self, store: Store | Spread, layer: int) -> None:
         super().__init__()
         self.store, self.layer = store, layer
         self.is_initialized = True
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: None, **__: None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return self.store.write(self.layer, key_states, value_states)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -306,7 +317,7 @@ class _Layer(CacheLayerMixin):
 
 
 @contextmanager
-def _attention(*configs: Any) -> Iterator[None]:
+def _attention(*configs: PreTrainedConfig) -> Iterator[None]:
     """Our attention for one pass; the model's own is put back, so its `generate` stays what it was."""
     before = [config._attn_implementation for config in configs]
     for config in configs:
@@ -318,7 +329,7 @@ def _attention(*configs: Any) -> Iterator[None]:
             config._attn_implementation = own
 
 
-def _window(config: Any) -> int | None:
+def _window(config: PreTrainedConfig) -> int | None:
     """The sliding window, where some layer uses it."""
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
@@ -340,29 +351,29 @@ def _places(net: PreTrainedModel, name: str) -> list[tuple[torch.device, int]] |
         raise ModelError(
             f"{name} lies on several devices: load it with device_map, which carries states over"
         )
-    base: Any = net.base_model
-    stack = next((getattr(base, n) for n in ("layers", "h") if hasattr(base, n)), ())
-    found: list[tuple[torch.device, int]] = []
-    for layer in stack:
-        device = next(layer.parameters()).device
-        if found and found[-1][0] == device:
-            found[-1] = device, found[-1][1] + 1
-        else:
-            found.append((device, 1))
-    if sum(count for _, count in found) != net.config.num_hidden_layers:
+    devices = [next(layer.parameters()).device for layer in _stack(net.base_model)]
+    if len(devices) != net.config.num_hidden_layers:
         raise ModelError(f"{name} keeps its layers under a name unknown here: load it on one device")
-    return found
+    return [(device, len(list(layers))) for device, layers in groupby(devices)]
+
+
+def _stack(base: torch.nn.Module) -> torch.nn.ModuleList:
+    """The layers of the model below the head; empty where it does not name them `layers` or `h`."""
+    named = dict(base.named_children())
+    stack = named.get("layers", named.get("h"))
+    return stack if isinstance(stack, torch.nn.ModuleList) else torch.nn.ModuleList()
 
 
 def _first(net: PreTrainedModel, layers: int) -> PreTrainedModel:
     """`net` with its first layers only: shallow copies of the two outer modules around the same layers."""
     shallow, base = copy.copy(net), copy.copy(net.base_model)
-    stack = next((name for name in ("layers", "h") if name in base._modules), None)
-    if stack is None:
+    stack = _stack(net.base_model)
+    name = next((name for name, part in base._modules.items() if part is stack), None)
+    if name is None or not isinstance(base, PreTrainedModel):
         raise ModelError(
             f"{type(net).__name__} keeps its layers under a name unknown here; first() cannot cut it"
         )
-    base._modules = {**base._modules, stack: torch.nn.ModuleList(list(base._modules[stack])[:layers])}
+    base._modules = {**base._modules, name: stack[:layers]}
     shallow._modules = {**shallow._modules, net.base_model_prefix: base}
     base.config = copy.copy(net.config)
     base.config.num_hidden_layers = layers

@@ -20,12 +20,17 @@ import json
 import os
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError
 
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig
+
 # Longest wait for another rank: the slowest one's reading of its weights is inside. torchrun notices one that
 # has died in a moment.
+T = TypeVar("T")
 LIMIT = timedelta(minutes=30)
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which torchrun sets
 COMMAND = "torchrun --nproc-per-node {} -m specviz"
@@ -90,7 +95,7 @@ class Ranks:
         """Whether this is rank 0."""
         return self.rank == 0
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """Every rank's value, which JSON can hold, in the order of ranks.
 
         Raises
@@ -114,7 +119,7 @@ class Ranks:
             raise self.alone(error) from None
         return [json.loads(bytes(part[: int(n)].tolist())) for part, n in zip(parts, sizes)]
 
-    def told(self, make: Callable[[], Any]) -> Any:
+    def told(self, make: Callable[[], T]) -> T:
         """What rank 0 makes, which JSON can hold, on all ranks.
 
         Raises
@@ -122,10 +127,10 @@ class Ranks:
         SpecvizError
             On all of them, if it could not be made.
         """
-        found = self.tried(lambda: make() if self.leads else None)
-        return self.gather(found)[0]
+        made = self.tried(lambda: [make()] if self.leads else [])
+        return self.gather(made)[0][0]
 
-    def tried(self, make: Callable[[], Any]) -> Any:
+    def tried(self, make: Callable[[], T]) -> T:
         """What each rank makes for itself.
 
         Raises
@@ -134,21 +139,21 @@ class Ranks:
             On all ranks, if one could not make it.
         """
         mine: SpecvizError | None = None
-        found = None
+        made: list[T] = []
         try:
-            found = make()
+            made.append(make())
         except SpecvizError as error:
             mine = error
         for rank, line in enumerate(self.gather(None if mine is None else str(mine))):
             if line is None:
                 continue
-            if rank == self.rank and self.leads:
-                raise mine  # type: ignore[misc]
+            if rank == self.rank and self.leads and mine is not None:
+                raise mine
             kind = SpecvizError if mine is None else type(mine)
             raise kind(line if rank == 0 else f"rank {rank}: {line}") from mine
-        return found
+        return made[0]
 
-    def check(self, value: Any, what: str) -> None:
+    def check(self, value: T, what: str) -> None:
         """Check that all ranks have the same.
 
         Raises
@@ -156,9 +161,9 @@ class Ranks:
         SpecvizError
             On all of them, naming the first that has something else.
         """
-        said = self.gather(value)
-        for rank, other in enumerate(said):
-            if other != said[0]:
+        values = self.gather(value)
+        for rank, other in enumerate(values):
+            if other != values[0]:
                 raise SpecvizError(
                     f"rank {rank} has another {what} than rank 0, so the ranks are no longer in step: they "
                     "must run the same code on the same files, on devices of one kind"
@@ -171,8 +176,8 @@ class Ranks:
         """
         if self.size == 1:
             return
-        asked = isinstance(error, (PromptError, ParameterError, ModelError))
-        if asked and "out of memory" not in str(error):
+        user_error = isinstance(error, (PromptError, ParameterError, ModelError))
+        if user_error and "out of memory" not in str(error):
             return
         if type(error) in (SpecvizError, RankError):  # said here, by all of them or by this one
             raise error
@@ -180,8 +185,8 @@ class Ranks:
 
     def alone(self, error: Exception) -> RankError:
         """The line for an error that this rank met alone."""
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return RankError(f"rank {self.rank} of {self.size} stopped, or lost another one: {said}")
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return RankError(f"rank {self.rank} of {self.size} stopped, or lost another one: {reason}")
 
 
 ALONE = Ranks(False)
@@ -213,7 +218,7 @@ def join() -> Ranks:
     return everyone()
 
 
-def of(net: Any) -> Ranks:
+def of(net: torch.nn.Module) -> Ranks:
     """The ranks that hold the shards of a transformers model."""
     return join() if (getattr(net, "tp_size", None) or 1) > 1 else ALONE
 
@@ -223,18 +228,18 @@ def holding(model: Any) -> Ranks:
     return getattr(model, "ranks", ALONE)
 
 
-def heads_here(config: Any, heads: int) -> int:
+def heads_here(config: PreTrainedConfig, heads: int) -> int:
     """How many of a sharded model's key-value heads lie on each rank."""
     return heads // size() if cuts_heads(config) else heads
 
 
-def cuts_heads(config: Any) -> bool:
+def cuts_heads(config: PreTrainedConfig) -> bool:
     """Whether an architecture's plan leaves each rank some of the heads; a few gather them again."""
     plan = config.base_model_tp_plan
     return any(key.rsplit(".", 1)[-1] in KEYS and how == "colwise" for key, how in plan.items())
 
 
-def check_plan(config: Any, name: str) -> None:
+def check_plan(config: PreTrainedConfig, name: str) -> None:
     """Check, before a weight is read, that a model can be split over these ranks.
 
     Raises
@@ -256,11 +261,11 @@ def check_plan(config: Any, name: str) -> None:
         raise ModelError(f"{name} has {heads} key-value head(s), which {size()} ranks cannot share: {start}")
 
 
-def whole(weight: Any) -> Any:
+def whole(weight: torch.Tensor) -> torch.Tensor:
     """A parameter in one piece, gathered from all ranks where it is in shards: every rank must ask."""
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 
 
-def here(weight: Any) -> Any:
+def here(weight: torch.Tensor) -> torch.Tensor:
     """The part of a parameter that lies in this process: all of it, or its shard."""
     return weight.to_local() if hasattr(weight, "to_local") else weight

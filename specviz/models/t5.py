@@ -7,12 +7,19 @@ the text, where they take it from slots: the siblings of a token tree stand at t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
 from specviz.models.layers import Decoder, Lines, RMSNorm, activation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    from specviz.models.context import Exit, Store
+    from specviz.models.protocols import Positions
 
 CLASSES = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
 FEW = 64  # tokens of a chain whose biases are kept
@@ -32,7 +39,7 @@ class Bias:
         Beyond the last distance nothing changes any more.
     """
 
-    def __init__(self, attention: Any) -> None:
+    def __init__(self, attention: T5Attention) -> None:
         buckets = attention.relative_attention_num_buckets
         far = max(attention.relative_attention_max_distance, buckets)
         weight = attention.relative_attention_bias.weight.detach()
@@ -94,7 +101,7 @@ class T5(Decoder):
         # T5 1.0 shrinks the states before its head, which is the embedding; 1.1 and mT5 do not.
         scaled = getattr(config, "scale_decoder_outputs", False)
         self.shrink = config.d_model**-0.5 if scaled else 1.0
-        self.norm = RMSNorm(config.layer_norm_epsilon, self.embedding)
+        self.norm: RMSNorm = RMSNorm(config.layer_norm_epsilon, self.embedding)
         self.last = stack.final_layer_norm.weight.detach()
         self.bias = Bias(stack.block[0].layer[0].SelfAttention)
         self.act, self.gated = activation(config.dense_act_fn), config.is_gated_act
@@ -127,17 +134,18 @@ class T5(Decoder):
     def __call__(
         self,
         ids: torch.Tensor,
-        positions: Any,
+        positions: Positions,
         mask: torch.Tensor | None,
-        store: Any,
+        store: Store,
         keep: int,
         hidden: tuple[int, ...] = (),
-        leave: Any = None,
+        leave: Exit | None = None,
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Feed `ids` [rows, n]; see `EncoderDecoder.run`. The mask holds the biases."""
         rows, n = ids.shape
         heads, dim, norm = self.heads, self.dim, self.norm
         attend, source = F.scaled_dot_product_attention, store.source
+        assert source is not None
         x = F.embedding(ids, self.embedding)
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
         x = x.view(-1, self.size)
@@ -148,7 +156,8 @@ class T5(Decoder):
             out = attend(y[0], keys, values, mask, scale=1.0)
             x = o.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
             y = q(norm(x, second)).view(rows, n, heads, dim).transpose(1, 2)
-            out = attend(y, *source.pairs[i], source.mask, scale=1.0)
+            keys, values = source.pairs[i]
+            out = attend(y, keys, values, source.mask, scale=1.0)
             x = c.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
             y = wide(norm(x, third))
             if self.gated:
@@ -170,7 +179,7 @@ class T5(Decoder):
         return last, wanted
 
 
-def groups(net: Any) -> Iterator[tuple[Any, ...]]:
+def groups(net: Any) -> Iterator[tuple[torch.nn.Linear, ...]]:
     """The decoder's linear layers, layer by layer; those that read the same input together."""
     for block in net.decoder.block:
         own, cross, feed = block.layer
@@ -179,7 +188,7 @@ def groups(net: Any) -> Iterator[tuple[Any, ...]]:
         yield from ((a.q, a.k, a.v), (a.o,), (c.q,), (c.o,), wide, (m.wo,))
 
 
-def refusal(net: Any) -> str | None:
+def refusal(net: PreTrainedModel) -> str | None:
     """Why the function above would not compute what `net` does; None if it does."""
     if net.dtype == torch.float16:
         return "T5's states overflow float16: load it with dtype='bfloat16' or 'float32'"

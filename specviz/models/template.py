@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from specviz.errors import ParameterError
+
+if TYPE_CHECKING:
+    from specviz.models.protocols import TextModel
 
 MARK = re.compile(r"<\|\w+\|>|<(?:start|end)_of_turn>")  # looks like a special token of some model
 
@@ -17,7 +20,7 @@ class Template:
     ----------
     model : Model
         Whose tokenizer reads it.
-    before, behind : str
+    before, after : str
         What stands around the user's text.
 
     Raises
@@ -27,7 +30,7 @@ class Template:
         of this model.
     """
 
-    def __init__(self, model: Any, before: str, behind: str) -> None:
+    def __init__(self, model: TextModel, before: str, after: str) -> None:
         if model.text.tokenizer is None:
             raise ParameterError(
                 f"{model.name} has no tokenizer, so a template cannot be read: load it with tokenizer="
@@ -35,7 +38,7 @@ class Template:
         self.text = model.text
         specials = self.text.specials
         names = "|".join(re.escape(name) for name in sorted(specials, key=len, reverse=True))
-        parts = [re.split(f"({names})", side) if names else [side] for side in (before, behind)]
+        parts = [re.split(f"({names})", side) if names else [side] for side in (before, after)]
         plain = [part for side in parts for part in side[::2]]
         if unknown := MARK.search(" ".join(plain)):
             raise ParameterError(
@@ -46,18 +49,18 @@ class Template:
         head, tail = parts[0][-1], parts[1][0]
         self.around = head, tail
         self.before = self._ids(parts[0][:-1])
-        self.behind = self._ids(["", *parts[1][1:]])
+        self.after = self._ids(["", *parts[1][1:]])
         begin = self.text.begin
         if begin is not None and self.before[:1] != [begin]:
             self.before = [begin, *self.before]
 
     def _ids(self, parts: list[str]) -> list[int]:
-        found: list[int] = []
+        ids: list[int] = []
         for i, part in enumerate(parts):
-            found += [self.text.specials[part]] if i % 2 else self.text.plain(part)
-        return found
+            ids += [self.text.specials[part]] if i % 2 else self.text.plain(part)
+        return ids
 
     def __call__(self, source: str) -> list[int]:
         """Token ids of the prompt around `source`."""
         head, tail = self.around
-        return [*self.before, *self.text.plain(head + source + tail), *self.behind]
+        return [*self.before, *self.text.plain(head + source + tail), *self.after]

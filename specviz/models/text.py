@@ -6,9 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ModelError, PromptError
+
+if TYPE_CHECKING:
+    from specviz.models.protocols import TextModel
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 NONCHARACTERS = [chr(0xFDD0 + i) for i in range(32)]  # no text holds one, or at least not all
@@ -179,10 +182,10 @@ class Text:
 
     def _chat(self, messages: list[dict], model: str) -> list[int]:
         if self.source:
-            said = [message.get("content") for message in messages if message.get("role") == "user"]
-            if not said or not isinstance(said[-1], str):
+            turns = [message.get("content") for message in messages if message.get("role") == "user"]
+            if not turns or not isinstance(turns[-1], str):
                 raise PromptError(f"{model} reads the user's last message, and there is none with a text")
-            return self.encode(said[-1], model)
+            return self.encode(turns[-1], model)
         # The template writes the begin-of-text token itself.
         text = self._rendered(messages, model)
         names = [f"message {i}" for i in range(len(messages))] if len(messages) > 1 else ["the prompt"]
@@ -235,10 +238,10 @@ class Text:
         than the text. An id that the tokenizer lacks gives no bytes.
         """
         token = int(token)
-        found = self._pieces.get(token)
-        if found is None:
-            found = self._pieces[token] = self._bytes(token)
-        return found
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._bytes(token)
+        return piece
 
     def name(self, token: int) -> str:
         """The token as the tokenizer writes it; empty where it has none."""
@@ -321,14 +324,14 @@ def _alphabet() -> dict[str, int]:
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
-def check_vocabularies(one: Any, other: Any) -> None:
+def check_vocabularies(one: TextModel, other: TextModel) -> None:
     """Check that token ids mean the same in two models; see `TorchModel.check_vocabulary`."""
-    found = one.text.difference(other.text)
+    differing = one.text.difference(other.text)
     sizes = f"{one.name} has {one.vocabulary} ids, {other.name} has {other.vocabulary}"
-    if found is not None:
-        mine, theirs = (repr(text.name(found)) for text in (one.text, other.text))
+    if differing is not None:
+        mine, theirs = (repr(text.name(differing)) for text in (one.text, other.text))
         raise ModelError(
-            f"{one.name} and {other.name} have different vocabularies: id {found} is {mine} in the one "
+            f"{one.name} and {other.name} have different vocabularies: id {differing} is {mine} in the one "
             f"and {theirs} in the other ({sizes}); use two models with one tokenizer"
         )
     if one.vocabulary != other.vocabulary and None in (one.tokenizer, other.tokenizer):

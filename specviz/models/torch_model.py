@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
@@ -15,6 +16,11 @@ from specviz.models.layers import stamp
 from specviz.models.ranks import whole
 from specviz.models.text import Text, check_vocabularies
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specviz.models.protocols import Prompt, TextModel
+
 UNBOUNDED = 1 << 40  # positions of a model that knows no limit
 
 
@@ -23,11 +29,15 @@ class TorchModel:
 
     name: str
     net: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
     text: Text
     parameters: int
     kernels: str
     source: str | None = None  # of weights that were read from another format: which it was, and how
-    _content: tuple[Any, str] | None = None  # what the weights were when they were hashed, and the hash
+    path: Path | None = None  # of the file that was read
+    _content: tuple[list[tuple[int, int]], str] | None = (
+        None  # what the weights were when they were hashed, and the hash
+    )
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -45,7 +55,7 @@ class TorchModel:
         return self.net.dtype
 
     @property
-    def backend(self) -> dict[str, Any]:
+    def backend(self) -> dict[str, str | int | bool]:
         """What computes, for the record."""
         return {"name": "torch", "threads": torch.get_num_threads(), "kernels": self.kernels}
 
@@ -63,7 +73,7 @@ class TorchModel:
 
     # -- text -----------------------------------------------------------------------------------
 
-    def encode(self, prompt: str | Sequence[Any], *, raw: bool = False) -> list[int]:
+    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked); see `Text.encode`."""
         return self.text.encode(prompt, self.name, raw=raw)
 
@@ -75,7 +85,7 @@ class TorchModel:
         """The bytes that a token stands for."""
         return self.text.piece(token)
 
-    def check_vocabulary(self, other: Any) -> None:
+    def check_vocabulary(self, other: TextModel) -> None:
         """Check that token ids mean the same in both models.
 
         Raises
@@ -91,7 +101,7 @@ class TorchModel:
         check_vocabularies(self, other)
 
 
-def hashed(net: PreTrainedModel, tokenizer: Any) -> str:
+def hashed(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> str:
     """SHA-256 of a model's weights, by name, and of its tokenizer."""
     digest = hashlib.sha256()
     for name, weight in sorted(net.named_parameters()):  # a tied one comes once
@@ -106,12 +116,12 @@ def hashed(net: PreTrainedModel, tokenizer: Any) -> str:
     return digest.hexdigest()
 
 
-def eos(net: PreTrainedModel, tokenizer: Any) -> tuple[int, ...]:
+def eos(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
     """Ids that end a text: the generation config's, else the config's or the tokenizer's."""
     for source in (getattr(net, "generation_config", None), net.config, tokenizer):
-        found = getattr(source, "eos_token_id", None)
-        if found is not None:
-            return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            return tuple(ids) if isinstance(ids, (list, tuple)) else (int(ids),)
     return ()
 
 

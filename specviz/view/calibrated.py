@@ -30,7 +30,7 @@ WHAT = {
 
 
 def curve(
-    found: Calibration,
+    calibration: Calibration,
     what: str = "speed",
     fits: Sequence[str] = ("paper", "monotone"),
     ax: Axes | None = None,
@@ -42,7 +42,7 @@ def curve(
 
     Parameters
     ----------
-    found : Calibration
+    calibration : Calibration
     what : {"speed", "s", "tau"}
     fits : sequence of {"paper", "grid", "monotone"}
         Which are drawn.
@@ -59,14 +59,12 @@ def curve(
         If there is no such curve or fit.
     """
     for name in fits:
-        if name not in found.fits:
-            raise ParameterError(f"no fit {name!r}; there is {', '.join(found.fits) or 'none'}")
+        if name not in calibration.fits:
+            raise ParameterError(f"no fit {name!r}; there is {', '.join(calibration.fits) or 'none'}")
     if what not in WHAT:
         raise ParameterError(f"what must be one of {', '.join(WHAT)}, got {what!r}")
-    from matplotlib.patheffects import withStroke
-
     ax = _axes(ax, (6, 3.4))
-    g, tau, s, low, high = found.measured()
+    g, tau, s, low, high = calibration.measured()
     points = {"s": 1e3 * s, "tau": tau, "speed": tau / s}[what]
     if what == "s":
         spread = np.abs(1e3 * np.stack([low, high]) - points).clip(0)
@@ -76,22 +74,15 @@ def curve(
     room = 0.25 * (points.max() - points.min()) + 1e-9
     bottom, top = max(0.0, points.min() - room), points.max() + room
     for name in fits:
-        fit, (label, line, colour) = found.fits[name], LOOKS[name]
+        fit, (label, line, colour) = calibration.fits[name], LOOKS[name]
         cost, taken = np.array(fit.s), np.array(fit.tau)
         values = {"s": 1e3 * cost, "tau": taken, "speed": taken / np.where(cost > 0, cost, np.nan)}[what]
-        peak, least = float(np.nanmax(values)), float(np.nanmin(values))
-        if peak > top or least < bottom:
-            label += f", from {_round(least)} to {_round(peak)}"
-        ax.plot(found.sizes, values, line, color=colour, lw=1.6, label=label)
+        label += _beyond(values, bottom, top)
+        ax.plot(calibration.sizes, values, line, color=colour, lw=1.6, label=label)
         if what == "speed":
-            at = float(np.clip(values[fit.g - found.points[0].g], bottom, top))
-            ax.plot([fit.g], [at], "D", color=colour, ms=8, mec="white", zorder=4, clip_on=False)
-            below, first = at >= top - room / 2, fit.g == found.points[0].g
-            ax.annotate(
-                f"g* = {fit.g}", (fit.g, at), (6 if first else 0, -14 if below else 9),
-                textcoords="offset points", ha="left" if first else "center", size=8, color=colour, zorder=5,
-                path_effects=[withStroke(linewidth=3, foreground="white")],
-            )  # fmt: skip
+            least_g = calibration.points[0].g
+            at = float(np.clip(values[fit.g - least_g], bottom, top))
+            _diamond(ax, fit.g, at, colour, fit.g == least_g, at >= top - room / 2)
     ax.set(xscale="log", ylim=(bottom, top), xlabel="draft size g", ylabel=WHAT[what])
     _sizes(ax, g)
     ax.legend(frameon=False, fontsize=8, loc="best" if what == "speed" else "upper left")  # the others rise
@@ -99,7 +90,25 @@ def curve(
     return ax
 
 
-def calibration_png(found: Calibration) -> bytes:
+def _beyond(values: np.ndarray, bottom: float, top: float) -> str:
+    """How far a fit goes where it leaves the axes."""
+    peak, least = float(np.nanmax(values)), float(np.nanmin(values))
+    return f", from {_round(least)} to {_round(peak)}" if peak > top or least < bottom else ""
+
+
+def _diamond(ax: Axes, g: int, at: float, colour: str, first: bool, below: bool) -> None:
+    """A fit's g* on its curve, named beside it."""
+    from matplotlib.patheffects import withStroke
+
+    ax.plot([g], [at], "D", color=colour, ms=8, mec="white", zorder=4, clip_on=False)
+    ax.annotate(
+        f"g* = {g}", (g, at), (6 if first else 0, -14 if below else 9), textcoords="offset points",
+        ha="left" if first else "center", size=8, color=colour, zorder=5,
+        path_effects=[withStroke(linewidth=3, foreground="white")],
+    )  # fmt: skip
+
+
+def calibration_png(calibration: Calibration) -> bytes:
     """s(g), τ(g) and their ratio side by side, as PNG.
 
     Returns
@@ -112,19 +121,19 @@ def calibration_png(found: Calibration) -> bytes:
     figure = Figure(figsize=(13, 3.6), dpi=100, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     for ax, what in zip(figure.subplots(1, 3), ("s", "tau", "speed")):
-        curve(found, what, ax=ax)
-    figure.suptitle(found.summary, size=9, parse_math=False)
+        curve(calibration, what, ax=ax)
+    figure.suptitle(calibration.summary, size=9, parse_math=False)
     out = io.BytesIO()
     figure.savefig(out, format="png")
     return out.getvalue()
 
 
-def by_device(found: Sequence[Calibration], ax: Axes | None = None) -> Axes:
+def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Axes:
     """g* of several calibrations, a bar each (Figure 5).
 
     Parameters
     ----------
-    found : sequence of Calibration
+    calibrations : sequence of Calibration
         Of different devices, models or methods; what is the same in all is left out of the names.
     ax : Axes, optional
 
@@ -138,20 +147,22 @@ def by_device(found: Sequence[Calibration], ax: Axes | None = None) -> Axes:
     ParameterError
         If there is none.
     """
-    if not found:
+    if not calibrations:
         raise ParameterError("no calibration was given")
-    ax = _axes(ax, (8, 0.8 + 0.45 * len(found)))
-    names = [(c.device, c.setting["model"]["name"], c.setting["method"], c.setting["dtype"]) for c in found]
-    told = [i for i in range(4) if i == 0 or len({name[i] for name in names}) > 1]
-    y = np.arange(len(found))
-    sizes = [c.g for c in found]
+    ax = _axes(ax, (8, 0.8 + 0.45 * len(calibrations)))
+    names = [
+        (c.device, c.setting["model"]["name"], c.setting["method"], c.setting["dtype"]) for c in calibrations
+    ]
+    differing = [i for i in range(4) if i == 0 or len({name[i] for name in names}) > 1]
+    y = np.arange(len(calibrations))
+    sizes = [c.g for c in calibrations]
     ax.barh(y, sizes, height=0.62, color="#56b4e9", edgecolor="#0072b2")
-    for row, c in enumerate(found):
+    for row, c in enumerate(calibrations):
         fit, at = c.fits[c.chosen], c.g - c.points[0].g
         ax.text(c.g, row, f"  {c.g}  ({fit.tau[at] / fit.s[at]:,.0f} tokens/s)", va="center", size=8)
     ax.set_yticks(
         y,
-        ["\n".join([n[0], ", ".join(n[i] for i in told[1:])]).strip() for n in names],
+        ["\n".join([n[0], ", ".join(n[i] for i in differing[1:])]).strip() for n in names],
         size=8,
         parse_math=False,
     )
@@ -161,12 +172,12 @@ def by_device(found: Sequence[Calibration], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def by_prompts(found: Mapping[int, Calibration], ax: Axes | None = None) -> Axes:
+def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) -> Axes:
     """Throughput curves of calibrations with different numbers of prompts, and what each chose (Figure 6).
 
     Parameters
     ----------
-    found : mapping of int to Calibration
+    calibrations : mapping of int to Calibration
         Number of prompts to what they gave.
     ax : Axes, optional
 
@@ -179,26 +190,26 @@ def by_prompts(found: Mapping[int, Calibration], ax: Axes | None = None) -> Axes
     import matplotlib
 
     ax = _axes(ax, (6.4, 3.4))
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, max(1, len(found))))
-    for colour, (number, c) in zip(colours, sorted(found.items())):
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, max(1, len(calibrations))))
+    for colour, (number, c) in zip(colours, sorted(calibrations.items())):
         fit = c.fits["monotone"]
         speed = np.array(fit.tau) / np.array(fit.s)
         label = f"{number} prompt{'s' * (number != 1)}: g* = {fit.g}, {c.spent:.0f} s"
         ax.plot(c.sizes, speed / speed.max(), color=colour, lw=1.6, label=label)
         ax.plot([fit.g], [1], "D", color=colour, ms=7, mec="white", zorder=4)
     ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
-    _sizes(ax, np.array(sorted({p.g for c in found.values() for p in c.points})))
+    _sizes(ax, np.array(sorted({p.g for c in calibrations.values() for p in c.points})))
     ax.legend(frameon=False, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
-def deviation(found: Calibration, ax: Axes | None = None) -> Axes:
+def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
     """What is lost beside g*: the throughput of every size over that of the best (Table 13).
 
     Parameters
     ----------
-    found : Calibration
+    calibration : Calibration
     ax : Axes, optional
 
     Returns
@@ -207,15 +218,15 @@ def deviation(found: Calibration, ax: Axes | None = None) -> Axes:
         Monotone fit and measured points; the band holds the sizes that cost at most 3 %.
     """
     ax = _axes(ax, (6.4, 3))
-    fit = found.fits["monotone"]
+    fit = calibration.fits["monotone"]
     share = np.array(fit.tau) / np.array(fit.s)
     best = share.max()
-    g, tau, s, _, _ = found.measured()
-    near = found.sizes[share >= 0.97 * best]
+    g, tau, s, _, _ = calibration.measured()
+    near = calibration.sizes[share >= 0.97 * best]
     ax.axvspan(
         near[0], near[-1], color="#009e73", alpha=0.15, lw=0, label=f"within 3 %: {near[0]} to {near[-1]}"
     )
-    ax.plot(found.sizes, share / best, color=LOOKS["monotone"][2], lw=1.6, label="monotone fit")
+    ax.plot(calibration.sizes, share / best, color=LOOKS["monotone"][2], lw=1.6, label="monotone fit")
     ax.plot(g, tau / s / best, "o", color="black", ms=4, label="measured")
     ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
     _sizes(ax, g)

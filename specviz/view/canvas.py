@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import TraceError
+from specviz.escape import visible
 from specviz.trace.checks import list_sizes
-from specviz.view.picture import name_of, prompts, visible
+from specviz.view.picture import name_of, prompts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
     from specviz.trace import Trace
@@ -160,18 +163,18 @@ class Pass:
 
     def states(self) -> dict[int, tuple[str, float]]:
         """Of each cell that was drafted or placed in it: its state (a key of `STATES`) and probability."""
-        found: dict[int, tuple[str, float]] = {}
+        states: dict[int, tuple[str, float]] = {}
         for node in self.nodes:
             state = "drafted" if node.status == "unjudged" else node.status
             rank = list(STATES).index
-            if node.cell not in found or rank(state) < rank(found[node.cell][0]):
-                found[node.cell] = (state, node.p)
+            if node.cell not in states or rank(state) < rank(states[node.cell][0]):
+                states[node.cell] = (state, node.p)
         for one in self.placed:
-            found[one.cell] = ("accepted" if one.origin == "draft" else one.origin, one.p)
-        return found
+            states[one.cell] = ("accepted" if one.origin == "draft" else one.origin, one.p)
+        return states
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """The pass in a sentence."""
         own = [p for p in self.placed if p.origin != "draft"]
         drafted = f"{len(self.nodes)} drafted, {self.accepted} accepted; " if self.nodes else ""
@@ -214,9 +217,9 @@ class Canvas:
     @property
     def policy(self) -> dict[str, Any]:
         """Length, block, cache and, with one, the refresh interval: what runs must share to be compared."""
-        known = self.run["canvas"]
-        names = ("length", "block", "cache", *(("refresh",) if known.get("cache") == "dual" else ()))
-        return {name: known.get(name) for name in names}
+        settings = self.run["canvas"]
+        names = ("length", "block", "cache", *(("refresh",) if settings.get("cache") == "dual" else ()))
+        return {name: settings.get(name) for name in names}
 
     @property
     def name(self) -> str:
@@ -254,15 +257,14 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     texts = _texts(one)
     cycles = one.cycles
     outputs, drafts = (dict(iter(t.groupby("cycle"))) for t in (one.outputs, one.nodes))
-    said = _said(one)
+    predictions = _predictions(one)
     order, tokens, words = np.full(length, -1), np.full(length, -1), [""] * length
-    known: dict[int, int] = {}  # of each cell the token that the latest verified pass gave it
+    guesses: dict[int, int] = {}  # of each cell the token that the latest verified pass gave it
     passes = []
     for row in _records(cycles):
-        number = int(row["cycle"])
-        if not number:
+        if not (number := int(row["cycle"])):
             continue
-        read = said.get(number, [])
+        read = predictions.get(number, [])
         nexts = _nexts(read, block, texts)
         placed = []
         for at in _records(outputs.get(number)):
@@ -286,11 +288,11 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
                 placed=tuple(placed),
                 root=nexts.get(-1),
                 read={cell: _probability(odds) for node, cell, odds, _ in read if node == -1},
-                why=_why(row, nodes, placed, known, longest, _work(order, begun - 1, block), block),
+                why=_why(row, nodes, placed, guesses, longest, _work(order, begun - 1, block), block),
             )
         )
         for node in path:
-            known |= {cell: token for at, cell, _, token in read if at == node}
+            guesses |= {cell: token for at, cell, _, token in read if at == node}
     return Canvas(facts, index, length, block, order, tokens, tuple(words), tuple(passes))
 
 
@@ -298,7 +300,7 @@ def _records(table: pd.DataFrame | None) -> list[dict[str, Any]]:
     return [] if table is None else table.to_dict("records")  # type: ignore[return-value]
 
 
-def _node(row: dict[str, Any], texts: Any, nexts: dict[int, tuple[int, str, float]]) -> Node:
+def _node(row: dict[str, Any], texts: Callable[[int], str], nexts: dict[int, tuple[int, str, float]]) -> Node:
     odds, token, index = float(row["score"]), int(row["token"]), int(row["node"])
     return Node(
         index=index,
@@ -314,43 +316,43 @@ def _node(row: dict[str, Any], texts: Any, nexts: dict[int, tuple[int, str, floa
     )
 
 
-def _texts(trace: Trace) -> Any:
+def _texts(trace: Trace) -> Callable[[int], str]:
     """A token as it stands in a cell; ends are `END`, what is no whole character is written out."""
     pieces, ends = trace.pieces, set(trace.run["eos"] or [])
     kept: dict[int, str] = {}
 
     def text(token: int) -> str:
         if token not in kept:
-            found = pieces.get(token, b"<%d>" % token).decode("utf8", "surrogateescape")
-            kept[token] = END if token in ends else visible(found).replace("\n", "⏎")
+            letters = pieces.get(token, b"<%d>" % token).decode("utf8", "surrogateescape")
+            kept[token] = END if token in ends else visible(letters).replace("\n", "⏎")
         return kept[token]
 
     return text
 
 
-Said = tuple[int, int, float, int]  # node, cell, log-odds, likeliest token
+Prediction = tuple[int, int, float, int]  # node, cell, log-odds, likeliest token
 
 
-def _said(trace: Trace) -> dict[int, list[Said]]:
+def _predictions(trace: Trace) -> dict[int, list[Prediction]]:
     """Of each cycle what its pass said of each cell that it read."""
     import pyarrow.compute as pc
 
     table = trace.arrow(["cycle", "top_k", "pred_node", "pred_position", "pred_odds", "pred_top_token"])
     count = np.maximum(list_sizes(table.column("pred_position")), 0)
     flat = {n: pc.list_flatten(table.column(n)).to_numpy() for n in table.column_names[2:]}
-    found, at, top = {}, 0, 0
+    by_cycle, at, top = {}, 0, 0
     ks = np.nan_to_num(table.column("top_k").to_numpy().astype(float)).astype(int)
     for cycle, k, n in zip(table.column("cycle").to_numpy().tolist(), ks.tolist(), count.tolist()):
         some = slice(at, at + n)
         best = flat["pred_top_token"][top : top + n * k : max(k, 1)]
-        found[cycle] = list(
+        by_cycle[cycle] = list(
             zip(
                 flat["pred_node"][some].tolist(), flat["pred_position"][some].tolist(),
                 flat["pred_odds"][some].tolist(), best.tolist() if k else [-1] * n,
             )
         )  # fmt: skip
         at, top = at + n, top + n * k
-    return found
+    return by_cycle
 
 
 def _work(order: np.ndarray, state: int, block: int) -> int:
@@ -359,21 +361,23 @@ def _work(order: np.ndarray, state: int, block: int) -> int:
     return int(masked.argmax()) // block
 
 
-def _nexts(read: list[Said], block: int, texts: Any) -> dict[int, tuple[int, str, float]]:
+def _nexts(
+    read: list[Prediction], block: int, texts: Callable[[int], str]
+) -> dict[int, tuple[int, str, float]]:
     """What would be placed next in each canvas: the surest cell of its first block that has masked ones."""
-    found: dict[int, tuple[int, str, float]] = {}
+    nexts: dict[int, tuple[int, str, float]] = {}
     for node, cell, odds, token in read:
-        had = found.get(node)
+        had = nexts.get(node)
         if had is None or (cell // block == had[0] // block and odds > had[2]):
-            found[node] = (cell, texts(token), odds)
-    return found
+            nexts[node] = (cell, texts(token), odds)
+    return nexts
 
 
 def _why(
     row: dict[str, Any],
     nodes: list[Node],
     placed: list[Placed],
-    known: dict[int, int],
+    guesses: dict[int, int],
     most: int,
     work: int,
     size: int,
@@ -393,7 +397,7 @@ def _why(
         own = placed[-1]
         if own.cell // size != work:
             return "border"
-        return "order" if known.get(own.cell) == own.token else "token"
+        return "order" if guesses.get(own.cell) == own.token else "token"
     if tip >= 0 and nodes[tip].parent != tip - 1:
         return "skip"
     if row["stop"] == "refresh":

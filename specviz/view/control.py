@@ -9,7 +9,8 @@ import numpy as np
 
 from specviz import schema
 from specviz.errors import TraceError
-from specviz.view.picture import FATES, name_of, prompts, visible
+from specviz.escape import visible
+from specviz.view.picture import FATES, name_of, prompts
 from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, _open
 
@@ -226,8 +227,8 @@ def _gaps(shown: Loop, ax: Axes) -> None:
     judged = nodes[nodes["gap"].notna()]
     if not nodes["threshold"].notna().any():
         ax.set(yticks=[], ylabel="gap")
-        said = "no gap was allowed or recorded: a token is accepted or not by another rule"
-        ax.text(0.5, 0.5, said, transform=ax.transAxes, ha="center", size=9)
+        note = "no gap was allowed or recorded: a token is accepted or not by another rule"
+        ax.text(0.5, 0.5, note, transform=ax.transAxes, ha="center", size=9)
         return
     limit = float(nodes["threshold"].max())
     top = max(2.2 * limit, 0.25)

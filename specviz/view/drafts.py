@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
+from specviz.escape import visible
 from specviz.view.lattices import FRAME, INK, short
-from specviz.view.picture import FATES, visible
+from specviz.view.picture import FATES
 from specviz.view.plots import _axes, drawable, fonts
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Tree:
         return max((n.index for n in self.nodes if n.status == "accepted"), default=-1)
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """The cycle in a sentence."""
         held = f", {self.held} drafted and not sent" if self.held else ""
         own = f"; then {self.own!r}, {self.origin}" if self.own else ""
@@ -90,7 +91,7 @@ def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tr
     here = nodes[nodes["cycle"] == cycle].sort_values("node")
     rated = "score" if here["score"].notna().any() else "q"
     shown = here if held else here[~here["status"].isin(HELD)]
-    found = tuple(
+    tree_nodes = tuple(
         Node(int(i), int(above), int(depth), visible(text), status, float(rating))
         for i, above, depth, text, status, rating in zip(
             shown["node"], shown["parent"], shown["depth"], shown["text"], shown["status"], shown[rated]
@@ -100,7 +101,7 @@ def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tr
     own = emitted[emitted["origin"] != "draft"]
     before = outputs[outputs["cycle"] < cycle]
     return Tree(
-        cycle, found, int(row["sent"]), int(here["status"].isin(HELD).sum()), int(row["accepted"]),
+        cycle, tree_nodes, int(row["sent"]), int(here["status"].isin(HELD).sum()), int(row["accepted"]),
         visible(own["text"].iloc[-1]) or "■" if len(own) else "", own["origin"].iloc[-1] if len(own) else "",
         visible(before["text"].iloc[-1]) if len(before) else "the prompt",
         {"score": "score", "q": "probability"}[rated],
@@ -181,27 +182,28 @@ def draft_tree(
         rating = "" if np.isnan(node.rating) else f" {node.rating:.2f}".replace(" 0.", " .")
         ax.text(x0 + LABEL, y1, f"{sign} {drawable(short(node.text))}{rating}", color=hue, bbox=paper,
                 weight="bold" if kept else "normal", **text)  # fmt: skip
-    ax.text(
-        -0.06, y[-1], drawable(short(shown.root)), color=INK, bbox=paper, ha="right", weight="bold", **text
-    )
+    root, box = drawable(short(shown.root)), paper | {"edgecolor": FRAME, "pad": 1.6, "lw": 0.8}
+    ax.text(-0.06, y[-1], root, color=INK, bbox=paper, ha="right", weight="bold", **text)
     if shown.own:
-        end = shown.end
-        ax.text(
-            depth[end] + 0.12, y[end] - 0.95 if end in grown else y[end],
-            f"{shown.origin} {drawable(short(shown.own))}", color=OWN,
-            bbox=paper | {"edgecolor": FRAME, "pad": 1.6, "lw": 0.8}, **text,
-        )  # fmt: skip
+        end, own = shown.end, f"{shown.origin} {drawable(short(shown.own))}"
+        height = y[end] - 0.95 if end in grown else y[end]
+        ax.text(depth[end] + 0.12, height, own, color=OWN, bbox=box, **text)
+    _dress(ax, shown, deep, rows)
+    return ax
+
+
+def _dress(ax: Axes, shown: Tree, deep: int, rows: float) -> None:
+    """Limits, levels, title and the key of the signs in use."""
     ax.set(xlim=(-0.75, deep + 0.9), ylim=(rows - 0.4, -1.6), yticks=[])
     ax.set_xticks(np.arange(1, deep + 1) - 0.4, [f"level {i}" for i in range(1, deep + 1)], size=7)
     ax.xaxis.tick_top()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    ax.set_title(drawable(shown.said), loc="left", size=9, parse_math=False)
+    ax.set_title(drawable(shown.sentence), loc="left", size=9, parse_math=False)
     there = [name for name in SIGNS if any(node.status == name for node in shown.nodes)]
     words = {name: FATES[name].split(":")[0] for name in there} | {"unjudged": "not judged"}
     keys = "   ".join(f"{SIGNS[name][0]} {words[name]}" for name in there)
     ax.set_xlabel(f"{keys}   number: {shown.rated}", loc="left", size=7.5)
-    return ax
 
 
 def draft_tree_words(
@@ -212,7 +214,7 @@ def draft_tree_words(
     below: dict[int, list[Node]] = {}
     for node in shown.nodes:
         below.setdefault(node.parent, []).append(node)
-    lines, stack = [shown.said + "."], list(reversed(below.get(-1, [])))
+    lines, stack = [shown.sentence + "."], list(reversed(below.get(-1, [])))
     while stack:
         node = stack.pop()
         rating = "" if np.isnan(node.rating) else f" {node.rating:.2f}"

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specviz.errors import TraceError
+from specviz.escape import spaced, visible
 from specviz.files import write_text
-from specviz.view.picture import KINDS, name_of, picture, prompts, spaced, visible
+from specviz.view.picture import KINDS, name_of, picture, prompts
 from specviz.view.static import document, style
 from specviz.view.terminal import COLOURS
 
@@ -68,20 +69,20 @@ class Examples:
 
     Attributes
     ----------
-    found : list of Example
+    examples : list of Example
     """
 
-    def __init__(self, found: Sequence[Example]) -> None:
-        self.found = list(found)
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = list(examples)
 
     @property
     def used(self) -> list[str]:
         """The kinds of the marks that occur."""
-        kinds = {piece.kind for one in self.found for row in one.rows for piece in row.pieces}
+        kinds = {piece.kind for one in self.examples for row in one.rows for piece in row.pieces}
         return [name for name in KINDS if name in kinds]
 
     def _fragment(self) -> str:
-        bodies = "".join(_body(one) for one in self.found)
+        bodies = "".join(_body(one) for one in self.examples)
         keys = "".join(
             f'<span title="{escape(KINDS[k].meaning)}"><mark class="{k}">{KINDS[k].word}</mark></span>'
             for k in self.used
@@ -115,7 +116,7 @@ class Examples:
             Use ANSI codes in place of the brackets.
         """
         lines = []
-        for one in self.found:
+        for one in self.examples:
             wide = max(len(row.name) for row in one.rows)
             lines.append(f"prompt: {spaced(_excerpt(one.prompt))}")
             for row in one.rows:
@@ -135,8 +136,8 @@ def _excerpt(text: str, most: int = 160) -> str:
 def _body(one: Example) -> str:
     prompt = ""
     if one.prompt:
-        said = escape(_excerpt(one.prompt))
-        prompt = f'<tr><th scope="row">prompt</th><td><small>{said}</small></td></tr>'
+        excerpt = escape(_excerpt(one.prompt))
+        prompt = f'<tr><th scope="row">prompt</th><td><small>{excerpt}</small></td></tr>'
     rows = "".join(
         f'<tr><th scope="row">{escape(row.name)}'
         + (f"<br><small>{escape(row.note)}</small>" if row.note else "")
@@ -224,7 +225,7 @@ def examples(
     return Examples([_example(methods, alone, index) for index in chosen])
 
 
-def _ids(run: Trace) -> list[Any]:
+def _ids(run: Trace) -> list[str | None]:
     return [each.get("tokens") for each in run.run["prompts"] or []]
 
 
@@ -238,10 +239,10 @@ def _mixed(run: Trace, index: int, large: Trace | None) -> bool:
 
 def _example(methods: Mapping[str, Trace], alone: Mapping[str, Trace], index: int) -> Example:
     first = next(iter(methods.values()))
-    asked = first.select(prompt=index).prompts.iloc[0]
-    given = asked["reference"]
-    known = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
-    rows = [Row("ground truth", (Piece(known[0]),))] if known else []
+    prompt_row = first.select(prompt=index).prompts.iloc[0]
+    given = prompt_row["reference"]
+    references = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
+    rows = [Row("ground truth", (Piece(references[0]),))] if references else []
     for name, run in alone.items():
         rows.append(Row(name, (Piece(run.select(prompt=index).text),), name_of(run.run["model"])))
     for name, run in methods.items():
@@ -252,4 +253,4 @@ def _example(methods: Mapping[str, Trace], alone: Mapping[str, Trace], index: in
         note = f"{own} of {whole} tokens by the large model"
         pieces = tuple(Piece(s.text, "" if s.kind in DRAFTED else s.kind) for s in spans)
         rows.append(Row(visible(name), pieces, note))
-    return Example(str(asked["text"] or ""), tuple(rows))
+    return Example(str(prompt_row["text"] or ""), tuple(rows))

@@ -17,8 +17,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specviz.escape import spaced, visible
 from specviz.files import write_text
-from specviz.view.picture import prompts, spaced, visible
+from specviz.view.picture import prompts
 from specviz.view.plots import _axes, fonts
 from specviz.view.static import chips, document, style
 from specviz.view.updates import (
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from specviz.trace import Trace
+    from specviz.view.updates import Traces
 
 FIRST, LAST = 12, 3  # rows of a long stream that are not folded
 MOST_ROWS = 400  # beyond this the rows stop and say so; the trace itself holds everything
 LONG = 160  # characters of kept words after which their beginning is left out
 TAIL = 48  # and how many of them stay
-BESIDE = 4  # runs that stand side by side in a notebook
+SIDE_BY_SIDE = 4  # runs that stand side by side in a notebook
 MAP = 150  # pixels that the map of all updates is high at most
 HUES = {"kept": "#0072b2", "rewritten": "#d55e00", "new": "#009e73", "hidden": "#8a8a8a", "erased": "#222222"}
 
@@ -108,7 +110,7 @@ def _cell(one: Ribbon, row: Row, slowest: float, cache: bool, whole: bool) -> st
         bar = '<div class="took">' + "".join(f'<i style="width:{w:.1f}%"></i>' for w in share) + "</div>"
     return (
         f'<td><div class="out" dir="auto"{language}>{_words(row, whole)}</div>{_drafted(row)}'
-        f'<p class="said">{" · ".join(row.said(cache))}</p>{bar}</td>'
+        f'<p class="said">{" · ".join(row.notes(cache))}</p>{bar}</td>'
     )
 
 
@@ -117,11 +119,13 @@ def _source(row: Row, cache: bool) -> str:
     arrival = f" <small>{row.arrival:g} s</small>" if isfinite(row.arrival) else ""
     lead = '<i class="more">… </i>' if common else ""
     lost = f"<s>{_text(gone.strip())}</s> " if gone.strip() else ""
-    said = f"<b>{_text(new.strip())}</b>" if new.strip() else "" if lost else '<i class="more">no change</i>'
+    change = (
+        f"<b>{_text(new.strip())}</b>" if new.strip() else "" if lost else '<i class="more">no change</i>'
+    )
     kept = f'<p class="said">cache {row.counts["reused"]}/{row.counts["prompt"]}</p>' if cache else ""
     return (
         f'<th scope="row"><span class="at">{row.update}{arrival}</span>'
-        f'<span dir="auto">{lead}{lost}{said}</span>{kept}</th>'
+        f'<span dir="auto">{lead}{lost}{change}</span>{kept}</th>'
     )
 
 
@@ -149,17 +153,17 @@ def overview(one: Ribbon, width: int) -> str:
             a, b = 100 * row.kept / width, 100 * (row.kept + len(row.erased)) / width
             drawn.append(f'<line class="m-erased" x1="{a:.2f}%" x2="{b:.2f}%" y1="{y:.1f}" y2="{y:.1f}"/>')
     total = {fate: sum(row.count(fate) for row in one.rows) for fate in FATES}
-    told = ", ".join(f"{n:,} {fate}" for fate, n in total.items() if n)
-    label = escape(f"map of {len(one.rows)} updates, words over all of them: {told}")
+    totals = ", ".join(f"{n:,} {fate}" for fate, n in total.items() if n)
+    label = escape(f"map of {len(one.rows)} updates, words over all of them: {totals}")
     return (
         f'<svg class="map" width="100%" height="{len(rows) * tall:.0f}" role="img" aria-label="{label}">'
         f"<title>{label}</title>{''.join(drawn)}</svg>"
     )
 
 
-def keys(found: Sequence[Ribbon]) -> str:
+def keys(ribbons: Sequence[Ribbon]) -> str:
     """What the marks mean, of those that occur."""
-    rows = [row for one in found for row in one.rows]
+    rows = [row for one in ribbons for row in one.rows]
     samples = {
         "kept": "words",
         "rewritten": '<b class="rewritten key">words</b>',
@@ -173,52 +177,53 @@ def keys(found: Sequence[Ribbon]) -> str:
         if any(row.count(n) for row in rows)
     ]
     used = {reuse for row in rows for reuse in row.reuse}
-    for reuse, mark, said in (
+    for reuse, mark, meaning in (
         ("draft", "u", "from the draft"),
         ("unreviewed", "unseen-draft", "from the draft, unseen"),
     ):
         if reuse in used:
-            items.append(f'<span title="{REUSES[reuse]}"><span class="out {mark}">words</span> {said}</span>')
+            items.append(
+                f'<span title="{REUSES[reuse]}"><span class="out {mark}">words</span> {meaning}</span>'
+            )
     if any(row.draft for row in rows):
         items.append('<label class="show"><input type="checkbox" class="sv-drafts"> show drafts</label>')
     return f'<div class="keys">{"".join(items)}</div>'
 
 
-def figure(found: Sequence[Ribbon]) -> str:
+def figure(ribbons: Sequence[Ribbon]) -> str:
     """Ribbons over one source side by side, without the style block.
 
     Parameters
     ----------
-    found : sequence of Ribbon
+    ribbons : sequence of Ribbon
     """
-    first = found[0]
-    width = max(1, *(max(len(r.words), r.kept + len(r.erased)) for one in found for r in one.rows))
-    took = [r.prefill + r.seconds for one in found for r in one.rows]
+    first = ribbons[0]
+    width = max(1, *(max(len(r.words), r.kept + len(r.erased)) for one in ribbons for r in one.rows))
+    took = [r.prefill + r.seconds for one in ribbons for r in one.rows]
     slowest = max((t for t in took if t == t), default=0.0)
-    together = all(
+    same_source = all(
         [(r.counts["reused"], r.counts["prompt"]) for r in one.rows]
         == [(r.counts["reused"], r.counts["prompt"]) for r in first.rows]
-        for one in found
+        for one in ribbons
     )
     badge = {"exact": "yes", "exact up to ties": "ties"}
-    shared = [n for n in first.numbers if all(n in one.numbers for one in found)]
+    shared = tuple(n for n in first.numbers if all(n in one.numbers for one in ribbons))
     heads = "".join(
         f'<th scope="col"><strong>{escape(visible(one.name))}</strong> '
         f'<span class="badge {badge.get(one.exactness, "lossy")}">{escape(one.exactness)}</span>'
-        f"{chips(tuple(n for n in one.numbers if len(found) == 1 or n not in shared))}</th>"
-        for one in found
+        f"{chips(tuple(n for n in one.numbers if len(ribbons) == 1 or n not in shared))}</th>"
+        for one in ribbons
     )
-    maps = "".join(f"<td>{overview(one, width)}</td>" for one in found)
-    columns = '<colgroup><col class="src">' + "<col>" * len(found) + "</colgroup>"
+    maps = "".join(f"<td>{overview(one, width)}</td>" for one in ribbons)
+    columns = '<colgroup><col class="src">' + "<col>" * len(ribbons) + "</colgroup>"
     count = min(len(first.rows), MOST_ROWS)
 
     def rows(low: int, high: int) -> str:
         lines = []
         for i in range(low, high):
-            cells = (
-                _cell(one, one.rows[i], slowest, not together, i == len(first.rows) - 1) for one in found
-            )
-            lines.append(f"<tr>{_source(first.rows[i], together)}{''.join(cells)}</tr>")
+            final = i == len(first.rows) - 1
+            cells = "".join(_cell(one, one.rows[i], slowest, not same_source, final) for one in ribbons)
+            lines.append(f"<tr>{_source(first.rows[i], same_source)}{cells}</tr>")
         return f"<tbody>{''.join(lines)}</tbody>"
 
     top = (
@@ -237,19 +242,24 @@ def figure(found: Sequence[Ribbon]) -> str:
         body = f"<table>{columns}{top}{rows(0, count)}</table>"
     left = len(first.rows) - count
     more = f'<p class="note">{left:,} more updates are in the trace.</p>' if left else ""
+    return f'<div class="ribbon">{_head(ribbons, shared)}{keys(ribbons)}{body}{more}</div>'
+
+
+def _head(ribbons: Sequence[Ribbon], shared: tuple[tuple[str, str, str], ...]) -> str:
+    """Which stream and models these are, what they have in common, and what is to be noted of each."""
+    first = ribbons[0]
     notes = "".join(
         f'<p class="note">{escape(visible(one.name))}: {escape(visible(one.note))}</p>'
-        for one in found
+        for one in ribbons
         if one.note
     )
     which = f"stream {first.index + 1} of {first.of}" if first.of > 1 else "stream"
     title = f" ({escape(visible(first.title))})" if first.title else ""
-    models = ", ".join(dict.fromkeys(escape(visible(one.model)) for one in found))
-    head = (
+    models = ", ".join(dict.fromkeys(escape(visible(one.model)) for one in ribbons))
+    return (
         f'<div class="head"><strong>{which.capitalize()}{title}</strong> <span class="models">{models}</span>'
-        f"{chips(tuple(shared)) if len(found) > 1 else ''}</div>"
+        f"{chips(shared) if len(ribbons) > 1 else ''}</div>{notes}"
     )
-    return f'<div class="ribbon">{head}{notes}{keys(found)}{body}{more}</div>'
 
 
 def block(figures: Sequence[str]) -> str:
@@ -270,11 +280,13 @@ def notebook(runs: Sequence[Trace], most: int) -> str:
     groups: list[list[tuple[Ribbon, Trace]]] = []
     left = 0
     for run in runs:
-        known = prompts(run)
-        left += len(known) - len(known[:most])
-        for index in known[:most]:
+        indices = prompts(run)
+        left += len(indices) - len(indices[:most])
+        for index in indices[:most]:
             one = ribbon(run, index)
-            fits = (g for g in groups if len(g) < BESIDE and run is not g[-1][1] and alike(g[0][0], one))
+            fits = (
+                g for g in groups if len(g) < SIDE_BY_SIDE and run is not g[-1][1] and alike(g[0][0], one)
+            )
             group = next(fits, None)
             if group is None:
                 groups.append(group := [])
@@ -317,7 +329,7 @@ class Flicker:
         return "\n\n".join(plain(one) for one in self.ribbons)
 
 
-def flicker(traces: Any, prompt: int | None = None) -> Flicker:
+def flicker(traces: Traces, prompt: int | None = None) -> Flicker:
     """What a stream's display showed, took back and hid: time down, words across, runs side by side.
 
     Parameters
@@ -404,10 +416,10 @@ def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words
     -------
     Axes
     """
-    return _drawn(ribbon(trace, prompt), ax, words)
+    return _draw(ribbon(trace, prompt), ax, words)
 
 
-def _drawn(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
+def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
@@ -432,26 +444,14 @@ def _drawn(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
                 used[fate] = None
             x += n
         if row.erased:
-            ax.plot(
-                [row.kept, row.kept + len(row.erased)],
-                [y + 0.3] * 2 if words else [y] * 2,
-                color=HUES["erased"],
-                lw=1.4,
-                solid_capstyle="butt",
-            )
+            ends = [row.kept, row.kept + len(row.erased)]
+            at = y + 0.3 if words else y
+            ax.plot(ends, [at, at], color=HUES["erased"], lw=1.4, solid_capstyle="butt")
             used["erased"] = None
         for i, word in enumerate(row.words if words else ()):
-            shown = spaced(word.strip() or word)
-            ax.text(
-                i + 0.5,
-                y,
-                shown if len(shown) <= 14 else shown[:13] + "…",
-                ha="center",
-                va="center",
-                size=7,
-                family=fonts(),
-                parse_math=False,
-            )
+            text = spaced(word.strip() or word)
+            text = text if len(text) <= 14 else text[:13] + "…"
+            ax.text(i + 0.5, y, text, ha="center", va="center", size=7, family=fonts(), parse_math=False)
     handles = [
         ax.plot([], [], color=HUES[f], lw=1.4)[0]
         if f == "erased"
@@ -462,16 +462,9 @@ def _drawn(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
         if f in used
     ]
     ax.legend(
-        handles,
-        [f for f in FATES if f in used],
-        frameon=False,
-        fontsize=8,
-        ncols=5,
-        loc="lower right",
-        bbox_to_anchor=(1, 1.0),
-        borderpad=0,
-        borderaxespad=0.3,
-    )
+        handles, [f for f in FATES if f in used], frameon=False, fontsize=8, ncols=5, loc="lower right",
+        bbox_to_anchor=(1, 1.0), borderpad=0, borderaxespad=0.3,
+    )  # fmt: skip
     ax.set(xlim=(0, wide), ylim=(len(one.rows) - 0.45, -0.55), xlabel="words", ylabel="update")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
@@ -495,7 +488,7 @@ def poster(trace: Trace) -> bytes:
     tall = 1.5 + max(1.2, 0.34 * min(len(one.rows), 24))
     made = Figure(figsize=(10, tall), dpi=100, facecolor="white", layout="constrained")
     FigureCanvasAgg(made)
-    _drawn(one, made.subplots(), None)
+    _draw(one, made.subplots(), None)
     line = "   ".join(f"{n} {v}" for n, v, _ in one.numbers)
     made.suptitle(
         visible(f"{one.model}   {line}"), size=9, x=0.01, ha="left", family=fonts(), parse_math=False

@@ -74,6 +74,12 @@ def heat_map(
     ax.set_ylabel(y)
     ax.set_title(f"{NAMES.get(value, value)} [{answer.badges.get(value, answer.badge)}]", loc="left", size=10)
     ax.figure.colorbar(image, ax=ax)
+    _numbers(ax, grid, badges, f"{value}_lo" in table)
+    return ax
+
+
+def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool) -> None:
+    """The cells' numbers with the marks of their badges, and a hatch where the replay had to stop."""
     middle = np.nanmean([np.nanmin(grid), np.nanmax(grid)])
     for i, j in np.ndindex(grid.shape):
         badge = str(badges[i, j])
@@ -82,9 +88,8 @@ def heat_map(
         if grid.size <= ROOM and grid[i, j] == grid[i, j]:
             colour = "black" if grid[i, j] > middle else "white"
             # A badge is of the whole row: a number that is exact in a bounded row bears no mark.
-            mark = MARKS.get(badge, "") if badge != "bounded" or f"{value}_lo" in table else ""
+            mark = MARKS.get(badge, "") if badge != "bounded" or has_interval else ""
             ax.text(j, i, f"{grid[i, j]:.3g}{mark}", ha="center", va="center", color=colour, size=8)
-    return ax
 
 
 def _hatch(row: int, column: int) -> Patch:

@@ -7,7 +7,8 @@ shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError, install
+from specviz.escape import script_sources, spaced, visible
 from specviz.files import write_text
-from specviz.view.control import MOST, loop
-from specviz.view.picture import FATES, spaced, visible
+from specviz.view.control import MOST, Loop, loop
+from specviz.view.picture import FATES
 from specviz.view.tradeoff import based, columns_of, curves, on_front
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     import pandas as pd
     from plotly.graph_objects import Figure
 
@@ -41,7 +45,9 @@ OPEN = """document.getElementById("{plot_id}").on("plotly_click", (event) => {
   const link = event.points.map((point) => point.customdata).find((to) => typeof to === "string" && to);
   if (link) window.open(link, "_blank", "noopener");
 });"""
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+POLICY = "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data: blob:"
+OWN_SCRIPTS = 3  # that plotly writes; one more would come from the data, and is not run
+SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 
 
 def _plotly() -> Any:
@@ -52,7 +58,7 @@ def _plotly() -> Any:
     return go
 
 
-def _said(text: object) -> str:
+def _plain(text: str) -> str:
     return escape(spaced(str(text)), quote=False)
 
 
@@ -71,14 +77,14 @@ class Interactive:
         self.title = title
 
     def _html(self, name: str) -> str:
-        found: str = self.figure.to_html(
+        fragment: str = self.figure.to_html(
             full_html=False,
             include_plotlyjs=True,
             post_script=OPEN,
             div_id=name,
             config={"displaylogo": False, "responsive": True},
         )
-        return found
+        return fragment
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
         """Write one offline page; an existing file only with `force`. Links are relative to the page.
@@ -88,14 +94,15 @@ class Interactive:
         TraceError
             If the file exists (unless `force`) or cannot be written.
         """
-        title = escape(visible(self.title))
+        title, figure = escape(visible(self.title)), self._html("figure")
+        policy = POLICY.format(script_sources(*SCRIPT.findall(figure)[:OWN_SCRIPTS]))
         page = (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             '<meta name="viewport" content="width=device-width,initial-scale=1"></head>'
             '<body style="margin:0 auto;max-width:1100px"><main>'
             f'<h1 style="font:600 20px system-ui;margin:12px">{title}</h1>'
-            f"{self._html('figure')}</main></body></html>"
+            f"{figure}</main></body></html>"
         )
         return write_text(Path(path), page, force)
 
@@ -143,36 +150,25 @@ def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) 
     )
     figure.add_trace(line, 1, 1)
     for fate in FATES:
-        rows = nodes[nodes["status"] == fate]
-        if not len(rows):
-            continue
-        sign, hue = SIGNS[fate]
-        words = [_told(row, fate, shown.certainty, shown.allowed[1]) for row in rows.to_dict("records")]
-        common: dict[str, Any] = {
-            "mode": "markers",
-            "marker": {"symbol": sign, "color": hue, "size": 7},
-            "hovertemplate": "%{text}<extra></extra>",
-            "name": fate,
-            "legendgroup": fate,
-        }
-        figure.add_trace(go.Scatter(x=rows["x"], y=rows["value"], text=words, **common), 1, 1)
-        figure.add_trace(
-            go.Bar(
-                x=cycles["cycle"], y=cycles[fate], name=fate, legendgroup=fate, showlegend=False, width=0.7,
-                marker={"color": hue if fate not in ("unsent", "pruned") else "#ffffff", "line": {"color":
-                hue, "width": 1},
-                        "pattern": {"shape": {"rejected": "/", "unreviewed": "."}.get(fate, "")}},
-                hovertemplate=f"cycle %{{x}}: %{{y}} {fate}<extra></extra>",
-            ), 2, 1,
-        )  # fmt: skip
-        gaps = rows["gap"].notna().to_numpy()
-        if gaps.any():
-            figure.add_trace(
-                go.Scatter(
-                    x=rows["x"][gaps], y=rows["gap"][gaps],
-                    text=[w for w, there in zip(words, gaps) if there], showlegend=False, **common,
-                ), 3, 1,
-            )  # fmt: skip
+        if (nodes["status"] == fate).any():
+            _add_fate(figure, shown, fate)
+    _add_limits(figure, shown)
+    figure.update_layout(
+        barmode="stack", template="plotly_white", height=640, margin={"t": 40, "b": 40, "l": 60, "r": 10},
+        title={"text": _plain(shown.title), "font": {"size": 14}}, legend={"groupclick": "togglegroup"},
+    )  # fmt: skip
+    figure.update_yaxes(title_text=shown.certainty, range=[0, 1.05], row=1, col=1)
+    figure.update_yaxes(title_text="draft tokens", row=2, col=1)
+    figure.update_yaxes(title_text=f"{shown.allowed[0]}, nats", title_font={"size": 11}, row=3, col=1)
+    figure.update_xaxes(range=[0.4, len(cycles) + 0.6])
+    figure.update_xaxes(title_text="cycle", row=3, col=1)
+    return Interactive(figure, "Control loop")
+
+
+def _add_limits(figure: Figure, shown: Loop) -> None:
+    """The window of each cycle, and the gap that was allowed at each token."""
+    go = _plotly()
+    nodes, cycles = shown.nodes, shown.cycles
     if cycles["window"].notna().any():
         figure.add_trace(
             go.Scatter(
@@ -192,20 +188,44 @@ def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) 
         )  # fmt: skip
         top = 2.2 * float(tested["threshold"].max())
         figure.update_yaxes(range=[-0.03 * max(top, 0.25), max(top, 0.25)], row=3, col=1)
-    figure.update_layout(
-        barmode="stack", template="plotly_white", height=640, margin={"t": 40, "b": 40, "l": 60, "r": 10},
-        title={"text": _said(shown.title), "font": {"size": 14}}, legend={"groupclick": "togglegroup"},
+
+
+def _add_fate(figure: Figure, shown: Loop, fate: str) -> None:
+    """The draft tokens of one fate: as points, in the bars of their cycles, and by their gaps."""
+    go = _plotly()
+    nodes, cycles = shown.nodes, shown.cycles
+    rows = nodes[nodes["status"] == fate]
+    sign, hue = SIGNS[fate]
+    words = [_hover(row, fate, shown.certainty, shown.allowed[1]) for row in rows.to_dict("records")]
+    common: dict[str, Any] = {
+        "mode": "markers",
+        "marker": {"symbol": sign, "color": hue, "size": 7},
+        "hovertemplate": "%{text}<extra></extra>",
+        "name": fate,
+        "legendgroup": fate,
+    }
+    figure.add_trace(go.Scatter(x=rows["x"], y=rows["value"], text=words, **common), 1, 1)
+    figure.add_trace(
+        go.Bar(
+            x=cycles["cycle"], y=cycles[fate], name=fate, legendgroup=fate, showlegend=False, width=0.7,
+            marker={"color": hue if fate not in ("unsent", "pruned") else "#ffffff", "line": {"color":
+            hue, "width": 1},
+                    "pattern": {"shape": {"rejected": "/", "unreviewed": "."}.get(fate, "")}},
+            hovertemplate=f"cycle %{{x}}: %{{y}} {fate}<extra></extra>",
+        ), 2, 1,
     )  # fmt: skip
-    figure.update_yaxes(title_text=shown.certainty, range=[0, 1.05], row=1, col=1)
-    figure.update_yaxes(title_text="draft tokens", row=2, col=1)
-    figure.update_yaxes(title_text=f"{shown.allowed[0]}, nats", title_font={"size": 11}, row=3, col=1)
-    figure.update_xaxes(range=[0.4, len(cycles) + 0.6])
-    figure.update_xaxes(title_text="cycle", row=3, col=1)
-    return Interactive(figure, "Control loop")
+    gaps = rows["gap"].notna().to_numpy()
+    if gaps.any():
+        figure.add_trace(
+            go.Scatter(
+                x=rows["x"][gaps], y=rows["gap"][gaps],
+                text=[w for w, there in zip(words, gaps) if there], showlegend=False, **common,
+            ), 3, 1,
+        )  # fmt: skip
 
 
-def _told(row: Mapping[Any, Any], fate: str, certainty: str, allowed: str) -> str:
-    parts = [f"‘{_said(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
+def _hover(row: Mapping[Hashable, Any], fate: str, certainty: str, allowed: str) -> str:
+    parts = [f"‘{_plain(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
     if np.isfinite(row["value"]):
         parts.append(f"{certainty} {row['value']:.3f}")
     if np.isfinite(row["gap"]) and np.isfinite(row["threshold"]):
@@ -256,43 +276,48 @@ def sweep(
     names = _pages(points, Path(pages), force) if pages is not None else [None] * len(points)
     figure = go.Figure()
     best, base = on_front(points), based(points)
-    figure.add_trace(
-        go.Scatter(
-            x=best["speed"], y=best["quality"], mode="lines", name="Pareto front", hoverinfo="skip",
-            line={"color": "rgba(136,136,136,0.4)", "width": 8},
-        )
+    figure.add_scatter(
+        x=best["speed"], y=best["quality"], mode="lines", name="Pareto front", hoverinfo="skip",
+        line={"color": "rgba(136,136,136,0.4)", "width": 8},
     )  # fmt: skip
-    rest = points.drop(base.index)
-    for x, y, area, hue, mark, label, at in curves(rest, curve, size):
-        figure.add_trace(
-            go.Scatter(
-                x=x, y=y, mode="lines+markers", name=_said(label), line={"color": hue, "width": 1.5},
-                marker={"color": hue, "symbol": MARKS[mark], "size": 1.6 * np.sqrt(area), "opacity": 0.9},
-                text=[_point(points.loc[i], names[i]) for i in at], customdata=[names[i] for i in at],
-                hovertemplate="%{text}<extra></extra>",
-            )
-        )  # fmt: skip
+    _add_curves(figure, points, points.drop(base.index), names, curve, size)
     for i in base.index.tolist():
-        row = points.loc[i]
-        figure.add_trace(
-            go.Scatter(
-                x=[row["speed"]], y=[row["quality"]], mode="markers", name="base", text=[_point(row,
-                names[i])], marker={"symbol": "x-thin-open", "size": 14, "color": "#000000", "line": {"width":
-                3}}, customdata=[names[i]], hovertemplate="%{text}<extra></extra>",
-            )
-        )  # fmt: skip
-        figure.add_hline(row["quality"], line={"dash": "dash", "width": 1})
-        figure.add_hline(row["quality"] - 1, line={"dash": "dot", "width": 1})
+        _add_base(figure, points.loc[i], names[i])
+    sizes = f"larger marks: larger {_plain(size)}" if size else ""
     figure.update_layout(
         template="plotly_white", height=520, margin={"t": 30, "b": 50, "l": 60, "r": 10}, hovermode="closest",
-        xaxis_title="speed, times the base's", yaxis_title=_said(quality),
-        legend={"title": {"text": f"larger marks: larger {_said(size)}" if size else ""}},
+        xaxis_title="speed, times the base's", yaxis_title=_plain(quality), legend={"title": {"text": sizes}},
     )  # fmt: skip
     made = Interactive(figure, "Quality against speed")
     if pages is not None:
         made.to_html(Path(pages) / "index.html", force=force)
         figure.for_each_trace(lambda part: _prefix(part, Path(pages).as_posix()))
     return made
+
+
+def _add_curves(
+    figure: Figure, points: pd.DataFrame, rest: pd.DataFrame, pages: Sequence[str | None], curve: str | None,
+    size: str | None,
+) -> None:  # fmt: skip
+    """A line a curve of the points but the base; each point names its page."""
+    for x, y, area, hue, mark, label, at in curves(rest, curve, size):
+        figure.add_scatter(
+            x=x, y=y, mode="lines+markers", name=_plain(label), line={"color": hue, "width": 1.5},
+            marker={"color": hue, "symbol": MARKS[mark], "size": 1.6 * np.sqrt(area), "opacity": 0.9},
+            text=[_point(points.loc[i], pages[i]) for i in at], customdata=[pages[i] for i in at],
+            hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
+
+
+def _add_base(figure: Figure, row: pd.Series, page: str | None) -> None:
+    """The base's cross, and lines at its quality and one point below."""
+    mark = {"symbol": "x-thin-open", "size": 14, "color": "#000000", "line": {"width": 3}}
+    figure.add_scatter(
+        x=[row["speed"]], y=[row["quality"]], mode="markers", name="base", text=[_point(row, page)],
+        marker=mark, customdata=[page], hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+    figure.add_hline(row["quality"], line={"dash": "dash", "width": 1})
+    figure.add_hline(row["quality"] - 1, line={"dash": "dot", "width": 1})
 
 
 def _prefix(part: Any, folder: str) -> None:
@@ -329,7 +354,7 @@ def _point(row: pd.Series, page: str | None) -> str:
         if name in HIDDEN or value is None or value != value:
             continue
         shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-        parts.append(f"{_said(name)} {_said(shown)}")
+        parts.append(f"{_plain(name)} {_plain(shown)}")
     if isinstance(row.get("trace"), str) and row["trace"]:
-        parts.append(_said(row["trace"]) if page is None else "<b>click: its trace</b>")
+        parts.append(_plain(row["trace"]) if page is None else "<b>click: its trace</b>")
     return "<br>".join(parts)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specviz.escape import spaced
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, canvas
-from specviz.view.picture import spaced
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
@@ -69,47 +69,23 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     TraceError
         If the run wrote no canvases, or only its text was recorded.
     """
-    from matplotlib.collections import LineCollection, PolyCollection
+    from matplotlib.collections import LineCollection
     from matplotlib.patches import Rectangle
 
     shown = canvas(trace, prompt)
     width = _used(shown)
     passes = shown.passes[:most]
     ax = _axes(ax, (min(20.0, 3.4 + 0.27 * width), 1.7 + 0.2 * len(passes)))
-    faces: list[Any] = []
-    boxes: list[Any] = []
-    signs: dict[str, list[tuple[float, float, str]]] = {}
-    for y, one in enumerate(passes):
-        for x, state, p in _row(shown, one, width):
-            if state == "masked" and p != p:
-                continue
-            faces.append(_colour(state, p))
-            boxes.append([(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)])
-            if STATES[state].sign:
-                ink = _ink(state, faces[-1])
-                signs.setdefault(state, []).append((x + 0.5, y + 0.5, ink))
-    ax.add_collection(PolyCollection(boxes, facecolors=faces, edgecolors="none"))
+    signs = _fill(ax, shown, passes, width)
     lines = [[(x, 0), (x, len(passes))] for x in range(width + 1)]
     lines += [[(0, y), (width, y)] for y in range(len(passes) + 1)]
     ax.add_collection(LineCollection(lines, colors=GRID, linewidths=0.5))
     borders = [[(x, 0), (x, len(passes))] for x in range(0, width + 1, shown.block)]
     ax.add_collection(LineCollection(borders, colors=FRAME, linewidths=1.4))
     for block, first, last in _stretches(passes):
-        wide = min(shown.block, width - block * shown.block)
-        ax.add_patch(
-            Rectangle((block * shown.block, first), wide, last - first, fill=False, ec=INK, lw=2.2, zorder=4)
-        )
-    for state, places in signs.items():
-        for ink in dict.fromkeys(ink for *_, ink in places):
-            some = [(x, y) for x, y, own in places if own == ink]
-            ax.scatter(*zip(*some), zorder=5, **_marker(state, ink))
-    for state, dashes in (("drafted", ":"), ("cut", ":"), ("rejected", (0, (2, 1.2)))):
-        vain = [_inner(x - 0.5, y - 0.5) for x, y, _ in signs.get(state, ())]
-        ax.add_collection(
-            PolyCollection(
-                vain, facecolors="none", edgecolors=STATES[state].hue, linestyles=[dashes], zorder=3
-            )
-        )
+        corner, wide = (block * shown.block, first), min(shown.block, width - block * shown.block)
+        ax.add_patch(Rectangle(corner, wide, last - first, fill=False, ec=INK, lw=2.2, zorder=4))
+    _mark(ax, signs)
     threads = [  # a final cell hangs on the pass that placed it
         [(placed.cell + 0.5, y + 1), (placed.cell + 0.5, len(passes))]
         for y, one in enumerate(passes)
@@ -118,14 +94,15 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     ax.add_collection(LineCollection(threads, colors=THREAD, linewidths=1.0))
     for y, one in enumerate(passes):
         note = WHY[one.why][0]
-        ax.text(
-            width + 0.4,
-            y + 0.5,
-            f"{len(one.placed)}{f'  {note}' if note else ''}",
-            size=7,
-            va="center",
-            color=INK,
-        )
+        words = f"{len(one.placed)}{f'  {note}' if note else ''}"
+        ax.text(width + 0.4, y + 0.5, words, size=7, va="center", color=INK)
+    _dress(ax, shown, passes, width)
+    _keys(ax, shown)
+    return ax
+
+
+def _dress(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> None:
+    """Limits, the cells' tokens, the passes' numbers, and the title."""
     ax.set_xlim(0, width)
     ax.set_ylim(len(passes), 0)
     ax.set_yticks(
@@ -141,15 +118,49 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     ax.set_ylabel("pass")
     ax.set_xlabel(_below(shown, width, len(passes)), loc="left", size=8)
     ax.set_title(f"{shown.name}\n{_title(shown)}", loc="left", size=9, parse_math=False)
-    _keys(ax, shown)
-    return ax
+
+
+Signs = dict[str, list[tuple[float, float, str]]]  # of each state, where its signs stand and their ink
+
+
+def _fill(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> Signs:
+    """Colour the cells, and return the signs that stand in them."""
+    from matplotlib.collections import PolyCollection
+
+    faces, boxes, signs = [], [], Signs()
+    for y, one in enumerate(passes):
+        for x, state, p in _row(shown, one, width):
+            if state == "masked" and p != p:
+                continue
+            faces.append(_colour(state, p))
+            boxes.append([(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)])
+            if STATES[state].sign:
+                signs.setdefault(state, []).append((x + 0.5, y + 0.5, _ink(state, faces[-1])))
+    ax.add_collection(PolyCollection(boxes, facecolors=faces, edgecolors="none"))
+    return signs
+
+
+def _mark(ax: Axes, signs: Signs) -> None:
+    """Draw the signs, and outlines around what was drafted in vain."""
+    from matplotlib.collections import PolyCollection
+
+    for state, places in signs.items():
+        for ink in dict.fromkeys(ink for *_, ink in places):
+            some = [(x, y) for x, y, own in places if own == ink]
+            ax.scatter(*zip(*some), zorder=5, **_marker(state, ink))
+    for state, dashes in (("drafted", ":"), ("cut", ":"), ("rejected", (0, (2, 1.2)))):
+        vain = [_inner(x - 0.5, y - 0.5) for x, y, _ in signs.get(state, ())]
+        outlines = PolyCollection(
+            vain, facecolors="none", edgecolors=STATES[state].hue, linestyles=[dashes], zorder=3
+        )
+        ax.add_collection(outlines)
 
 
 def lattice_words(trace: Trace, prompt: int | None = None) -> str:
     """`lattice` in sentences: one for the whole, one a pass."""
     shown = canvas(trace, prompt)
     whole = f"{shown.name}. {_title(shown)}."
-    return "\n".join([whole, *(f"{one.said}." for one in shown.passes)])
+    return "\n".join([whole, *(f"{one.sentence}." for one in shown.passes)])
 
 
 def _used(shown: Canvas) -> int:
@@ -163,7 +174,7 @@ def _used(shown: Canvas) -> int:
 def _row(shown: Canvas, one: Pass, width: int) -> list[tuple[int, str, float]]:
     """A pass' cells: (cell, state, probability), NaN where nothing was said of it."""
     now = one.states()
-    found = []
+    cells = []
     for cell in range(width):
         if cell in now:
             state, p = now[cell]
@@ -171,8 +182,8 @@ def _row(shown: Canvas, one: Pass, width: int) -> list[tuple[int, str, float]]:
             state, p = "final", 1.0
         else:
             state, p = "masked", one.read.get(cell, float("nan"))
-        found.append((cell, state, p))
-    return found
+        cells.append((cell, state, p))
+    return cells
 
 
 def _depth(state: str, p: float) -> float:
@@ -215,9 +226,9 @@ def _marker(state: str, ink: str) -> dict[str, Any]:
         [(-0.8, 0.35), (0.8, 0.35), (-0.8, -0.35), (0.8, -0.35), (-0.45, -1.0), (0.45, 1.0)],
         [1, 2, 1, 2, 1, 2],
     )
-    beside = Path([(-0.35, -0.9), (-0.35, 0.9), (0.35, -0.9), (0.35, 0.9)], [1, 2, 1, 2])
+    bars = Path([(-0.35, -0.9), (-0.35, 0.9), (0.35, -0.9), (0.35, 0.9)], [1, 2, 1, 2])
     marks: dict[str, Any] = {
-        "accepted": tick, "bonus": "+", "correction": unequal, "parallel": beside, "rejected": "x",
+        "accepted": tick, "bonus": "+", "correction": unequal, "parallel": bars, "rejected": "x",
         "cut": "|", "plain": "o", "drafted": "o",
     }  # fmt: skip
     look: dict[str, Any] = {"marker": marks[state], "s": 22, "linewidths": 1.2}
@@ -230,13 +241,13 @@ def _marker(state: str, ink: str) -> dict[str, Any]:
 
 def _stretches(passes: Sequence[Pass]) -> list[tuple[int, int, int]]:
     """Passes in a row that had the same block in work: (block, first, behind the last)."""
-    found: list[tuple[int, int, int]] = []
+    stretches: list[tuple[int, int, int]] = []
     for y, one in enumerate(passes):
-        if found and found[-1][0] == one.block:
-            found[-1] = (one.block, found[-1][1], y + 1)
+        if stretches and stretches[-1][0] == one.block:
+            stretches[-1] = (one.block, stretches[-1][1], y + 1)
         elif one.block >= 0:
-            found.append((one.block, y, y + 1))
-    return found
+            stretches.append((one.block, y, y + 1))
+    return stretches
 
 
 def _title(shown: Canvas) -> str:
@@ -258,8 +269,8 @@ def _below(shown: Canvas, width: int, drawn: int) -> str:
 
 def _occurring(shown: Canvas) -> list[str]:
     """States that some pass has, in the order of the legends."""
-    found = {state for one in shown.passes for state, _ in one.states().values()} | {"final", "masked"}
-    return [state for state in STATES if state in found]
+    used = {state for one in shown.passes for state, _ in one.states().values()} | {"final", "masked"}
+    return [state for state in STATES if state in used]
 
 
 def _keys(ax: Axes, shown: Canvas) -> None:
@@ -323,8 +334,8 @@ def rows(shown: Canvas, colour: bool = False) -> list[str]:
         lines.append(f"{fresh}{one.number:>3} {''.join(cells)}  {len(one.placed)} {WHY[one.why][0]}".rstrip())
     keys = "  ".join(f"{STATES[n].sign} {STATES[n].word}" for n in _occurring(shown) if STATES[n].sign)
     more = f"; {len(shown.passes) - LINES} more passes are in the trace" if len(shown.passes) > LINES else ""
-    said = f"canvas: {_title(shown)}; a column a cell, a row a pass{more}"
-    return [said, *lines, f"{keys}  - final  · masked"]
+    heading = f"canvas: {_title(shown)}; a column a cell, a row a pass{more}"
+    return [heading, *lines, f"{keys}  - final  · masked"]
 
 
 # ---------------------------------------------------------------- static HTML
@@ -354,22 +365,31 @@ def figure(shown: Canvas, most: int = MOST) -> str:
     width, passes = _used(shown), shown.passes[:most]
     if not passes:
         return '<p class="note">No pass was recorded.</p>'
-    fills: dict[str, str] = {}
-    signs: dict[str, str] = {}
-    for y, one in enumerate(passes):
-        for x, state, p in _row(shown, one, width):
-            if state == "final" or (state == "masked" and p != p):
-                continue
-            shade = min(SHADES - 1, int(SHADES * (0.0 if p != p else p)))
-            key = f"l-{state} s{shade}"
-            inside = 1.5 if state in OUTLINED else 0
-            wide, tall = WIDE - 2 * inside, TALL - 2 * inside
-            box = f"M{x * WIDE + inside:g} {y * TALL + inside:g}h{wide:g}v{tall:g}h-{wide:g}z"
-            fills[key] = fills.get(key, "") + box
-            if state in STROKES:
-                ink = _class(state, p)
-                at = f"M{x * WIDE + WIDE / 2:g} {y * TALL + TALL / 2:g}"
-                signs[ink] = signs.get(ink, "") + at + STROKES[state]
+    high, across = len(passes) * TALL, width * WIDE
+    drawing = _drawing(shown, passes, width)
+    caption = (
+        f"The canvas: {_title(shown)}; a column a cell, a row a pass; {_below(shown, width, len(passes))}."
+    )
+    keys = "".join(
+        f'<span title="{escape(STATES[n].meaning, quote=True)}">{_key(n)}{STATES[n].word}</span>'
+        for n in _occurring(shown)
+    )
+    words = "".join(f"<li>{escape(one.sentence)}</li>" for one in passes)
+    whole, tall = LEFT + across + RIGHT, ABOVE + high + 4
+    scale = min(1.4, max(1.0, DRAWN / whole))  # a narrow one is drawn larger
+    return (
+        f'<style>{style()}</style><figure class="lattice"><figcaption>{escape(caption)}{keys}</figcaption>'
+        '<div class="table" tabindex="0" '
+        f'role="region" aria-label="the canvas, pass by pass"><svg width="{scale * whole:.0f}" '
+        f'height="{scale * tall:.0f}" viewBox="-{LEFT} -{ABOVE} {whole} {tall}" role="img" '
+        f'aria-label="{escape(caption, quote=True)}">'
+        f'{drawing}</svg></div><details class="prompt"><summary>The passes in words</summary><ul>{words}</ul>'
+        "</details></figure>"
+    )
+
+
+def _drawing(shown: Canvas, passes: Sequence[Pass], width: int) -> str:
+    """The figure's SVG: cells, lines, frames of the blocks in work, tokens above and notes on the right."""
     high, across = len(passes) * TALL, width * WIDE
     threads = "".join(
         f"M{p.cell * WIDE + WIDE / 2:g} {(y + 1) * TALL}V{high}"
@@ -397,39 +417,42 @@ def figure(shown: Canvas, most: int = MOST) -> str:
         if word
     )
     rows = "".join(
-        f'<g><title>{escape(one.said)}</title><rect x="-{LEFT}" y="{y * TALL}" '
+        f'<g><title>{escape(one.sentence)}</title><rect x="-{LEFT}" y="{y * TALL}" '
         f'width="{LEFT + across + RIGHT}" height="{TALL}" class="l-row"/>'
         f'<text x="-5" y="{(y + 0.78) * TALL:g}" text-anchor="end">'
         f'{"R " if one.refreshed else ""}{one.number}</text><text x="{across + 6}" y="{(y + 0.78) * TALL:g}">'
         f"{len(one.placed)} {WHY[one.why][0]}</text></g>"
         for y, one in enumerate(passes)
     )
-    drawing = "".join(
-        (
-            f'<path class="l-final" d="{finals}"/>',
-            *(f'<path class="{key}" d="{path}"/>' for key, path in sorted(fills.items())),
-            f'<path class="l-grid" d="{lines}"/><path class="l-thread" d="{threads}"/>',
-            f'<path class="l-border" d="{borders}"/>{frames}',
-            *(f'<path class="l-sign {ink}" d="{path}"/>' for ink, path in signs.items()),
-            heads, rows,
-        )
-    )  # fmt: skip
-    said = f"The canvas: {_title(shown)}; a column a cell, a row a pass; {_below(shown, width, len(passes))}."
-    keys = "".join(
-        f'<span title="{escape(STATES[n].meaning, quote=True)}">{_key(n)}{STATES[n].word}</span>'
-        for n in _occurring(shown)
-    )
-    words = "".join(f"<li>{escape(one.said)}</li>" for one in passes)
-    whole, tall = LEFT + across + RIGHT, ABOVE + high + 4
-    scale = min(1.4, max(1.0, DRAWN / whole))  # a narrow one is drawn larger
+    fills, signs = _paths(shown, passes, width)
     return (
-        f'<style>{style()}</style><figure class="lattice"><figcaption>{escape(said)}{keys}</figcaption>'
-        '<div class="table" tabindex="0" '
-        f'role="region" aria-label="the canvas, pass by pass"><svg width="{scale * whole:.0f}" '
-        f'height="{scale * tall:.0f}" viewBox="-{LEFT} -{ABOVE} {whole} {tall}" role="img" '
-        f'aria-label="{escape(said, quote=True)}">'
-        f'{drawing}</svg></div><details class="prompt"><summary>The passes in words</summary><ul>{words}</ul>'
-        "</details></figure>"
+        f'<path class="l-final" d="{finals}"/>{fills}'
+        f'<path class="l-grid" d="{lines}"/><path class="l-thread" d="{threads}"/>'
+        f'<path class="l-border" d="{borders}"/>{frames}{signs}{heads}{rows}'
+    )
+
+
+def _paths(shown: Canvas, passes: Sequence[Pass], width: int) -> tuple[str, str]:
+    """The cells' colours and their signs, a path each."""
+    fills: dict[str, str] = {}
+    signs: dict[str, str] = {}
+    for y, one in enumerate(passes):
+        for x, state, p in _row(shown, one, width):
+            if state == "final" or (state == "masked" and p != p):
+                continue
+            shade = min(SHADES - 1, int(SHADES * (0.0 if p != p else p)))
+            key = f"l-{state} s{shade}"
+            inside = 1.5 if state in OUTLINED else 0
+            wide, tall = WIDE - 2 * inside, TALL - 2 * inside
+            box = f"M{x * WIDE + inside:g} {y * TALL + inside:g}h{wide:g}v{tall:g}h-{wide:g}z"
+            fills[key] = fills.get(key, "") + box
+            if state in STROKES:
+                ink = _class(state, p)
+                at = f"M{x * WIDE + WIDE / 2:g} {y * TALL + TALL / 2:g}"
+                signs[ink] = signs.get(ink, "") + at + STROKES[state]
+    return (
+        "".join(f'<path class="{key}" d="{path}"/>' for key, path in sorted(fills.items())),
+        "".join(f'<path class="l-sign {ink}" d="{path}"/>' for ink, path in signs.items()),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.view.picture import picture, prompts, spaced
+from specviz.escape import spaced
+from specviz.view.picture import picture, prompts
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
         If no pass of the prompt could leave early.
     """
     from matplotlib import colormaps
-    from matplotlib.patches import Patch
 
     run = trace.split()[0]
     index = prompts(run)[0] if prompt is None else prompt
@@ -76,6 +77,14 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     ax.spines[:].set_visible(False)
     more = f"; {len(layers) - count} more tokens are in the trace" if count < len(layers) else ""
     ax.set_title(f"{layers.mean():.1f} of {depth} layers a token{more}", loc="left", size=10)
+    _legend(ax, layers, depth, hues)
+    return ax
+
+
+def _legend(ax: Axes, layers: np.ndarray, depth: int, hues: Mapping[int, tuple[float, ...]]) -> None:
+    """How many tokens left at each layer."""
+    from matplotlib.patches import Patch
+
     of = {layer: int((layers == layer).sum()) for layer in sorted(set(layers.tolist()))}
     names = [
         f"ran through all {depth} ({tokens})" if layer == depth else f"left behind layer {layer} ({tokens})"
@@ -88,4 +97,3 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
         handles=handles, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), handlelength=1.2,
         borderpad=0,
     )  # fmt: skip
-    return ax

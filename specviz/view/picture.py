@@ -1,6 +1,6 @@
 """What a picture of a trace shows, before it is HTML, an image or text.
 
-A :class:`Picture` is one prompt's decoding, reduced to what is drawn: spans of text with how each came about,
+A :class:`Picture` is one prompt's decoding, lanes to what is drawn: spans of text with how each came about,
 cycles with their times, and what the drafter believed of each token. The three renderers read nothing else.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz import schema
+from specviz.escape import written_out
 from specviz.trace import whole_characters
 
 if TYPE_CHECKING:
@@ -75,34 +76,6 @@ BELIEFS = {
     "score": ("The score of each drafted node", "threshold"),
     "weighted confidence": ("The drafter's weighted confidence in each draft token", ""),
 }
-
-# Characters that would vanish, command a terminal, or reorder what stands beside them: controls, format
-# characters, line separators, tags, lone surrogates. Joiners stay (emoji and Persian need them).
-UNSEEN = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
-    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff\xa0]"
-)
-BLANKS = re.compile("^ +$| {2,}|(?<=\n) +| +(?=\n)")
-
-
-def _sign(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, as Python's surrogateescape writes it
-        return f"⟨0x{code - 0xDC00:02X}⟩"
-    return {9: "⇥", 0xA0: "⍽"}.get(code) or f"⟨U+{code:04X}⟩"
-
-
-def visible(text: str) -> str:
-    """The text with every unseen character but the line break and the plain space written out.
-
-    A tab is ``⇥``, a no-break space ``⍽``, any other ``⟨U+202E⟩`` by its code point.
-    """
-    return UNSEEN.sub(_sign, text)
-
-
-def spaced(text: str) -> str:
-    """:func:`visible`, and spaces that would be lost (several, alone, at a line's edge) as ``␣``."""
-    return BLANKS.sub(lambda found: "␣" * len(found[0]), visible(text))
 
 
 @dataclass(frozen=True)
@@ -200,19 +173,19 @@ class Picture:
         return "The drafter gave no confidence." if self.drafts else "Nothing was drafted."
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """What the beliefs are, in words."""
         return BELIEFS[self.belief][0]
 
     @property
-    def said_threshold(self) -> str:
+    def threshold_name(self) -> str:
         """What the threshold is, in words."""
         name = BELIEFS[self.belief][1]
         return f"{name} threshold" if name != "threshold" else name
 
 
-def _number(value: object) -> float:
-    return float("nan") if value is None else float(value)  # type: ignore[arg-type]
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
 
 
 def name_of(model: object) -> str:
@@ -267,7 +240,7 @@ def _written(text: str, tokens: list[int], pieces: dict[int, bytes]) -> str:
     if "\ufffd" not in text:
         return text
     whole = b"".join(pieces.get(t, b"<%d>" % t) for t in tokens).decode("utf8", "surrogateescape")
-    return re.sub("[\udc80-\udcff]", _sign, whole)
+    return re.sub("[\udc80-\udcff]", written_out, whole)
 
 
 def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
@@ -276,7 +249,7 @@ def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
     A chain's are text. Of a tree, most of which was bound to be dropped, only those that were tried where the
     target left it, the best few, apart; the rest is a number.
     """
-    found = {}
+    lost = {}
     gone = nodes[nodes["status"].isin(["rejected", "unjudged"])]
     for number, dropped in gone.groupby("cycle", observed=True):
         chain = dropped["parent"].is_unique
@@ -290,11 +263,11 @@ def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
             for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in tokens)
         ]
         if chain:
-            found[int(str(number))] = "".join(parts)
+            lost[int(str(number))] = "".join(parts)
         else:
             rest = [f"… {len(dropped) - len(shown)} more"] if len(dropped) > len(shown) else []
-            found[int(str(number))] = "│".join([*(part.replace("\n", "⏎") for part in parts), *rest])
-    return found
+            lost[int(str(number))] = "│".join([*(part.replace("\n", "⏎") for part in parts), *rest])
+    return lost
 
 
 def phase_times(cycles: pd.DataFrame) -> np.ndarray:
@@ -349,7 +322,7 @@ ALSO = {
 }
 
 
-def _told(nodes: pd.DataFrame, belief: str, rollback: object) -> list[str]:
+def _details(nodes: pd.DataFrame, belief: str, rollback: float | None) -> list[str]:
     """What else is known of each node: how near the verdict was, and the recorded signals."""
     parts: list[list[str]] = [[] for _ in range(len(nodes))]
 
@@ -402,46 +375,13 @@ def picture(trace: Trace, prompt: int) -> Picture:
     filled = run.get("canvas") is not None  # its positions are cells, emitted in any order
     if filled:
         kept = kept.sort_values("position", kind="stable")
-    place = 0
-    spans: list[Span] = []
-    rows = list(zip(*(kept[c].tolist() for c in ("origin", "cycle", "position", "p"))))
-    seen = -1
-    ends = set(run["eos"] or [])
-    for text, ids in one.tokens(prompt) if len(kept) else ():
-        text = "■" if ids[0] in ends else _written(text, ids, one.pieces)
-        origin, cycle, position, p = rows[place]
-        place += len(ids)
-        kind = "rollback" if rollback and origin == "correction" else origin if origin in KINDS else "plain"
-        number = int(cycle)
-        spans.append(Span(text, kind, number, int(position), tuple(ids), _number(p), number != seen))
-        seen = number
-
     # What a canvas dropped stood in other cells; its lattice shows where.
-    found = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) and not filled else {})
+    lanes = _cycles(cycles, _lost(nodes, one.pieces) if len(nodes) and not filled else {})
 
-    beliefs: tuple[Belief, ...] = ()
-    names = ["confidence", "score"]
-    if not filled and nodes.duplicated(["cycle", "parent"]).any():
-        names.reverse()  # siblings have one confidence, what their parent was told; the score is a node's own
-    belief = next((name for name in names if nodes[name].notna().any()), "confidence")
-    column = belief
-    # How a node is judged follows from its score, where both are known.
-    if nodes["score"].notna().any() and nodes["threshold"].notna().any():
-        belief, column = "weighted confidence", "score"
-    if len(nodes):
-        context = dict(zip(cycles["cycle"].tolist(), cycles["context"].tolist()))
-        start = min((at for number, at in context.items() if number > 0), default=0)
-        where = nodes["position"]
-        if not filled:
-            where = nodes["cycle"].map(context) - start + where - 1
-        told = _told(nodes, column, (run.get("parameters") or {}).get("rollback") if rollback else None)
-        beliefs = tuple(
-            Belief(int(w), float(c), str(s), more)
-            for w, c, s, more in zip(where, nodes[column], nodes["status"], told)
-        )
-
-    asked = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
-    threshold = (run.get("parameters") or {}).get(BELIEFS[belief][1])
+    parameters = run.get("parameters") or {}
+    belief, beliefs = _beliefs(one, parameters.get("rollback") if rollback else None, filled)
+    prompt_row = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
+    threshold = parameters.get(BELIEFS[belief][1])
     note = ""
     if not run.get("complete", True):
         note = f"The run did not end by itself: {run.get('stopped') or 'cut off'}."
@@ -454,11 +394,11 @@ def picture(trace: Trace, prompt: int) -> Picture:
         draft=name_of(run["draft"]),
         index=prompt,
         of=len(run.get("prompts") or []) or max(1, cycles["prompt"].nunique()),
-        kind=", ".join(asked[n] for n in ("kind", "language") if isinstance(asked.get(n), str)),
-        prompt=str(asked.get("text") or ""),
-        spans=tuple(spans),
-        prefill=next((c for c in found if c.number == 0), None),
-        cycles=tuple(c for c in found if c.number > 0),
+        kind=", ".join(prompt_row[n] for n in ("kind", "language") if isinstance(prompt_row.get(n), str)),
+        prompt=str(prompt_row.get("text") or ""),
+        spans=_spans(one, kept, prompt, rollback),
+        prefill=next((c for c in lanes if c.number == 0), None),
+        cycles=tuple(c for c in lanes if c.number > 0),
         beliefs=beliefs,
         belief=belief,
         threshold=float(threshold) if isinstance(threshold, int | float) else None,
@@ -466,6 +406,48 @@ def picture(trace: Trace, prompt: int) -> Picture:
         silent=run.get("record") is None,
         canvas=_canvas(one, prompt) if filled and run.get("record") is not None else None,
         note=note,
+    )
+
+
+def _spans(one: Trace, kept: pd.DataFrame, prompt: int, rollback: bool) -> tuple[Span, ...]:
+    """The text in its whole characters, each with where its first token came from."""
+    spans: list[Span] = []
+    rows = list(zip(*(kept[c].tolist() for c in ("origin", "cycle", "position", "p"))))
+    place, seen = 0, -1
+    ends = set(one.run["eos"] or [])
+    for text, ids in one.tokens(prompt) if len(kept) else ():
+        text = "■" if ids[0] in ends else _written(text, ids, one.pieces)
+        origin, cycle, position, p = rows[place]
+        place += len(ids)
+        kind = "rollback" if rollback and origin == "correction" else origin if origin in KINDS else "plain"
+        number = int(cycle)
+        spans.append(Span(text, kind, number, int(position), tuple(ids), _number(p), number != seen))
+        seen = number
+    return tuple(spans)
+
+
+def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tuple[Belief, ...]]:
+    """Which of the drafter's signals is shown, and its value at each node."""
+    nodes, cycles = one.nodes, one.cycles
+    names = ["confidence", "score"]
+    if not filled and nodes.duplicated(["cycle", "parent"]).any():
+        names.reverse()  # siblings share one confidence, their parent's; the score is a node's own
+    belief = next((name for name in names if nodes[name].notna().any()), "confidence")
+    column = belief
+    # How a node is judged follows from its score, where both are known.
+    if nodes["score"].notna().any() and nodes["threshold"].notna().any():
+        belief, column = "weighted confidence", "score"
+    if not len(nodes):
+        return belief, ()
+    context = dict(zip(cycles["cycle"].tolist(), cycles["context"].tolist()))
+    start = min((at for number, at in context.items() if number > 0), default=0)
+    where = nodes["position"]
+    if not filled:
+        where = nodes["cycle"].map(context) - start + where - 1
+    details = _details(nodes, column, rollback)
+    return belief, tuple(
+        Belief(int(w), float(c), str(s), more)
+        for w, c, s, more in zip(where, nodes[column], nodes["status"], details)
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specviz.escape import spaced, visible
 from specviz.view.picture import (
     FATES,
     KINDS,
@@ -23,12 +24,11 @@ from specviz.view.picture import (
     picture,
     pictures,
     prompts,
-    spaced,
-    visible,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.backend_bases import RendererBase
 
     from specviz.trace import Trace
 
@@ -60,9 +60,11 @@ def fonts() -> list[str]:
 @cache
 def _glyphs() -> frozenset[int]:
     """Characters that the fonts of `fonts` have."""
-    from matplotlib import font_manager as found
+    from matplotlib import font_manager
 
-    return frozenset().union(*(found.get_font(found.findfont(name)).get_charmap() for name in fonts()))
+    return frozenset().union(
+        *(font_manager.get_font(font_manager.findfont(name)).get_charmap() for name in fonts())
+    )
 
 
 def drawable(text: str) -> str:
@@ -179,7 +181,7 @@ def _ruler(dpi: float) -> Callable[[str], float]:
     return _measure(RendererAgg(8, 8, dpi))
 
 
-def _measure(renderer: Any) -> Callable[[str], float]:
+def _measure(renderer: RendererBase) -> Callable[[str], float]:
     """Measures texts in a renderer's pixels."""
     from matplotlib.font_manager import FontProperties
 
@@ -214,7 +216,7 @@ def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
     class Words(Artist):
         """Text that is laid out anew in its axes each time it is drawn."""
 
-        def draw(self, renderer: Any) -> None:
+        def draw(self, renderer: RendererBase) -> None:
             if not self.get_visible():
                 return
             box = ax.get_window_extent(renderer)
@@ -241,12 +243,14 @@ def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
                 base = box.y1 - (most * LINE + 10) * point
                 self._write(renderer, box.x0, base, f"… {len(left)} more tokens", 8, "#555555")
 
-        def _paint(self, renderer: Any, artist: Artist) -> None:
+        def _paint(self, renderer: RendererBase, artist: Artist) -> None:
             artist.set_transform(IdentityTransform())
             artist.set_figure(ax.get_figure())  # type: ignore[arg-type]
             artist.draw(renderer)
 
-        def _write(self, renderer: Any, x: float, y: float, text: str, size: float, colour: str) -> None:
+        def _write(
+            self, renderer: RendererBase, x: float, y: float, text: str, size: float, colour: str
+        ) -> None:
             self._paint(
                 renderer,
                 Text(x, y, text, family=fonts(), size=size, color=colour, va="baseline", parse_math=False),
@@ -358,7 +362,7 @@ def _confidence(shown: Picture, ax: Axes) -> Axes:
     ax.set(ylim=(-0.04, 1.04), yticks=(0, 0.5, 1))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("position in the output")
-    ax.set_title(shown.said.removeprefix("The ").capitalize(), size=9, loc="left")
+    ax.set_title(shown.sentence.removeprefix("The ").capitalize(), size=9, loc="left")
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz import metrics
-from specviz.view.picture import name_of, visible
+from specviz.escape import visible
+from specviz.view.picture import name_of
 from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, LOOKS, _open
 from specviz.view.updates import named
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from specviz.metrics import Ceilings
     from specviz.trace import Trace
+    from specviz.view.updates import Traces
 
 FIGURES = {
     "relative_flops": "FLOPs",
@@ -33,7 +35,7 @@ FIGURES = {
 AREA = 1400  # square points, of all of a run's time
 
 
-def roofline(traces: Any, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
+def roofline(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
     """Where passes lie under the machine's ceilings: arithmetic intensity against what was computed a second.
 
     A point is all passes of a run by one model over one number of tokens; its area is their share of the
@@ -59,11 +61,11 @@ def roofline(traces: Any, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
         If a model's shape or the passes' times are not known.
     """
     ax = _axes(ax, (7.2, 4.4))
-    found = _points(traces, ceilings)
-    hues = _hues(found)
-    labels = dict.fromkeys(found["label"])
+    points = _points(traces, ceilings)
+    hues = _hues(points)
+    labels = dict.fromkeys(points["label"])
     forms = {str(label): LOOKS[number % len(LOOKS)][1] for number, label in enumerate(labels)}
-    for row in found.sort_values("share", ascending=False).to_dict("records"):  # the small ones on top
+    for row in points.sort_values("share", ascending=False).to_dict("records"):  # the small ones on top
         hue = hues[row["model"]]
         look: dict[str, Any] = {"facecolor": hue, "edgecolor": "white"}
         if row["prefill"]:
@@ -73,21 +75,10 @@ def roofline(traces: Any, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
             marker=forms[row["label"]], alpha=0.6, lw=0.7, **look,
         )  # fmt: skip
     low, high = (
-        found["intensity"].min() / 2,
-        max(found["intensity"].max(), ceilings.compute / ceilings.memory) * 2,
+        points["intensity"].min() / 2,
+        max(points["intensity"].max(), ceilings.compute / ceilings.memory) * 2,
     )
-    flat = ceilings.compute / 1e9
-    slopes = [(ceilings.memory, f"memory {ceilings.memory / 1e9:.3g} GB/s", ":")]
-    for number, (size, rate) in enumerate(sorted(ceilings.cache.items(), reverse=True)):
-        slopes.append((rate, f"{size / 1e6:.3g} MB again {rate / 1e9:.3g} GB/s", ("--", "-.")[number % 2]))
-    fastest = max(rate for rate, _, _ in slopes)
-    ax.plot([ceilings.compute / fastest, high], [flat, flat], color="#444444", lw=1.2)
-    ax.annotate(
-        f"computing {flat:.3g} GFLOP/s", (high, flat), (-2, 3), textcoords="offset points", ha="right", size=7
-    )
-    for rate, told, style in slopes:
-        ridge = ceilings.compute / rate
-        ax.plot([low, ridge], [low * rate / 1e9, flat], color="#444444", lw=1.0, ls=style, label=told)
+    _ceilings(ax, ceilings, low, high)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
     ax.set(xlabel="arithmetic intensity, FLOPs a byte", ylabel="GFLOP/s")
     threads = f", {ceilings.threads} thread{'s' * (ceilings.threads != 1)}" if ceilings.threads else ""
@@ -98,7 +89,23 @@ def roofline(traces: Any, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def pass_times(traces: Any, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
+def _ceilings(ax: Axes, ceilings: Ceilings, low: float, high: float) -> None:
+    """The lines: a flat one of computing, and one for each memory."""
+    flat = ceilings.compute / 1e9
+    slopes = [(ceilings.memory, f"memory {ceilings.memory / 1e9:.3g} GB/s", ":")]
+    for number, (size, rate) in enumerate(sorted(ceilings.cache.items(), reverse=True)):
+        slopes.append((rate, f"{size / 1e6:.3g} MB again {rate / 1e9:.3g} GB/s", ("--", "-.")[number % 2]))
+    fastest = max(rate for rate, _, _ in slopes)
+    ax.plot([ceilings.compute / fastest, high], [flat, flat], color="#444444", lw=1.2)
+    ax.annotate(
+        f"computing {flat:.3g} GFLOP/s", (high, flat), (-2, 3), textcoords="offset points", ha="right", size=7
+    )
+    for rate, label, style in slopes:
+        ridge = ceilings.compute / rate
+        ax.plot([low, ridge], [low * rate / 1e9, flat], color="#444444", lw=1.0, ls=style, label=label)
+
+
+def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
     """The time that the roofline allows beside the time that passes took, a pair of bars a run.
 
     Parameters
@@ -119,12 +126,12 @@ def pass_times(traces: Any, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
     """
     runs = named(traces)
     ax = _axes(ax, (7.2, 0.9 + 0.7 * len(runs)))
-    found = _points(traces, ceilings)
-    hues = _hues(found)
-    spent = found[~found["prefill"]].groupby(["label", "model"], sort=False)[["roofline", "duration"]].sum()
-    labels = list(dict.fromkeys(found["label"]))
+    points = _points(traces, ceilings)
+    hues = _hues(points)
+    spent = points[~points["prefill"]].groupby(["label", "model"], sort=False)[["roofline", "duration"]].sum()
+    labels = list(dict.fromkeys(points["label"]))
     for row, label in enumerate(labels):
-        tokens = found.loc[found["label"] == label, "of"].iloc[0]
+        tokens = points.loc[points["label"] == label, "of"].iloc[0]
         for place, name in ((-0.2, "roofline"), (0.2, "duration")):
             left = 0.0
             for model, hue in hues.items():
@@ -136,8 +143,8 @@ def pass_times(traces: Any, ceilings: Ceilings, ax: Axes | None = None) -> Axes:
                     look = {"facecolor": "none", "edgecolor": hue, "hatch": "////", "lw": 1}
                 ax.barh(row + place, wide, left=left, height=0.36, **look)
                 left += wide
-            said = "roofline" if name == "roofline" else "measured"
-            ax.text(left, row + place, f" {said} {left:.3g} ms", va="center", size=7)
+            name_of_bar = "roofline" if name == "roofline" else "measured"
+            ax.text(left, row + place, f" {name_of_bar} {left:.3g} ms", va="center", size=7)
     ax.set_yticks(range(len(labels)), [visible(label) for label in labels], size=8, parse_math=False)
     ax.invert_yaxis()
     ax.margins(x=0.18)
@@ -191,11 +198,9 @@ def costs_figure(
             edgecolor="white", label=visible(str(row["name"])),
         )  # fmt: skip
         for at, value in zip(x, y):
-            up = value >= 1
-            ax.annotate(
-                f"{value:.3g}", (at, value), (0, 2 if up else -2), textcoords="offset points", size=7,
-                ha="center", va="bottom" if up else "top",
-            )  # fmt: skip
+            shift, side = (2, "bottom") if value >= 1 else (-2, "top")
+            ax.annotate(f"{value:.3g}", (at, value), (0, shift), textcoords="offset points", size=7,
+                        ha="center", va=side)  # fmt: skip
     ax.axhline(1, color="black", lw=1)
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_locator(LogLocator(2))
@@ -203,8 +208,8 @@ def costs_figure(
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     ax.margins(y=0.12)
     ax.set_xticks(range(len(FIGURES)), list(FIGURES.values()))
-    inside = "prefill inside" if prefill else "prefill left out"
-    ax.set_title(f"A token's costs over {visible(baseline)}'s, {inside}", size=9, loc="left", pad=18)
+    scope = f"{visible(baseline)}'s, prefill {'inside' if prefill else 'left out'}"
+    ax.set_title(f"A token's costs over {scope}", size=9, loc="left", pad=18)
     _open(ax)
     _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
     return ax
@@ -228,7 +233,7 @@ def costs_words(traces: Mapping[str, Trace], baseline: str = "autoregressive", p
     return visible("\n".join(lines))
 
 
-def roofline_words(traces: Any, ceilings: Ceilings) -> str:
+def roofline_words(traces: Traces, ceilings: Ceilings) -> str:
     """`roofline` and `pass_times` in sentences."""
     threads = f", {ceilings.threads} thread{'s' * (ceilings.threads != 1)}" if ceilings.threads else ""
     caches = "".join(
@@ -238,8 +243,8 @@ def roofline_words(traces: Any, ceilings: Ceilings) -> str:
         f"{ceilings.device}{threads}, {ceilings.dtype}: {ceilings.compute / 1e9:.3g} GFLOP/s, "
         f"{ceilings.memory / 1e9:.3g} GB/s from memory{caches}."
     ]
-    found = _points(traces, ceilings)
-    for (label, model, prefill), rows in found.groupby(["label", "model", "prefill"], sort=False):
+    points = _points(traces, ceilings)
+    for (label, model, prefill), rows in points.groupby(["label", "model", "prefill"], sort=False):
         whole = rows[["flops", "bytes", "duration", "roofline", "passes"]].sum()
         lines.append(
             f"{label}, {model}{', prefill' if prefill else ''}: {whole['passes']:.0f} passes, "
@@ -251,7 +256,7 @@ def roofline_words(traces: Any, ceilings: Ceilings) -> str:
     return visible("\n".join(lines))
 
 
-def _points(traces: Any, ceilings: Ceilings) -> pd.DataFrame:
+def _points(traces: Traces, ceilings: Ceilings) -> pd.DataFrame:
     """One row a run, model and size of pass: sums, intensity, and share of the run's time in passes."""
     import pandas as pd
 
@@ -265,13 +270,13 @@ def _points(traces: Any, ceilings: Ceilings) -> pd.DataFrame:
         own = groups[sums].sum().join(groups.size().rename("passes")).reset_index()
         own["share"] = own["duration"] / own["duration"].sum()
         tables.append(own.assign(label=given or run.run["method"], of=len(run.outputs)))
-    found = pd.concat(tables, ignore_index=True)
-    return found.assign(intensity=found["flops"] / found["bytes"])
+    points = pd.concat(tables, ignore_index=True)
+    return points.assign(intensity=points["flops"] / points["bytes"])
 
 
-def _hues(found: pd.DataFrame) -> dict[str, str]:
+def _hues(points: pd.DataFrame) -> dict[str, str]:
     """A colour a model."""
-    models = dict.fromkeys(found["model"])
+    models = dict.fromkeys(points["model"])
     return {str(model): LOOKS[number % len(LOOKS)][0] for number, model in enumerate(models)}
 
 

@@ -99,27 +99,21 @@ def reliability(
         few = rows["counted"] < FEW
         ax.plot(x[few], rows["rate"][few], ls="none", mfc="white", **look)
     ax.set_title(_counted(table), size=9, loc="left")
-    ax.legend(
-        framealpha=0.85,
-        edgecolor="none",
-        fontsize=7.5,
-        loc="lower right",
-        title="AUROC, 95 %",
-        title_fontsize=7.5,
-    )
+    ax.legend(framealpha=0.85, edgecolor="none", fontsize=7.5, loc="lower right", title="AUROC, 95 %",
+              title_fontsize=7.5)  # fmt: skip
     return ax
 
 
 def _chosen(trace: Trace, signals: str | Sequence[str] | None, how: Any) -> tuple[pd.DataFrame, list[str]]:
     """The table of signals, and which of them are asked for."""
-    asked = [signals] if isinstance(signals, str) else list(signals or SIGNALS)
-    for name in asked:
+    names = [signals] if isinstance(signals, str) else list(signals or SIGNALS)
+    for name in names:
         if name not in SIGNALS:
             raise ParameterError(f"no signal {name!r}; there is {', '.join(SIGNALS)}")
     table = metrics.signals(trace, **how)
     if signals is None and np.allclose(table["score"], table["ensemble"], atol=1e-5):
-        asked.remove("ensemble")  # the recorded C_t is that very ensemble
-    return table, asked
+        names.remove("ensemble")  # the recorded C_t is that very ensemble
+    return table, names
 
 
 def _rated(name: str, row: Any) -> str:
@@ -165,8 +159,8 @@ def auroc(
         apart = "" if row["signal"] == than else f"  {row['gain']:+.3f}"
         if apart and row["gain_lo"] == row["gain_lo"]:
             apart += f" [{row['gain_lo']:+.3f}, {row['gain_hi']:+.3f}]"
-        said = f"{row['auroc']:.3f}{apart}".replace("-", "−")
-        ax.text(1.01, place, said, transform=ax.get_yaxis_transform(), size=8, va="center")
+        interval = f"{row['auroc']:.3f}{apart}".replace("-", "−")
+        ax.text(1.01, place, interval, transform=ax.get_yaxis_transform(), size=8, va="center")
     ax.set_yticks(range(len(rated)), [NAMES[name] for name in rated["signal"]], size=8)
     ax.set(xlabel="AUROC for acceptance" if outcome == "accepted" else "AUROC for the target's first choice")
     ax.set_ylim(max(0, len(rated) - 1) + 0.6, -0.6)
@@ -229,10 +223,7 @@ def threshold_readings(
     else:
         written, complement = "C = H/log |V| (as written)", "C = 1 − H/log |V| (complement)"
         words = "gap as written, {}\n= gap as described, {}"
-        lines = [
-            (rises, words.format(complement, written)),
-            (falls, words.format(written, complement)),
-        ]
+        lines = [(rises, words.format(complement, written)), (falls, words.format(written, complement))]
         ax.set_xlabel("H / log |V|, the drafter's doubt")
     top = max(2 * (tau_base + gamma), 0.2)
     for number, (y, label) in enumerate(lines):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import TraceError
+from specviz.escape import spaced
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, Placed, canvas
 from specviz.view.lattices import FRAME, GRID, INK, short
-from specviz.view.picture import name_of, prompts, spaced
+from specviz.view.picture import name_of, prompts
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
@@ -70,17 +71,17 @@ class Aligned:
         return [state for state in range(self.same) if state not in begun]
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """The whole in a sentence or two."""
         there, saved = self.same, len(self.saved)
         share = f" ({saved / there:.0%})" if there else ""
-        said = (
+        sentence = (
             f"{there} states: stepwise runs a pass at each, {self.other.method} at {there - saved}; "
             f"{saved} saved{share}"
         )
         if self.parted:
-            said += f". They part at state {there}: from there on the runs are not compared"
-        return said
+            sentence += f". They part at state {there}: from there on the runs are not compared"
+        return sentence
 
 
 def align(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> Aligned:
@@ -99,10 +100,10 @@ def align(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> Aligned:
     names = [name_of(run.run["model"]) for run in runs]
     if names[0] != names[1]:
         raise TraceError(f"not the same model: {names[0]} and {names[1]}")
-    asked: list[dict[str, Any]] = [(run.run["prompts"] or [{}] * (index + 1))[index] for run in runs]
-    lengths = [one.get("length", len(one.get("tokens") or [])) for one in asked]
-    both = all(one.get("tokens") for one in asked)
-    if lengths[0] != lengths[1] or (both and asked[0]["tokens"] != asked[1]["tokens"]):
+    records: list[dict[str, Any]] = [(run.run["prompts"] or [{}] * (index + 1))[index] for run in runs]
+    lengths = [one.get("length", len(one.get("tokens") or [])) for one in records]
+    both = all(one.get("tokens") for one in records)
+    if lengths[0] != lengths[1] or (both and records[0]["tokens"] != records[1]["tokens"]):
         raise TraceError(f"not the same prompt: prompt {index} of the two traces differs")
     for name, value in base.policy.items():
         if other.policy.get(name) != value:
@@ -155,7 +156,7 @@ def aligned(
     TraceError
         If one is not of canvases, the first is not stepwise, or model, prompt or policy differ.
     """
-    from matplotlib.patches import FancyBboxPatch, Rectangle
+    from matplotlib.patches import Rectangle
 
     both = align(stepwise, ssd, prompt)
     drawn = min(both.same, most)
@@ -172,36 +173,40 @@ def aligned(
             )
         )  # fmt: skip
         ax.text(3.0, state + 0.5, f"cell {placed.cell}", size=7.5, va="center", color=FRAME)
-        ax.text(
-            4.35,
-            state + 0.5,
-            short(placed.text, LETTERS),
-            size=8,
-            va="center",
-            family=fonts(),
-            parse_math=False,
-        )
+        word = short(placed.text, LETTERS)
+        ax.text(4.35, state + 0.5, word, size=8, va="center", family=fonts(), parse_math=False)
     for one in both.passes:
-        begin, end = one.begun, min(one.ended, drawn)
-        if begin >= drawn:
+        if one.begun >= drawn:
             break
-        ax.add_patch(
-            FancyBboxPatch(
-                (1.32, begin + 0.14), 0.76, end - begin - 0.28, boxstyle="round,pad=0,rounding_size=0.18",
-                facecolor="#e3edf4" if len(one.placed) > 1 else "#f2f2f2", edgecolor=FRAME, lw=0.9,
-            )
-        )  # fmt: skip
-        for placed in one.placed[: end - begin]:
-            state_ = STATES["accepted" if placed.origin == "draft" else placed.origin]
-            y = begin + 0.5 + placed.order - one.begun
-            ax.text(
-                1.7, y, state_.sign, size=8, color=state_.hue, weight="bold", ha="center", va="center"
-            )  # fmt: skip
-        fresh = "R " if one.refreshed else ""
-        ax.text(1.22, begin + 0.5, f"{fresh}{one.number}", size=7, va="center", ha="right", color=INK)
-        note = WHY[one.why][1] if one.why != "none" else ""
-        ax.text(7.0, end - 0.5, note, size=7.5, va="center", color=INK)
-        ax.plot([-0.3, 12.6], [end, end], color=GRID, lw=0.6, zorder=0)
+        _bar(ax, one, min(one.ended, drawn))
+    _dress(ax, both, drawn)
+    return ax
+
+
+def _bar(ax: Axes, one: Pass, end: int) -> None:
+    """One pass of the speculative run, over the states from where it began to `end`."""
+    from matplotlib.patches import FancyBboxPatch
+
+    begin = one.begun
+    ax.add_patch(
+        FancyBboxPatch(
+            (1.32, begin + 0.14), 0.76, end - begin - 0.28, boxstyle="round,pad=0,rounding_size=0.18",
+            facecolor="#e3edf4" if len(one.placed) > 1 else "#f2f2f2", edgecolor=FRAME, lw=0.9,
+        )
+    )  # fmt: skip
+    for placed in one.placed[: end - begin]:
+        state = STATES["accepted" if placed.origin == "draft" else placed.origin]
+        y = begin + 0.5 + placed.order - begin
+        ax.text(1.7, y, state.sign, size=8, color=state.hue, weight="bold", ha="center", va="center")
+    fresh = "R " if one.refreshed else ""
+    ax.text(1.22, begin + 0.5, f"{fresh}{one.number}", size=7, va="center", ha="right", color=INK)
+    note = WHY[one.why][1] if one.why != "none" else ""
+    ax.text(7.0, end - 0.5, note, size=7.5, va="center", color=INK)
+    ax.plot([-0.3, 12.6], [end, end], color=GRID, lw=0.6, zorder=0)
+
+
+def _dress(ax: Axes, both: Aligned, drawn: int) -> None:
+    """Limits, columns, title and the key of the signs in use."""
     ax.set_xlim(-0.3, 12.6)
     ax.set_ylim(drawn, 0)
     ax.set_yticks([state + 0.5 for state in range(drawn)], [str(state) for state in range(drawn)], size=7)
@@ -214,7 +219,7 @@ def aligned(
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     ax.set_ylabel("state: cells placed before")
-    ax.set_title(f"{both.other.name}\n{both.said}", loc="left", size=9, parse_math=False)
+    ax.set_title(f"{both.other.name}\n{both.sentence}", loc="left", size=9, parse_math=False)
     used = dict.fromkeys(
         "accepted" if placed.origin == "draft" else placed.origin
         for one in both.passes
@@ -223,7 +228,6 @@ def aligned(
     keys = "  ".join(f"{STATES[name].sign} {STATES[name].word}" for name in STATES if name in used)
     more = f"; {both.same - drawn} more states are in the traces" if both.same > drawn else ""
     ax.set_xlabel(f"{keys};  empty square: a pass saved; R: a refresh{more}", loc="left", size=8)
-    return ax
 
 
 def aligned_words(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> str:
@@ -231,7 +235,7 @@ def aligned_words(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> str
     both = align(stepwise, ssd, prompt)
     counts = Counter(one.why for one in both.passes)
     whys = ", ".join(f"{WHY[why][0]} {counts[why]}" for why in CHAIN if counts[why])
-    lines = [f"{both.other.name}. {both.said}.", f"Why its passes placed no more: {whys}."]
+    lines = [f"{both.other.name}. {both.sentence}.", f"Why its passes placed no more: {whys}."]
     for one in both.passes:
         end = min(one.ended, both.same)
         words = ", ".join(f"‘{spaced(p.text)}’ in cell {p.cell}" for p in one.placed[: end - one.begun])

@@ -14,20 +14,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.escape import spaced, visible
 from specviz.files import write_text
-from specviz.view.picture import (
-    FATES,
-    KINDS,
-    PHASES,
-    Numbers,
-    Picture,
-    Span,
-    headline,
-    pictures,
-    prompts,
-    spaced,
-    visible,
-)
+from specviz.view.picture import FATES, KINDS, PHASES, Numbers, Picture, Span, headline, pictures, prompts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +57,7 @@ def _ms(seconds: float) -> str:
 
 def _shown(text: str) -> str:
     """A token's text with line breaks, lost spaces and unseen characters visible, escaped."""
-    signed = SIGNS.sub(lambda found: f'<i class="sign">{found[0]}</i>', escape(spaced(text)))
+    signed = SIGNS.sub(lambda match: f'<i class="sign">{match[0]}</i>', escape(spaced(text)))
     return signed.replace("\n", '<i class="sign">⏎</i>\n')
 
 
@@ -121,10 +110,10 @@ def legend(shown: Picture) -> str:
     return f'<div class="legend"><span>Tokens:</span>{"".join(items)}{show}</div>'
 
 
-def _figure(said: str, keys: str, height: int, drawing: str) -> str:
-    label = escape(re.sub("<[^>]*>", "", said), quote=True)
+def _figure(caption: str, keys: str, height: int, drawing: str) -> str:
+    label = escape(re.sub("<[^>]*>", "", caption), quote=True)
     return (
-        f"<figure><figcaption>{said}{keys}</figcaption>"
+        f"<figure><figcaption>{caption}{keys}</figcaption>"
         f'<svg width="100%" height="{height}" role="img" aria-label="{label}">{drawing}</svg></figure>'
     )
 
@@ -171,14 +160,14 @@ def cycle_lane(shown: Picture) -> str:
         keys += (
             f'<span title="recording and whatever else ran; in no cycle">— between cycles {_ms(pause)}</span>'
         )
-    said = f"{len(shown.cycles)} cycles along time, {_ms(whole)} in all"
+    caption = f"{len(shown.cycles)} cycles along time, {_ms(whole)} in all"
     if len(shown.cycles) > MOST_CYCLES:
-        said += f" (the first {MOST_CYCLES} are drawn)"
+        caption += f" (the first {MOST_CYCLES} are drawn)"
     if shown.prefill and sum(shown.prefill.times) > 0:
-        said += f", after a prefill of {_ms(sum(shown.prefill.times))}"
-    said += "." + (" Above each: draft tokens accepted/sent." if shown.drafts else "")
-    said += " –: nothing was sent." if shown.drafts and not all(c.sent for c in cycles) else ""
-    return _figure(said, keys, 57, f"{base}{''.join(bars)}{ticks}")
+        caption += f", after a prefill of {_ms(sum(shown.prefill.times))}"
+    caption += "." + (" Above each: draft tokens accepted/sent." if shown.drafts else "")
+    caption += " –: nothing was sent." if shown.drafts and not all(c.sent for c in cycles) else ""
+    return _figure(caption, keys, 57, f"{base}{''.join(bars)}{ticks}")
 
 
 def confidence_lane(shown: Picture) -> str:
@@ -205,13 +194,13 @@ def confidence_lane(shown: Picture) -> str:
             shape = (
                 f'<circle cx="{x}" cy="{y:.1f}" r="{3 if b.status == "unsent" else 2}" class="{b.status}"/>'
             )
-        said = f"position {b.position}: {shown.belief} {b.value:.3f}, {b.status}"
+        caption = f"position {b.position}: {shown.belief} {b.value:.3f}, {b.status}"
         more = f"; {b.more}" if b.more else ""
-        dots.append(f"<g><title>{said}{more}</title>{shape}</g>")
+        dots.append(f"<g><title>{caption}{more}</title>{shape}</g>")
     line = ""
     if shown.threshold is not None:
         y = low - min(shown.threshold, 1.0) * (low - top)
-        title = f"{shown.said_threshold} {shown.threshold:g}"
+        title = f"{shown.threshold_name} {shown.threshold:g}"
         line = f'<line x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}" class="th"><title>{title}</title></line>'
     axis = (
         f'<line x1="0" x2="100%" y1="{low}" y2="{low}" class="ax"/>'
@@ -222,11 +211,11 @@ def confidence_lane(shown: Picture) -> str:
     used = {b.status for b in drawn}
     keys = "".join(f"<span>{DOTS[n]} {what}</span>" for n, what in FATES.items() if n in used)
     if line:
-        keys += f"<span>╌ {shown.said_threshold} {shown.threshold:g}</span>"
-    said = f"{shown.said}, from 0 to 1, by position in the output."
+        keys += f"<span>╌ {shown.threshold_name} {shown.threshold:g}</span>"
+    caption = f"{shown.sentence}, from 0 to 1, by position in the output."
     if len(beliefs) > len(drawn):
-        said += f" The first {len(drawn)} of {len(beliefs)}."
-    return _figure(said, keys, 85, f"{axis}{line}{''.join(dots)}")
+        caption += f" The first {len(drawn)} of {len(beliefs)}."
+    return _figure(caption, keys, 85, f"{axis}{line}{''.join(dots)}")
 
 
 def chips(numbers: Numbers, whose: str = "") -> str:
@@ -287,7 +276,7 @@ def section(shown: Picture, alone: bool = False) -> str:
 def _run(trace: Trace, shown: list[Picture], anchor: str = "") -> str:
     """One run: its name, its numbers if it has several texts, and the pictures of the first of them."""
     count = len(prompts(trace))
-    together = chips(headline(trace), f"All {count} texts:") if count > 1 else ""
+    totals = chips(headline(trace), f"All {count} texts:") if count > 1 else ""
     parts = []
     for one in shown:
         at = f' id="{anchor}-{one.index + 1}"' if anchor else ""
@@ -297,7 +286,7 @@ def _run(trace: Trace, shown: list[Picture], anchor: str = "") -> str:
             f'<p class="note">{count - len(shown)} more texts: trace.select(prompt=…) shows each.</p>'
         )
     at = f' id="{anchor}"' if anchor else ""
-    return f'<div class="run"{at}>{head(shown[0])}{together}{"".join(parts)}</div>'
+    return f'<div class="run"{at}>{head(shown[0])}{totals}{"".join(parts)}</div>'
 
 
 def block(trace: Trace, most: int) -> str:

@@ -228,16 +228,16 @@ def store(memory: str | Path | Mapping[str, Any], ax: Axes | None = None) -> Axe
         If the file cannot be read or holds no store of successors.
     """
     arrays = _arrays(memory)
-    known = arrays["tokens"] >= 0
-    size, k = known.shape
+    filled = arrays["tokens"] >= 0
+    size, k = filled.shape
     ranks = np.arange(k)
     ax = _axes(ax, (6.4, 3.2))
     _open(ax)
     p = arrays.get("p")
-    if p is not None and known.any():
+    if p is not None and filled.any():
         stats: list[dict[str, Any]] = []
         for rank in ranks:
-            of_rank = p[known[:, rank], rank]
+            of_rank = p[filled[:, rank], rank]
             low, q1, middle, q3, high = (
                 np.quantile(of_rank, (0.05, 0.25, 0.5, 0.75, 0.95)) if len(of_rank) else [np.nan] * 5
             )
@@ -249,13 +249,13 @@ def store(memory: str | Path | Mapping[str, Any], ax: Axes | None = None) -> Axe
             boxprops={"facecolor": blue, "alpha": 0.35, "edgecolor": blue}, medianprops=line | {"lw": 2},
             whiskerprops=line, capprops=line,
         )  # fmt: skip
-    share = known.mean(0)
+    share = filled.mean(0)
     ax.plot(ranks, share, color=LOOKS[1][0], marker="s", ms=4, lw=1.4, label="share of the tokens with one")
     ax.set(xlabel="rank of the successor (0: the likeliest)", ylabel="probability; share", ylim=(0, 1.02))
     ax.set_xticks(ranks, [str(rank) for rank in ranks])
     ax.set_xlim(-0.6, k - 0.4)
     ax.set_title(
-        f"{int(known[:, 0].sum()):,} of {size:,} tokens have successors ({known[:, 0].mean():.0%})",
+        f"{int(filled[:, 0].sum()):,} of {size:,} tokens have successors ({filled[:, 0].mean():.0%})",
         size=9,
         loc="left",
         pad=18,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from specviz.escape import spaced, visible
 from specviz.view.lattices import rows
-from specviz.view.picture import KINDS, Numbers, Picture, spaced, visible
+from specviz.view.picture import KINDS, Numbers, Picture
 
 COLOURS = {
     "plain": "",
@@ -18,11 +19,11 @@ COLOURS = {
 }
 
 
-def head(picture: Picture, together: Numbers = (), texts: int = 1, colour: bool = False) -> str:
+def head(picture: Picture, totals: Numbers = (), texts: int = 1, colour: bool = False) -> str:
     """A run's method, models and exactness, and the numbers of all its texts if there are several."""
     names = " ← ".join(filter(None, (picture.model, picture.draft)))
     first = f"{_paint(visible(picture.method), '1', colour)}  {visible(names)}  [{picture.exactness}]"
-    return first + (f"\nall {texts} texts:  {_line(together)}" if texts > 1 else "")
+    return first + (f"\nall {texts} texts:  {_line(totals)}" if texts > 1 else "")
 
 
 def block(picture: Picture, colour: bool = False) -> str:

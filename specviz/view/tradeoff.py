@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.view.picture import visible
+from specviz.escape import visible
 from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, LOOKS, _open
 from specviz.view.updates import name, named
@@ -22,6 +22,8 @@ from specviz.view.updates import name, named
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from specviz.view.updates import Traces
 
 RT, CD = "RT", "CD"
 BETA = "β = "
@@ -39,7 +41,7 @@ WINDOW = 15  # updates of a running median
 APART = 0.09  # how far RT and CD stand from β = 0 and 1
 
 
-def trade_offs(traces: Any) -> pd.DataFrame:
+def trade_offs(traces: Traces) -> pd.DataFrame:
     """One row a run: Table 3's and 4's columns, from traces.
 
     Parameters
@@ -78,8 +80,8 @@ def trade_offs(traces: Any) -> pd.DataFrame:
         base = bases.get(own["language"])
         own["speedup"] = metrics.speedup(run, base) if base is not None else None
         if run.prompts["reference"].notna().any():
-            found = metrics.quality(run)
-            own |= {key: found[key] for key in ("bleu", "chrf")}
+            scores = metrics.quality(run)
+            own |= {key: scores[key] for key in ("bleu", "chrf")}
         rows.append(own)
     return pd.DataFrame(rows)
 
@@ -196,7 +198,7 @@ def masks(
             y = np.hstack([_values(rows[rows["method"] == base], figure)[:, :1], _values(line, figure)])
             order = np.argsort(k)
             hue, mark = LOOKS[(number if len(languages) > 1 else kind) % len(LOOKS)]
-            said = f"{language}, {word}" if len(languages) > 1 else word
+            line_label = f"{language}, {word}" if len(languages) > 1 else word
             ax.plot(
                 np.array(k)[order],
                 y[0][order],
@@ -205,7 +207,7 @@ def masks(
                 ms=5,
                 lw=1.6,
                 ls=style,
-                label=visible(said),
+                label=visible(line_label),
             )
             ax.fill_between(np.array(k)[order], y[1][order], y[2][order], color=hue, alpha=0.12, lw=0)
             drawn += 1
@@ -270,8 +272,8 @@ def by_language(
             edgecolor="white",
             label=method,
         )
-        known = np.isfinite(y[1])
-        ax.vlines(x[known], y[1][known], y[2][known], color="black", lw=1)
+        has_interval = np.isfinite(y[1])
+        ax.vlines(x[has_interval], y[1][has_interval], y[2][has_interval], color="black", lw=1)
     ax.set_xticks(range(len(languages)), [visible(str(each)) for each in languages])
     ax.set(ylabel=FIGURES.get(figure, figure))
     _open(ax)
@@ -279,7 +281,7 @@ def by_language(
     return ax
 
 
-def update_costs(traces: Any, ax: Axes | None = None, prefill: bool = True) -> Axes:
+def update_costs(traces: Traces, ax: Axes | None = None, prefill: bool = True) -> Axes:
     """What an update costs, by how many came before it: dots, and their running median, a colour a run.
 
     Parameters
@@ -369,8 +371,8 @@ def sweep(
         ax.text(1, base["quality"] - 1, "1 below", transform=edge, size=7, ha="right", va="bottom")
     ax.set(xlabel="speed, times the base's", ylabel=quality)
     _open(ax)
-    said = f"larger marks: larger {visible(size)}" if size else None
-    ax.legend(framealpha=0.85, edgecolor="none", fontsize=8, title=said, title_fontsize=8)
+    legend_title = f"larger marks: larger {visible(size)}" if size else None
+    ax.legend(framealpha=0.85, edgecolor="none", fontsize=8, title=legend_title, title_fontsize=8)
     return ax
 
 
@@ -379,11 +381,11 @@ SMALL, LARGE = 18.0, 110.0  # areas of the marks, square points
 
 def columns_of(points: pd.DataFrame, curve: str | None, size: str | None) -> tuple[str | None, str | None]:
     """Which columns part the curves and size the marks; checked."""
-    curve = curve or next((known for known in ("rollback", "group") if known in points), None)
+    curve = curve or next((name for name in ("rollback", "group") if name in points), None)
     size = size or ("fallback" if "fallback" in points else None)
-    for asked in ("quality", "speed", *filter(None, (curve, size))):
-        if asked not in points:
-            raise TraceError(f"the sweep has no column {asked!r}; it has {', '.join(map(str, points))}")
+    for column in ("quality", "speed", *filter(None, (curve, size))):
+        if column not in points:
+            raise TraceError(f"the sweep has no column {column!r}; it has {', '.join(map(str, points))}")
     return curve, size
 
 
@@ -412,7 +414,7 @@ def curves(
         rows = rows.assign(area=40.0)
     keys = [key for key in dict.fromkeys(["group" if "group" in rows else curve, curve]) if key]
     several = len(keys) > 1 and rows["group"].nunique() > 1
-    found = []
+    series = []
     parts = rows.groupby(keys if several else curve, dropna=False, sort=True) if curve else [("", rows)]
     for number, (key, part) in enumerate(parts):
         part = part.sort_values([size, "speed"] if size else "speed")
@@ -420,8 +422,8 @@ def curves(
         words = [f"{curve} {v:g}" if isinstance(v, float) else str(v) for v in own]
         hue, mark = LOOKS[number % len(LOOKS)]
         x, y, area = (part[name].to_numpy(np.float64) for name in ("speed", "quality", "area"))
-        found.append((x, y, area, hue, mark, visible(", ".join(words)), part.index.tolist()))
-    return found
+        series.append((x, y, area, hue, mark, visible(", ".join(words)), part.index.tolist()))
+    return series
 
 
 def _by_language(results: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -434,10 +436,10 @@ def _having(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
 
 def _values(rows: pd.DataFrame, figure: str) -> np.ndarray:
     """A figure of each row: [value, low, high; rows]; NaN where it is missing, or has no interval."""
-    found = np.full((3, len(rows)), np.nan)
+    values_table = np.full((3, len(rows)), np.nan)
     for i, value in enumerate(rows[figure]):
         if hasattr(value, "median"):
-            found[:, i] = value.median, value.low, value.high
+            values_table[:, i] = value.median, value.low, value.high
         elif value is not None:
-            found[0, i] = float(value)
-    return found
+            values_table[0, i] = float(value)
+    return values_table

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import ParameterError
+from specviz.escape import spaced
 from specviz.view.canvas import STATES, WHY, Canvas, Node, Pass, canvas
 from specviz.view.lattices import FRAME, GRID, INK, OUTLINED, short
-from specviz.view.picture import spaced
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.patches import Patch
 
     from specviz.trace import Trace
 
@@ -60,8 +61,6 @@ def canvases(
     ParameterError
         If there is no such cycle.
     """
-    from matplotlib.patches import Rectangle
-
     shown = canvas(trace, prompt)
     one = _chosen(shown, cycle)
     rows = _rows(one)
@@ -70,69 +69,25 @@ def canvases(
     left = STEP * deep + GAP  # where the cells begin
     cells = last - first
     ax = _axes(ax, (min(18.0, 0.58 * (left + cells) + 3.0), 1.5 + 0.36 * len(rows)))
-    path = {-1, *(n.index for n in one.nodes if n.status == "accepted")}
-    at = {(-1 if node is None else node.index): (depth, y) for y, (node, depth) in enumerate(rows)}
-    for node, _ in rows:
-        if node is None:
-            continue
-        (above, begin), (depth, end) = at[node.parent], at[node.index]
-        x = STEP * above + 0.3
-        kept = node.status == "accepted"
-        hue = STATES["drafted" if node.status == "unjudged" else node.status].hue
-        ax.plot(
-            [x, x, STEP * depth + 0.08], [begin + 0.72, end + 0.5, end + 0.5], color=hue,
-            lw=2.0 if kept else 1.0, ls="-" if kept else (0, (3, 2)), solid_capstyle="butt", zorder=1,
-        )  # fmt: skip
+    _edges(ax, rows)
     for y, (node, depth) in enumerate(rows):
-        index = -1 if node is None else node.index
         name = "root" if node is None else _label(one, node)
         ax.text(STEP * depth + 0.12, y + 0.5, name, size=8, va="center", color=INK, zorder=3,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # fmt: skip
-        there = _filled(shown, one, node)
-        following = one.root if node is None else node.next
-        for cell in range(first, last):
-            x = left + cell - first
-            own = node is not None and node.cell == cell
-            face, ink, words, state = "white", "#a8a8a8", "▒", "masked"  # masked
-            if own and node is not None:
-                state = "drafted" if node.status == "unjudged" else node.status
-                words = f"{STATES[state].sign} {short(node.text, LETTERS)}"
-                vain = state in OUTLINED
-                face, ink = (
-                    ("white", INKS.get(state, STATES[state].hue)) if vain else (STATES[state].hue, "white")
-                )
-            elif cell in there:
-                words, drafted = there[cell]
-                words = short(words, LETTERS)
-                face = "#bcd9ec" if drafted else STATES["final"].hue
-                ink = INK if drafted else FRAME
-            ax.add_patch(Rectangle((x, y + 0.1), 1, 0.8, facecolor=face, edgecolor=GRID, lw=0.6, zorder=2))
-            if own and ink != "white":
-                dashes = "--" if state == "rejected" else ":"
-                ax.add_patch(
-                    Rectangle((x + 0.05, y + 0.15), 0.9, 0.7, fill=False, zorder=4, ec=ink, ls=dashes, lw=1.3)
-                )
-            if following is not None and following[0] == cell:
-                verified = index in path
-                words = short(following[1], LETTERS)
-                ax.add_patch(
-                    Rectangle(
-                        (x + 0.05, y + 0.15), 0.9, 0.7, fill=False, zorder=4,
-                        ec=INK if verified else "#8a8a8a", lw=1.6 if verified else 0.9,
-                        ls="-" if verified else ":",
-                    )
-                )  # fmt: skip
-                ink = INK if verified else "#6b6b6b"
-            if words:
-                ax.text(x + 0.5, y + 0.5, words, size=6.6, ha="center", va="center", color=ink, zorder=5,
-                        family=fonts(), parse_math=False, clip_on=True)  # fmt: skip
+        _row_of_cells(ax, y, left, range(first, last), shown, one, node)
         note = "the state as it is" if node is None else _note(node)
         ax.text(left + cells + 0.25, y + 0.5, note, size=7.5, va="center", color=INK)
     for border in range(first, last + 1, shown.block):
         ax.plot([left + border - first] * 2, [0, len(rows)], color=FRAME, lw=1.6, zorder=6)
-    ax.set_xlim(0, left + cells)
-    ax.set_ylim(len(rows), 0)
-    ax.set_xticks(left + np.arange(cells) + 0.5, [str(cell) for cell in range(first, last)], size=7)
+    _dress(ax, shown, one, range(first, last), left, len(rows))
+    return ax
+
+
+def _dress(ax: Axes, shown: Canvas, one: Pass, cells: range, left: float, rows: int) -> None:
+    """Limits, the numbers of the cells, and the title."""
+    ax.set_xlim(0, left + len(cells))
+    ax.set_ylim(rows, 0)
+    ax.set_xticks(left + np.arange(len(cells)) + 0.5, [str(cell) for cell in cells], size=7)
     ax.xaxis.tick_top()
     ax.set_yticks([])
     ax.tick_params(length=0)
@@ -143,7 +98,62 @@ def canvases(
         "skip: the cell after next, placed next",
         loc="left", size=8,
     )  # fmt: skip
-    return ax
+
+
+def _edges(ax: Axes, rows: list[tuple[Node | None, int]]) -> None:
+    """The tree on the left: a line from each node up to its parent."""
+    at = {(-1 if node is None else node.index): (depth, y) for y, (node, depth) in enumerate(rows)}
+    for node in (node for node, _ in rows if node is not None):
+        (above, begin), (depth, end) = at[node.parent], at[node.index]
+        x = STEP * above + 0.3
+        kept = node.status == "accepted"
+        hue = STATES["drafted" if node.status == "unjudged" else node.status].hue
+        ax.plot(
+            [x, x, STEP * depth + 0.08], [begin + 0.72, end + 0.5, end + 0.5], color=hue,
+            lw=2.0 if kept else 1.0, ls="-" if kept else (0, (3, 2)), solid_capstyle="butt", zorder=1,
+        )  # fmt: skip
+
+
+def _row_of_cells(
+    ax: Axes, y: int, left: float, cells: range, shown: Canvas, one: Pass, node: Node | None
+) -> None:
+    """One canvas: what stands in its cells, and the frame around what the pass would place next."""
+    from matplotlib.patches import Rectangle
+
+    texts = _filled(shown, one, node)
+    following = one.root if node is None else node.next
+    verified = node is None or node.status == "accepted"
+    for cell in cells:
+        x = left + cell - cells.start
+        face, ink, words, dashes = "white", "#a8a8a8", "▒", ""  # masked
+        if node is not None and node.cell == cell:
+            state = "drafted" if node.status == "unjudged" else node.status
+            words = f"{STATES[state].sign} {short(node.text, LETTERS)}"
+            face, ink = STATES[state].hue, "white"
+            if state in OUTLINED:
+                face, ink = "white", INKS.get(state, STATES[state].hue)
+                dashes = "--" if state == "rejected" else ":"
+        elif cell in texts:
+            text, drafted = texts[cell]
+            words = short(text, LETTERS)
+            face, ink = ("#bcd9ec", INK) if drafted else (STATES["final"].hue, FRAME)
+        ax.add_patch(Rectangle((x, y + 0.1), 1, 0.8, facecolor=face, edgecolor=GRID, lw=0.6, zorder=2))
+        if dashes:
+            ax.add_patch(_frame(x, y, ink, dashes, 1.3))
+        if following is not None and following[0] == cell:
+            words, ink = short(following[1], LETTERS), INK if verified else "#6b6b6b"
+            edge, width, dashes = (INK, 1.6, "-") if verified else ("#8a8a8a", 0.9, ":")
+            ax.add_patch(_frame(x, y, edge, dashes, width))
+        if words:
+            ax.text(x + 0.5, y + 0.5, words, size=6.6, ha="center", va="center", color=ink, zorder=5,
+                    family=fonts(), parse_math=False, clip_on=True)  # fmt: skip
+
+
+def _frame(x: float, y: float, colour: str, dashes: str, width: float) -> Patch:
+    from matplotlib.patches import Rectangle
+
+    corner = x + 0.05, y + 0.15
+    return Rectangle(corner, 0.9, 0.7, fill=False, zorder=4, ec=colour, ls=dashes, lw=width)
 
 
 def canvases_words(trace: Trace, cycle: int | None = None, prompt: int | None = None) -> str:
@@ -157,23 +167,23 @@ def canvases_words(trace: Trace, cycle: int | None = None, prompt: int | None = 
         if node is None:
             lines.append(f"The state itself{after}.")
         else:
-            behind = "the root" if node.parent < 0 else f"node {node.parent}"
+            parent = "the root" if node.parent < 0 else f"node {node.parent}"
             name = "skip" if _skips(one, node) else "node"
             lines.append(
-                f"{name} {node.index} behind {behind}: {_cell(node.cell, node.text, node.odds)}: "
+                f"{name} {node.index} behind {parent}: {_cell(node.cell, node.text, node.odds)}: "
                 f"{WORDS.get(node.status, node.status)}{after}."
             )
-    lines.append(f"{one.said}.")
+    lines.append(f"{one.sentence}.")
     return "\n".join(lines)
 
 
 def _chosen(shown: Canvas, cycle: int | None) -> Pass:
     if cycle is None:
         return max(shown.passes, key=lambda one: one.accepted)
-    found = next((one for one in shown.passes if one.number == cycle), None)
-    if found is None:
+    drafting = next((one for one in shown.passes if one.number == cycle), None)
+    if drafting is None:
         raise ParameterError(f"there is no cycle {cycle}: the text has cycles 1 to {len(shown.passes)}")
-    return found
+    return drafting
 
 
 def _skips(one: Pass, node: Node) -> bool:
@@ -187,16 +197,16 @@ def _label(one: Pass, node: Node) -> str:
 
 def _rows(one: Pass) -> list[tuple[Node | None, int]]:
     """The canvases from top to bottom with their depths: a skip directly below what it grows from."""
-    found: list[tuple[Node | None, int]] = [(None, 0)]
+    rows: list[tuple[Node | None, int]] = [(None, 0)]
 
     def below(parent: int, depth: int) -> None:
         children = sorted((n for n in one.nodes if n.parent == parent), key=lambda n: not _skips(one, n))
         for node in children:
-            found.append((node, depth))
+            rows.append((node, depth))
             below(node.index, depth + 1)
 
     below(-1, 1)
-    return found
+    return rows
 
 
 def _span(shown: Canvas, one: Pass) -> tuple[int, int]:
@@ -209,16 +219,16 @@ def _span(shown: Canvas, one: Pass) -> tuple[int, int]:
 
 def _filled(shown: Canvas, one: Pass, node: Node | None) -> dict[int, tuple[str, bool]]:
     """The tokens in a canvas but the node's own: (text, whether an ancestor drafted it)."""
-    found = {
+    texts = {
         int(cell): (shown.words[cell], False)
         for cell in np.flatnonzero((shown.order >= 0) & (shown.order < one.begun))
     }
     parent = -1 if node is None else node.parent
     while parent >= 0:
         above = one.nodes[parent]
-        found[above.cell] = (above.text, True)
+        texts[above.cell] = (above.text, True)
         parent = above.parent
-    return found
+    return texts
 
 
 def _note(node: Node) -> str:

@@ -13,16 +13,19 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.errors import TraceError
+from specviz.escape import visible
 from specviz.trace import is_trace, whole_characters
-from specviz.view.picture import Numbers, name_of, prompts, visible
+from specviz.view.picture import Numbers, name_of, prompts
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from specviz.trace import Trace
+
+Traces: TypeAlias = "Trace | Sequence[Trace] | Mapping[str, Trace]"
 
 
 @dataclass(frozen=True)
@@ -125,32 +128,32 @@ class Row:
     @property
     def runs(self) -> tuple[Run, ...]:
         """The words in runs of one fate and one origin."""
-        found = []
+        runs = []
         marked = zip(self.words, self.fates, self.reuse)
         for (fate, reuse), group in groupby(marked, key=lambda word: word[1:]):
             texts = [text for text, *_ in group]
-            found.append(Run("".join(texts), len(texts), fate, reuse))
-        return tuple(found)
+            runs.append(Run("".join(texts), len(texts), fate, reuse))
+        return tuple(runs)
 
     def count(self, fate: str) -> int:
         """How many words have this fate."""
         return len(self.erased) if fate == "erased" else self.fates.count(fate)
 
-    def said(self, cache: bool = True) -> tuple[str, ...]:
+    def notes(self, cache: bool = True) -> tuple[str, ...]:
         """The update in words; what is nought is left out but for erasures."""
-        found = [f"{self.count('erased')} erased"]
-        found += [f"{n} {fate}" for fate in ("kept", "rewritten", "new", "hidden") if (n := self.count(fate))]
+        notes = [f"{self.count('erased')} erased"]
+        notes += [f"{n} {fate}" for fate in ("kept", "rewritten", "new", "hidden") if (n := self.count(fate))]
         c = self.counts
         if c["unreviewed"]:
-            found.append(f"draft: {c['unreviewed']} tokens unseen")
+            notes.append(f"draft: {c['unreviewed']} tokens unseen")
         elif c["drafted"]:
-            found.append(f"draft {c['accepted']}/{c['drafted']} tokens")
+            notes.append(f"draft {c['accepted']}/{c['drafted']} tokens")
         if cache:
-            found.append(f"cache {c['reused']}/{c['prompt']}")
+            notes.append(f"cache {c['reused']}/{c['prompt']}")
         took = self.prefill + self.seconds
         if took == took and took > 0:
-            found.append(spell(took))
-        return tuple(found)
+            notes.append(spell(took))
+        return tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -198,28 +201,28 @@ def words(text: str) -> list[str]:
 
     In scripts without spaces a word is a character with its marks; punctuation stands alone.
     """
-    found: list[str] = []
+    pieces: list[str] = []
     inner = False  # the last word may go on
     spaces = ""
     for i, char in enumerate(text):
         if char.isspace():
             spaces, inner = spaces + char, False
             continue
-        if found and not spaces and (_joins(char) or text[i - 1] == JOINER):
-            found[-1] += char
+        if pieces and not spaces and (_joins(char) or text[i - 1] == JOINER):
+            pieces[-1] += char
             continue
         if char in "'’-" and inner and i + 1 < len(text) and text[i + 1].isalnum():
-            found[-1] += char
+            pieces[-1] += char
             continue
         letter = char.isalnum() and not _unspaced(char)
         if letter and inner:
-            found[-1] += char
+            pieces[-1] += char
         else:
-            found.append(spaces + char)
+            pieces.append(spaces + char)
         spaces, inner = "", letter
     if spaces:  # behind the last word
-        found[-1:] = ["".join([*found[-1:], spaces])]
-    return found
+        pieces[-1:] = ["".join([*pieces[-1:], spaces])]
+    return pieces
 
 
 def _joins(char: str) -> bool:
@@ -268,7 +271,32 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
             f"this run of {one.run['method']} has no updates: a flicker ribbon is for sources that arrive in "
             "updates, sv.generate(model, sv.streams.fixed_lag(text), 'retranslate')"
         )
-    run, pieces = one.run, one.pieces
+    run, rows = one.run, _rows(one, k)
+    prompt_row = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
+    facts = [prompt_row[n] for n in ("id", "language") if isinstance(prompt_row.get(n), str)]
+    stopped = (
+        ""
+        if run.get("complete", True)
+        else f"The run did not end by itself: {run.get('stopped') or 'cut off'}."
+    )
+    parameters = run["parameters"] or {}
+    return Ribbon(
+        name(run),
+        str(run["exactness"]),
+        name_of(run["model"]),
+        LANGUAGES.get(str(parameters.get("target_language", "")).lower(), ""),
+        index,
+        len(run.get("prompts") or []) or 1,
+        ", ".join(facts),
+        tuple(rows),
+        _numbers(rows, updates),
+        stopped,
+    )
+
+
+def _rows(one: Trace, k: int | None) -> list[Row]:
+    """A row for each update of a stream; `k` as `ribbon` takes it."""
+    updates, pieces = one.updates, one.pieces
     origins = {int(str(u)): o["origin"].astype(str).tolist() for u, o in one.outputs.groupby("update")}
     drafts = {
         int(str(u)): list(zip(d["token"].tolist(), d["status"].astype(str)))
@@ -305,26 +333,7 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
             )
         )
         source, display = now, texts[:shown]
-    asked = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
-    facts = [asked[n] for n in ("id", "language") if isinstance(asked.get(n), str)]
-    stopped = (
-        ""
-        if run.get("complete", True)
-        else f"The run did not end by itself: {run.get('stopped') or 'cut off'}."
-    )
-    parameters = run["parameters"] or {}
-    return Ribbon(
-        name(run),
-        str(run["exactness"]),
-        name_of(run["model"]),
-        LANGUAGES.get(str(parameters.get("target_language", "")).lower(), ""),
-        index,
-        len(run.get("prompts") or []) or 1,
-        ", ".join(facts),
-        tuple(rows),
-        _numbers(rows, updates),
-        stopped,
-    )
+    return rows
 
 
 def name(run: Mapping[str, Any]) -> str:
@@ -333,14 +342,14 @@ def name(run: Mapping[str, Any]) -> str:
     mode = own.get("mode")
     if mode is None:
         return str(run["method"])
-    found = [
+    parts = [
         {"rt": "Re-translation (RT)", "ssbd": "SSBD", "cd": "Continuous decoding (CD)"}.get(mode, str(mode))
     ]
     if mode == "ssbd":
-        found.append(f"β = {own.get('beta'):g}")
+        parts.append(f"β = {own.get('beta'):g}")
     if own.get("k"):
-        found.append(f"mask-k {own['k']}" + (" (display)" if own.get("mask") == "display" else ""))
-    return ", ".join(found)
+        parts.append(f"mask-k {own['k']}" + (" (display)" if own.get("mask") == "display" else ""))
+    return ", ".join(parts)
 
 
 def begun(ids: Sequence[int], k: int, pieces: Mapping[int, bytes]) -> str:
@@ -349,7 +358,7 @@ def begun(ids: Sequence[int], k: int, pieces: Mapping[int, bytes]) -> str:
     return codecs.getincrementaldecoder("utf8")("replace").decode(joined)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: float | None) -> int:
     return int(value) if value == value and value is not None else 0
 
 
@@ -381,16 +390,16 @@ def _output(
 
 def _draft(nodes: Sequence[tuple[int, str]], pieces: Mapping[int, bytes]) -> tuple[tuple[str, str], ...]:
     """A draft's text in runs of one status; a character has that of its first token."""
-    found: list[tuple[str, str]] = []
+    parts: list[tuple[str, str]] = []
     place = 0
     for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t, _ in nodes):
         status = nodes[place][1]
         place += len(ids)
-        if found and found[-1][1] == status:
-            found[-1] = (found[-1][0] + text, status)
+        if parts and parts[-1][1] == status:
+            parts[-1] = (parts[-1][0] + text, status)
         else:
-            found.append((text, status))
-    return tuple(found)
+            parts.append((text, status))
+    return tuple(parts)
 
 
 def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
@@ -399,15 +408,15 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
     total = {n: float(updates[n].sum()) for n in ("drafted", "accepted", "unreviewed", "emitted")}
     seconds, prefill = float(updates["duration"].sum()), float(updates["prefill"].sum())
     reused, prompt = float(updates["reused"].sum()), float(updates["prompt_tokens"].sum())
-    found = [("updates", f"{len(rows)}", "times that the source grew or changed, the first included")]
+    figures = [("updates", f"{len(rows)}", "times that the source grew or changed, the first included")]
     if final:
-        found.append(
+        figures.append(
             ("erased a word", f"{erased / final:.2f}",
              f"{erased} words taken back on the display, over {final} words of the final text: normalized "
              "erasure in words as drawn here; specviz.metrics counts it in tokens of sacrebleu's tokenizer")
         )  # fmt: skip
     if total["drafted"] and not total["unreviewed"]:
-        found.append(
+        figures.append(
             ("A/D", f"{total['accepted'] / total['drafted']:.2f}", "draft tokens accepted over drafted")
         )
     if total["drafted"]:
@@ -415,9 +424,9 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
         why = "draft tokens taken over, over tokens written" + (
             "; the target never judged them" if total["unreviewed"] else ""
         )
-        found.append(("A/O", f"{taken:.2f}", why))
+        figures.append(("A/O", f"{taken:.2f}", why))
     if prompt:
-        found.append(
+        figures.append(
             (
                 "cache reused",
                 f"{reused / prompt:.0%}",
@@ -425,24 +434,24 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
             )
         )
     if seconds > 0:
-        found.append(
+        figures.append(
             (
                 "tokens/s",
                 f"{total['emitted'] / seconds:,.0f}",
                 "output tokens a second, from the first output token on (the prompt's time left out)",
             )
         )
-        found.append(
+        figures.append(
             (
                 "in all",
                 spell(seconds + prefill),
                 "the time of all updates, their prompts included",
             )
         )
-    return tuple(found)
+    return tuple(figures)
 
 
-def side_by_side(traces: Any, prompt: int | None = None) -> list[Ribbon]:
+def side_by_side(traces: Traces, prompt: int | None = None) -> list[Ribbon]:
     """The ribbons of several runs over one stream.
 
     Parameters
@@ -458,15 +467,15 @@ def side_by_side(traces: Any, prompt: int | None = None) -> list[Ribbon]:
         If one is no stream, or their sources differ.
     """
     given = named(traces)
-    found = [ribbon(run, prompt) for _, run in given]
-    names = distinct([label or r.name for (label, _), r in zip(given, found)], [run for _, run in given])
-    for r, label in zip(found[1:], names[1:]):
-        if not alike(r, found[0]):
+    ribbons = [ribbon(run, prompt) for _, run in given]
+    names = distinct([label or r.name for (label, _), r in zip(given, ribbons)], [run for _, run in given])
+    for r, label in zip(ribbons[1:], names[1:]):
+        if not alike(r, ribbons[0]):
             raise TraceError(
                 f"{names[0]} and {label} did not decode the same stream: their sources differ; side by side "
                 "stand runs over one source"
             )
-    return [replace(r, name=visible(label)) for r, label in zip(found, names)]
+    return [replace(r, name=visible(label)) for r, label in zip(ribbons, names)]
 
 
 def alike(one: Ribbon, other: Ribbon) -> bool:
@@ -476,17 +485,17 @@ def alike(one: Ribbon, other: Ribbon) -> bool:
 
 def distinct(names: list[str], runs: Sequence[Trace]) -> list[str]:
     """The names, with the parameters that differ where a name stands twice."""
-    told = [run.run["parameters"] or {} for run in runs]
-    differ = [k for k in told[0] if any(t.get(k) != told[0].get(k) for t in told[1:])]
+    settings = [run.run["parameters"] or {} for run in runs]
+    differ = [k for k in settings[0] if any(t.get(k) != settings[0].get(k) for t in settings[1:])]
     return [
         n
         if names.count(n) == 1
         else ", ".join([n, *(f"{k} {t.get(k)}" for k in differ if k not in ("beta", "mode"))])
-        for n, t in zip(names, told)
+        for n, t in zip(names, settings)
     ]
 
 
-def named(traces: Any) -> list[tuple[str, Trace]]:
+def named(traces: Traces) -> list[tuple[str, Trace]]:
     """Every run of what was given, with the name that it was given."""
     if isinstance(traces, Mapping):
         pairs = [(str(label), trace) for label, trace in traces.items()]

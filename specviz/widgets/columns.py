@@ -16,14 +16,16 @@ import numpy as np
 
 from specviz import schema
 from specviz.errors import TraceError
+from specviz.escape import visible
 from specviz.trace import whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
-from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times, visible
+from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from numpy.typing import ArrayLike
 
     from specviz.trace import Trace
 
@@ -152,19 +154,12 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "out", ("token", "position", "origin", "p", "order", "odds")
     )
     table = one.arrow(names + PASSES)
-    own = _own_signals(one)
     weighed = table.column("node_threshold").null_count < len(table)
     nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
     start = cycles["start"].to_numpy(np.float64)
-    arrays: Arrays = {
-        "cycle": _small(cycles["cycle"]),
-        "context": _small(cycles["context"]),
-        "keep": _small(cycles["keep"]),
-        "times": phase_times(cycles).astype(np.float32),
-        "node_at": _small(nodes),
-        "out_at": _small(outs),
-        "pass_at": _small(passes),
-    }
+    arrays: Arrays = {name: _small(cycles[name]) for name in ("cycle", "context", "keep")}
+    arrays["times"] = phase_times(cycles).astype(np.float32)
+    arrays |= {"node_at": _small(nodes), "out_at": _small(outs), "pass_at": _small(passes)}
     words: dict[str, list[str]] = {"status": list(schema.STATUSES), "phase": list(PHASES)}
     for name in ("stop", "end"):
         arrays[name], words[name] = _coded(cycles[name].astype(object).to_numpy())
@@ -174,7 +169,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     arrays |= _group(table, "out", ("token", "position", "p"), np.diff(outs), words)
     origin = _flat(table.column("out_origin"), np.diff(outs)).to_pylist()
     arrays["out_kind"] = _kinds(origin, run["method"])
-    if filled := run.get("canvas"):
+    if run.get("canvas"):
         arrays |= {name: _small(cycles[name].astype(np.float64)) for name in ("block", "refreshed")}
         arrays |= _group(table, "out", ("order", "odds"), np.diff(outs), words)
     shown, arrays["out_by"], arrays["out_gone"] = _texts(one, outs, arrays["out_token"].tolist())
@@ -184,9 +179,17 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     began = _flat(table.column("pass_start"), size).to_numpy(zero_copy_only=False).astype(np.float64)
     arrays["pass_start"] = (began - np.repeat(start, size)).astype(np.float32)
 
+    header = _header(one, words, weighed)
     ids = np.unique(np.concatenate([arrays["node_token"], arrays["out_token"]]).astype(np.int64))
     pieces = one.pieces
-    header = {
+    return header | {"pieces": {str(token): _piece(pieces, token) for token in ids.tolist()}}, arrays
+
+
+def _header(one: Trace, words: dict[str, list[str]], weighed: bool) -> dict[str, Any]:
+    """What `columns` says of the run as a whole, its pieces apart; `weighed`: nodes have a threshold."""
+    run, own = one.run, _own_signals(one)
+    filled = run.get("canvas")
+    return {
         "run": _facts(run),
         "loop": run.get("pseudocode") or LOOP,
         "notes": _notes(run),
@@ -206,17 +209,15 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
         "fates": FATES,
         "short": SHORT,
         "prompts": _prompts(one),
-        "pieces": {str(token): _piece(pieces, token) for token in ids.tolist()},
         "chunk": CHUNK,
-        "chunks": -(-len(cycles) // CHUNK),
+        "chunks": -(-len(one.cycles) // CHUNK),
     }
-    return header, arrays
 
 
 def _own_signals(trace: Trace) -> dict[str, dict[str, tuple[Any, ...]]]:
     """By level and name, the signals that the method declares or recorded beyond the schema's columns.
 
-    Each is (array, heading, meaning, least, most). The array of a node signal is ``node_`` and the first entry.
+    Each is (array, heading, meaning, least, most); the first of a node signal is ``node_``.
     """
     rows: dict[str, dict[str, tuple[Any, ...]]] = {"node": {}, "cycle": {}}
     fixed = {name for name, *_ in SIGNALS}
@@ -289,11 +290,11 @@ class Chunks:
         arrays |= _group(table, "pred", ("node", "position", "odds", "entropy"), np.diff(preds), {})
         tops = [np.zeros(0, np.int64)]
         for group, count in (("pred", np.diff(preds)), ("node", np.diff(nodes))):
-            found = _group(table, group, ("top_token", "top_p"), count * top_k, {})
-            arrays |= found
-            tops += [found[f"{group}_top_token"]] if f"{group}_top_token" in found else []
-        known = np.unique(np.concatenate(tops).astype(np.int64))
-        ids, pieces = known[known >= 0].tolist(), self._trace.pieces
+            lists = _group(table, group, ("top_token", "top_p"), count * top_k, {})
+            arrays |= lists
+            tops += [lists[f"{group}_top_token"]] if f"{group}_top_token" in lists else []
+        tokens = np.unique(np.concatenate(tops).astype(np.int64))
+        ids, pieces = tokens[tokens >= 0].tolist(), self._trace.pieces
         self._texts |= {token: _piece(pieces, token) for token in ids if token not in self._texts}
         header = {"number": number, "pieces": {str(token): self._texts[token] for token in ids}}
         return header, arrays
@@ -333,52 +334,52 @@ def _group(
     """
     import pyarrow as pa
 
-    found: Arrays = {}
+    columns_of_group: Arrays = {}
     for name in names:
         values = _flat(table.column(f"{group}_{name}"), size)
         if len(values) and values.null_count == len(values):
             continue
         if pa.types.is_dictionary(values.type) or pa.types.is_string(values.type):
             key = name if group == "node" else f"{group}_{name}"
-            found[f"{group}_{name}"], words[key] = _coded_arrow(values, words.get(key))
+            columns_of_group[f"{group}_{name}"], words[key] = _coded_arrow(values, words.get(key))
         elif pa.types.is_floating(values.type):
-            found[f"{group}_{name}"] = values.to_numpy().astype(np.float32)
+            columns_of_group[f"{group}_{name}"] = values.to_numpy().astype(np.float32)
         else:
             whole = values.cast(pa.int64()).fill_null(-1)
-            found[f"{group}_{name}"] = _small(whole.to_numpy())
-    return found
+            columns_of_group[f"{group}_{name}"] = _small(whole.to_numpy())
+    return columns_of_group
 
 
-def _coded_arrow(values: Any, known: list[str] | None) -> tuple[np.ndarray, list[str]]:
+def _coded_arrow(values: Any, words: list[str] | None) -> tuple[np.ndarray, list[str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_dictionary(values.type):
         values = values.cast(pa.string())
-    if known is None:
-        known = [w for w in pc.unique(values).to_pylist() if w is not None]
-    codes = pc.index_in(values, value_set=pa.array(known, pa.string())).fill_null(-1)
-    return _small(codes.to_numpy()), [visible(w) for w in known]
+    if words is None:
+        words = [w for w in pc.unique(values).to_pylist() if w is not None]
+    codes = pc.index_in(values, value_set=pa.array(words, pa.string())).fill_null(-1)
+    return _small(codes.to_numpy()), [visible(w) for w in words]
 
 
-def _coded(values: Any) -> tuple[np.ndarray, list[str]]:
+def _coded(values: ArrayLike) -> tuple[np.ndarray, list[str]]:
     """Words as codes (-1 where there is none) and the words."""
-    known: dict[str, int] = {}
-    codes = [known.setdefault(v, len(known)) if isinstance(v, str) else -1 for v in values]
-    return _small(codes), list(known)
+    codes_by_word: dict[str, int] = {}
+    codes = [codes_by_word.setdefault(v, len(codes_by_word)) if isinstance(v, str) else -1 for v in values]
+    return _small(codes), list(codes_by_word)
 
 
-def _small(values: Any) -> np.ndarray:
+def _small(values: ArrayLike) -> np.ndarray:
     """Whole numbers in the smallest type that holds them; what is missing is -1."""
-    found = np.asarray(values)
-    if found.dtype.kind == "f":
-        found = np.nan_to_num(found, nan=-1)
-    found = found.astype(np.int64)
-    low, high = (int(found.min()), int(found.max())) if found.size else (0, 0)
+    whole = np.asarray(values)
+    if whole.dtype.kind == "f":
+        whole = np.nan_to_num(whole, nan=-1)
+    whole = whole.astype(np.int64)
+    low, high = (int(whole.min()), int(whole.max())) if whole.size else (0, 0)
     for kind in INTEGERS:
         info = np.iinfo(kind)
         if info.min <= low and high <= info.max:
-            return found.astype(kind)
+            return whole.astype(kind)
     raise TraceError(f"a number in the trace is too large to show: {max(high, -low)}")
 
 
@@ -475,25 +476,25 @@ def _finite(value: Any) -> Any:
 def _prompts(trace: Trace) -> list[dict[str, Any]]:
     """Each prompt in the order of the cycles: its index, rows ``[first, last)`` of the cycles, and text."""
     index = trace.cycles["prompt"].to_numpy()
-    asked = trace.prompts.set_index("prompt").to_dict("index") if len(trace.prompts) else {}
+    by_prompt = trace.prompts.set_index("prompt").to_dict("index") if len(trace.prompts) else {}
     edges = np.flatnonzero(np.diff(index)) + 1
-    found = []
+    rows = []
     for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(index)]):
-        known = asked.get(int(index[first]), {})
-        told = {n: known[n] if isinstance(known.get(n), str) else "" for n in ("kind", "language", "text")}
-        found.append(
+        row = by_prompt.get(int(index[first]), {})
+        facts = {n: row[n] if isinstance(row.get(n), str) else "" for n in ("kind", "language", "text")}
+        rows.append(
             {"prompt": int(index[first]), "first": first, "last": last}
-            | {name: visible(word) for name, word in told.items()}
+            | {name: visible(word) for name, word in facts.items()}
             | {"updates": _updates(trace.cycles.iloc[first:last], first)}
         )
-    return found
+    return rows
 
 
 def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
     """Each update of a stream: its rows ``[first, last)``, number, source, where what is new in it begins;
     rows of the cache that stayed, tokens that are displayed, and a sentence. Empty without updates.
     """
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     before: list[str] = []
     for row, each in enumerate(
         cycles[["update", "context", "source", "reused", "shown"]].to_dict("records"), first
@@ -504,18 +505,18 @@ def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
             source, old = visible(each["source"]), len(visible(common))
             reused = int(each["reused"]) if each["reused"] == each["reused"] else 0
             fresh = source[old:].strip()
-            said = (
+            line = (
                 f"the source goes on with ‘\u2068{fresh}\u2069’" if fresh else "the source brings nothing new"
             )
-            said += f"; {reused} of {int(each['context'])} rows of its prompt stay in the cache"
-            told = {"source": source, "new": old, "reused": reused, "said": said, "shown": None}
-            found.append({"update": int(each["update"]), "first": row} | told)
+            line += f"; {reused} of {int(each['context'])} rows of its prompt stay in the cache"
+            facts = {"source": source, "new": old, "reused": reused, "said": line, "shown": None}
+            entries.append({"update": int(each["update"]), "first": row} | facts)
             before = now
-        if found:
-            found[-1]["last"] = row + 1
+        if entries:
+            entries[-1]["last"] = row + 1
             if each["shown"] == each["shown"] and each["shown"] is not None:
-                found[-1]["shown"] = int(each["shown"])
-    return found
+                entries[-1]["shown"] = int(each["shown"])
+    return entries
 
 
 # ---------------------------------------------------------------- bytes
@@ -528,7 +529,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     lengths, then the arrays, each aligned to 8 bytes. Arrays that are equal are stored once; of one whose
     entries are all the same, one entry.
     """
-    told: dict[str, tuple[str, int, int, bool]] = {}
+    index: dict[str, tuple[str, int, int, bool]] = {}
     buffers: list[bytes] = []
     seen: dict[tuple[str, bytes], int] = {}
     place = 0
@@ -541,8 +542,8 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
             seen[kind, data] = place
             buffers.append(data + bytes(-len(data) % ALIGN))
             place += len(buffers[-1])
-        told[name] = (kind, seen[kind, data], array.size, same)
-    text = json.dumps({"header": header, "arrays": told}, ensure_ascii=False, allow_nan=False)
+        index[name] = (kind, seen[kind, data], array.size, same)
+    text = json.dumps({"header": header, "arrays": index}, ensure_ascii=False, allow_nan=False)
     words = text.encode("utf8", "replace")
     words += b" " * (-(len(words) + 4) % ALIGN)
     return struct.pack("<I", len(words)) + words + b"".join(buffers)
@@ -551,10 +552,10 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
 def unpack(data: bytes) -> tuple[dict[str, Any], Arrays]:
     """The header and arrays of `pack`."""
     length = struct.unpack_from("<I", data)[0]
-    told = json.loads(data[4 : 4 + length])
+    index = json.loads(data[4 : 4 + length])
     base = 4 + length
     arrays = {}
-    for name, (kind, place, count, same) in told["arrays"].items():
+    for name, (kind, place, count, same) in index["arrays"].items():
         kept = np.frombuffer(data, np.dtype("<" + kind), 1 if same else count, base + place)
         arrays[name] = np.repeat(kept, count) if same else kept
-    return told["header"], arrays
+    return index["header"], arrays

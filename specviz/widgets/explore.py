@@ -23,8 +23,13 @@ from specviz.widgets.assets import script, style
 
 if TYPE_CHECKING:
     import pandas as pd
+    from traitlets import Bunch
 
+    from specviz.loop.run import Run
+    from specviz.methods import Parameter
     from specviz.trace import Trace
+    from specviz.widgets.player import Player
+    from specviz.widgets.race import Race
 
 PAUSE = 0.05  # seconds between two reports of a running decode: enough for the eye, little for the kernel
 TABLE = 1.0  # seconds that the answers along a slider may take
@@ -101,7 +106,7 @@ def _same(trace: Trace, baseline: Trace) -> bool:
     return trace.text == baseline.text
 
 
-def slider(parameter: Any) -> dict[str, Any]:
+def slider(parameter: Parameter) -> dict[str, Any]:
     """A declared parameter (`specviz.methods.Parameter`) as what a control needs to know.
 
     Returns
@@ -112,7 +117,7 @@ def slider(parameter: Any) -> dict[str, Any]:
         them), ``choices``, ``unit``, ``meaning``, ``symbol``.
     """
     kind = type(parameter.default).__name__
-    found = {
+    control = {
         "name": parameter.name,
         "kind": kind,
         "default": parameter.default,
@@ -129,9 +134,9 @@ def slider(parameter: Any) -> dict[str, Any]:
         if high is None:  # four times the default shows what matters; more can be typed
             high = max(4 * abs(parameter.default), low + 10)
         step = 1 if kind == "int" else (high - low) / STEPS
-        found |= {"low": low, "high": high, "step": step}
-        found["open"] = parameter.low is None or parameter.high is None
-    return found
+        control |= {"low": low, "high": high, "step": step}
+        control["open"] = parameter.low is None or parameter.high is None
+    return control
 
 
 def positions(control: Mapping[str, Any]) -> list[Any]:
@@ -151,13 +156,13 @@ class Panel(AnyWidget):
     method = t.Unicode().tag(sync=True)
     title = t.Unicode().tag(sync=True)
     baseline = t.Unicode().tag(sync=True)
-    parameters = t.List().tag(sync=True)
+    parameters: t.List[dict[str, Any]] = t.List().tag(sync=True)
     columns = t.List(default_value=COLUMNS).tag(sync=True)
     values = t.Dict().tag(sync=True)
     code = t.Unicode().tag(sync=True)
     state = t.Enum(["idle", "running", "done", "cancelled", "error"], "idle").tag(sync=True)
     progress = t.Dict().tag(sync=True)
-    rows = t.List().tag(sync=True)
+    rows: t.List[dict[str, Any]] = t.List().tag(sync=True)
     badges = t.Dict().tag(sync=True)
     answer = t.Dict().tag(sync=True)
     lookup = t.Dict().tag(sync=True)
@@ -198,8 +203,8 @@ class Explorer(ipywidgets.VBox):
     def __init__(
         self,
         method: str,
-        parameters: Sequence[Any],
-        decode: Callable[..., Any],
+        parameters: Sequence[Parameter],
+        decode: Callable[..., Run],
         call: Callable[..., str],
         limit: int,
         values: Mapping[str, Any] | None = None,
@@ -210,7 +215,7 @@ class Explorer(ipywidgets.VBox):
         self.results: list[Result] = []
         self._parameters = {p.name: p for p in parameters}
         self._decode, self._call, self._limit, self._show = decode, call, limit, show
-        self._asked_of: tuple[Result, WhatIf] | None = None
+        self._last_question: tuple[Result, WhatIf] | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         start = {p.name: p.default for p in parameters} | dict(values or {})
@@ -223,7 +228,7 @@ class Explorer(ipywidgets.VBox):
         )
         super().__init__([self.panel])
         self.panel.observe(self._changed, names="values")
-        self.panel.on_msg(self._asked)
+        self.panel.on_msg(self._on_message)
         self._changed()
 
     # ------------------------------------------------------------ settings
@@ -257,7 +262,7 @@ class Explorer(ipywidgets.VBox):
         """One line that decodes with the current settings."""
         return self._call(**self.values)
 
-    def _changed(self, change: Any = None) -> None:
+    def _changed(self, change: Bunch | None = None) -> None:
         try:
             self.panel.code = self.code
         except SpecvizError as error:
@@ -270,7 +275,7 @@ class Explorer(ipywidgets.VBox):
 
     def _answer(self) -> None:
         """What the newest whole result of the explorer's method says of the current settings."""
-        if self._asked_of is not None:
+        if self._last_question is not None:
             self.panel.answer = self._answer_to(self.values)
 
     def _tabulate(self, name: str) -> None:
@@ -295,33 +300,33 @@ class Explorer(ipywidgets.VBox):
 
     def _answer_to(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a setting, as the panel shows it; empty before there is a result to ask."""
-        if self._asked_of is None:
+        if self._last_question is None:
             return {}
-        result, question = self._asked_of
+        result, question = self._last_question
         moved = [name for name, value in values.items() if value != result.values[name]]
         words = ", ".join(f"{name} = {values[name]}" for name in moved)
-        told: dict[str, Any] = {"run": result.number, "words": words, "badge": "", "why": "", "text": ""}
+        answer: dict[str, Any] = {"run": result.number, "words": words, "badge": "", "why": "", "text": ""}
         try:
             if moved:
-                told |= _told(question, values, moved)
+                answer |= _answer_words(question, values, moved)
         except SpecvizError as error:
-            told |= {"badge": RERUN, "why": str(error)}
-        return told
+            answer |= {"badge": RERUN, "why": str(error)}
+        return answer
 
     def _can_answer(self, result: Result) -> None:
         """Ask a new result from now on, and say how sure each slider's answer would be."""
         try:
             question = whatif(result.trace)
-            found = {name: question.can_answer(name) for name in self._parameters}
+            answerable = {name: question.can_answer(name) for name in self._parameters}
         except SpecvizError as error:  # a sampled run, for one
-            self._asked_of = None
+            self._last_question = None
             self.panel.answer = {}
-            found = dict.fromkeys(self._parameters, (RERUN, str(error)))
+            answerable = dict.fromkeys(self._parameters, (RERUN, str(error)))
         else:
-            self._asked_of = (result, question)
+            self._last_question = (result, question)
             self._answer()
         self.panel.lookup = {}
-        self.panel.badges = {name: {"badge": badge, "why": why} for name, (badge, why) in found.items()}
+        self.panel.badges = {name: {"badge": badge, "why": why} for name, (badge, why) in answerable.items()}
 
     # ------------------------------------------------------------ decoding
 
@@ -362,28 +367,28 @@ class Explorer(ipywidgets.VBox):
         return True
 
     def _work(self, method: str, values: dict[str, Any]) -> None:
-        run, state, said = None, "done", ""
+        run, state, message = None, "done", ""
         try:
             run = self._decode(method, **values)
             self._follow(run)
             if self._stop.is_set():
                 state = "cancelled"
         except Exception as error:  # whatever the decode raises is one line in the panel
-            state, said = "error", _line(error)
+            state, message = "error", _line(error)
         try:
             trace = getattr(run, "trace", None)
             if trace is not None and len(trace.cycles):
                 self._append(Result(len(self.results) + 1, method, values, trace))
         except Exception as error:
-            state, said = "error", _line(error)
+            state, message = "error", _line(error)
         finally:
             _decoding.release()
-        self.panel.error = said
+        self.panel.error = message
         self.panel.state = state
 
-    def _follow(self, run: Any) -> None:
+    def _follow(self, run: Run) -> None:
         """Exhaust the decode, reporting now and then."""
-        begun = told = time.monotonic()
+        begun = reported = time.monotonic()
         tokens: list[int] = []
         cycles = 0
 
@@ -403,8 +408,8 @@ class Explorer(ipywidgets.VBox):
             if self._stop.is_set():
                 run.close()
                 break
-            if time.monotonic() - told >= PAUSE:
-                told = time.monotonic()
+            if time.monotonic() - reported >= PAUSE:
+                reported = time.monotonic()
                 report()
         report()
 
@@ -447,7 +452,9 @@ class Explorer(ipywidgets.VBox):
         self._below(race([result.trace for result in chosen]))
         self.panel.chosen = 0
 
-    def _below(self, view: Any) -> None:
+    children: tuple[ipywidgets.DOMWidget, ...]
+
+    def _below(self, view: Player | Race) -> None:
         view.theme = self.panel.theme
         before = self.children[1:]
         self.children = (self.panel, view)
@@ -460,7 +467,7 @@ class Explorer(ipywidgets.VBox):
             raise TraceError(f"no run {run}; {there}")
         return self.results[run - 1]
 
-    def _asked(self, _: Any, content: Any, buffers: Any) -> None:
+    def _on_message(self, _: Any, content: Any, buffers: Any) -> None:
         """A button of the panel was pressed."""
         verbs: dict[str, Callable[[], None]] = {
             "run": self.run,
@@ -482,7 +489,7 @@ class Explorer(ipywidgets.VBox):
             self.set(**result.values)
 
 
-def _told(question: WhatIf, values: Mapping[str, Any], moved: list[str]) -> dict[str, str]:
+def _answer_words(question: WhatIf, values: Mapping[str, Any], moved: list[str]) -> dict[str, str]:
     """The answer to a setting: badge, reason and the numbers in words, each with its bounds."""
     cannot = [why for badge, why in map(question.can_answer, moved) if badge == RERUN]
     if cannot:

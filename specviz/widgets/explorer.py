@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ParameterError, PromptError, loading
 
 if TYPE_CHECKING:
+    from ..methods import Method
     from .explore import Explorer
     from .live import Interpreter
 
@@ -47,8 +48,10 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     ParameterError, ModelError, PromptError
         Before any decode, with one line that says what to do.
     """
-    from ..loop.run import Run, beside, bundled_draft, prompts, ready
-    from ..methods import find, near
+    from ..loop.checks import check_prompts
+    from ..loop.drafters import bundled_draft, load_drafter, load_if_needed
+    from ..loop.run import Run
+    from ..methods import find
     from .explore import Explorer
 
     kind = find(method)
@@ -57,25 +60,16 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
             f"{method} decodes a source that arrives in updates, which explore does not show: "
             "specviz.live(model) has a box to type into, specviz.flicker(trace, live=True) the sliders"
         )
-    own = {p.name for p in kind.parameters}
-    for name in options:
-        if name not in own and name not in OPTIONS:
-            raise ParameterError(f"explore takes no {name!r}" + near(name, [*own, *OPTIONS], ""))
-    values = {name: value for name, value in options.items() if name in own}
+    values, given, where = _sorted("explore", kind, options)
     kind(**values)
-    given = {name: value for name, value in options.items() if name not in own}
-    entries = prompts(prompt)
+    entries = check_prompts(prompt)
     if len(entries) != 1 or len(entries[0].get("turns") or [""]) != 1:
         raise PromptError("explore takes one prompt of one turn: compare several with specviz.generate")
-    where = {name: given.pop(name) for name in ("device", "dtype") if name in given}
-    target = ready(model, where.get("device"), where.get("dtype"))
+    target = load_if_needed(model, where.get("device"), where.get("dtype"))
+    draft = bundled_draft(kind, target.name) if kind.needs_draft and draft is None else draft
     if kind.needs_draft and draft is None:
-        draft = bundled_draft(kind, target.name)
-        if draft is None:
-            raise ParameterError(f"{method} needs a draft model: pass draft= (a name, a folder or a model)")
-    drafter = None
-    if kind.needs_draft:
-        drafter = beside(target, draft, None, None)
+        raise ParameterError(f"{method} needs a draft model: pass draft= (a name, a folder or a model)")
+    drafter = load_drafter(target, draft, None, None) if kind.needs_draft else None
 
     def decode(run: str, **values: Any) -> Run:
         # A dense record costs a pass of each model and the drafter's tails, and makes most what-ifs exact.
@@ -84,19 +78,34 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
 
     def call(**values: Any) -> str:
         names = {"method": method} | ({"draft": draft} if kind.needs_draft else {}) | where | given | values
-        told = [_named(model, "model"), repr(prompt)]
-        told += [f"{k}={_named(v, 'draft') if k == 'draft' else repr(v)}" for k, v in names.items()]
-        return f"sv.generate({', '.join(told)})"
+        arguments = [_named(model, "model"), repr(prompt)]
+        arguments += [f"{k}={_named(v, 'draft') if k == 'draft' else repr(v)}" for k, v in names.items()]
+        return f"sv.generate({', '.join(arguments)})"
 
-    return Explorer(
-        method,
-        kind.parameters,
-        decode,
-        call,
-        given.get("max_new_tokens", 128),
-        values,
-        title=f"Explore {kind.title or method}",
-        show=target.decode,
+    title, most = f"Explore {kind.title or method}", given.get("max_new_tokens", 128)
+    return Explorer(method, kind.parameters, decode, call, most, values, title=title, show=target.decode)
+
+
+def _sorted(
+    name: str, kind: type[Method], options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Options by whose they are: the method's parameters, the decode's, and where the model is loaded.
+
+    Raises
+    ------
+    ParameterError
+        If one is nobody's; near names are offered.
+    """
+    from ..methods import near
+
+    own = {p.name for p in kind.parameters}
+    if stray := next((each for each in options if each not in own and each not in OPTIONS), None):
+        raise ParameterError(f"{name} takes no {stray!r}" + near(stray, [*own, *OPTIONS], ""))
+    places = ("device", "dtype")
+    return (
+        {each: value for each, value in options.items() if each in own},
+        {each: value for each, value in options.items() if each not in own and each not in places},
+        {each: options[each] for each in places if each in options},
     )
 
 
@@ -135,20 +144,16 @@ def live(
     ParameterError, ModelError
         Before any decode, with one line that says what to do.
     """
-    from ..loop.run import Run, ready
-    from ..methods import find, near
+    from ..loop.drafters import load_if_needed
+    from ..loop.run import Run
+    from ..methods import find
     from .live import SETTINGS, Interpreter
 
     kind = find("retranslate")
-    own = {p.name: p for p in kind.parameters}
-    for name in options:
-        if name not in own and name not in OPTIONS:
-            raise ParameterError(f"live takes no {name!r}" + near(name, [*own, *OPTIONS], ""))
-    values = {name: value for name, value in options.items() if name in own}
+    modes = next(p.choices for p in kind.parameters if p.name == "mode")
+    values, given, where = _sorted("live", kind, options)
     built = kind(**values, target_language=target_language)
-    given = {name: value for name, value in options.items() if name not in own}
-    where = {name: given.pop(name) for name in ("device", "dtype") if name in given}
-    target = ready(model, where.get("device"), where.get("dtype"))
+    target = load_if_needed(model, where.get("device"), where.get("dtype"))
 
     def decode(stream: Any, **moved: Any) -> Run:
         return Run(target, stream, "retranslate", **given, **(values | moved))
@@ -157,7 +162,7 @@ def live(
         decode,
         target.decode,
         {name: getattr(built, name) for name in SETTINGS},
-        own["mode"].choices,
+        modes,
         list(dict.fromkeys([target_language, *languages])),
         title=f"{target.name}, live",
     )

@@ -16,9 +16,9 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
+from specviz.escape import spaced, visible
 from specviz.files import write_text
 from specviz.view.flicker import block, figure, marks
-from specviz.view.picture import spaced, visible
 from specviz.view.updates import FATES, Ribbon, Row, alike, distinct, name, named, ribbon
 from specviz.whatifs import whatif
 from specviz.widgets.assets import script, style
@@ -27,6 +27,7 @@ from specviz.widgets.page import View, document
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
+    from specviz.view.updates import Traces
 
 MOST_K = 10
 RECORDED = "recorded"
@@ -86,7 +87,7 @@ class Column:
         return [self.k] if self.masked else sorted({*range(MOST_K + 1), self.k})
 
 
-def columns(traces: Any, prompt: int | None = None) -> list[Column]:
+def columns(traces: Traces, prompt: int | None = None) -> list[Column]:
     """The runs as columns of a live ribbon; see `specviz.flicker`.
 
     Raises
@@ -96,10 +97,10 @@ def columns(traces: Any, prompt: int | None = None) -> list[Column]:
     """
     groups: list[list[tuple[str, Trace]]] = []
     for label, run in named(traces):
-        found = next((g for g in groups if not label and not g[0][0] and _siblings(g[0][1], run)), None)
-        if found is None:
-            groups.append(found := [])
-        found.append((label, run))
+        group = next((g for g in groups if not label and not g[0][0] and _siblings(g[0][1], run)), None)
+        if group is None:
+            groups.append(group := [])
+        group.append((label, run))
     made = []
     names = distinct([g[0][0] or name(g[0][1].run) for g in groups], [g[0][1] for g in groups])
     for label, group in zip(names, groups):
@@ -136,29 +137,29 @@ def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon]) -> dict[float, Answ
     count = len(ribbons[0].rows)
     values = sorted({*BETAS, *own})
     try:
-        told = [partings(run, one.index, values) for run, one in zip(runs, ribbons)]
+        limits = [partings(run, one.index, values) for run, one in zip(runs, ribbons)]
     except TraceError:  # a record that holds too little to replay
         return {}
-    found = {}
+    answers = {}
     for beta in values:
         if beta in own:
-            found[beta] = Answer(own.index(beta), count, RECORDED, "this run was recorded")
+            answers[beta] = Answer(own.index(beta), count, RECORDED, "this run was recorded")
             continue
-        run = max(range(len(runs)), key=lambda i: told[i][beta][0])
-        until, why = told[run][beta]
+        run = max(range(len(runs)), key=lambda i: limits[i][beta][0])
+        until, why = limits[run][beta]
         base = f"from the run with β = {own[run]:g}"
         if until < count:
-            found[beta] = Answer(run, until, f"exact up to update {until}", f"{base}; {why}")
+            answers[beta] = Answer(run, until, f"exact up to update {until}", f"{base}; {why}")
         else:
-            found[beta] = Answer(run, count, "exact", f"{base}: every verdict is the same")
-    return found
+            answers[beta] = Answer(run, count, "exact", f"{base}: every verdict is the same")
+    return answers
 
 
 def table(made: Sequence[Column]) -> dict[str, Any]:
     """What the browser looks up, as plain JSON."""
     first = made[0].ribbons[0]
     costs = [[(row.counts["reused"], row.counts["prompt"]) for row in c.ribbons[0].rows] for c in made]
-    together = all(cost == costs[0] for cost in costs)
+    same_source = all(cost == costs[0] for cost in costs)
     every = [one for c in made for one in c.ribbons]
     slowest = max([1e-9, *(t for one in every for row in one.rows if (t := row.prefill + row.seconds) == t)])
     owns = {c.k for c in made}
@@ -171,7 +172,7 @@ def table(made: Sequence[Column]) -> dict[str, Any]:
         "fates": {n: f.meaning for n, f in FATES.items()},
         "betas": sorted({beta for c in made for beta in c.betas}),
         "ks": [*([-1] if len(owns) > 1 else []), *sorted(ks)],
-        "sources": [_source(row, together) for row in first.rows],
+        "sources": [_source(row, same_source) for row in first.rows],
         "unit": max(
             1, *(max(len(row.words), row.kept + len(row.erased)) for one in every for row in one.rows)
         ),
@@ -181,41 +182,41 @@ def table(made: Sequence[Column]) -> dict[str, Any]:
                 "masked": c.masked,
                 "k": c.k,
                 "betas": [[beta, a.run, a.until, a.badge, a.why] for beta, a in c.betas.items()],
-                "runs": [_told(c, run, one, together, slowest) for run, one in zip(c.runs, c.ribbons)],
+                "runs": [_run(c, run, one, same_source, slowest) for run, one in zip(c.runs, c.ribbons)],
             }
             for c in made
         ],
     }
 
 
-def _source(row: Row, together: bool) -> list[Any]:
+def _source(row: Row, same_source: bool) -> list[Any]:
     """Of an update: its name, when it came, what of its source is old, gone and new; rows of the cache."""
     arrived = _or_none(row.arrival)
     label = f"{row.update}" + ("" if arrived is None else f", {arrived:.4g} s")
     common, gone, new = (visible(part).strip() for part in row.source)
-    cache = f"cache {row.counts['reused']}/{row.counts['prompt']}" if together else ""
+    cache = f"cache {row.counts['reused']}/{row.counts['prompt']}" if same_source else ""
     fresh = f"{' ' * bool(gone)}{new}" if gone or new else "no change"
     return [label, arrived, "… " * bool(common), gone, fresh, cache]
 
 
-def _told(column: Column, run: Trace, one: Ribbon, together: bool, slowest: float) -> dict[str, Any]:
+def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, slowest: float) -> dict[str, Any]:
     """One run: what no mask changes, and at every k how its words are cut."""
     left_out = ("updates", "erased a word", "cache reused")
     return {
         "exactness": one.exactness,
         "kind": {"exact": "yes", "exact up to ties": "ties"}.get(one.exactness, "lossy"),
         "numbers": [f"{v} {n}" for n, v, _ in one.numbers if n not in left_out],
-        "rows": [_row(row, together, slowest) for row in one.rows],
+        "rows": [_row(row, same_source, slowest) for row in one.rows],
         "cuts": {k: _cuts(one if k == column.k else ribbon(run, one.index, k)) for k in column.ks},
     }
 
 
-def _row(row: Row, together: bool, slowest: float) -> list[Any]:
+def _row(row: Row, same_source: bool, slowest: float) -> list[Any]:
     """Of an update: text, marked draft, what it cost in words and as two bars' widths (prompt, output)."""
-    said = [word for word in row.said(not together) if word.split(" ")[-1] not in FATES]
+    notes = [word for word in row.notes(not same_source) if word.split(" ")[-1] not in FATES]
     draft = [[*marks(status, spaced(text))] for text, status in row.draft] or [["", "none"]]
     took = [round(100 * max(0.0, t) / slowest, 1) for t in (row.prefill, row.seconds) if t == t]
-    return ["".join(row.words), draft, said, took]
+    return ["".join(row.words), draft, notes, took]
 
 
 def _cuts(masked: Ribbon) -> dict[str, Any]:
@@ -228,7 +229,7 @@ def _cuts(masked: Ribbon) -> dict[str, Any]:
         each run, fates counted in the order of `FATED`; of what was taken back ``[0, from, to, words]``, from
         and to being characters of the update before.
     """
-    found: list[Any] = []
+    cuts: list[Any] = []
     before = ""
     for row in masked.rows:
         runs = [[FATED.index(r.fate), REUSES.index(r.reuse), len(r.text), r.words] for r in row.runs]
@@ -236,10 +237,10 @@ def _cuts(masked: Ribbon) -> dict[str, Any]:
             at = sum(r.fate == "kept" for r in row.runs)
             gone = len("".join(row.erased))
             runs.insert(at, [0, len(before) - gone, len(before), len(row.erased)])
-        found.append(runs)
+        cuts.append(runs)
         before = "".join(row.words[: row.shown])
     erased = next((f"{value} {n}" for n, value, _ in masked.numbers if n == "erased a word"), "")
-    return {"erased": erased, "rows": found}
+    return {"erased": erased, "rows": cuts}
 
 
 def _or_none(value: float) -> float | None:
@@ -271,7 +272,7 @@ class LiveFlicker(AnyWidget):
     theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
     projector = t.Bool(False).tag(sync=True)
 
-    def __init__(self, traces: Any, prompt: int | None = None, **state: Any) -> None:
+    def __init__(self, traces: Traces, prompt: int | None = None, **state: Any) -> None:
         if unknown := [n for n in state if n not in STATE]:
             raise ParameterError(f"the ribbon has no {unknown[0]!r}; it has {', '.join(STATE)}")
         self.columns = columns(traces, prompt)
@@ -305,11 +306,11 @@ def partings(trace: Trace, prompt: int, betas: Sequence[float]) -> dict[float, t
     one = trace.select(prompt=prompt)
     answer = whatif(one).retranslate("model", beta=list(betas))
     count, pieces = len(one.updates), one.pieces
-    found = dict.fromkeys(betas, (count, ""))
+    parts = dict.fromkeys(betas, (count, ""))
     for beta, (walk,) in zip(betas, answer.walks):
         if walk.place is not None:
             update, token = walk.place.cycle, walk.place.token
             word = "" if token is None else pieces.get(token, b"").decode("utf8", "replace").strip()
             shown = f" (‘{visible(word)}’)" if word and "\ufffd" not in word else ""
-            found[beta] = update, f"at update {update} {walk.place.why}{shown}"
-    return found
+            parts[beta] = update, f"at update {update} {walk.place.why}{shown}"
+    return parts

@@ -19,6 +19,8 @@ from specviz.streams import Live, Shown, Stream, Update, follow
 from specviz.widgets.assets import script, style
 
 if TYPE_CHECKING:
+    from traitlets import Bunch
+
     from specviz.trace import Trace
 
 SETTINGS = ("mode", "beta", "k", "target_language")
@@ -56,8 +58,8 @@ class Interpreter(AnyWidget):
     beta = t.Float(0.2, min=0, max=1).tag(sync=True)
     k = t.Int(0, min=0).tag(sync=True)
     target_language = t.Unicode().tag(sync=True)
-    modes = t.List().tag(sync=True)
-    languages = t.List().tag(sync=True)
+    modes: t.List[str] = t.List().tag(sync=True)
+    languages: t.List[str] = t.List().tag(sync=True)
     shown = t.Dict().tag(sync=True)
     figures = t.Dict().tag(sync=True)
     error = t.Unicode().tag(sync=True)
@@ -82,7 +84,7 @@ class Interpreter(AnyWidget):
         super().__init__(modes=list(modes), languages=list(languages), title=title, **settings)
         self.observe(self._typed, names="source")
         self.observe(self._anew, names=SETTINGS)
-        self.on_msg(self._asked)
+        self.on_msg(self._on_message)
 
     def __repr__(self) -> str:
         """What a script sees, where no notebook draws the box."""
@@ -111,7 +113,7 @@ class Interpreter(AnyWidget):
 
     # ------------------------------------------------------------ what the browser does
 
-    def _typed(self, change: Any = None) -> None:
+    def _typed(self, change: Bunch | None = None) -> None:
         text = self.source.strip()
         if not text:
             self._leave()
@@ -129,12 +131,12 @@ class Interpreter(AnyWidget):
             return
         self._pushed = text
 
-    def _anew(self, change: Any = None) -> None:
+    def _anew(self, change: Bunch | None = None) -> None:
         """Another setting holds for a new run, which begins with all that was typed."""
         self._leave()
         self._typed()
 
-    def _asked(self, _: Any, content: Any, buffers: Any) -> None:
+    def _on_message(self, _: Any, content: Any, buffers: Any) -> None:
         if content.get("do") == "finish":
             self.finish()
 

@@ -14,6 +14,8 @@ from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
 
 if TYPE_CHECKING:
+    from traitlets import Bunch
+
     from specviz.trace import Trace
 
 WHOLE = 4_000_000  # bytes up to which the first chunk travels with the columns
@@ -67,7 +69,7 @@ class Player(AnyWidget):
             raise ParameterError(f"the player cannot start so: {error}") from None
         self.observe(self._wanted, names="want")
 
-    def _wanted(self, change: Any) -> None:
+    def _wanted(self, change: Bunch) -> None:
         if 0 <= change["new"] < len(self._chunks):
             self.chunk = pack(*self._chunks[change["new"]])
 

@@ -13,9 +13,10 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
+from specviz.escape import visible
 from specviz.files import write_text
 from specviz.trace import is_trace
-from specviz.view.picture import PHASES, visible
+from specviz.view.picture import PHASES
 from specviz.view.static import table
 from specviz.view.updates import is_stream
 from specviz.widgets import columns
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from specviz.trace import Trace
+    from specviz.view.updates import Traces
 
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
 LONGEST = 3  # how many of a lane's longest waits are named
@@ -157,18 +159,7 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
         If there are fewer than two runs, their prompts differ, one recorded no times, or one is of streams.
     """
     named = _named(traces)
-    for name, trace in named:
-        if is_stream(trace):
-            raise TraceError(
-                f"{name} decoded a source that arrived in updates, and a race is over one text: "
-                "specviz.flicker([...]) sets such runs side by side"
-            )
-    filled = [bool(trace.run.get("canvas")) for _, trace in named]
-    if any(filled) and not all(filled):
-        raise TraceError(
-            f"{named[filled.index(True)][0]} fills a canvas, {named[filled.index(False)][0]} writes from "
-            "left to right: their tokens have no common order to race over"
-        )
+    filled = _check_order(named)
     sources = [_sources(trace) for _, trace in named]
     first = sources[0]
     if not first:
@@ -190,7 +181,7 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
             f"{less} of {len(first)} prompts left out: not the same in every run (a later turn's prompt "
             "holds the earlier answers)."
         )
-    found = []
+    raced = []
     entrants = [
         _lanes(name, trace, [source[k][0] for k in same]) for (name, trace), source in zip(named, sources)
     ]
@@ -202,8 +193,31 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
             for lane in lanes
             if not lane.end
         ]
-        found.append(Field(first[k][3], lanes, base, comparable, notes + more, all(filled)))
-    return found
+        raced.append(Field(first[k][3], lanes, base, comparable, notes + more, filled))
+    return raced
+
+
+def _check_order(named: Sequence[tuple[str, Trace]]) -> bool:
+    """Whether the runs fill canvases.
+
+    Raises
+    ------
+    TraceError
+        If one is of streams, or only some fill canvases.
+    """
+    for name, trace in named:
+        if is_stream(trace):
+            raise TraceError(
+                f"{name} decoded a source that arrived in updates, and a race is over one text: "
+                "specviz.flicker([...]) sets such runs side by side"
+            )
+    filled = [bool(trace.run.get("canvas")) for _, trace in named]
+    if any(filled) and not all(filled):
+        raise TraceError(
+            f"{named[filled.index(True)][0]} fills a canvas, {named[filled.index(False)][0]} writes from "
+            "left to right: their tokens have no common order to race over"
+        )
+    return all(filled)
 
 
 def _same(prompts: list[tuple[int, list[int], int, str]]) -> bool:
@@ -212,7 +226,7 @@ def _same(prompts: list[tuple[int, list[int], int, str]]) -> bool:
     return all(p[2] == prompts[0][2] for p in prompts) and all(i == ids[0] for i in ids)
 
 
-def _named(traces: Any) -> list[tuple[str, Trace]]:
+def _named(traces: Traces) -> list[tuple[str, Trace]]:
     """Each run with the name it races under: its method and, where that is not enough, what differs."""
     if isinstance(traces, Mapping):
         named = [(str(name), is_trace(trace)) for name, trace in traces.items()]
@@ -236,8 +250,8 @@ def _names(runs: list[dict[str, Any]]) -> list[str]:
         same = [other for other in runs if other["method"] == run["method"]]
         own = {"draft": (run["draft"] or {}).get("name"), **(run["parameters"] or {})}
         others = [{"draft": (o["draft"] or {}).get("name"), **(o["parameters"] or {})} for o in same]
-        told = [f"{k} {v}" for k, v in own.items() if any(o.get(k) != v for o in others)]
-        names.append(run["method"] + (f" ({', '.join(told)})" if told else ""))
+        differing = [f"{k} {v}" for k, v in own.items() if any(o.get(k) != v for o in others)]
+        names.append(run["method"] + (f" ({', '.join(differing)})" if differing else ""))
     return [
         name if names.count(name) == 1 else f"{name} #{names[: i + 1].count(name)}"
         for i, name in enumerate(names)
@@ -246,10 +260,10 @@ def _names(runs: list[dict[str, Any]]) -> list[str]:
 
 def _sources(trace: Trace) -> list[tuple[int, list[int], int, str]]:
     """For each chosen prompt: index, token ids, length, text."""
-    known = trace.run["prompts"] or []
+    records = trace.run["prompts"] or []
     table = trace.prompts
     return [
-        (int(i), known[i].get("tokens") or [], int(n), str(text))
+        (int(i), records[i].get("tokens") or [], int(n), str(text))
         for i, n, text in zip(table["prompt"], table["tokens"], table["text"])
     ]
 
@@ -376,15 +390,15 @@ def _parted(lane: Lane, base: Lane) -> Lane:
     return replace(lane, parts=same if over else -1)
 
 
-def flat(found: Sequence[Field]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def flat(fields: Sequence[Field]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The fields as a header and flat arrays, named ``<field>.<lane>.<array>``, for the browser.
 
     Times are float32 seconds; the clock of the picture is no finer.
     """
     small = {"kind": np.uint8, "gone": np.float32}
     arrays: dict[str, np.ndarray] = {}
-    told = []
-    for f, field in enumerate(found):
+    listing = []
+    for f, field in enumerate(fields):
         lanes = []
         for i, lane in enumerate(field.lanes):
             own = {"end_time" if name == "end" else name: value for name, value in lane.blocks.items()}
@@ -409,7 +423,7 @@ def flat(found: Sequence[Field]) -> tuple[dict[str, Any], dict[str, np.ndarray]]
                     "columns": list(own),
                 }
             )
-        told.append(
+        listing.append(
             {
                 "prompt": visible(field.prompt),
                 "baseline": field.baseline,
@@ -420,8 +434,8 @@ def flat(found: Sequence[Field]) -> tuple[dict[str, Any], dict[str, np.ndarray]]
             }
         )
     words = {"kinds": columns.KINDS_SENT, "phases": list(PHASES), "keys": KEYS}
-    targets = dict.fromkeys(lane.target for field in found for lane in field.lanes)
-    return words | {"model": visible(", ".join(targets)), "fields": told}, arrays
+    targets = dict.fromkeys(lane.target for field in fields for lane in field.lanes)
+    return words | {"model": visible(", ".join(targets)), "fields": listing}, arrays
 
 
 def _float32(value: float) -> float:
@@ -458,10 +472,10 @@ class Race(AnyWidget):
     theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
     projector = t.Bool(False).tag(sync=True)
 
-    def __init__(self, found: Sequence[Field], **state: Any) -> None:
+    def __init__(self, fields: Sequence[Field], **state: Any) -> None:
         if unknown := [name for name in state if name not in STATE]:
             raise ParameterError(f"the race has no {unknown[0]!r}; it has {', '.join(STATE)}")
-        self.fields = list(found)
+        self.fields = list(fields)
         try:
             super().__init__(data=columns.pack(*flat(self.fields)), **state)
         except t.TraitError as error:
@@ -508,7 +522,7 @@ class Race(AnyWidget):
         return write_text(Path(path), document(f"specviz race: {names}", [view], still), force)
 
 
-def race(traces: Sequence[Trace] | Mapping[str, Trace] | Trace, **state: Any) -> Race:
+def race(traces: Traces, **state: Any) -> Race:
     """Race several methods on the same prompt, each on its own recorded clock.
 
     Parameters

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from specviz.view.updates import Traces
+
     from ..view.flicker import Flicker
     from .flicker import LiveFlicker
 
 
 def flicker(
-    traces: Any, prompt: int | None = None, *, live: bool = False, **state: Any
+    traces: Traces, prompt: int | None = None, *, live: bool = False, **state: Any
 ) -> Flicker | LiveFlicker:
     """What a stream's display showed, took back and hid: time down, words across, runs side by side.
 

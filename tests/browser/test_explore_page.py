@@ -75,7 +75,7 @@ def test_a_drag_is_one_round_trip(open_page, panel, shoot):
     page.evaluate(DRAG, ["0.9"])
     assert page.evaluate("window.sent") == [{"do": "tabulate", "name": "fallback"}]
     assert line.inner_text() == before, "the answer is on its way"
-    panel._asked(own, page.evaluate("window.sent[0]"), [])
+    panel._on_message(own, page.evaluate("window.sent[0]"), [])
     page.evaluate("(table) => window.model.set('lookup', table)", own.lookup)
     seen = set()
     for at in ("0.9", "0.7", "0.3", "0.05"):

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
 from specviz import view
 from specviz.errors import TraceError
-from specviz.view.picture import visible
+from specviz.escape import visible
 
 DRAFTED = ("draft", "unreviewed")
 
@@ -29,7 +29,7 @@ def runs():
 def test_what_the_target_wrote_is_marked(runs):
     mixed, large, small = runs
     found = view.examples(mixed, large, small, which=[0, 2])
-    for index, one in zip((0, 2), found.found):
+    for index, one in zip((0, 2), found.examples):
         assert [row.name for row in one.rows] == ["ground truth", "large", "small", "bild"]
         assert "".join(p.text for p in one.rows[3].pieces) == mixed.select(prompt=index).text
         assert one.rows[0].pieces[0].text == "Die Katze."
@@ -40,7 +40,7 @@ def test_what_the_target_wrote_is_marked(runs):
         assert f"{(~outputs['origin'].isin(DRAFTED)).sum()} of {len(outputs)} tokens" in one.rows[3].note
     html = found._repr_html_()
     assert "".join(unescape(w) for w in re.findall(r"<mark[^>]*title[^>]*>([^<]*)</mark>", html)).startswith(
-        "".join(p.text.lstrip(" ") for p in found.found[0].rows[3].pieces if p.kind)
+        "".join(p.text.lstrip(" ") for p in found.examples[0].rows[3].pieces if p.kind)
     )
     assert "text-decoration" in html and "font-weight:700" in html, "not by colour alone"
 
@@ -48,8 +48,9 @@ def test_what_the_target_wrote_is_marked(runs):
 def test_by_itself_it_shows_texts_of_both_models(runs):
     mixed, large, _ = runs
     found = view.examples({"mine": mixed}, large, most=2)
-    assert len(found.found) == 2 and all(any(p.kind for p in one.rows[-1].pieces) for one in found.found)
-    assert found.found[0].rows[-1].name == "mine"
+    assert len(found.examples) == 2
+    assert all(any(piece.kind for piece in one.rows[-1].pieces) for one in found.examples)
+    assert found.examples[0].rows[-1].name == "mine"
 
 
 def test_hostile_tokens_stay_text(tmp_path):
@@ -60,7 +61,7 @@ def test_hostile_tokens_stay_text(tmp_path):
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in html
     plain = found.text()
     assert not set(plain) & {chr(i) for i in range(32) if i != 10} and "\u202e" not in plain
-    piece = next(p for p in found.found[0].rows[-1].pieces if p.kind and p.text.strip())
+    piece = next(p for p in found.examples[0].rows[-1].pieces if p.kind and p.text.strip())
     assert f"[{visible(piece.text).lstrip(' ')}]".replace("\n", "⏎") in plain
     assert "\x1b[1;4;" in found.text(colour=True) and "[" + visible(piece.text) not in found.text(True)
 

@@ -47,7 +47,7 @@ def test_what_became_of_each_word():
     assert [r.erased for r in one.rows] == [(), (" w1", " w2"), (" w6", " w7"), ()]
     assert [r.source for r in one.rows][1] == ("src0 src1", "", " src2 src3")
     assert [r.counts["reused"] for r in one.rows] == [0, 8, 10, 12]
-    assert one.rows[1].said() == (
+    assert one.rows[1].notes() == (
         "2 erased", "1 kept", "2 rewritten", "1 new", "draft 1/3 tokens", "cache 8/10", "30.0 ms",
     )  # fmt: skip
     numbers = {name: value for name, value, _ in one.numbers}

@@ -195,13 +195,13 @@ def test_an_error_in_the_decode_is_one_line():
 def test_buttons_are_messages():
     decode = Decode()
     one = explorer(decode)
-    one._asked(one.panel, {"do": "run"}, [])
+    one._on_message(one.panel, {"do": "run"}, [])
     assert one.wait(20) and len(one.results) == 1
     one.set(length=11)
-    one._asked(one.panel, {"do": "use", "run": 1}, [])
+    one._on_message(one.panel, {"do": "use", "run": 1}, [])
     assert one.values["length"] == 4
     for bad in ({"do": "play", "run": 9}, {"do": "explode"}, {}):
-        one._asked(one.panel, bad, [])
+        one._on_message(one.panel, bad, [])
         assert one.panel.error and "\n" not in one.panel.error
     with pytest.raises(TraceError, match="there are 1 to 1"):
         one.play(5)
@@ -248,13 +248,13 @@ def test_a_drag_finds_in_its_table_what_python_answers(monkeypatch):
             self.trace = build("bild", hostile=False)
 
     one = Explorer("bild", real, lambda method, **values: Own(method, values), call, 64)
-    one._asked(one.panel, {"do": "tabulate", "name": "cap"}, [])  # nothing has run: the code alone
+    one._on_message(one.panel, {"do": "tabulate", "name": "cap"}, [])  # nothing has run: the code alone
     assert one.panel.lookup["entries"][6]["code"] == call(fallback=0.6, rollback=2.0, cap=7)
     assert one.panel.lookup["entries"][6]["answer"] == {}
     one.run()
     assert one.wait(20) and one.panel.lookup == {}, "a new result makes the table stale"
     for name in ("cap", "fallback"):
-        one._asked(one.panel, {"do": "tabulate", "name": name}, [])
+        one._on_message(one.panel, {"do": "tabulate", "name": name}, [])
         found, places = one.panel.lookup, positions(slider(one._parameters[name]))
         assert found["name"] == name and name not in found["fixed"] and len(found["entries"]) == len(places)
         for k in (0, len(places) // 2, len(places) - 1):
@@ -265,7 +265,7 @@ def test_a_drag_finds_in_its_table_what_python_answers(monkeypatch):
     monkeypatch.setattr(explore, "TABLE", -1.0)  # no time at all
     one._tabulate("cap")
     assert one.panel.lookup["entries"] == [None] * 64
-    one._asked(one.panel, {"do": "tabulate", "name": "gamma"}, [])
+    one._on_message(one.panel, {"do": "tabulate", "name": "gamma"}, [])
     assert one.panel.error and "\n" not in one.panel.error
 
 
@@ -294,7 +294,7 @@ def test_an_answer_says_its_numbers_and_bounds(monkeypatch):
             }
             return type("Answer", (), {"table": pd.DataFrame([row | values]), "why": "because"})
 
-    told = explore._told(Question(), {"stop": 0.4}, ["stop"])
+    told = explore._answer_words(Question(), {"stop": 0.4}, ["stop"])
     assert told == {
         "badge": "bounded",
         "why": "because",
@@ -308,9 +308,9 @@ def test_a_result_opens_in_the_player_and_all_of_them_race():
     for method in (None, "autoregressive"):
         one.run(method)
         assert one.wait(20)
-    one._asked(one.panel, {"do": "play", "run": 1}, [])
+    one._on_message(one.panel, {"do": "play", "run": 1}, [])
     assert one.panel.error == "" and one.panel.chosen == 1
     assert type(one.children[1]).__name__ == "Player" and one.children[1].theme == "dark"
-    one._asked(one.panel, {"do": "race"}, [])
+    one._on_message(one.panel, {"do": "race"}, [])
     assert one.panel.error == "" and one.panel.chosen == 0
     assert [lane.method for lane in one.children[1].fields[0].lanes] == ["speculative", "autoregressive"]

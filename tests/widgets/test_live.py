@@ -108,7 +108,7 @@ def test_typing_does_not_wait_and_the_newest_text_wins():
     one.source = "a b c d  "
     time.sleep(0.1)
     assert runs[0].sources.count("a b c d") == 1, "a space is nothing new"
-    one._asked(one, {"do": "finish"}, [])
+    one._on_message(one, {"do": "finish"}, [])
     assert one.wait(20) and runs[0].sources.count("a b c d") == 2, "once more as the last"
 
 

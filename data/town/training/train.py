@@ -127,7 +127,7 @@ def train(
             state["curve"].append((state["tokens"], shown, evaluate_loss(model, dev, loss_sums=loss_sums)))
         now = time.monotonic()
         if finished or now - saved > every or (stop_after is not None and updates >= stop_after):
-            write_checkpoint(checkpoint, model, optimizer, state)
+            write_checkpoint(checkpoint, optimizer, state)
             saved = now
         if finished or now - spoken > 15:
             speed = (state["tokens"] - here) / max(now - began, 1e-9)

@@ -186,10 +186,9 @@ def _config(header: Header, name: str) -> tuple[Family, Any]:
     def refuse(what: str) -> ModelError:
         return ModelError(f"{name} has {what}, which is not served on torch: run it on llama.cpp")
 
-    if fields.get(f"{kind}.expert_count"):
-        raise refuse("experts")
-    if fields.get(f"{kind}.attention.sliding_window"):
-        raise refuse("a sliding window")
+    for key, what in (("expert_count", "experts"), ("attention.sliding_window", "a sliding window")):
+        if fields.get(f"{kind}.{key}"):
+            raise refuse(what)
     scaling = fields.get(f"{kind}.rope.scaling.type", "none")
     if scaling not in ("none", "linear"):
         raise refuse(f"rope scaling of the type {str(scaling)[:40]!r}")
@@ -211,19 +210,14 @@ def _config(header: Header, name: str) -> tuple[Family, Any]:
     if layers > len(header.tensors):
         raise ModelError(f"{path} is damaged: it has {len(header.tensors)} tensors for {layers} layers")
     given = dict(
-        vocab_size=embedding.shape[0],
-        hidden_size=hidden,
-        intermediate_size=number("feed_forward_length"),
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
+        vocab_size=embedding.shape[0], hidden_size=hidden, head_dim=dim, num_hidden_layers=layers,
+        intermediate_size=number("feed_forward_length"), num_attention_heads=heads,
         num_key_value_heads=number("attention.head_count_kv", default=heads),
-        head_dim=dim,
-        max_position_embeddings=number("context_length"),
+        max_position_embeddings=number("context_length"), rope_parameters=rope,
         rms_norm_eps=number("attention.layer_norm_rms_epsilon", 0),
-        rope_parameters=rope,
         tie_word_embeddings="output.weight" not in header.tensors,
         **({"attention_bias": "blk.0.attn_q.bias" in header.tensors} if family.config is LlamaConfig else {}),
-    )
+    )  # fmt: skip
     try:
         config = family.config(**given)
     except (ValueError, TypeError, StrictDataclassError) as error:
@@ -258,10 +252,10 @@ def _fill(
     stored = {_name(key, header.path): key for key in header.tensors if key != ROTARY}
     if missing := sorted(wanted.keys() - stored.keys()):
         raise ModelError(f"{header.path} is damaged: it lacks {len(missing)} weights (first {missing[0]})")
-    if spare := sorted(stored.keys() - wanted.keys()):
+    if extra := sorted(stored.keys() - wanted.keys()):
         raise ModelError(
-            f"{name} has {len(spare)} tensors that a {type(net).__name__} has no place for "
-            f"(first {stored[spare[0]]}): run it on llama.cpp"
+            f"{name} has {len(extra)} tensors that a {type(net).__name__} has no place for "
+            f"(first {stored[extra[0]]}): run it on llama.cpp"
         )
     order: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
     if family.turned:

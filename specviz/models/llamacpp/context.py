@@ -93,11 +93,11 @@ class LlamaCppContext:
             tokens = [tokens]
         if len(tokens) != self.rows:
             raise ModelError(f"extend got tokens for {len(tokens)} rows; the context has {self.rows}")
-        found = [_checked(new, self.model) for new in tokens]
-        for row, new in enumerate(found):
+        checked = [_checked(new, self.model) for new in tokens]
+        for row, new in enumerate(checked):
             self._fits(row, len(new), len(new))
         self._drop()
-        for row, new in enumerate(found):
+        for row, new in enumerate(checked):
             end = self.length[row] + len(new)
             self._ids[row, self.length[row] : end] = new
             self.length[row] = end
@@ -194,20 +194,20 @@ class LlamaCppContext:
             )
         self._drop()
         text = self.tokens[0]
-        found = LlamaCppContext(self.model, [text[:length] for length in lengths], room)
-        found.cached = [min(self.cached[0], length) for length in lengths]
-        if any(found.cached):
-            self.native.move(found.native, 0)  # rows share the cells of what they have in common
-            for row, count in enumerate(found.cached):
-                found.native.copy(0, row, 0, count)
-            found.native.remove(0, found.cached[0])
-        return found
+        branch = LlamaCppContext(self.model, [text[:length] for length in lengths], room)
+        branch.cached = [min(self.cached[0], length) for length in lengths]
+        if any(branch.cached):
+            self.native.move(branch.native, 0)  # rows share the cells of what they have in common
+            for row, count in enumerate(branch.cached):
+                branch.native.copy(0, row, 0, count)
+            branch.native.remove(0, branch.cached[0])
+        return branch
 
     def close(self) -> None:
         """Give the cells back to the model, for its next context."""
         if self.native is not None:
             self.model.give(self.native)
-            self.native = None  # type: ignore[assignment]
+            del self.native
 
     # -- passes -----------------------------------------------------------------------------
 

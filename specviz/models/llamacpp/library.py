@@ -28,14 +28,14 @@ def library() -> Any:
         If it is not installed or does not load.
     """
     try:
-        from llama_cpp import llama_cpp as found
+        from llama_cpp import llama_cpp as llama
     except ImportError:
         raise ModelError(MISSING) from None
     except (OSError, RuntimeError) as error:  # its shared library does not load
         raise ModelError(f"llama.cpp does not load: {' '.join(str(error).split())[:200]}") from None
     level = 0
 
-    @found.llama_log_callback
+    @llama.llama_log_callback
     def heard(new: int, text: bytes, _: Any) -> None:
         nonlocal level
         if new != CONTINUES:
@@ -44,12 +44,12 @@ def library() -> Any:
             _lines.append(text.decode("utf8", "replace"))
 
     _keep.append(heard)
-    found.llama_log_set(heard, ctypes.c_void_p(0))
-    found.llama_backend_init()
-    return found
+    llama.llama_log_set(heard, ctypes.c_void_p(0))
+    llama.llama_backend_init()
+    return llama
 
 
-def said() -> str:
+def last_message() -> str:
     """What the library complained of since it was last asked, in one line; the innermost reason first."""
     words = " ".join("".join(_lines).split())
     _lines.clear()

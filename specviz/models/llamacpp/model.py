@@ -8,18 +8,21 @@ import weakref
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from specviz.devices import check_threads
+from specviz.arguments import check_threads
 from specviz.errors import ModelError
 from specviz.models import geometry
 from specviz.models.llamacpp.context import LlamaCppContext
-from specviz.models.llamacpp.library import library, said, system, versions
+from specviz.models.llamacpp.library import last_message, library, system, versions
 from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
 from specviz.models.text import check_vocabularies
+
+if TYPE_CHECKING:
+    from specviz.models.protocols import Prompt, TextModel
 
 PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
@@ -41,16 +44,16 @@ class Weights:
         given = lib.llama_model_default_params()
         given.n_gpu_layers, given.vocab_only = gpu_layers, words
         if not words:
-            known = Weights(path, 0, words=True)
-            known.check(path)
+            vocabulary_only = Weights(path, 0, words=True)
+            vocabulary_only.check(path)
             if "AMX_INT8 = 1" in system():
                 # llama.cpp's AMX kernels for quantized matrices end the process at passes of several tokens
                 # (seen with llama-cpp-python 0.3.36, by its own generation too): plain ones take their place.
-                given.use_extra_bufts = known.type in WHOLE
-        said()
+                given.use_extra_bufts = vocabulary_only.type in WHOLE
+        last_message()
         self.pointer = lib.llama_model_load_from_file(str(path).encode(), given)
         if not self.pointer:
-            raise ModelError(f"{path} does not load as a GGUF model: {said() or 'no reason given'}")
+            raise ModelError(f"{path} does not load as a GGUF model: {last_message() or 'no reason given'}")
         self._free = weakref.finalize(self, lib.llama_model_free, self.pointer)
 
     def check(self, path: Path) -> None:
@@ -62,6 +65,18 @@ class Weights:
                 raise ModelError(
                     f"{path} is damaged: its {key} is {value[:40]}, which must be from {low} to {high}"
                 )
+
+    def check_kind(self, name: str) -> None:
+        """Refuse what is no causal model whose cells can be rewound."""
+        lib = library()
+        for test, what in (
+            (lib.llama_model_has_encoder, "it has an encoder"),
+            (lib.llama_model_is_recurrent, "it is recurrent: its state cannot be rewound"),
+            (lib.llama_model_is_hybrid, "it has recurrent layers: their state cannot be rewound"),
+            (lib.llama_model_is_diffusion, "it is a diffusion model"),
+        ):
+            if test(self.pointer):
+                raise ModelError(f"{name} cannot be served: {what}")
 
     @property
     def type(self) -> str:
@@ -133,10 +148,8 @@ class LlamaCpp:
         path = Path(path).expanduser()
         _check_file(path)
         for name, value, low in (
-            ("threads", threads, 1),
-            ("gpu_layers", gpu_layers, -1),
-            ("context", context, 1),
-        ):
+            ("threads", threads, 1), ("gpu_layers", gpu_layers, -1), ("context", context, 1),
+        ):  # fmt: skip
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
                 raise ModelError(f"{name} must be a whole number of at least {low}, got {value!r}")
         if threads is not None and threads > THREADS:
@@ -154,14 +167,7 @@ class LlamaCpp:
         self.gpu_layers, self.flash, self._threads = gpu_layers, bool(flash), threads
         self.weights = Weights(path, gpu_layers)
         pointer = self.weights.pointer
-        for test, what in (
-            (lib.llama_model_has_encoder, "it has an encoder"),
-            (lib.llama_model_is_recurrent, "it is recurrent: its state cannot be rewound"),
-            (lib.llama_model_is_hybrid, "it has recurrent layers: their state cannot be rewound"),
-            (lib.llama_model_is_diffusion, "it is a diffusion model"),
-        ):
-            if test(pointer):
-                raise ModelError(f"{self.name} cannot be served: {what}")
+        self.weights.check_kind(self.name)
         self.tokenizer = Tokenizer(self.weights, self.name)
         self.vocabulary = len(self.tokenizer)
         self.eos = self.tokenizer.eos
@@ -199,7 +205,7 @@ class LlamaCpp:
         return self._threads or torch.get_num_threads()
 
     @property
-    def backend(self) -> dict[str, Any]:
+    def backend(self) -> dict[str, str | int | bool]:
         """What computes, for the record."""
         return {
             "name": "llama.cpp",
@@ -214,13 +220,13 @@ class LlamaCpp:
     def digest(self) -> str:
         """Tells the file from another of the same name: a digest of its header and of samples of its data."""
         size = self.path.stat().st_size
-        found = hashlib.sha256(str(size).encode())
+        digest = hashlib.sha256(str(size).encode())
         with open(self.path, "rb") as file:
-            found.update(file.read(1 << 20))
+            digest.update(file.read(1 << 20))
             for i in range(64):
                 file.seek(size * i // 64)
-                found.update(file.read(1 << 12))
-        return found.hexdigest()[:16]
+                digest.update(file.read(1 << 12))
+        return digest.hexdigest()[:16]
 
     @cached_property
     def content(self) -> str:
@@ -230,7 +236,7 @@ class LlamaCpp:
 
     # -- text -----------------------------------------------------------------------------------
 
-    def encode(self, prompt: str | Sequence[Any], *, raw: bool = False) -> list[int]:
+    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked); see `Text.encode`."""
         return self.text.encode(prompt, self.name, raw=raw)
 
@@ -242,7 +248,7 @@ class LlamaCpp:
         """The bytes that a token stands for."""
         return self.text.piece(token)
 
-    def check_vocabulary(self, other: Any) -> None:
+    def check_vocabulary(self, other: TextModel) -> None:
         """Check that token ids mean the same in both models; see `TorchModel.check_vocabulary`."""
         check_vocabularies(self, other)
 
@@ -270,7 +276,7 @@ class LlamaCpp:
         """How many tokens can be written behind a prompt of so many."""
         return self.max_length - prompt
 
-    def first(self, layers: int) -> Any:
+    def first(self, layers: int) -> LlamaCpp:
         """Refused: llama.cpp runs all layers or none."""
         raise ModelError(
             f"{self.name} runs on llama.cpp, which cannot stop behind layer {layers}; use another drafter"

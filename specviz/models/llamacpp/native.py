@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from specviz.errors import ModelError
-from specviz.models.llamacpp.library import library, said
+from specviz.models.llamacpp.library import last_message, library
+
+if TYPE_CHECKING:
+    from specviz.models.llamacpp.model import LlamaCpp
 
 SEQUENCES = 256  # LLAMA_MAX_SEQ: sequence ids are smaller
 BATCH = 2048  # most tokens of a pass
@@ -47,7 +50,7 @@ class Native:
         If there is no memory for it.
     """
 
-    def __init__(self, model: Any, cells: int, sequences: int = 1) -> None:
+    def __init__(self, model: LlamaCpp, cells: int, sequences: int = 1) -> None:
         lib = self.lib = library()
         self.weights = model.weights  # they outlive their contexts
         given = lib.llama_context_default_params()
@@ -64,12 +67,12 @@ class Native:
         )
         given.type_k = given.type_v = model.cache_type
         given.embeddings, given.no_perf = False, True
-        said()
+        last_message()
         pointer = lib.llama_init_from_model(self.weights.pointer, given)
         if not pointer:
+            reason = last_message() or "out of memory"
             raise ModelError(
-                f"no context of {cells} tokens for {model.name}: {said() or 'out of memory'}; load it with a "
-                "smaller context="
+                f"no context of {cells} tokens for {model.name}: {reason}; load it with a smaller context="
             )
         self.pointer = pointer
         self.memory = lib.llama_get_memory(pointer)
@@ -120,7 +123,9 @@ class Native:
                 "context="
             )
         if status:
-            raise ModelError(f"llama.cpp could not compute {count} tokens (status {status}): {said()}")
+            raise ModelError(
+                f"llama.cpp could not compute {count} tokens (status {status}): {last_message()}"
+            )
 
     def logits(self, rows: int) -> torch.Tensor:
         """The scores of the outputs of the last `decode` [rows, vocabulary], float32.
@@ -144,14 +149,14 @@ class Native:
 
     def remove(self, sequence: int, start: int) -> None:
         """Forget a sequence from a position on; cells that no sequence needs are free again."""
-        self._known(sequence)
+        self._check_sequence(sequence)
         if not self.lib.llama_memory_seq_rm(self.memory, sequence, start, -1):
             raise ModelError(f"{self.name} cannot forget a part of its text (it keeps a state, not a cache)")
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Let the cells of a sequence at positions start ... end belong to another one, too."""
-        self._known(source)
-        self._known(target)
+        self._check_sequence(source)
+        self._check_sequence(target)
         self.lib.llama_memory_seq_cp(self.memory, source, target, start, end)
 
     @property
@@ -169,15 +174,15 @@ class Native:
 
     def move(self, other: Native, sequence: int) -> None:
         """Copy a sequence's cells, as they were computed, to another context of the same model."""
-        self._known(sequence)
-        other._known(sequence)
+        self._check_sequence(sequence)
+        other._check_sequence(sequence)
         size = self.lib.llama_state_seq_get_size(self.pointer, sequence)
         room = (ctypes.c_uint8 * size)()
         got = self.lib.llama_state_seq_get_data(self.pointer, room, size, sequence)
         if got != size or not self.lib.llama_state_seq_set_data(other.pointer, room, size, sequence):
-            raise ModelError(f"{self.name}'s cells do not fit into {other.cells} others: {said()}")
+            raise ModelError(f"{self.name}'s cells do not fit into {other.cells} others: {last_message()}")
 
-    def _known(self, sequence: int) -> None:
+    def _check_sequence(self, sequence: int) -> None:
         if not 0 <= sequence < self.sequences:
             raise ModelError(f"this context knows sequences 0 to {self.sequences - 1}, not {sequence}")
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ModelError
 from specviz.models.llamacpp.library import library
 from specviz.models.text import Text
+
+if TYPE_CHECKING:
+    from specviz.models.llamacpp.model import Weights
 
 SENTENCEPIECE, BYTES = 1, 2  # LLAMA_VOCAB_TYPE_SPM, _BPE
 KINDS = {0: "none", 3: "WordPiece", 4: "Unigram", 5: "RWKV", 6: "PLaMo-2"}
@@ -32,7 +35,7 @@ class Tokenizer:
 
     split_special_tokens = True
 
-    def __init__(self, weights: Any, name: str) -> None:
+    def __init__(self, weights: Weights, name: str) -> None:
         lib = self._lib = library()
         self._weights = weights  # the vocabulary lives in them
         self._vocab = lib.llama_model_get_vocab(weights.pointer)
@@ -48,8 +51,8 @@ class Tokenizer:
         # A few that llama.cpp counts as byte-level BPE spell characters as sentencepiece does (Gemma 4).
         self.byte_level = kind == BYTES and "Ġ" in self.names
         self._attributes = [int(lib.llama_vocab_get_attr(self._vocab, i)) for i in range(size)]
-        found = lib.llama_model_chat_template(weights.pointer, None)
-        self.chat_template = found.decode("utf8") if found else None
+        template = lib.llama_model_chat_template(weights.pointer, None)
+        self.chat_template = template.decode("utf8") if template else None
         self.all_special_ids = [i for i, a in enumerate(self._attributes) if a & SPECIAL]
         own = SPECIAL | DEFINED
         self.added_tokens_decoder = {i: self.names[i] for i, a in enumerate(self._attributes) if a & own}
@@ -123,20 +126,23 @@ class Tokenizer:
 
     def special(self) -> dict[str, str]:
         """What a chat template may call by name: ``bos_token`` and ``eos_token``."""
-        lib, found = self._lib, {}
+        lib, tokens = self._lib, {}
         for name, ask in (("bos", lib.llama_vocab_bos), ("eos", lib.llama_vocab_eos)):
             token = self._named(name, ask)
-            found[f"{name}_token"] = self.names[token] if token >= 0 else ""
-        return found
+            tokens[f"{name}_token"] = self.names[token] if token >= 0 else ""
+        return tokens
 
     def apply_chat_template(self, messages: list[dict], **_: Any) -> str:
         """The chat as text, by transformers' own sandboxed rendering, the answer's beginning last."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        rendered, _ = render_jinja_template(
-            [messages], chat_template=self.chat_template, add_generation_prompt=True, **self.special()
+        # Its annotation says a string; it returns the texts and the spans of the answers in them.
+        rendered = tuple(
+            render_jinja_template(
+                [messages], None, None, self.chat_template, False, False, True, **self.special()
+            )
         )
-        return rendered[0]
+        return rendered[0][0]
 
 
 class GgufText(Text):

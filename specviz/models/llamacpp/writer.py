@@ -99,24 +99,24 @@ def write_gguf(model: Any, path: str | Path, type: str = "f16", force: bool = Fa
             _quantize(parts[1], parts[0])
         else:
             _write(source, parts[0], type)
-        found = tensors(parts[0])
+        formats = tensors(parts[0])
         os.replace(parts[0], path)
     except OSError as error:
         raise ModelError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         for part in parts:
             part.unlink(missing_ok=True)
-    return Written(path, type, found)
+    return Written(path, type, formats)
 
 
 def tensors(path: Path) -> dict[str, list[str]]:
     """By number format the tensors of a GGUF file that have it."""
     from gguf import GGUFReader
 
-    found: dict[str, list[str]] = {}
+    by_format: dict[str, list[str]] = {}
     for tensor in GGUFReader(path).tensors:
-        found.setdefault(tensor.tensor_type.name, []).append(tensor.name)
-    return found
+        by_format.setdefault(tensor.tensor_type.name, []).append(tensor.name)
+    return by_format
 
 
 class _Source:
@@ -197,10 +197,10 @@ def _pre_tokenizer(vocabulary: dict[str, Any], refuse: Any) -> str:
         if kinds[:-1] == ["Digits"] and steps[0].get("individual_digits"):
             return "smollm"
     if plain and kinds == ["Split", "ByteLevel"] and steps[0].get("behavior") == "Isolated":
-        found = PATTERNS.get((steps[0].get("pattern") or {}).get("Regex"))
+        scheme = PATTERNS.get((steps[0].get("pattern") or {}).get("Regex", ""))
         # Qwen composes characters first (NFC), which llama.cpp leaves out: composed text is cut alike.
-        if found is not None and normalizer in (None, "NFC" if found == "qwen2" else None):
-            return found
+        if scheme is not None and normalizer in (None, "NFC" if scheme == "qwen2" else None):
+            return scheme
     parts = [normalizer, *kinds]
     raise refuse(
         f"llama.cpp has no name for how its tokenizer cuts text ({', '.join(map(str, filter(None, parts)))})"
@@ -305,12 +305,12 @@ def _quantize(source: Path, target: Path) -> None:
     """Q4_K_M by llama.cpp's own quantizer."""
     import ctypes
 
-    from specviz.models.llamacpp.library import library, said
+    from specviz.models.llamacpp.library import last_message, library
 
     lib = library()
     given = lib.llama_model_quantize_default_params()
     given.ftype = lib.LLAMA_FTYPE_MOSTLY_Q4_K_M
     given.nthread = 1
-    said()
+    last_message()
     if lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(given)):
-        raise ModelError(f"llama.cpp could not quantize the model: {said() or 'no reason given'}")
+        raise ModelError(f"llama.cpp could not quantize the model: {last_message() or 'no reason given'}")
