@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1] / "specviz"
 GROUND, LOOKING, RUNNING, APART, DOOR = "ground", "looking", "running", "apart", "door"
 
 ROOMS: dict[str, tuple[str, float]] = {
-    "errors": (GROUND, 0),
+    "escape": (GROUND, 0),
+    "errors": (GROUND, 0.1),
     "schema": (GROUND, 0.2),
     "files": (GROUND, 0.5),
     "paths": (GROUND, 0.5),

@@ -13,6 +13,7 @@ from specviz.cli.arguments import loaded, writable
 from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, NewTokens, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, PromptError, loading
+from specviz.escape import visible
 from specviz.files import write_text
 
 if TYPE_CHECKING:
@@ -132,7 +133,6 @@ def _soak(ledger: Path | None, soak: bool, threads: int, options: dict[str, Any]
         from specviz.audit.soak import read_ledger, sums
         from specviz.audit.soak import soak as run
     from specviz.measure.timing import threads as on_threads
-    from specviz.view.picture import visible
 
     if not soak and options["minutes"] is not None:
         raise ParameterError("--minutes ends a soak: pass --soak, too")
@@ -196,7 +196,6 @@ def _audited(
 
 def _print_result(result: AuditResult, left_out: dict[str, str]) -> None:
     """The table, what was left out, the differences, the summary."""
-    from specviz.view.picture import visible
 
     _print_rows(result.table(), ("bound", "tokens", "prompts"))  # the summary line has them, too
     if left_out:
@@ -211,7 +210,6 @@ def _print_result(result: AuditResult, left_out: dict[str, str]) -> None:
 def _print_rows(rows: list[dict[str, Any]], spare: tuple[str, ...] = ()) -> None:
     """A table with numbers on the right; columns in `spare` are left out first where it is too wide."""
     from specviz.measure.report import Column, print_table
-    from specviz.view.picture import visible
 
     names = list(rows[0]) if rows else []
     columns = [

@@ -304,9 +304,9 @@ def _streams(text: Path | None, stream: Path | None, lag: int, language: str | N
 
 def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
     """Print each update as it is decoded, {+what is new+}, then a table with a line a stream."""
+    from specviz.escape import visible
     from specviz.measure.report import Column, print_table
     from specviz.streams import follow
-    from specviz.view.picture import visible
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     marks = ("\033[1;4;32m", "\033[0m") if colour else ("{+", "+}")  # as `specviz show` has it

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.cli.arguments import hint
+from specviz.escape import visible
 from specviz.models import ranks
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def _print_table(trace: Trace) -> None:
 
 def _print_streams(parts: list[Trace]) -> None:
     from specviz.measure.report import Column, print_table
-    from specviz.view.picture import visible
 
     shown = {
         "updates": ("updates", "{:,.0f}"),
@@ -73,15 +73,15 @@ def _print_streams(parts: list[Trace]) -> None:
         rows.append([*map(visible, (row["method"], setting, row["exactness"])), *cells])
         tokenizers.append(row["tokenizer"])
     print_table(screen(), columns, rows)
+    names = visible(", ".join(dict.fromkeys(tokenizers)))
     print(
-        f"NE: tokens ({', '.join(dict.fromkeys(tokenizers))}) erased from the display for each of the last "
-        "one; AL: words behind; reused: of the prompts' tokens"
+        f"NE: tokens ({names}) erased from the display for each of the last one; "
+        "AL: words behind; reused: of the prompts' tokens"
     )
 
 
 def _print_prompts(parts: list[Trace]) -> None:
     from specviz.measure.report import Column, print_table
-    from specviz.view.picture import visible
 
     shown = {
         "tau": "τ",

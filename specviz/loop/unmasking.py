@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..methods.base import Session
 from ..methods.sampling import Sampling
-from ..methods.unmasking import Unmasked, Unmasking, said
+from ..methods.unmasking import Unmasked, Unmasking, read_cells
 from .clock import Clock
 from .cycle import Cycle, cut
 
@@ -95,7 +95,7 @@ def step(canvas: Any, rows: list[Writing], mark: Callable[[], Any], ends: frozen
     drafted = mark()
     reads = canvas.forward(drafts, [r.row for r in rows])
     passed = mark()
-    scored = said(reads, method.block, method.sure, method.entropies)
+    scored = read_cells(reads, method.block, method.sure, method.entropies)
     verdicts = [r.method.judge(draft, of) for r, draft, of in zip(rows, drafts, scored)]
     for r, read in zip(rows, reads):
         r.passes = [("target", read.rows, read.fed, drafted, passed)]

@@ -22,8 +22,10 @@ from typing import Any
 
 from specviz import methods
 from specviz.errors import ParameterError, PromptError
+from specviz.files import checked
 from specviz.loop.run import bundled_draft, whole
 from specviz.loop.run import prompts as entries_of
+from specviz.measure.schema import ModelTable, PlanKeys
 from specviz.measure.timing import BASELINE
 from specviz.methods.base import near
 from specviz.methods.hooks import ADDITIONS
@@ -147,6 +149,7 @@ class Plan:
             if name not in KEYS:
                 raise ParameterError(f"a plan has no key {name!r}" + near(name, KEYS, ""))
         plan_keys = KEYS | plan_keys
+        checked(PlanKeys, plan_keys, "the plan", error=ParameterError)
         if plan_keys["methods"] is None:
             raise ParameterError("a plan needs methods, as methods = ['prompt_lookup', 'unispec']")
         number = None if plan_keys["number"] is None else whole("number", plan_keys["number"], 1)
@@ -293,6 +296,7 @@ def read_models(
         for key in entry:
             if key not in MODEL:
                 raise ParameterError(f"models[{i}] has no key {key!r}" + near(key, MODEL, ""))
+        checked(ModelTable, entry, f"the plan, models[{i}]", error=ParameterError)
         if "model" not in entry:
             raise ParameterError(f"models[{i}] lacks its model, as {{model = 'town'}}")
         model: dict[str, Any] = {"model": name_of(entry["model"], f"models[{i}]", objects)}

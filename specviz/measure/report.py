@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specviz.escape import visible
 from specviz.metrics import Estimate
 
 if TYPE_CHECKING:
@@ -191,14 +192,14 @@ class Report:
 
         whole = not console.is_terminal  # a line of a file is not broken
         for line in (self.title, self.where, ""):
-            console.print(Text(line), soft_wrap=whole)
+            console.print(Text(visible(line)), soft_wrap=whole)
         self.table.print(console)
         for part in self.parts:
             console.print()
             console.print(Text(part.title), soft_wrap=whole)
             part.print(console)
         for line in ("", *self.notes, *map(str, self.bars), self.summary):
-            console.print(Text(line), soft_wrap=whole)
+            console.print(Text(visible(line)), soft_wrap=whole)
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,8 @@ def print_table(console: Any, columns: list[Column], rows: list[list[str]], head
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
+
+    rows = [list(map(visible, row)) for row in rows]
 
     def longest(texts: list[str]) -> int:
         return max(map(cell_len, texts), default=1)

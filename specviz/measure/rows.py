@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError, SpecvizError, TraceError
-from specviz.files import write_text
+from specviz.escape import line
+from specviz.files import checked, parsed, read_json, write_text
 from specviz.measure.claims import resampled
 from specviz.metrics import Estimate, pooled
 
@@ -32,12 +33,8 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 SCHEMA = 1
-LIMIT = 64 << 20  # bytes of a file
-OURS = (
-    "lock",
-    "suites",
-    "run.json.part",
-)  # what a run that was killed before its run.json leaves in its folder
+AGAIN = "delete it, and run the same plan again"
+OURS = ("lock", "suites")  # what a run that was killed before its run.json leaves in its folder
 # What of a row may differ between two runs of one plan.
 TIMINGS = (
     "prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "device_memory", "sitting", "started",
@@ -62,25 +59,13 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n", force=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """An object from a file.
+def _row(file: Path) -> dict[str, Any]:
+    """A finished prompt."""
+    from specviz.measure.schema import FailedRow, Fields, TimedRow, UntimedRow
 
-    Raises
-    ------
-    TraceError
-        If it is missing, damaged or no object.
-    """
-    try:
-        if path.stat().st_size > LIMIT:
-            raise ValueError("it is too long")
-        content = json.loads(path.read_text("utf8", "surrogatepass"))
-        if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
-    except OSError as error:
-        raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path} is damaged ({error}): delete it, and run the same plan again") from None
-    return content
+    row = read_json(file, Fields, AGAIN)
+    good = TimedRow if row.get("timed") else UntimedRow
+    return dict(checked(good if row.get("error") is None else FailedRow, row, str(file), AGAIN))
 
 
 class Results:
@@ -110,23 +95,21 @@ class Results:
             raise TraceError(
                 f"{self.path} is no folder of a run: it has no run.json (specviz bench run makes one)"
             )
-        content = read_json(file)
+        from specviz.measure.schema import RunFile
+
+        content = read_json(file, dict[str, Any])
         if content.get("specviz") != "bench run":
             raise TraceError(f"{file} was not written by specviz bench run")
         if content.get("schema") != SCHEMA:
-            raise TraceError(
-                f"{file} has schema {content.get('schema')!r}, which this version of specviz cannot read"
-            )
-        try:
-            self.plan, self.created = content["plan"], content["created"]
-            self._wanted = {
-                key_of(cell["cell"], number, prompt): (cell["cell"], number, prompt)
-                for cell in self.plan["cells"]
-                for number in range(len(self.plan["seeds"]))
-                for prompt in range(self.plan["suites"][cell["suite"]]["prompts"])
-            }
-        except (KeyError, TypeError, IndexError) as error:
-            raise TraceError(f"{file} is damaged (it lacks {error})") from None
+            raise TraceError(f"{file} has a schema which this version of specviz cannot read")
+        checked(RunFile, content, str(file), "the file is damaged: run the plan again into another folder")
+        self.plan, self.created = content["plan"], content["created"]
+        self._wanted = {
+            key_of(cell["cell"], number, prompt): (cell["cell"], number, prompt)
+            for cell in self.plan["cells"]
+            for number in range(len(self.plan["seeds"]))
+            for prompt in range(self.plan["suites"][cell["suite"]]["prompts"])
+        }
 
     def __repr__(self) -> str:
         done = len(self._wanted) - len(self.missing)
@@ -166,7 +149,10 @@ class Results:
     @property
     def environments(self) -> dict[str, dict[str, Any]]:
         """Where rows were decoded: digest to device, processor, threads, number format, clock, versions."""
-        return {file.stem: read_json(file) for file in sorted((self.path / "environments").glob("*.json"))}
+        from specviz.measure.schema import RowEnvironment
+
+        files = sorted((self.path / "environments").glob("*.json"))
+        return {file.stem: dict(read_json(file, RowEnvironment, AGAIN)) for file in files}
 
     def records(self) -> list[dict[str, Any]]:
         """Every row as it is on disk, in order of cells, rounds and prompts.
@@ -183,12 +169,10 @@ class Results:
                 continue
             when = files[key].stat().st_mtime_ns
             if key not in self._read or self._read[key][0] != when:
-                self._read[key] = when, read_json(files[key])
+                self._read[key] = when, _row(files[key])
             row = self._read[key][1]
-            if (row.get("cell"), row.get("round"), row.get("prompt")) != place or "error" not in row:
-                raise TraceError(
-                    f"{files[key]} is not what its name says: delete it, and run the same plan again"
-                )
+            if (row["cell"], row["round"], row["prompt"]) != place:
+                raise TraceError(f"{files[key]} is not what its name says: {AGAIN}")
             rows.append(row)
         return rows
 
@@ -211,12 +195,14 @@ class Results:
         if suite not in self.plan["suites"]:
             raise ParameterError(f"the run has no suite {suite!r}; it has {', '.join(self.plan['suites'])}")
         file = self.path / "suites" / f"{file_of(suite)}.jsonl"
+        from specviz.measure.schema import SuiteEntry
+
         try:
-            return [json.loads(line) for line in file.read_text("utf8", "surrogatepass").split("\n") if line]
+            lines = file.read_bytes().split(b"\n")
         except OSError as error:
             raise TraceError(f"cannot read {file}: {error.strerror or error}") from None
-        except ValueError as error:
-            raise TraceError(f"{file} is damaged ({error})") from None
+        places = ((f"{file}, line {number}", each) for number, each in enumerate(lines, 1) if each)
+        return [dict(checked(SuiteEntry, parsed(each, at), at, AGAIN)) for at, each in places]
 
     def trace(self, cell: int, prompt: int, round: int = 0) -> Trace:
         """The trace of a row, of a run that kept them (``traces = true``)."""
@@ -299,8 +285,8 @@ class Results:
 
         from specviz.measure.report import Column, print_table
 
-        def line(text: str) -> None:
-            console.print(Text(text), soft_wrap=not console.is_terminal)
+        def write(text: str) -> None:
+            console.print(Text(line(text)), soft_wrap=not console.is_terminal)
 
         table = self.shown()
         first = [name for name in table if name in (*CELL_COLUMNS, *ROW_COLUMNS)]
@@ -317,8 +303,8 @@ class Results:
         ]
         print_table(console, columns, table.to_numpy().tolist())
         for text in (*self.places(), *self.notes()):
-            line(text)
-        line(f"{self.path}: {len(self.done)} of {len(self._wanted)} rows")
+            write(text)
+        write(f"{self.path}: {len(self.done)} of {len(self._wanted)} rows")
 
     def places(self) -> list[str]:
         """Where it was measured, a line for each environment."""
@@ -539,6 +525,9 @@ def begin(
     SpecvizError
         If it holds something else; what differs is said.
     """
+    for part in path.rglob("*.part"):  # of a killed run
+        with suppress(OSError):
+            part.unlink()
     if (path / "run.json").exists():
         results = Results(path)
         wrong = differences(results.plan, json.loads(json.dumps(plan)))
@@ -546,9 +535,6 @@ def begin(
             raise SpecvizError(
                 f"{path} holds another run: {'; '.join(wrong)}. Give the same plan, or another folder"
             )
-        for part in path.rglob("*.part"):  # of a killed run
-            with suppress(OSError):
-                part.unlink()
         if not wrong:
             return results
     for name, entries in prompts.items():
@@ -608,7 +594,8 @@ def locked(path: Path) -> Iterator[None]:
         If one does, the folder holds something else, or it cannot be written.
     """
     begun = not path.exists() or (path / "run.json").exists()
-    if not begun and (not path.is_dir() or any(file.name not in OURS for file in path.iterdir())):
+    others = path.iterdir() if path.is_dir() else [path]
+    if not begun and any(file.name not in OURS and file.suffix != ".part" for file in others):
         raise SpecvizError(f"{path} exists and is no folder of a run: choose another one")
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -23,11 +23,11 @@ GROUP = "specviz.methods"
 @cache
 def _points() -> dict[str, metadata.EntryPoint]:
     """Entry points by name; a name of ours is never replaced by another package's."""
-    found: dict[str, metadata.EntryPoint] = {}
+    points: dict[str, metadata.EntryPoint] = {}
     for point in metadata.entry_points(group=GROUP):
-        if point.name not in found or point.value.startswith("specviz."):
-            found[point.name] = point
-    return found
+        if point.name not in points or point.value.startswith("specviz."):
+            points[point.name] = point
+    return points
 
 
 def names(writes: str | None = None) -> list[str]:

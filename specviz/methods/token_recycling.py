@@ -85,12 +85,12 @@ class TokenRecycling(Remembering):
         """Fill the template, a level at a time and no deeper than what may be emitted beside the bonus."""
         if left < 2:
             return Draft.empty("room")
-        known, tree = self.store.tokens, self.tree
+        successors, tree = self.store.tokens, self.tree
         word = np.full(len(tree) + 1, EMPTY, np.int64)  # the root's, then every node's
         word[0] = self.root
         for level in tree.levels[: left - 1]:
             above = word[level.above]
-            word[level.at] = np.where(above != EMPTY, known[above, level.rank], EMPTY)
+            word[level.at] = np.where(above != EMPTY, successors[above, level.rank], EMPTY)
         sent = np.flatnonzero(word[1:] != EMPTY)
         if not len(sent):
             return Draft.empty("none")

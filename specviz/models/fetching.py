@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -9,8 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 from huggingface_hub import hf_hub_download, model_info, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -28,6 +28,7 @@ from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
 from specviz.models.loading import CONVERT, find
 from specviz.models.model import Model
+from specviz.models.schema import FILES, check_files
 from specviz.models.torch_model import no_room
 from specviz.models.zoo import bundled
 
@@ -88,11 +89,14 @@ def fetch(
     number = _dtype(dtype)
     source, name, local = _source(text, path)
     folder = path if path is not None else _hub_folder(source, revision)
-    if folder is not None and (addition := load_addition(folder, name)):
-        return addition  # on the device and in the format of the target that it will draft for
     given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
-    if folder is not None and diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
-        return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
+    if folder is not None:
+        check_files({file: folder / file for file in FILES if (folder / file).is_file()})
+        with _as_model_error(source, name):
+            if addition := load_addition(folder, name):
+                return addition  # on the device and in the format of the target that it will draft for
+            if diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
+                return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
     spread = {} if device_map is None else {"device_map": device_map}
     net, words = _fetch(source, name, local, revision, number, spread)
     words = words if given is None else given
@@ -104,7 +108,19 @@ def fetch(
         if "memory" not in str(error):
             raise
         raise no_room(name, target, sum(p.numel() * p.element_size() for p in net.parameters())) from None
-    return _model(net.eval().requires_grad_(False), words, name, kernels)
+    with _as_model_error(source, name):
+        return _model(net.eval().requires_grad_(False), words, name, kernels)
+
+
+@contextmanager
+def _as_model_error(source: str, name: str) -> Iterator[None]:
+    """Turns whatever a library raises over a damaged model into one line."""
+    try:
+        yield
+    except (SpecvizError, MemoryError):
+        raise
+    except Exception as error:  # tokenizers raises bare exceptions
+        raise ModelError(_why(source, name, True, None, error)) from None
 
 
 def from_gguf(
@@ -189,10 +205,6 @@ def _fetch(
     `spread` says to transformers where the weights go, if not to the CPU.
     """
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
-    foreign_errors = (
-        OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError, SafetensorError,
-        StrictDataclassError,
-    )  # fmt: skip
     error: Exception | None = None
     bar = logging.is_progress_bar_enabled()
     try:
@@ -217,15 +229,23 @@ def _fetch(
                     raise ModelError(
                         f"{name} lacks {len(missing)} weights that its config asks for (first {missing[0]})"
                     )
+                if not local:
+                    check_files(_cached(source, revision))
                 return net, words
-            except SpecvizError:
+            except (SpecvizError, MemoryError):
                 raise
-            except foreign_errors as caught:
-                error = caught
+            except Exception as fault:  # tokenizers raises bare exceptions
+                error = fault
     finally:
         if bar:
             logging.enable_progress_bar()
     raise ModelError(_why(source, name, local, revision, error)) from None
+
+
+def _cached(source: str, revision: str | None) -> dict[str, Path]:
+    """A hub model's files of JSON in the hub's cache."""
+    paths = {file: try_to_load_from_cache(source, file, revision=revision) for file in FILES}
+    return {file: Path(path) for file, path in paths.items() if isinstance(path, str)}
 
 
 def _hub_folder(source: str, revision: str | None) -> Path | None:
@@ -306,7 +326,7 @@ def _tokenizer(source: str | Path) -> Any:
         return AutoTokenizer.from_pretrained(
             text.removeprefix("hf:"), local_files_only=local, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # tokenizers raises bare exceptions
         raise ModelError(f"no tokenizer in {text}: {one_line(error, 200)}") from None
 
 

@@ -10,17 +10,18 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ParameterError, TraceError, install
+from specviz.escape import html as text
+from specviz.escape import script_sources
 from specviz.files import write_text
 from specviz.measure.rows import CELL_COLUMNS, ROW_COLUMNS, Results, fast, key_of, speed
 from specviz.paths import folder
 from specviz.replays.layout import ARROW, MARKS, grid, like_printed, marks
-from specviz.replays.plots import Labelled, curve_figures, replay_figures, run_figures, text
+from specviz.replays.plots import Labelled, curve_figures, replay_figures, run_figures
 from specviz.replays.recipes import CURVES
 from specviz.replays.replays import Replay, Replays
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 PAGE, PAGES = "report.html", "pages"
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
 NO_TRACES = (
@@ -105,10 +106,11 @@ class Page:
             files("specviz.replays").joinpath(f"page.{kind}").read_text("utf8") for kind in ("css", "js")
         )
         packed = base64.b64encode(zlib.compress(self.script.encode(), 9)).decode() if self.figures else ""
+        policy = POLICY.format(script_sources(boot, *([self.script] if self.figures else [])))
         figures = json.dumps(self.figures, ensure_ascii=True, allow_nan=False).replace("</", "<\\/")
         return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(self.title)}</title>'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
             f"<style>{style}</style></head><body><main>{''.join(self.parts)}</main>"
             f'<script type="text/plain" id="plotly">{packed}</script>'
@@ -362,7 +364,7 @@ HOW_TO_READ = (
 
 def anchor(table: str) -> str:
     """A table's name within the page."""
-    return escape(table.replace("/", "-"))
+    return text(table.replace("/", "-"))
 
 
 def link(replay: Replay) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from specviz.escape import html as text
 from specviz.measure.rows import Results
 from specviz.replays.layout import distinguishing, metric_name, shown
 from specviz.replays.recipes import RECIPES
 from specviz.replays.replays import Cell, Replay
-from specviz.view.picture import visible
 
 PLOTS = 2  # metrics of a table that are drawn
 LABEL = 30  # letters of a line of a plot's label
@@ -21,11 +20,6 @@ UNITS = {"throughput": "tokens/s", "latency": "s", "forward_time": "s"}  # of cu
 LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
 Labelled = tuple[str, dict[str, Any]]  # a figure, and in front of it what it shows
 Span = tuple[Any, Any, Any]  # a value and its interval
-
-
-def text(value: Any) -> str:
-    """Escaped, control characters made visible: plotly reads tags, too."""
-    return escape(visible(str(value)))
 
 
 def run_figures(results: Results) -> list[Labelled]:
@@ -91,7 +85,7 @@ def metric_figure(replay: Replay, metric: str, cells: Sequence[Cell]) -> Labelle
 def curve_figures(replay: Replay) -> list[Labelled]:
     """Curves as the paper draws them: quality by speed, or a metric by what varies."""
     metrics = list(dict.fromkeys(cell.metric for cell in replay.cells))
-    if "speedup" in metrics:
+    if "speedup" in metrics and {"dataset", "curve", "setting"} <= set(replay.cells[0].keys):
         return [trade_off(replay, each) for each in dict.fromkeys(c.keys["dataset"] for c in replay.cells)]
     along, out = replay.compare[-1], []
     for metric in metrics[:PLOTS]:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import TraceError
+from specviz.files import checked, read_json
 from specviz.measure.report import plural
-from specviz.measure.rows import Results, read_json, write_json
+from specviz.measure.rows import Results, write_json
 from specviz.replays.published import list_published, published
 from specviz.replays.recipes import CURVES, FIGURES, Recipe
 
@@ -386,14 +387,14 @@ def opened(path: str | Path) -> Replay:
     file = Path(path) / FILE
     if not file.is_file():
         raise TraceError(f"{path} is no folder of a replay: it has no {FILE} (specviz replay makes one)")
-    content = read_json(file)
+    from specviz.replays.schema import CheckedReplay
+
+    content = read_json(file, dict[str, Any])
     if content.get("specviz") != "replay" or content.get("schema") != SCHEMA:
         raise TraceError(f"{file} was not written by this version of specviz replay")
-    try:
-        values = {name: content[key] for name, key in SAVED.items()}
-        values |= {"cells": [Cell.of(row) for row in values["cells"]], "compare": tuple(values["compare"])}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise TraceError(f"{file} is damaged (it lacks {error})") from None
+    checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
+    values = {name: content[key] for name, key in SAVED.items()}
+    values |= {"cells": [Cell.of(row) for row in values["cells"]], "compare": tuple(values["compare"])}
     return Replay(**values, path=Path(path))
 
 
@@ -408,9 +409,12 @@ def opened_all(path: str | Path) -> Replays:
     file = Path(path) / ALL
     if not file.is_file():
         raise TraceError(f"{path} is no folder of replays: it has no {ALL} (specviz replay --all makes one)")
-    content = read_json(file)
+    from specviz.replays.schema import ReplaysFile
+
+    content = read_json(file, dict[str, Any])
     if content.get("specviz") != "replays" or content.get("schema") != SCHEMA:
         raise TraceError(f"{file} was not written by this version of specviz replay")
+    checked(ReplaysFile, content, str(file), "the file is damaged: give the same replay --all again")
     tables = [opened(Path(path) / table.replace("/", "-")) for table in content["tables"]]
     return Replays(Path(path), tables, dict(content["left"]))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from specviz.escape import visible
 from specviz.measure.report import Column, plural, print_table
 from specviz.measure.rows import Results
 from specviz.replays.layout import ARROW, ORDER, OVERVIEW, TIMES, grid, overview, shown
@@ -30,7 +31,7 @@ def show(result: Results | Replay | Replays, console: Console) -> None:
 def print_lines(console: Console, *lines: str) -> None:
     """Print lines; those of a file are not broken."""
     for line in lines:
-        console.print(Text(line), soft_wrap=not console.is_terminal)
+        console.print(Text(visible(line)), soft_wrap=not console.is_terminal)
 
 
 def show_replay(replay: Replay, console: Console) -> None:

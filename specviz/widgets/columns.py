@@ -16,10 +16,11 @@ import numpy as np
 
 from specviz import schema
 from specviz.errors import TraceError
+from specviz.escape import visible
 from specviz.trace import whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
-from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times, visible
+from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,7 +217,7 @@ def _header(one: Trace, words: dict[str, list[str]], weighed: bool) -> dict[str,
 def _own_signals(trace: Trace) -> dict[str, dict[str, tuple[Any, ...]]]:
     """By level and name, the signals that the method declares or recorded beyond the schema's columns.
 
-    Each is (array, heading, meaning, least, most); a node signal's array is ``node_`` and the first entry.
+    Each is (array, heading, meaning, least, most); the first of a node signal is ``node_``.
     """
     rows: dict[str, dict[str, tuple[Any, ...]]] = {"node": {}, "cycle": {}}
     fixed = {name for name, *_ in SIGNALS}

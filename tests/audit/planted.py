@@ -205,12 +205,12 @@ def rollback_keeps_the_token():
 @contextmanager
 def undivided_siblings():
     """A sibling is tested against p itself, not against what the rejected ones before it left."""
-    real = tree._to
+    real = tree._send
 
     def to(device, row, word, family, fair):
         return real(device, row, word, family & False, fair)
 
-    with patch.object(tree, "_to", to):
+    with patch.object(tree, "_send", to):
         yield
 
 

@@ -25,7 +25,7 @@ from specviz.loop.clock import clock_for
 from specviz.loop.unmasking import session_of
 from specviz.measure.report import Bar, Estimate, Part, Report
 from specviz.measure.timing import paired, quiet_clock, setting
-from specviz.methods.unmasking import Said, said
+from specviz.methods.unmasking import CellReading, read_cells
 from specviz.replays.canvases import (  # fmt: skip
     LENGTH,
     MIX,
@@ -226,11 +226,11 @@ def side_by_side(
         while canvas.open_cells().any():
             drafts = [each.propose(canvas, 0) for each in (chain, mix)]
             (read,) = canvas.forward(drafts[1])
-            (told,) = said([read], mix.block, mix.sure)
+            (reading,) = read_cells([read], mix.block, mix.sure)
             guess, belief = mix.guess.copy(), mix.belief.copy()
-            counts.append((len(chain.judge(drafts[0], first(told, len(drafts[0]))).path),
-                           len(mix.judge(drafts[1], told).path)))  # fmt: skip
-            root = first(told, 0)
+            counts.append((len(chain.judge(drafts[0], first(reading, len(drafts[0]))).path),
+                           len(mix.judge(drafts[1], reading).path)))  # fmt: skip
+            root = first(reading, 0)
             guess[root.cell], belief[root.cell] = root.token, root.rank
             for each in (chain, mix):
                 each.guess, each.belief = guess.copy(), belief.copy()
@@ -243,11 +243,13 @@ def side_by_side(
     return counts
 
 
-def first(told: Said, nodes: int) -> Said:
-    """What was said of the root and of the first so many nodes."""
-    kept = told.canvas < nodes
-    canvas, cell, token, odds = (each[kept] for each in (told.canvas, told.cell, told.token, told.odds))
-    return Said(canvas, cell, token, odds, told.entropy[kept], told.work[kept], told.sure)
+def first(reading: CellReading, nodes: int) -> CellReading:
+    """What a pass says of the root and of the first so many nodes."""
+    kept = reading.canvas < nodes
+    canvas, cell, token, odds = (
+        each[kept] for each in (reading.canvas, reading.cell, reading.token, reading.odds)
+    )
+    return CellReading(canvas, cell, token, odds, reading.entropy[kept], reading.work[kept], reading.sure)
 
 
 def time(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:

@@ -690,7 +690,7 @@ def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
     specviz.measure.run(plan, out=out)
     file = out / "rows" / "c001-r0-p0001.json"
     file.write_text("{")
-    with pytest.raises(TraceError, match=r"c001-r0-p0001.json is damaged \("):
+    with pytest.raises(TraceError, match=r"c001-r0-p0001.json is not JSON \("):
         specviz.measure.results(out).table()
     file.unlink()
     assert len(specviz.measure.results(out).missing) == 1

@@ -244,7 +244,7 @@ def test_siblings_that_forget_each_other_have_another_law(monkeypatch):
     assert law.check(lambda: Eagle(**Eagle.law_check_params), law.SETTINGS[:1])[0].error > 0.001
     monkeypatch.setattr(eagle.Growth, "_from", honest)
     # The same residual for every sibling: the verdict forgets what was rejected.
-    judged = tree.drawn
+    judged = tree.judge_drawn
 
     def unmoved(draft, scores, sampling, u, last):
         first = [i for i, parent in enumerate(draft.parents) if parent not in draft.parents[:i]]
@@ -252,7 +252,7 @@ def test_siblings_that_forget_each_other_have_another_law(monkeypatch):
         verdict.token = judged(draft.take(first[:1]), scores[:2], sampling, u[:1], last).token
         return verdict
 
-    monkeypatch.setattr(eagle, "drawn", unmoved)
+    monkeypatch.setattr(eagle, "judge_drawn", unmoved)
     assert law.check(lambda: Eagle(**Eagle.law_check_params), law.SETTINGS[:1])[0].error > 0.01
 
 

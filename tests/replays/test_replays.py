@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import specviz
-from specviz import cli
+from specviz import cli, escape
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.report import Estimate
@@ -443,7 +443,7 @@ def test_texts_of_a_replay(done):
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
     assert found.summary in text
-    assert markdown.escaped("a|b\nc") == "a\\|b c"
+    assert escape.markdown("a|b\nc") == "a\\|b c"
 
 
 def test_the_page_of_a_replay(done, tmp_path):
