@@ -179,15 +179,13 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     began = _flat(table.column("pass_start"), size).to_numpy(zero_copy_only=False).astype(np.float64)
     arrays["pass_start"] = (began - np.repeat(start, size)).astype(np.float32)
 
-    header = _header(one, words, weighed)
     ids = np.unique(np.concatenate([arrays["node_token"], arrays["out_token"]]).astype(np.int64))
-    pieces = one.pieces
-    return header | {"pieces": {str(token): _piece(pieces, token) for token in ids.tolist()}}, arrays
+    return _header(one, words, ids.tolist(), weighed), arrays
 
 
-def _header(one: Trace, words: dict[str, list[str]], weighed: bool) -> dict[str, Any]:
-    """What `columns` says of the run as a whole, its pieces apart; `weighed`: nodes have a threshold."""
-    run, own = one.run, _own_signals(one)
+def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bool) -> dict[str, Any]:
+    """What `columns` says of the run as a whole, with the pieces of `ids`; `weighed`: nodes have a threshold."""
+    run, own, pieces = one.run, _own_signals(one), one.pieces
     filled = run.get("canvas")
     return {
         "run": _facts(run),
@@ -209,6 +207,7 @@ def _header(one: Trace, words: dict[str, list[str]], weighed: bool) -> dict[str,
         "fates": FATES,
         "short": SHORT,
         "prompts": _prompts(one),
+        "pieces": {str(token): _piece(pieces, token) for token in ids},
         "chunk": CHUNK,
         "chunks": -(-len(one.cycles) // CHUNK),
     }

@@ -60,8 +60,7 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
         )
     values, given, where = _sorted("explore", kind, options)
     kind(**values)
-    entries = prompts(prompt)
-    if len(entries) != 1 or len(entries[0].get("turns") or [""]) != 1:
+    if [len(entry.get("turns") or [""]) for entry in prompts(prompt)] != [1]:
         raise PromptError("explore takes one prompt of one turn: compare several with specviz.generate")
     target = ready(model, where.get("device"), where.get("dtype"))
     draft = bundled_draft(kind, target.name) if kind.needs_draft and draft is None else draft
