@@ -59,7 +59,7 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
             "specviz.live(model) has a box to type into, specviz.flicker(trace, live=True) the sliders"
         )
     values, given, where = _sorted("explore", kind, options)
-    kind(**values)
+    kind(**values)  # checks them
     if [len(entry.get("turns") or [""]) for entry in prompts(prompt)] != [1]:
         raise PromptError("explore takes one prompt of one turn: compare several with specviz.generate")
     target = ready(model, where.get("device"), where.get("dtype"))
