@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from operator import attrgetter
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -164,12 +165,15 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # a checkout that was never installed
             value = "0+unknown"
     elif name in _DOORS:
+        from .arguments import checked
         from .errors import loading
 
         room, inner = _DOORS[name]
         with loading():
             value = import_module(f"{__name__}.{room}")
         value = attrgetter(inner)(value) if inner else value
+        if isinstance(value, FunctionType | MethodType):
+            value = checked(value)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

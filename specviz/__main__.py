@@ -1,5 +1,19 @@
-"""``python -m specviz``."""
+"""``python -m specviz`` and the console script."""
 
-from specviz.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C while it is being imported is no traceback either."""
+    try:
+        from specviz.cli import main as run
+    except KeyboardInterrupt:
+        print("specviz: interrupted", file=sys.stderr)
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -135,7 +135,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("method", "string", "The method's name, as sv.generate takes it."),
     Column("prompt", "int32", "Index of the prompt in the run."),
     Column("row", "int32", "Row of the batch that decoded it."),
-    Column("seed", "int64", "Seed of the run's random numbers."),
+    Column("seed", "uint64", "Seed of the run's random numbers."),
     Column("update", "int32", "Which update of a stream (re-translation), from 0; 0 where the source stands still."),
     Column("cycle", "int32", "Number of the cycle within prompt and update; 0 is the prefill."),
     Column("context", "int32", "Committed tokens before the cycle, the prompt included."),

@@ -261,7 +261,7 @@ ASK = ("--prompt", "Hello")
         (("bench", "overhead", "--json", "good.jsonl"), "exists"),
         (("bench", "overhead", "--size", "3"), "takes no --size"),
         (("bench", "trees", "--size", "many"), "--size takes a number"),
-        (("audit", "--prompts", "0"), "at least 1"),
+        (("audit", "--number", "0"), "--number"),
         (("audit", "--prompts", "bad.jsonl"), "line 2"),
         (("audit", "--json", "good.jsonl"), "exists"),
         (("lab", "good.jsonl", "--copy-only"), "is a file"),
@@ -271,7 +271,7 @@ ASK = ("--prompt", "Hello")
         (("generate", "bild", "--modle", "x"), "--model"),
         (("show",), "path"),
         (("show", "there", "--prompt", "0"), "--prompt"),
-        (("demo", "--each", "none"), "--each"),
+        (("demo", "--number", "none"), "--number"),
     ],
     ids=lambda value: " ".join(value)[:50] if isinstance(value, tuple) else "",
 )  # fmt: skip
@@ -509,7 +509,7 @@ def test_a_demo_says_what_it_takes(say):
 def test_a_demo_of_smollm2(here, say):
     if downloads.local_path("smollm2") is None:
         pytest.skip("SmolLM2 is not downloaded: specviz models get smollm2")
-    status, out, err = say("demo", "--each", 1, "-n", 2)
+    status, out, err = say("demo", "--number", 1, "-n", 2)
     assert status == 0, err
     first, second, about, *_ = out.splitlines()
     assert re.match(r"\w+ writes [0-9.]+ tokens/s, [0-9.]+ times our own plain decoding", first)
@@ -555,7 +555,7 @@ def test_audit(here, say, folders):
         folders.target,
         "--draft",
         folders.draft,
-        "--prompts",
+        "--number",
         2,
         "-n",
         4,
@@ -584,7 +584,7 @@ def test_a_failed_audit_is_status_1(here, say, folders, monkeypatch):
         folders.target,
         "--draft",
         folders.draft,
-        "--prompts",
+        "--number",
         2,
         "-n",
         4,
@@ -639,8 +639,24 @@ def test_lab_starts_jupyterlab_on_the_copy(here, say, monkeypatch):
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    jupyterlab = [sys.executable, "-m", "jupyterlab"]
     assert say("lab", "mine", "--no-browser")[0] == 0
-    assert started == [[sys.executable, "-m", "jupyterlab", "mine", "--no-browser"]]
+    assert started.pop() == [*jupyterlab, "mine", "--no-browser"]
+    assert say("lab", "mine", "--port", 9999, "--ip=0.0.0.0", "--no-browser")[0] == 0
+    assert started.pop() == [*jupyterlab, "mine", "--no-browser", "--port", "9999", "--ip=0.0.0.0"]
+    assert say("lab", "--port=9999")[0] == 0  # the folder may be left out
+    assert started.pop() == [*jupyterlab, "specviz-notebooks", "--port=9999"]
+    monkeypatch.setattr(os, "geteuid", lambda: 0)  # a container's root user, whom JupyterLab refuses
+    assert say("lab", "mine")[0] == 0
+    assert started.pop() == [*jupyterlab, "mine", "--allow-root"]
+    assert say("lab", "mine", "--allow-root")[0] == 0
+    assert started.pop() == [*jupyterlab, "mine", "--allow-root"]
+    for wrong in (("mine", "other"), ("mine", "--copy-only", "--port", 1)):
+        status, _, err = say("lab", *wrong)
+        assert status == 2
+        assert "is not an option of it" in one_line(err)
+    assert not started
 
 
 def test_what_a_method_learnt_is_kept_in_a_file(say, here):

@@ -9,7 +9,7 @@ import typer
 
 import specviz
 from specviz import audit, cli
-from specviz.devices import check_threads
+from specviz.arguments import check_threads
 from specviz.errors import ParameterError
 from specviz.measure import BENCHES, timing
 

@@ -18,6 +18,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "schema": (GROUND, 0.2),
     "files": (GROUND, 0.5),
     "paths": (GROUND, 0.5),
+    "arguments": (GROUND, 0.5),
     "devices": (GROUND, 0.5),
     "calibration": (GROUND, 1),
     "draft": (GROUND, 1),

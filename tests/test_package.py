@@ -176,7 +176,7 @@ def test_demo_runs_from_the_wheel(wheel, tmp_path):
             "demo",
             "--model",
             "town",
-            "--each",
+            "--number",
             "1",
             "--max-new-tokens",
             "12",

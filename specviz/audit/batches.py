@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from .. import methods as catalogue
+from ..arguments import check_int
 from ..errors import ParameterError
 from ..loop.batch import check_rows, decode_batch
+from ..loop.checks import check_batchable
 from ..loop.cycle import Cycle, decode
-from ..loop.run import together, whole
 from ..methods.base import Method
 from ..methods.sampling import Sampling
 from .reference import reference_of
@@ -87,7 +88,7 @@ def run(
     ParameterError, ModelError, PromptError
         Before any work.
     """
-    batch = whole("batch", batch, 1)
+    batch = check_int("batch", batch, 1)
     with _backend(threads):
         target = audited_model(model, device, dtype)
         check_causal(target)
@@ -99,7 +100,7 @@ def run(
         if methods is None:  # a pass that leaves early is one row's own: no batch is run so
             factories = [make for make in factories if make().exit_rule is None]
         for make in factories:
-            together(make(), [])
+            check_batchable(make(), [])
         check_rows(target)
         chosen = choose(target, factories, drafts, methods is None, device, dtype)
         check_rows(*chosen.drafters)

@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 from .. import methods as catalogue
+from ..arguments import check_int
 from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import Cycle
-from ..loop.run import whole
 from ..loop.unmasking import decode_canvases
 from ..methods.base import Method
 from ..methods.sampling import Sampling
@@ -196,7 +196,7 @@ def run(
     ParameterError, ModelError, PromptError
         Before any work.
     """
-    batch, length = whole("batch", batch, 1), whole("max_new_tokens", max_new_tokens, 1)
+    batch, length = check_int("batch", batch, 1), check_int("max_new_tokens", max_new_tokens, 1)
     with _backend(threads):
         target = audited_model(model, device, dtype)
         if target.kind != "diffusion":

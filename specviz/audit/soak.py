@@ -23,7 +23,8 @@ from .. import methods as catalogue
 from ..errors import ParameterError, SpecvizError, TraceError
 from ..files import write_text
 from ..loop.batch import check_rows
-from ..loop.run import beside, together
+from ..loop.checks import check_batchable
+from ..loop.drafters import load_drafter
 from ..methods.base import Method, Parameter
 from ..methods.sampling import Sampling
 from ..models import available, kernels, load
@@ -250,7 +251,7 @@ def _suits(base: str, target: Any, drafters: Sequence[Any], audit: str) -> bool:
         served(target, [base], named=True)
         method = _factory(base)()
         if audit == "batches":
-            together(method, [])
+            check_batchable(method, [])
         return bool(method.suited(drafters)) and not (audit == "run" and _is_lossy(_exactly(base), target))
     except SpecvizError:
         return False
@@ -363,7 +364,7 @@ def _model(name: str, device: str | None, dtype: str | None, layout: str | None)
 
 @lru_cache(maxsize=4)
 def _drafter(target: str, name: str, options: tuple[str | None, ...]) -> Any:
-    return beside(_model(target, *options), name, *options[:2])
+    return load_drafter(_model(target, *options), name, *options[:2])
 
 
 @contextmanager

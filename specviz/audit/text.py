@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from .. import methods as catalogue
-from ..devices import check_threads
+from ..arguments import check_threads
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
+from ..loop.checks import check_processors, check_served
 from ..loop.cycle import Cycle, decode
-from ..loop.run import ADDED, Run, beside, bundled_draft, check_served, ready, refuse_processors
-from ..loop.run import threads as threads_of
+from ..loop.drafters import ADDED, bundled_draft, load_drafter, load_if_needed
+from ..loop.machine import thread_count as threads_of
+from ..loop.run import Run
 from ..methods.base import Method
 from ..methods.hooks import ADDITIONS
 from ..methods.sampling import Sampling
@@ -519,10 +521,10 @@ def audited_model(model: Any, device: str | None, dtype: str | None) -> Any:
     ModelError
         If it only drafts for another model, or its generation config sets what no method decodes with.
     """
-    target = ready(model, device, dtype)
+    target = load_if_needed(model, device, dtype)
     if target.kind in ADDED:
         target.alone()
-    refuse_processors(target)
+    check_processors(target)
     return target
 
 
@@ -735,7 +737,7 @@ def _drafters(
         if not drafts:
             raise ParameterError("methods with a draft model need drafts= (names, folders or models)")
     each = drafts if isinstance(drafts, list | tuple) else [drafts]
-    found = [beside(target, draft, device, dtype) for draft in each]
+    found = [load_drafter(target, draft, device, dtype) for draft in each]
     if not found:
         raise ParameterError("methods with a draft model need at least one draft")
     for drafter in found:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -52,9 +55,10 @@ def _doors(
 
 for command in (
     decoding.demo, decoding.generate, looking.show, looking.metrics, auditing.audit, replaying.replay,
-    calibrating.calibrate, models.datastore, sources.suites, lessons.lab, lessons.exercises,
+    calibrating.calibrate, models.datastore, sources.suites, lessons.exercises,
 ):  # fmt: skip
     app.command()(command)
+app.command(context_settings={"ignore_unknown_options": True})(lessons.lab)
 app.command("import")(looking.import_counts)
 app.callback(invoke_without_command=True)(_doors)
 for name, group in (
@@ -68,6 +72,43 @@ for name, group in (
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status; nothing a person can mend ends in a traceback."""
+    interrupted: list[int] = []
+    with _noting(interrupted):
+        try:
+            return _run(arguments)
+        except KeyboardInterrupt:
+            return _interrupted()
+        except Exception:
+            if not interrupted:
+                raise
+            return (
+                _interrupted()
+            )  # Ctrl-C in the middle of an import comes out of some libraries as another error
+
+
+@contextmanager
+def _noting(interrupted: list[int]) -> Iterator[None]:
+    """Note each Ctrl-C that comes."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupted.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # somebody else's, or another thread's
+        return
+    try:
+        signal.signal(signal.SIGINT, note)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _run(arguments: list[str] | None) -> int:
     # typer may bring its own copy of click: the base of its complaints is found through a public name.
     complaint: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
@@ -79,38 +120,41 @@ def run(arguments: list[str] | None = None) -> int:
     except SpecvizError as error:
         if not ranks.leads() and not isinstance(error, ranks.RankError):
             return 2  # rank 0 has met it, too, and says it
-        return _say(str(error))
+        return _complain(str(error))
     except complaint as error:
         if not ranks.leads():
             return 2
-        where = error.ctx.command_path if error.ctx else "specviz"  # type: ignore[attr-defined]
-        return _say(f"{error.format_message()} ({where} --help)")  # type: ignore[attr-defined]
+        where = error.ctx.command_path if error.ctx else "specviz"
+        return _complain(f"{error.format_message()} ({where} --help)")
     except (KeyboardInterrupt, typer.Abort):
-        if ranks.leads():
-            print("specviz: interrupted", file=sys.stderr)
-        return 130
+        return _interrupted()
     except Interrupted as error:
-        print(f"specviz: interrupted: {error}", file=sys.stderr)
-        return 130
+        return _interrupted(f": {error}")
     except BrokenPipeError:
         return _quiet()
     except MemoryError as error:
-        return _say(_memory(error))
+        return _complain(_memory(error))
     except OSError as error:
         if error.errno == errno.EPIPE:
             return _quiet()
         if error.errno is None:
             raise
-        return _say(f"{error.strerror}" + (f": {error.filename}" if error.filename else ""))
+        return _complain(f"{error.strerror}" + (f": {error.filename}" if error.filename else ""))
     except RuntimeError as error:  # torch has no public class for a full CPU memory
         if "out of memory" not in str(error) and "allocate memory" not in str(error):
             raise
-        return _say(_memory(error))
+        return _complain(_memory(error))
 
 
-def _say(line: str) -> int:
+def _complain(line: str) -> int:
     print("specviz: " + visible(" ".join(line.split())), file=sys.stderr)
     return 2
+
+
+def _interrupted(more: str = "") -> int:
+    if ranks.leads():
+        print(f"specviz: interrupted{more}", file=sys.stderr)
+    return 130
 
 
 def _memory(error: BaseException) -> str:
@@ -126,7 +170,7 @@ def _quiet() -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line as a program."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]

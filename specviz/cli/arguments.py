@@ -26,19 +26,21 @@ def parameters_of(kind: Any, pairs: list[str]) -> dict[str, Any]:
     from specviz.methods import near
     from specviz.methods.kinds import CALIBRATED
 
-    known = {p.name: p for p in kind.parameters}
-    found: dict[str, Any] = {}
+    parameters = {p.name: p for p in kind.parameters}
+    values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not name:
             raise ParameterError(f"--set wants name=value, got {pair!r}")
-        if name not in known:
-            raise ParameterError(f"{kind.name} has no parameter {name!r}" + near(name, known, "it has none"))
+        if name not in parameters:
+            raise ParameterError(
+                f"{kind.name} has no parameter {name!r}" + near(name, parameters, "it has none")
+            )
         if name == kind.size and text == CALIBRATED:
-            found[name] = text
+            values[name] = text
             continue
         value: Any = text
-        default = known[name].default
+        default = parameters[name].default
         if isinstance(default, bool):
             value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
                 text.lower(), text
@@ -48,16 +50,16 @@ def parameters_of(kind: Any, pairs: list[str]) -> dict[str, Any]:
                 value = float(text)
             with suppress(ValueError):
                 value = int(text)
-        found[name] = known[name].check(value)
-    return found
+        values[name] = parameters[name].check(value)
+    return values
 
 
-def entries_of(prompt: str | None, file: str | None) -> list[dict[str, Any]]:
-    """What is to be decoded."""
+def entries_of(prompt: str | None, prompts: str | None, number: int | None = None) -> list[dict[str, Any]]:
+    """What is to be decoded: one prompt, or the first ones of a suite or a file."""
     from specviz.suites import suite
 
-    if file is not None:
-        return list(suite(file))
+    if prompts is not None:
+        return list(suite(prompts))[:number]
     if prompt is None or not prompt.strip():
         raise PromptError("the prompt is empty; give at least one word")
     return [{"prompt": prompt}]
@@ -77,7 +79,7 @@ def loaded(
     model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
 ) -> tuple[Any, list[Any]]:
     """A target and its drafters, loaded and checked against each other."""
-    from specviz.loop.run import ADDED, DEFAULT_DRAFT, beside
+    from specviz.loop.drafters import ADDED, DEFAULT_DRAFT, load_drafter
     from specviz.models import load
     from specviz.models.loading import find
 
@@ -91,7 +93,7 @@ def loaded(
     target = load(model, device, dtype, revision=revision)
     if target.kind in ADDED:
         target.alone()
-    drafts = [beside(target, name, device, dtype) for name in dict.fromkeys(names)]
+    drafts = [load_drafter(target, name, device, dtype) for name in dict.fromkeys(names)]
     for each in drafts:
         target.check_vocabulary(each)
     if len({each.name for each in drafts}) < len(drafts):
@@ -103,11 +105,9 @@ def loaded(
 
 def writable(path: Path, force: bool) -> None:
     """Check, before any work, that a file may be written here."""
-    from specviz.trace.files import partial_of
+    from specviz.trace.recorder import check_absent
 
-    for name in (path, partial_of(path)):
-        if name.exists() and not force:
-            raise TraceError(f"{name} exists: choose another path, or overwrite it with --force")
+    check_absent(path, force)
     if path.is_dir():
         raise TraceError(f"{path} is a folder; name a file")
     above = next(p for p in path.absolute().parents if p.exists())

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specviz.cli.arguments import loaded, writable
-from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, NewTokens, OneThread
+from specviz.cli.arguments import entries_of, loaded, writable
+from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, NewTokens, OneThread, Prompts
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError, PromptError, loading
+from specviz.errors import ParameterError, loading
 from specviz.escape import visible
 from specviz.files import write_text
 
@@ -28,8 +28,13 @@ Target = Annotated[
         help="Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; of a soak every bundled target.",
     ),
 ]  # fmt: skip
-PromptSource = Annotated[
-    str, typer.Option("--prompts", help="How many bundled prompts, 2,000 at most; a suite; or a file.")
+Number = Annotated[
+    int | None,
+    typer.Option(
+        "--number",
+        min=1,
+        help="How many prompts. Default: 100 bundled ones, 2,000 at most; all of --prompts.",
+    ),
 ]
 Methods = Annotated[
     list[str] | None,
@@ -60,7 +65,8 @@ Minutes = Annotated[float | None, typer.Option("--minutes", help="End the soak a
 def audit(
     model: Target = None,
     draft: Drafts = None,
-    prompts: PromptSource = "100",
+    prompts: Prompts = None,
+    number: Number = None,
     method: Methods = None,
     max_new_tokens: NewTokens = 64,
     sampled: Sampled = 20,
@@ -91,7 +97,7 @@ def audit(
         return
     if json is not None:
         writable(json, force)
-    entries = _entries(prompts, seed)
+    entries = _bundled(number or 100, seed) if prompts is None else entries_of(None, prompts, number)
     with loading():
         from specviz import audit as auditing
 
@@ -222,17 +228,6 @@ def _print_rows(rows: list[dict[str, Any]], spare: tuple[str, ...] = ()) -> None
         for name in names
     ]
     print_table(screen(), columns, [[visible(_cell(row[name])) for name in names] for row in rows])
-
-
-def _entries(prompts: str, seed: int) -> list[Any]:
-    """What `--prompts` names: so many bundled prompts, a suite, or a file."""
-    if prompts.lstrip("-").isdecimal():
-        if (number := int(prompts)) < 1:
-            raise PromptError(f"--prompts must be at least 1, got {number}")
-        return _bundled(number, seed)
-    from specviz.suites import suite
-
-    return list(suite(prompts))
 
 
 def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] | None]:

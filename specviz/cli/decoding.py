@@ -6,8 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +30,7 @@ from specviz.cli.options import (
     Kernels,
     Model,
     NewTokens,
+    Number,
     OneThread,
     Prompts,
     Revision,
@@ -37,6 +39,11 @@ from specviz.cli.options import (
 from specviz.cli.terminal import progress, screen, show_trace
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError, loading
 from specviz.models.downloads import DOWNLOADS, local_path
+
+if TYPE_CHECKING:
+    from specviz.loop import Run
+    from specviz.methods.base import Method
+    from specviz.trace import Trace
 
 
 def demo(
@@ -49,7 +56,7 @@ def demo(
         str | None,
         typer.Option(help="A suite or a file of prompts. Default: demo; of bundled models town."),
     ] = None,
-    each: Annotated[int, typer.Option(min=1, help="Prompts of each kind of work.")] = 3,
+    number: Annotated[int, typer.Option(min=1, help="How many prompts of each kind of work.")] = 3,
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
@@ -68,11 +75,11 @@ def demo(
     on two cores. --model town runs every method on a toy that comes with the package.
     """
     if out is None:
-        number = 1
         out = Path("specviz-demo")
-        while out.exists() and not force:
-            number += 1
-            out = Path(f"specviz-demo-{number}")
+        for folder in count(2):
+            if force or not out.exists():
+                break
+            out = Path(f"specviz-demo-{folder}")
     elif out.suffix[1:2].isalpha() and not out.is_dir():  # run-0.6 is a folder's name
         raise TraceError(f"--out takes a folder, and {out} looks like a file")
     writable(out / "demo.html", force)
@@ -100,7 +107,7 @@ def demo(
                 drafts,
                 entries,
                 out,
-                each=each,
+                each=number,
                 max_new_tokens=max_new_tokens or (96 if toy else 36),
                 force=force,
                 count=threads,
@@ -131,6 +138,7 @@ def generate(
     draft: Draft = None,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The text to go on from.")] = None,
     prompts: Prompts = None,
+    number: Number = None,
     text: Annotated[
         Path | None, typer.Option(help="For retranslate: a text file, revealed --lag words at a time.")
     ] = None,
@@ -180,105 +188,153 @@ def generate(
     save_store: Annotated[
         Path | None, typer.Option("--save-store", help="Write what the method has learnt in the end.")
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with a run that was cut off: decode what --out does not hold."),
+    ] = False,
     force: Force = False,
 ) -> None:
     """Decode your own prompts with one method; print what happened, write the trace and a page."""
-    given = [
-        name
-        for name, value in (
-            ("--prompt", prompt),
-            ("--prompts", prompts),
-            ("--text", text),
-            ("--stream", stream),
-        )
-        if value is not None
-    ]
-    if len(given) != 1:
-        raise PromptError(
-            "give either --prompt TEXT or --prompts FILE; for retranslate --text or --stream FILE"
-        )
+    source = _source({"--prompt": prompt, "--prompts": prompts, "--text": text, "--stream": stream})
+    streamed = source in ("--text", "--stream")
+    if number is not None and source != "--prompts":
+        raise ParameterError(f"--number says how many of --prompts: drop it with {source}")
     if record not in ("judged", "all", "dense", "none"):
         raise ParameterError(f"--record is judged, all, dense or none, not {record!r}")
-    if out is not None and out.suffix != ".parquet" and out.suffix[1:2].isalpha() and not out.is_dir():
-        raise TraceError(f"--out takes a folder or a .parquet file, and {out} looks like another file")
-    file = None if out is None else out if out.suffix == ".parquet" else out / f"{Path(method).name}.parquet"
-    if file is not None:
-        writable(file, force)
-        writable(file.with_suffix(".html"), force)
+    file = _output(out, method, force, resume)
     if save_store is not None:
         writable(save_store, force)
-    streamed = text is not None or stream is not None
     if streamed and batch > 1:
         raise ParameterError("streams are decoded one after another: drop --batch")
-    entries: list[Any] = _streams(text, stream, lag, language) if streamed else entries_of(prompt, prompts)
+    entries: list[Any] = (
+        _streams(text, stream, lag, language) if streamed else entries_of(prompt, prompts, number)
+    )
     with loading():
         from specviz import methods
-        from specviz.loop.run import bundled_draft
-        from specviz.models.loading import find, load
+        from specviz.loop.run import Run, RunOptions
 
+    options = {
+        "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "seed": seed, "batch": batch, "record": None if record == "none" else record, "out": file,
+        "force": force, "resume": resume,
+    }  # fmt: skip
+    RunOptions(**options).sampling  # noqa: B018  what is wrong with them is said before a model is read
     kind = methods.find(method)
-    if kind.streams != streamed:
-        raise PromptError(
-            f"{method} decodes a source that arrives in updates: give --text or --stream, not {given[0]}"
-            if kind.streams
-            else f"{method} takes a prompt that stands still: give --prompt or --prompts, not {given[0]}"
-        )
-    model = model or ("town-translator" if kind.streams else "town-diffusion" if kind.canvas else "town")
+    _check_source(kind, source)
     built = kind(**parameters_of(kind, set_ or []))
     if (store or save_store) and built.memory is None:
         raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")
-    find(model)
-    if kind.needs_draft and draft is None and bundled_draft(kind, Path(model).name) is None:
-        what = methods.hooks.ADDITIONS.get(kind.drafts_with, "a draft model")
-        raise ParameterError(f"{method} needs {what}: pass --draft (a bundled name, a folder or hf:<id>)")
-    if draft is not None and not kind.needs_draft:
-        print(f"specviz: {method} uses no draft model, so --draft is left alone", file=sys.stderr)
-    with loading():
-        target = load(model, device, dtype, revision=revision)
-        drafter = load(draft, device, dtype) if draft is not None and kind.needs_draft else None
+    target, drafter = _models(kind, model, draft, device, dtype, revision)
     if store is not None:
         built.load(store, target)
     for entry in entries if raw and not streamed else ():
         if isinstance(entry.get("prompt"), str):
             entry["prompt"] = target.encode(entry["prompt"], raw=True)
-    from specviz.loop import Run
+    with on_threads(threads) as threads_used:
+        run = Run(target, entries, built, draft=drafter, **options)
+        _decode(run, streamed)
+    _report(run, threads_used, None if streamed else show_trace, file, force or resume)
+    if save_store is not None:
+        built.save(save_store, target)
+        learnt = run.recorder.run["memory"]["end"]
+        print(f"store: {save_store} ({learnt['known']:,} entries, {learnt['bytes'] / 1e6:.1f} MB)")
+    if run.recorder.run["stopped"] == "interrupted":
+        if file is not None:
+            print("the same command with --resume decodes the rest")
+        raise KeyboardInterrupt
 
-    with on_threads(threads) as count:
-        run = Run(
-            target, entries, built, draft=drafter, max_new_tokens=max_new_tokens, temperature=temperature,
-            top_k=top_k, top_p=top_p, seed=seed, batch=batch, record=None if record == "none" else record,
-            out=file, force=force,
-        )  # fmt: skip
-        try:
-            if streamed:
-                _follow(run, target.decode)
-            else:
-                texts = sum(len(e.get("turns", [0])) for e in run.prompts)
-                with progress() as tick:
-                    done = 0
-                    for cycle in run:
-                        if cycle.end is not None:
-                            done += 1
-                            tick(done, texts, method)
-        except KeyboardInterrupt:  # it may come while something is drawn, too
-            run.close("interrupted")
+
+def _source(options: dict[str, Any]) -> str:
+    """Which of the options that say what is decoded was given."""
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) != 1:
+        raise PromptError(
+            "give either --prompt TEXT or --prompts FILE; for retranslate --text or --stream FILE"
+        )
+    return given[0]
+
+
+def _check_source(kind: type[Method], source: str) -> None:
+    """Refuse a prompt for a method that decodes streams, and the other way round."""
+    streamed = source in ("--text", "--stream")
+    if kind.streams and not streamed:
+        raise PromptError(
+            f"{kind.name} decodes a source that arrives in updates: give --text or --stream, not {source}"
+        )
+    if streamed and not kind.streams:
+        raise PromptError(
+            f"{kind.name} takes a prompt that stands still: give --prompt or --prompts, not {source}"
+        )
+
+
+def _output(out: Path | None, method: str, force: bool, resume: bool) -> Path | None:
+    """The trace's file; it and its page may be written."""
+    if out is None:
+        if resume:
+            raise TraceError("--resume goes on with what a file holds: name it, or its folder, with --out")
+        return None
+    if out.suffix != ".parquet" and out.suffix[1:2].isalpha() and not out.is_dir():
+        raise TraceError(f"--out takes a folder or a .parquet file, and {out} looks like another file")
+    file = out if out.suffix == ".parquet" else out / f"{Path(method).name}.parquet"
+    for path in (file, file.with_suffix(".html")):
+        writable(path, force or resume)
+    return file
+
+
+def _models(
+    kind: type[Method], model: str | None, draft: str | None, device: str, dtype: str, revision: str | None
+) -> tuple[Any, Any]:
+    """The target and the draft model, if the method needs one that is not bundled."""
+    from specviz.loop.drafters import bundled_draft
+    from specviz.methods.hooks import ADDITIONS
+    from specviz.models.loading import find, load
+
+    model = model or ("town-translator" if kind.streams else "town-diffusion" if kind.canvas else "town")
+    find(model)
+    if kind.needs_draft and draft is None and bundled_draft(kind, Path(model).name) is None:
+        needed = ADDITIONS.get(kind.drafts_with, "a draft model")
+        raise ParameterError(
+            f"{kind.name} needs {needed}: pass --draft (a bundled name, a folder or hf:<id>)"
+        )
+    if draft is not None and not kind.needs_draft:
+        print(f"specviz: {kind.name} uses no draft model, so --draft is left alone", file=sys.stderr)
+    with loading():
+        target = load(model, device, dtype, revision=revision)
+        return target, load(draft, device, dtype) if draft is not None and kind.needs_draft else None
+
+
+def _decode(run: Run, streamed: bool) -> None:
+    """Exhaust a run, with a progress bar or, of streams, its updates; Ctrl-C keeps the trace so far."""
+    try:
+        if streamed:
+            _follow(run, run.model.decode)
+            return
+        texts = sum(len(entry.get("turns", [0])) for entry in run.prompts)
+        with progress() as tick:
+            done = 0
+            for cycle in run:
+                if cycle.end is not None:
+                    done += 1
+                    tick(done, texts, run.method.name)
+    except KeyboardInterrupt:  # it may come while something is drawn, too
+        run.close("interrupted")
+
+
+def _report(
+    run: Run, threads: int, show: Callable[[Trace, Path | None], None] | None, file: Path | None, force: bool
+) -> None:
+    """Print what happened and where it is kept; write the page."""
     trace = run.trace
     assert trace is not None
-    if not streamed:
-        show_trace(trace, file)
+    if show is not None:
+        show(trace, file)
     size = trace.run["calibration"]
     calibrated = f", {size['parameter']} {size['value']} by calibration" if size else ""
-    number = str(target.dtype).removeprefix("torch.")
-    print(f"\non {target.device}, {count} thread{'s' * (count != 1)}, {number}{calibrated}")
+    dtype = str(run.model.dtype).removeprefix("torch.")
+    print(f"\non {run.model.device}, {threads} thread{'s' * (threads != 1)}, {dtype}{calibrated}")
     if file is not None:
         page = trace.to_html(file.with_suffix(".html"), force=force)
         print(f"trace: {file}\npage: {page}")
-    if save_store is not None:
-        built.save(save_store, target)
-        learnt = trace.run["memory"]["end"]
-        print(f"store: {save_store} ({learnt['known']:,} entries, {learnt['bytes'] / 1e6:.1f} MB)")
-    if trace.run["stopped"] == "interrupted":
-        raise KeyboardInterrupt
 
 
 def _streams(text: Path | None, stream: Path | None, lag: int, language: str | None) -> list[Any]:
@@ -305,44 +361,45 @@ def _streams(text: Path | None, stream: Path | None, lag: int, language: str | N
 def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
     """Print each update as it is decoded, {+what is new+}, then a table with a line a stream."""
     from specviz.escape import visible
-    from specviz.measure.report import Column, print_table
     from specviz.streams import follow
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     marks = ("\033[1;4;32m", "\033[0m") if colour else ("{+", "+}")  # as `specviz show` has it
-    found: list[list[Any]] = []
+    streams: list[list[Any]] = []
     for u in follow(run, show):
-        if u.stream == len(found):
-            found.append([])
+        if u.stream == len(streams):
+            streams.append([])
             entry = run.prompts[u.stream]
             print(f"{visible(entry['id'] or f'stream {u.stream + 1}')}")
-        found[-1].append(u)
+        streams[-1].append(u)
         new = f"{marks[0]}{visible(u.new)}{marks[1]}" if u.new else ""
         print(f"{u.update:4}  {visible(u.source)}\n      {visible(u.kept)}{new}")
-        told = [f"{u.erased_tokens} tokens erased"] if u.erased_tokens else []
-        told += [f"{u.hidden} hidden"] if u.hidden else []
-        told += [f"{u.accepted} of {u.drafted} drafted accepted"] if u.drafted else []
-        told += [f"{u.reused} of {u.prompt} cache rows kept"] + (
-            [f"{1e3 * u.seconds:.1f} ms"] if u.seconds == u.seconds else []
-        )
-        print("      (" + ", ".join(told) + ")", flush=True)
+        facts = [f"{u.erased_tokens} tokens erased"] if u.erased_tokens else []
+        facts += [f"{u.hidden} hidden"] if u.hidden else []
+        facts += [f"{u.accepted} of {u.drafted} drafted accepted"] if u.drafted else []
+        facts += [f"{u.reused} of {u.prompt} cache rows kept"]
+        facts += [f"{1e3 * u.seconds:.1f} ms"] if u.seconds == u.seconds else []
+        print("      (" + ", ".join(facts) + ")", flush=True)
+    if streams:
+        print()
+        _print_updates([run.prompts[number]["id"] for number in range(len(streams))], streams)
+
+
+def _print_updates(names: list[str | None], streams: list[list[Any]]) -> None:
+    """A table with a line a stream."""
+    from specviz.escape import visible
+    from specviz.measure.report import Column, print_table
+
     rows = []
-    for number, updates in enumerate(found):
+    for number, (name, updates) in enumerate(zip(names, streams)):
         tokens, seconds = sum(u.tokens for u in updates), sum(u.seconds for u in updates)
         drafted, accepted = sum(u.drafted for u in updates), sum(u.accepted for u in updates)
         erased, prompt = sum(u.erased_tokens for u in updates), sum(u.prompt for u in updates)
         cells = [f"{len(updates)}", f"{tokens:,}", f"{erased:,}"]
-        cells += [
-            f"{accepted / drafted:.2f}" if drafted else "–",
-            f"{sum(u.reused for u in updates) / prompt:.2f}",
-        ]
-        cells += (
-            [f"{1e3 * seconds / len(updates):.1f}", f"{tokens / seconds:,.0f}"]
-            if seconds == seconds
-            else ["–"] * 2
-        )
-        rows.append([visible(run.prompts[number]["id"] or f"stream {number + 1}"), *cells])
-    names = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms an update", "tokens/s")
-    if rows:
-        print()
-        print_table(screen(), [Column("stream"), *(Column(name, True) for name in names)], rows)
+        cells.append(f"{accepted / drafted:.2f}" if drafted else "–")
+        cells.append(f"{sum(u.reused for u in updates) / prompt:.2f}")
+        timed = seconds == seconds
+        cells += [f"{1e3 * seconds / len(updates):.1f}", f"{tokens / seconds:,.0f}"] if timed else ["–"] * 2
+        rows.append([visible(name or f"stream {number + 1}"), *cells])
+    columns = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms an update", "tokens/s")
+    print_table(screen(), [Column("stream"), *(Column(name, True) for name in columns)], rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,26 +13,53 @@ import typer
 from specviz.cli.arguments import writable
 from specviz.cli.options import Force
 from specviz.errors import SpecvizError, install
+from specviz.files import write_bytes
 
 
 def lab(
-    folder: Annotated[Path, typer.Argument(help="Where the copy goes; your edits in it stay.")] = Path(
-        "specviz-notebooks"
-    ),
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FOLDER] [OPTIONS OF JUPYTERLAB]...",
+            help="Where the copy goes (specviz-notebooks; your edits in it stay), and what JupyterLab takes.",
+        ),
+    ] = None,
     copy_only: Annotated[
         bool, typer.Option("--copy-only", help="Copy, and do not start JupyterLab.")
     ] = False,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     force: Force = False,
 ) -> None:
-    """Open JupyterLab on a copy of the walkthroughs."""
+    """Open JupyterLab on a copy of the walkthroughs; options that are not listed here go to JupyterLab."""
     from importlib.util import find_spec
 
+    words = arguments or []
+    named = words[:1] if words and not words[0].startswith("-") else []
+    folder, options = Path(*named or ["specviz-notebooks"]), words[len(named) :]
+    if options and (copy_only or not options[0].startswith("-")):
+        raise SpecvizError(f"lab takes one folder, and {shlex.join(options)} is not an option of it")
+    if not copy_only and find_spec("jupyterlab") is None:
+        raise SpecvizError(f"JupyterLab is not installed: {install('lab')}")
+    new = _copy(folder, force)
+    kept = f" ({new} files copied, what was there stays)" if new else ""
+    print(f"walkthroughs: {folder}{kept}")
+    if copy_only:
+        return
+    import subprocess
+
+    if not browser:
+        options = ["--no-browser", *options]
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in options:
+        options = ["--allow-root", *options]  # without it JupyterLab refuses the root user of a container
+    command = [sys.executable, "-m", "jupyterlab", str(folder), *options]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+def _copy(folder: Path, force: bool) -> int:
+    """Copy the walkthroughs that are not there yet; how many files that were."""
     from specviz.paths import walkthroughs
 
     source = walkthroughs()
-    if not copy_only and find_spec("jupyterlab") is None:
-        raise SpecvizError(f"JupyterLab is not installed: {install('lab')}")
     if folder.exists() and not folder.is_dir():
         raise SpecvizError(f"{folder} is a file; name a folder for the walkthroughs")
     writable(folder / "x", True)
@@ -44,19 +72,9 @@ def lab(
         copy = folder / part
         if copy.exists() and not force:
             continue
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
+        write_bytes(copy, path.read_bytes(), force)
         new += 1
-    print(
-        f"walkthroughs: {folder} ({new} files copied, what was there stays)"
-        if new
-        else f"walkthroughs: {folder}"
-    )
-    if not copy_only:
-        import subprocess
-
-        command = [sys.executable, "-m", "jupyterlab", str(folder)] + ([] if browser else ["--no-browser"])
-        raise typer.Exit(subprocess.run(command, check=False).returncode)
+    return new
 
 
 def exercises(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specviz.devices import check_threads
+from specviz.arguments import check_threads
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE, or hf:<id>.")]
 
@@ -77,6 +77,11 @@ Prompts = Annotated[
         help="A suite (specviz suites lists them), NAME=FILE for a local copy of one, or a file: JSON lines "
         "with prompt or turns, or plain lines.",
     ),
+]
+
+
+Number = Annotated[
+    int | None, typer.Option("--number", min=1, help="How many of --prompts, the first ones; default: all.")
 ]
 
 

@@ -31,6 +31,7 @@ def decode_batch(
     method: Method,
     *,
     rows: int,
+    numbers: Sequence[int] | None = None,
     clock: Clock | None = None,
     **options: Any,
 ) -> Iterator[list[Cycle]]:
@@ -41,10 +42,11 @@ def decode_batch(
     target : Model
         One whose contexts have rows.
     prompts : list of lists of int
-        Their places in the list are keys of the random numbers.
     method : Method
         Every prompt gets another one like it.
     rows : int
+    numbers : sequence of int, optional
+        The prompts' numbers, keys of the random numbers. Default: their places in the list.
     clock : Clock, optional
         None takes no times.
     **options
@@ -55,7 +57,8 @@ def decode_batch(
     list of Cycle
         One for each row that took part: a prefill of those that begin, or a cycle of all.
     """
-    batch = Batch(target, prompts, method, rows, clock, Settings(**options))
+    numbered = list(zip(range(len(prompts)) if numbers is None else numbers, prompts))
+    batch = Batch(target, numbered, method, rows, clock, Settings(**options))
     try:
         while True:
             while new := batch.enter():
@@ -90,14 +93,14 @@ class Batch:
     def __init__(
         self,
         target: Any,
-        prompts: Sequence[list[int]],
+        prompts: Sequence[tuple[int, list[int]]],
         method: Method,
         rows: int,
         clock: Clock | None,
         settings: Settings,
     ) -> None:
         self.target, self.method, self.clock, self.settings = target, method, clock, settings
-        self.waiting = list(enumerate(prompts))[::-1]  # the next one last
+        self.waiting = list(prompts)[::-1]  # the next one last
         self.texts: list[Any] = [None] * min(rows, len(prompts))
         self.contexts: dict[Any, Shared] = {}
 

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arguments import check_int
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..methods.sampling import exact_type
 from ..methods.signals import top
 from ..trace import Trace
 from ..trace.dense import attach
+from .drafters import load_if_needed
 from .predictions import TOP
 
 BLOCK = 64  # tokens of a pass: what is held of a text's logits at once
@@ -64,8 +66,9 @@ def densify(trace: Trace, model: Any, draft: Any = None, tail: int = TAIL) -> Tr
         If the text is not one that these models write.
     """
     run = trace.run
-    if not isinstance(tail, int) or isinstance(tail, bool) or tail < 0:
-        raise ParameterError(f"tail must be a whole number of at least 0, got {tail!r}")
+    tail = check_int("tail", tail, 0)
+    model = load_if_needed(model, None, None)
+    draft = None if draft is None else load_if_needed(draft, None, None)
     if (run["sampling"] or {}).get("temperature"):
         raise ParameterError("a sampled text cannot be replayed: densify a greedy run (temperature 0)")
     if run["model"] and run["model"].get("name") != model.name:

@@ -4,74 +4,108 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
-import shlex
-import sys
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from functools import cache
-from importlib import metadata
 from pathlib import Path
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 
 from specviz import calibration, schema
 
 from .. import methods
-from ..errors import ModelError, ParameterError, PromptError
+from ..arguments import SEED, Range, check_fields
+from ..errors import ParameterError, PromptError
 from ..methods.base import Method
-from ..methods.hooks import ADDITIONS
 from ..methods.kinds import SizedMethod, StreamMethod
 from ..methods.sampling import Sampling
 from ..methods.unmasking import Unmasking
 from ..models.ranks import COMMAND, holding
-from ..models.ranks import whole as whole_weight
 from ..models.template import Template
-from ..streams import Stream
 from ..trace import Recorder, Trace
 from .batch import check_rows, decode_batch
+from .checks import (
+    PROMPT_FIELDS,
+    check_batchable,
+    check_hidden,
+    check_processors,
+    check_prompts,
+    check_ranks,
+    check_record,
+    check_streams,
+    check_writes,
+)
 from .clock import clock_for
 from .cycle import Cycle, decode
 from .dense import densify
+from .drafters import ADDED, choose_drafter, load_if_needed
+from .machine import (
+    about,
+    calibrate_options,
+    calibration_setting,
+    machine_of,
+    peak_memory,
+    thread_count,
+    versions,
+)
 from .reduce import Reducer
+from .resume import SavedRun, load_saved
 from .unmasking import decode_canvases
 from .updates import decode_stream
 
-RECORDS = ("judged", "all", "dense", None)
-# Bundled targets that bring drafters, by what a method drafts with.
-DEFAULT_DRAFT = {
-    "town": {"model": "town-draft", "eagle": "town-eagle"},
-    "town-t5": {"model": "town-t5-small", "heads": "town-t5-heads"},
-}
-ADDED = ("heads", "slots", "eagle")  # kinds of drafters that are no models by themselves
-KEPT = ("id", "kind", "language", "reference", "segmented")  # what a prompt may say of itself
-# Settings of a generation config whose logits processors read the whole text so far: a block pass
-# would need another one at each node. Beside each the value that switches it off.
-PREFIX_PROCESSORS = {
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "bad_words_ids": None,
-    "sequence_bias": None,
-    "exponential_decay_length_penalty": None,
-    "guidance_scale": 1.0,
-    "watermarking_config": None,
-    "constraints": None,
-    "force_words_ids": None,
-}
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How prompts are decoded and what is kept, as `generate` says; the method's parameters stand apart.
+
+    Raises
+    ------
+    ParameterError
+        If an option is of another type or outside its range.
+    """
+
+    max_new_tokens: Annotated[int, Range(1)] = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: Annotated[int, SEED] = 0
+    batch: Annotated[int, Range(1)] = 1
+    record: Literal["judged", "all", "dense", None] = "judged"
+    out: str | Path | None = None
+    force: bool = False
+    resume: bool = False
+    device: str | None = None
+    dtype: str | None = None
+    kernels: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.resume and (self.out is None or Path(self.out).suffix != ".parquet"):
+            raise ParameterError("resume=True goes on with a file: name it with out=, ending in .parquet")
+        if self.resume and self.force:
+            raise ParameterError("resume=True keeps what the file holds and force=True replaces it: drop one")
+
+    @property
+    def sampling(self) -> Sampling:
+        """Temperature, top-k and top-p."""
+        return Sampling(self.temperature, self.top_k, self.top_p)
+
+    @classmethod
+    def split(cls, keywords: dict[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
+        """The options among these keywords, checked; the others are parameters of the method."""
+        names = {field.name for field in fields(cls)}
+        options = cls(**{name: value for name, value in keywords.items() if name in names})
+        return options, {name: value for name, value in keywords.items() if name not in names}
 
 
 class Run:
     """A run as an iterator of finished cycles; its `trace` is there when it ends, however it ends.
 
-    Made by `stream`; `generate` exhausts one. Closing it early keeps the trace so far.
+    Made by `stream`; `generate` exhausts one, and says what the keywords are. Closing it early keeps the
+    trace so far.
     """
 
     def __init__(
@@ -81,111 +115,124 @@ class Run:
         method: str | Method = "speculative",
         *,
         draft: Any = None,
-        max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        batch: int = 1,
-        record: str | None = "judged",
-        out: str | Path | None = None,
-        force: bool = False,
-        device: str | None = None,
-        dtype: str | None = None,
-        kernels: str | None = None,
-        **parameters: Any,
+        **keywords: Any,
     ) -> None:
-        # What can be checked without a model is checked first.
-        self.method = method if isinstance(method, Method) else methods.find(method)(**parameters)
+        self.options, parameters = RunOptions.split(keywords)
+        self._check(prompt, method, parameters)
+        self._load(model, draft)
+        self._fit()
+        self._encode()
+        self._open()
+        self._digest = hashlib.sha256()  # of everything emitted, which the ranks compare
+        self.trace: Trace | None = None
+        self._stopped = "closed by the caller"
+        self._cycles = self._decode()
+
+    # -- before any work ---------------------------------------------------------------------------
+
+    def _check(self, prompt: Any, method: str | Method, parameters: dict[str, Any]) -> None:
+        """Check what can be checked without a model."""
         if isinstance(method, Method) and parameters:
             raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
-        self.sampling = Sampling(temperature, top_k, top_p)
+        self.method = method if isinstance(method, Method) else methods.find(method)(**parameters)
+        self.sampling = self.options.sampling
         if self.method.only_greedy and not self.sampling.greedy:
             raise ParameterError(
                 f"{self.method.name} decodes greedily: it compares a token with the target's likeliest one, "
                 "not with a draw; leave temperature at 0 (speculative samples)"
             )
-        self.max_new_tokens = whole("max_new_tokens", max_new_tokens, 1)
-        self.seed = whole("seed", seed, 0)
-        self.batch = whole("batch", batch, 1)
-        if record not in RECORDS:
-            raise ParameterError(f"record must be 'judged', 'all', 'dense' or None, got {record!r}")
-        if record == "dense" and not self.sampling.greedy:
-            raise ParameterError("record='dense' is for greedy runs: a sampled text cannot be replayed")
-        if record == "dense" and self.method.streams:
-            raise ParameterError(
-                "record='dense' is for a prompt that stands still; a stream is recorded 'judged' or 'all'"
-            )
-        if record == "dense" and self.method.canvas:
-            raise ParameterError(
-                "record='dense' asks a drafter at every place of a text; a canvas has none: record "
-                "'judged' or 'all'"
-            )
-        self.record = record
-        self.prompts = streams(prompt, self.method) if self.method.streams else prompts(prompt)
-        if self.batch > 1:
-            together(self.method, self.prompts)
-        self.model = ready(model, device, dtype, kernels)
+        check_record(self.options.record, self.sampling.greedy, self.method)
+        self.prompts = check_streams(prompt, self.method) if self.method.streams else check_prompts(prompt)
+        if self.options.batch > 1:
+            check_batchable(self.method, self.prompts)
+
+    def _load(self, model: Any, draft: Any) -> None:
+        """Load the target and the drafter; refuse those that do not fit each other or the method."""
+        options, method = self.options, self.method
+        self.model = load_if_needed(model, options.device, options.dtype, options.kernels)
         if self.model.kind in ADDED:
             self.model.alone()
-        check_writes(self.model, self.method)
+        check_writes(self.model, method)
         self.ranks = holding(self.model)  # the processes that it is split over
-        if self.ranks.size > 1 and self.method.streams:
-            to_come = [e for e in self.prompts if not isinstance(e["stream"].updates, list | tuple)]
-            if to_come:
-                raise PromptError(
-                    "a stream that is still to come reaches each rank at another time: give its updates as a "
-                    "list to a model split over ranks"
-                )
-        self._said = hashlib.sha256()  # all that it emitted, which the ranks compare
-        self.drafter = partner(self.model, self.method, draft, device, dtype)
-        if self.batch > 1:
+        check_ranks(self.ranks, method, self.prompts)
+        self.drafter = choose_drafter(self.model, method, draft, options.device, options.dtype)
+        if options.batch > 1:
             check_rows(self.model, self.drafter)
-        refuse_processors(self.model)
+        check_processors(self.model)
         if self.drafter is not None:
             self.model.check_vocabulary(self.drafter)
-            if record == "dense" and self.drafter.kind in ADDED:
+            if options.record == "dense" and self.drafter.kind in ADDED:
                 raise ParameterError(
                     f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
                     f"({self.drafter.kind}) cannot be asked there: record 'judged' or 'all'"
                 )
-        check_hidden(self.model, self.method, self.drafter)
-        self.method.prepare(self.model)
-        if isinstance(self.method, Unmasking):
-            self.method.fits(self.max_new_tokens)
+        check_hidden(self.model, method, self.drafter)
+
+    def _fit(self) -> None:
+        """Make the method ready for these models: its memory, its canvas, its calibrated draft size."""
+        method = self.method
+        method.prepare(self.model)
+        if isinstance(method, Unmasking):
+            method.fits(self.options.max_new_tokens)
         self.calibration = None
-        # The method may have run elsewhere before.
-        if isinstance(self.method, SizedMethod) and self.method.calibrated:
-            ran = self.model, self.method, self.drafter
-            where, options = setting(*ran), calibrate_options(*ran)
+        if isinstance(method, SizedMethod) and method.calibrated:  # it may have run elsewhere before
+            models = self.model, method, self.drafter
+            setting, options = calibration_setting(*models), calibrate_options(*models)
             program = COMMAND.format(self.ranks.size) if self.ranks.size > 1 else "specviz"
             self.calibration = calibration.Calibration.of(
-                self.ranks.told(lambda: asdict(calibration.stored(where, options=options, program=program)))
+                self.ranks.told(lambda: asdict(calibration.stored(setting, options=options, program=program)))
             )
-            self.method.resize(self.calibration.g)
+            method.resize(self.calibration.g)
+
+    def _encode(self) -> None:
+        """Encode every prompt's first turn, and check that it has room; later turns are checked in time."""
         self.template: Template | None = None
         if isinstance(self.method, StreamMethod):
             self.template = Template(self.model, *self.method.wording())
-        still = self.prompts if self.template is None else ()
-        self.ids = [  # of the first turns; later ones are checked when they exist
+            self.ids = [self.template("") for _ in self.prompts]
+            return
+        self.ids = [
             self._ids(
                 entry["turns"][:1] if "turns" in entry else entry["prompt"],
                 "turns" in entry,
-                f"prompt {i}" if len(still) > 1 else "the prompt",
+                f"prompt {i}" if len(self.prompts) > 1 else "the prompt",
             )
-            for i, entry in enumerate(still)
+            for i, entry in enumerate(self.prompts)
         ]
-        self.clock = clock_for(self.model.device) if record else None
+
+    def _open(self) -> None:
+        """Open the record: a new one, or one that goes on with what a run that was cut off had saved."""
+        options = self.options
+        self.clock = clock_for(self.model.device) if options.record else None
         name = f"{self.method.name}-{uuid.uuid4().hex[:8]}"
-        path = Path(out) if out is not None and self.ranks.leads else None
+        path = Path(options.out) if options.out is not None and self.ranks.leads else None
         if path is not None and path.suffix != ".parquet":
             path = path / f"{name}.parquet"
-        recorder = Recorder(self._metadata(name), path, record, piece=self.model.piece, force=force)
-        self.recorder = recorder
-        self.reducer = Reducer(recorder, record, self.clock, self.method.learned_top_k)
-        self.trace: Trace | None = None
-        self._stopped = "closed by the caller"
-        self._cycles = self._decode()
+        metadata = self._metadata(name)
+        saved = SavedRun()
+        if options.resume:
+            saved = load_saved(path) if path is not None else saved
+            self.ranks.told(lambda: saved.check(metadata | {"record": options.record}, self._records()))
+            saved.prompts, saved.finished = self.ranks.told(lambda: [saved.prompts, saved.finished])
+            metadata |= {"prompts": saved.prompts} | saved.identity
+        self._finished = set(saved.finished)
+        self.recorder = Recorder(
+            metadata, path, options.record, piece=self.model.piece, force=options.force, saved=saved.table
+        )
+        self.reducer = Reducer(self.recorder, options.record, self.clock, self.method.learned_top_k)
+        if self.clock is not None and saved.table is not None:
+            self.reducer.last = self.clock.mark(), saved.seconds
+
+    def _records(self) -> list[list[dict[str, Any]]]:
+        """What the record will say of each prompt's texts; the tokens of later turns are not known yet."""
+        records = []
+        for entry, ids in zip(self.prompts, self.ids):
+            turns = range(len(entry["turns"])) if "turns" in entry else [None]
+            records.append([_described(entry, turn) for turn in turns])
+            records[-1][0]["tokens"] = ids
+        return records
+
+    # -- the run -----------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Cycle]:
         return self
@@ -193,7 +240,7 @@ class Run:
     def __next__(self) -> Cycle:
         cycle = next(self._cycles)
         if self.ranks.size > 1:
-            self._said.update(json.dumps([cycle.prompt, cycle.keep, cycle.tokens]).encode())
+            self._digest.update(json.dumps([cycle.prompt, cycle.keep, cycle.tokens]).encode())
         return cycle
 
     def close(self, stopped: str = "closed by the caller") -> None:
@@ -205,11 +252,15 @@ class Run:
 
     def _decode(self) -> Generator[Cycle, None, None]:
         try:
-            if self.batch > 1:
-                yield from self._together()
+            if self.options.batch > 1:
+                yield from self._batches()
             else:
-                for entry in self.prompts:
-                    yield from self._texts(entry)
+                number = 0
+                for entry, ids in zip(self.prompts, self.ids):
+                    texts = range(number, number + len(entry.get("turns", [0])))
+                    number = texts.stop
+                    if not self._finished.issuperset(texts):
+                        yield from self._texts(entry, ids, texts)
         except KeyboardInterrupt:
             self._end("interrupted")
         except GeneratorExit:
@@ -223,22 +274,20 @@ class Run:
         else:
             self._end(None)
 
-    def _texts(self, entry: dict[str, Any]) -> Iterator[Cycle]:
+    def _texts(self, entry: dict[str, Any], ids: list[int], texts: range) -> Iterator[Cycle]:
         """The texts of one prompt: one for each turn, a turn's answer being part of the next one's prompt."""
         if self.template is not None:
-            yield from self._stream(entry)
+            yield from self._stream(entry, ids, texts[0])
             return
-        turns = entry.get("turns")
-        if turns is None:
-            yield from self._text(self._ids(entry["prompt"], False), entry, {})
+        if "turns" not in entry:
+            yield from self._text(ids, entry, texts[0])
             return
-        messages: list[Any] = []
-        for number, turn in enumerate(turns):
-            messages.append(turn)
-            ids = self._ids(messages, True)
+        messages: list[str] = []
+        for turn, number in enumerate(texts):
+            messages.append(entry["turns"][turn])
             answer: list[int] = []
             cells: list[int] = []
-            for cycle in self._text(ids, entry, {"turn": number}):
+            for cycle in self._text(self._ids(messages, True), entry, number, turn):
                 answer += cycle.tokens
                 cells += cycle.cells
                 yield cycle
@@ -248,71 +297,69 @@ class Run:
                 answer = answer[:end]
             messages.append(self.model.decode([t for t in answer if t not in self.model.eos]))
 
-    def _together(self) -> Iterator[Cycle]:
+    def _batches(self) -> Iterator[Cycle]:
         """All prompts, `batch` at a time."""
-        options = self._options() | {"drafter": self.drafter, "rows": self.batch}
-        del options["prompt"]
-        if isinstance(self.method, Unmasking):
-            for first in range(0, len(self.ids), self.batch):
-                some = self.ids[first : first + self.batch]
-                for cycles in self._canvases(some, first):
-                    if cycles[0].number == 0:
-                        for i in range(first, first + len(some)):
-                            self._begun(self.ids[i], self.prompts[i], {})
-                    self.reducer.add(*cycles)
-                    yield from cycles
-            return
-        for cycles in decode_batch(self.model, self.ids, self.method, **options):
+        for cycles in self._rows([i for i in range(len(self.ids)) if i not in self._finished]):
             for cycle in cycles:
                 if cycle.number == 0:  # prompts begin in their order
-                    self._begun(self.ids[cycle.prompt], self.prompts[cycle.prompt], {})
+                    for number in range(len(self.recorder.run["prompts"]), cycle.prompt + 1):
+                        self._begin(number, self.ids[number], self.prompts[number])
             self.reducer.add(*cycles)
             yield from cycles
 
-    def _text(self, ids: list[int], entry: dict[str, Any], more: dict[str, Any]) -> Iterator[Cycle]:
-        self._begun(ids, entry, more)
+    def _rows(self, numbers: list[int]) -> Iterator[list[Cycle]]:
+        """The cycles of these prompts that ran together."""
         if isinstance(self.method, Unmasking):
-            for cycles in self._canvases([ids], len(self.recorder.run["prompts"]) - 1):
+            for first in range(0, len(numbers), self.options.batch):
+                yield from self._canvases(numbers[first : first + self.options.batch])
+            return
+        options = self._options() | {"drafter": self.drafter, "rows": self.options.batch, "numbers": numbers}
+        yield from decode_batch(self.model, [self.ids[i] for i in numbers], self.method, **options)
+
+    def _text(
+        self, ids: list[int], entry: dict[str, Any], number: int, turn: int | None = None
+    ) -> Iterator[Cycle]:
+        self._begin(number, ids, entry, turn)
+        if isinstance(self.method, Unmasking):
+            for cycles in self._canvases([number], ids):
                 self.reducer.add(*cycles)
                 yield from cycles
             return
-        for cycle in decode(self.model, ids, self.method, drafter=self.drafter, **self._options()):
+        options = self._options() | {"drafter": self.drafter, "prompt": number}
+        for cycle in decode(self.model, ids, self.method, **options):
             self.reducer.add(cycle)
             yield cycle
 
-    def _canvases(self, ids: list[list[int]], first: int) -> Iterator[list[Cycle]]:
-        length, clock = self.max_new_tokens, self.clock
+    def _canvases(self, numbers: list[int], ids: list[int] | None = None) -> Iterator[list[Cycle]]:
+        """The canvases of these prompts, decoded together; `ids` are the tokens of a single one."""
         assert isinstance(self.method, Unmasking)
         return decode_canvases(
             self.model,
-            ids,
+            [self.ids[number] for number in numbers] if ids is None else [ids],
             self.method,
-            max_new_tokens=length,
-            first=first,
-            clock=clock,
+            max_new_tokens=self.options.max_new_tokens,
+            numbers=numbers,
+            clock=self.clock,
         )
 
-    def _begun(self, ids: list[int], entry: dict[str, Any], more: dict[str, Any]) -> None:
-        """A prompt begins: the record gets it."""
-        said = {k: entry[k] for k in KEPT if entry.get(k) is not None}
-        self.recorder.run["prompts"].append({"tokens": ids} | said | more)
-
-    def _stream(self, entry: dict[str, Any]) -> Iterator[Cycle]:
+    def _stream(self, entry: dict[str, Any], ids: list[int], number: int) -> Iterator[Cycle]:
         assert isinstance(self.method, StreamMethod)
-        assert self.template is not None
-        self._begun(self.template(""), entry, {})  # each update says its source itself
-        for cycle in decode_stream(
-            self.model, entry["stream"], self.method, template=self.template, **self._options()
-        ):
+        self._begin(number, ids, entry)  # each update says its source itself
+        options = self._options() | {"template": self.template, "prompt": number}
+        for cycle in decode_stream(self.model, entry["stream"], self.method, **options):
             self.reducer.add(cycle)
             yield cycle
+
+    def _begin(self, number: int, ids: list[int], entry: dict[str, Any], turn: int | None = None) -> None:
+        """A text begins: the record gets its prompt."""
+        if number == len(self.recorder.run["prompts"]):  # else it had begun before the run was cut off
+            self.recorder.run["prompts"].append({"tokens": ids} | _described(entry, turn))
 
     def _options(self) -> dict[str, Any]:
         return {
             "sampling": self.sampling,
-            "max_new_tokens": self.max_new_tokens,
-            "seed": self.seed,
-            "prompt": len(self.recorder.run["prompts"]) - 1,
+            "max_new_tokens": self.options.max_new_tokens,
+            "seed": self.options.seed,
             "clock": self.clock,
         }
 
@@ -325,12 +372,14 @@ class Run:
         self.recorder.run["peak_memory"] = peak_memory(self.model.device)
         trace = self.recorder.close(complete=stopped is None, stopped=stopped)
         if stopped is None:
-            self.ranks.check(self._said.hexdigest(), "text")
-        if self.record == "dense" and stopped is None:
+            self.ranks.check(self._digest.hexdigest(), "text")
+        if self.options.record == "dense" and stopped is None:
             trace = densify(trace, self.model, self.drafter)
             if self.recorder.path is not None:
                 trace.save(self.recorder.path, force=True)
         self.trace = trace
+
+    # -- prompts and metadata ----------------------------------------------------------------------
 
     def _ids(self, prompt: Any, turns: bool, name: str = "the prompt") -> list[int]:
         if turns:  # questions and answers by turns
@@ -344,26 +393,27 @@ class Run:
                     f"{name} has {len(ids)} tokens and leaves no room in {model.name}'s context of "
                     f"{model.max_length}: shorten it"
                 )
-        if self.method.canvas and self.model.left(len(ids)) < self.max_new_tokens:
+        length = self.options.max_new_tokens
+        if self.method.canvas and self.model.left(len(ids)) < length:
             raise PromptError(
-                f"{name} has {len(ids)} tokens, and a canvas of {self.max_new_tokens} cells behind it is "
+                f"{name} has {len(ids)} tokens, and a canvas of {length} cells behind it is "
                 f"beyond {self.model.name}'s {self.model.max_length}: shorten it, or lower max_new_tokens"
             )
         return ids
 
     def _metadata(self, name: str) -> dict[str, Any]:
-        model, drafter = self.model, self.drafter
+        model, drafter, options = self.model, self.drafter, self.options
         dtype = str(model.dtype).removeprefix("torch.")
-        sampling = {name: getattr(self.sampling, name) for name in ("temperature", "top_k", "top_p")}
+        drawn = ("temperature", "top_k", "top_p", "seed", "max_new_tokens")
         tokenizer = getattr(model, "tokenizer", None)
         return {
             "run": name,
             "method": self.method.name,
             "parameters": self.method.values,
-            "sampling": sampling | {"seed": self.seed, "max_new_tokens": self.max_new_tokens},
+            "sampling": {name: getattr(options, name) for name in drawn},
             "exactness": self._exactness(dtype),
-            "signals": schema.as_metadata(self.method.signals),
             "pseudocode": [list(line) for line in self.method.pseudocode],
+            "signals": schema.as_metadata(self.method.signals),
             "model": about(model),
             "draft": None if drafter is None else about(drafter),
             "canvas": self._canvas(),
@@ -373,7 +423,7 @@ class Run:
             "eos": list(model.eos),
             "prompts": [],
             "machine": machine_of(model),
-            "threads": threads(model),
+            "threads": thread_count(model),
             "dtype": dtype,
             "backend": getattr(model, "backend", None),
             "versions": versions() | getattr(model, "versions", {}),
@@ -384,32 +434,26 @@ class Run:
     def _exactness(self, dtype: str) -> str:
         """The method's; in a batch passes have other shapes than alone, so it is exact up to ties at most."""
         label = self.method.exactness(self.sampling, dtype)
-        return "exact up to ties" if label == "exact" and self.batch > 1 else label
+        return "exact up to ties" if label == "exact" and self.options.batch > 1 else label
 
     def _canvas(self) -> dict[str, Any] | None:
         if not isinstance(self.method, Unmasking):
             return None
-        policy = {"length": self.max_new_tokens} | self.method.policy()
+        policy = {"length": self.options.max_new_tokens} | self.method.policy()
         return policy | {"mask": self.model.mask, "shift": self.model.shift}
 
     def _calibrated(self) -> dict[str, Any] | None:
         if self.calibration is None:
             return None
-        known = {"parameter": self.method.size, "value": self.calibration.g}
-        return known | {"device": self.calibration.device, "created": self.calibration.created}
+        assert isinstance(self.method, SizedMethod)
+        size = {"parameter": self.method.size, "value": self.calibration.g}
+        return size | {"device": self.calibration.device, "created": self.calibration.created}
 
 
-def about(model: Any) -> dict[str, Any]:
-    """What the record says of a model."""
-    known = {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
-    known |= {"kind": model.kind, "shape": getattr(model, "geometry", None)}
-    known |= {"content": content(model), "source": getattr(model, "source", None)}
-    return known | ({"prefix": len(model.prefix)} if hasattr(model, "prefix") else {})
-
-
-def content(model: Any) -> str | None:
-    """SHA-256 of a model's weights and tokenizer; None where it is split, or keeps none."""
-    return None if holding(model).size > 1 else getattr(model, "content", None)
+def _described(entry: dict[str, Any], turn: int | None) -> dict[str, Any]:
+    """What a prompt says of itself and the record keeps."""
+    described = {name: entry[name] for name in PROMPT_FIELDS if entry.get(name) is not None}
+    return described if turn is None else described | {"turn": turn}
 
 
 def generate(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Trace:
@@ -443,6 +487,9 @@ def generate(model: Any, prompt: Any, method: str | Method = "speculative", **op
         Where to write the trace: a ``.parquet`` file, or a folder that gets a new file.
     force : bool
         Whether an existing file may be replaced.
+    resume : bool
+        Go on with a run that was cut off, or that had fewer prompts: of the texts in the file `out` the
+        finished ones stay, the others are decoded. Method, models, sampling and prompts must be the same.
     device, dtype, kernels : str, optional
         For models that are still to be loaded; see `specviz.load`.
     **parameters
@@ -476,362 +523,3 @@ def stream(model: Any, prompt: Any, method: str | Method = "speculative", **opti
     >>> run.trace  # doctest: +SKIP
     """
     return Run(model, prompt, method, **options)
-
-
-def ready(model: Any, device: str | None, dtype: str | None, kernels: str | None = None) -> Any:
-    """A model that can open contexts: loaded if it is a name, a path or a transformers model."""
-    if model is None:
-        raise ModelError("no model was given")
-    if hasattr(model, "open") and hasattr(model, "encode") and not isinstance(model, Path):
-        if device is not None and torch.device(device).type != torch.device(model.device).type:
-            raise ModelError(f"{model.name} is on {model.device}; load it on {device}, or drop device=")
-        if kernels not in (None, "auto", getattr(model, "kernels", None)):
-            raise ModelError(f"{model.name} is loaded already: pass kernels={kernels!r} to load")
-        return model
-    from ..models import load
-
-    return load(model, device, dtype, kernels=kernels)
-
-
-def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: str | None) -> Any:
-    """The draft model, loaded if need be, or a part of the target; None if the method needs none.
-
-    Raises
-    ------
-    ParameterError
-        If it needs one, none was given, and none is bundled with the target.
-    ModelError
-        If it is of another kind than the target.
-    """
-    own = method.drafter_of(model)
-    if own is not None or not method.needs_draft:
-        return own
-    if draft is None:
-        draft = bundled_draft(method, model.name)
-        if draft is None:
-            what = ADDITIONS.get(method.drafts_with, "a draft model")
-            raise ParameterError(f"{method.name} needs {what}: pass draft= (a name, a folder or a model)")
-        print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
-    found = beside(model, draft, device, dtype)
-    if not method.suited([found]):
-        wants = ADDITIONS.get(method.drafts_with, "a draft model")
-        raise ModelError(f"{method.name} drafts with {wants}; {found.name} is {found.kind}")
-    asked = getattr(method, method.block_length_param) if method.block_length_param else 1
-    if asked > getattr(found, "most", asked):
-        raise ParameterError(
-            f"{method.name} asks for blocks of {asked} tokens, and {found.name} has {found.kind} for "
-            f"{found.most}: set {method.block_length_param} to at most that"
-        )
-    return found
-
-
-def check_writes(model: Any, method: Method) -> None:
-    """Refuse a method that writes masked canvases on a model that does not, and the other way round.
-
-    Raises
-    ------
-    ParameterError
-    """
-    if method.canvas == (model.kind == "diffusion"):
-        return
-    able = ", ".join(methods.names("canvas" if model.kind == "diffusion" else "prompt"))
-    if method.canvas:
-        raise ParameterError(
-            f"{method.name} writes the canvases of a masked-diffusion model, and {model.name} is "
-            f"{model.kind}: take another model (bundled: town-diffusion), or another method: {able}"
-        )
-    raise ParameterError(
-        f"{method.name} continues a text token by token, and {model.name} is a masked-diffusion model: take "
-        f"one of {able}"
-    )
-
-
-def check_hidden(model: Any, method: Method, drafter: Any) -> None:
-    """Refuse a method that reads hidden states on a backend that gives none.
-
-    Raises
-    ------
-    ParameterError
-    """
-    if method.hidden_layers(drafter) and not getattr(model, "gives_hidden", True):
-        raise ParameterError(
-            f"{method.name} needs hidden states of the target's layers, and llama.cpp gives none: run it on "
-            "a model in transformers' format"
-        )
-
-
-def check_served(model: Any, method: Method) -> None:
-    """Refuse a method that a model cannot serve, whatever drafts for it.
-
-    Raises
-    ------
-    ParameterError, ModelError
-        Saying what the method needs.
-    """
-    check_writes(model, method)
-    method.prepare(model)
-    method.drafter_of(model)
-    if not method.needs_draft:
-        check_hidden(model, method, None)
-
-
-def bundled_draft(method: Method | type[Method], target: str) -> str | None:
-    """Name of the drafter that a bundled target brings for a method, if it brings one."""
-    return DEFAULT_DRAFT.get(target, {}).get(method.drafts_with)
-
-
-def refuse_processors(model: Any) -> None:
-    """Refuse a generation config whose logits processors depend on the whole prefix.
-
-    Raises
-    ------
-    ModelError
-        Naming them.
-    """
-    config = getattr(getattr(model, "net", None), "generation_config", None)
-    found = [
-        f"{name}={value!r}"
-        for name, off in PREFIX_PROCESSORS.items()
-        if (value := getattr(config, name, None)) not in (None, off)
-    ]
-    if found:
-        raise ModelError(
-            f"{model.name}'s generation config sets {', '.join(found)}, which depends on the whole text so "
-            "far and is not served: switch it off there (model.generation_config) to decode without it"
-        )
-
-
-def together(method: Method, entries: list[dict[str, Any]]) -> None:
-    """Refuse what cannot be decoded in a batch.
-
-    Raises
-    ------
-    ParameterError, PromptError
-        Streams; conversations; a method that learns from one prompt for the next, or leaves passes early.
-    """
-    if method.streams:
-        raise ParameterError(f"{method.name} decodes streams, one after another: leave batch out")
-    if method.exit_rule is not None:
-        raise ParameterError(f"{method.name} leaves each token's pass at a place of its own: leave batch out")
-    if method.memory is not None and method.memory["keep"] == "run" and len(entries) > 1:
-        raise ParameterError(
-            f"{method.name} learns from prompt to prompt (keep='run'), and those of a batch are decoded at "
-            "once: pass keep='prompt', or leave batch out"
-        )
-    for i, entry in enumerate(entries):
-        if len(entry.get("turns", ())) > 1:
-            raise PromptError(
-                f"prompt {i} is a conversation, whose turns follow one another: leave batch out, or give it "
-                "one turn"
-            )
-
-
-def prompts(given: Any) -> list[dict[str, Any]]:
-    """The prompts as a list of dicts with ``prompt`` or ``turns``.
-
-    Raises
-    ------
-    PromptError
-        If it is empty or of no known form.
-    """
-    single = (
-        isinstance(given, str | Mapping)
-        or not isinstance(given, Sequence)
-        or (len(given) > 0 and isinstance(given[0], Mapping) and "role" in given[0])
-        or (len(given) > 0 and hasattr(given[0], "__index__"))
-    )
-    entries = [given] if single else list(given)
-    if any(isinstance(entry, Stream) for entry in entries):
-        raise PromptError(
-            "a stream is decoded by retranslate; the other methods take a prompt that stands still"
-        )
-    if not entries:
-        raise PromptError("the prompt is empty; give a text, chat messages, token ids, or a list of prompts")
-    found = []
-    for i, entry in enumerate(entries):
-        where = "" if single else f" (prompt {i})"
-        if not isinstance(entry, Mapping):
-            entry = {"prompt": entry.tolist() if hasattr(entry, "tolist") else entry}
-        if ("prompt" in entry) == ("turns" in entry):
-            raise PromptError(f"a prompt needs either 'prompt' or 'turns'{where}")
-        if "turns" in entry:
-            turns = entry["turns"]
-            if (
-                isinstance(turns, str)
-                or not turns
-                or not all(isinstance(t, str) and t.strip() for t in turns)
-            ):
-                raise PromptError(f"'turns' must be a list of texts that are not empty{where}")
-        elif not isinstance(entry["prompt"], str | Sequence):
-            raise PromptError(
-                f"a prompt is a text, chat messages or token ids, got {type(entry['prompt']).__name__}{where}"
-            )
-        elif len(entry["prompt"]) == 0 or (isinstance(entry["prompt"], str) and not entry["prompt"].strip()):
-            raise PromptError(f"the prompt is empty{where}; give at least one token")
-        found.append(dict(entry))
-    return found
-
-
-def streams(given: Any, method: Method) -> list[dict[str, Any]]:
-    """The streams that a method decodes, as a list of dicts with ``stream`` and what is kept of each.
-
-    Raises
-    ------
-    PromptError
-        If something else is among them, or nothing.
-    """
-    several = [given] if isinstance(given, Stream) else given
-    known = isinstance(several, Sequence) and not isinstance(several, str)
-    if not known or not several or not all(isinstance(each, Stream) for each in several):
-        raise PromptError(
-            f"{method.name} decodes a source that arrives in updates: pass a specviz.streams.Stream, for "
-            "example specviz.streams.fixed_lag(text), or a list of such"
-        )
-    return [
-        {"stream": s, "kind": "stream"} | {k: getattr(s, k) for k in KEPT if k != "kind"} for s in several
-    ]
-
-
-def setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
-    """What a measurement of a draft size holds for: the keys of `calibration.SETTING`.
-
-    Threads are a processor's; on another device they are no part of it.
-    """
-    where, count = machine_of(model), holding(model).size
-    cpu = torch.device(model.device).type == "cpu"
-    processor = where["processor"] if count == 1 else f"{count} × {where['processor']}"
-    known = versions()
-    return {
-        "method": method.name,
-        "parameters": {name: value for name, value in method.values.items() if name != method.size},
-        "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
-        "draft": None if drafter is None or not method.needs_draft else identity(drafter),
-        "device": processor if cpu else where["device"],
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "threads": threads(model) if cpu else None,
-        "versions": {
-            name: known[name] for name in ("python", "specviz", "torch", "transformers") if name in known
-        }
-        | getattr(model, "versions", {}),
-    }
-
-
-def identity(model: Any) -> dict[str, Any]:
-    """What tells a model from another one of the same name: its size and a digest of some of its weights."""
-    found = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
-    net = getattr(model, "net", None)
-    if net is None and hasattr(model, "digest"):
-        found["weights"] = model.digest
-    if net is not None and model in _split:
-        found["weights"] = _split[model]
-    elif net is not None:
-        digest = hashlib.sha256()
-        for weight in net.parameters():
-            flat = whole_weight(weight.detach()).flatten()
-            digest.update(flat[:: max(1, len(flat) // 16)][:16].double().cpu().numpy().tobytes())
-        found["weights"] = digest.hexdigest()[:16]
-        if holding(model).size > 1:
-            _split[model] = found["weights"]
-    return found
-
-
-# The digests of split models: for one every weight is gathered, which takes its time.
-_split: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-
-
-def whole(name: str, value: Any, low: int) -> int:
-    """`value` as an int of at least `low`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < low:
-        raise ParameterError(f"{name} must be a whole number of at least {low}, got {value!r}")
-    return int(value)
-
-
-def threads(model: Any) -> int:
-    """Threads that a model's backend computes on."""
-    return getattr(model, "threads", None) or torch.get_num_threads()
-
-
-def beside(model: Any, draft: Any, device: str | None, dtype: str | None) -> Any:
-    """A draft model, loaded on the target's device and in its number format, where it has no other.
-
-    Raises
-    ------
-    ModelError
-        If it is of another kind than the target, or was trained on top of another one.
-    """
-    own = str(model.dtype).removeprefix("torch.")
-    if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
-        dtype = own  # that of a quantized file is its own
-    loaded = getattr(draft, "kind", None) in ADDED  # which have no device before they are on a target
-    found = draft if loaded else ready(draft, device or str(model.device), dtype)
-    if found.kind in ADDED:
-        return found.on(model)
-    if found.kind != model.kind:
-        raise ModelError(
-            f"a draft model must be of the target's kind: {model.name} is {model.kind}, {found.name} is "
-            f"{found.kind}"
-        )
-    return found
-
-
-def machine(device: torch.device) -> dict[str, str]:
-    """Processor, device and system; no name of the machine or of a person."""
-    processor = platform.processor() or platform.machine()
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf8") as lines:
-        processor = next(
-            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor
-        )
-    name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
-    return {"processor": processor, "device": name, "system": f"{platform.system()} {platform.release()}"}
-
-
-def machine_of(model: Any) -> dict[str, str]:
-    """As `machine`, of a model; of one that is split over ranks with all their devices."""
-    found, together = machine(model.device), holding(model)
-    if together.size > 1:
-        devices = together.gather(found["device"])
-        same = len(set(devices)) == 1
-        found["device"] = f"{len(devices)} × {devices[0]}" if same else " + ".join(devices)
-    return found
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Versions of Python, specviz and the libraries that ran."""
-    found = {"python": platform.python_version()}
-    for package, name in (
-        ("specviz", "specviz-lm"),
-        *((n, n) for n in ("torch", "transformers", "numpy", "pyarrow")),
-    ):
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(name)
-    return found
-
-
-def peak_memory(device: torch.device) -> dict[str, int | None]:
-    """Peak resident bytes of the process, and of the device where it keeps count."""
-    process = None
-    with suppress(ImportError):  # Windows
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    cuda = torch.device(device).type == "cuda"
-    return {"process": process, "device": torch.cuda.max_memory_allocated(device) if cuda else None}
-
-
-def calibrate_options(model: Any, method: Method, drafter: Any = None) -> str:
-    """What `specviz calibrate` must be told, beside method and model, to measure in this setting."""
-    device, dtype = torch.device(model.device).type, str(model.dtype).removeprefix("torch.")
-    told = [] if drafter is None else ["--draft", drafter.name]
-    if holding(model).size > 1:
-        told += ["--tp-plan", "auto"]
-    elif device != "cpu":
-        told += ["--device", device]
-    if device == "cpu":
-        told += ["--threads", str(threads(model))]
-    told += [] if dtype == "float32" else ["--dtype", dtype]
-    for p in method.parameters:
-        if p.name != method.size and method.values[p.name] != p.default:
-            told += ["--set", f"{p.name}={method.values[p.name]}"]
-    return "".join(f" {shlex.quote(word)}" for word in told)

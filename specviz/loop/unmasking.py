@@ -43,7 +43,7 @@ def decode_canvases(
     *,
     max_new_tokens: int = 128,
     eos: Any = None,
-    first: int = 0,
+    numbers: Sequence[int] | None = None,
     clock: Clock | None = None,
 ) -> Iterator[list[Cycle]]:
     """Decode prompts together; yield the cycles that ran together.
@@ -58,8 +58,8 @@ def decode_canvases(
         Cells of each canvas.
     eos : iterable of int, optional
         Ids that end the text. Default: the target's.
-    first : int
-        Number of the first prompt, for the record.
+    numbers : sequence of int, optional
+        The prompts' numbers, for the record. Default: their places in the list.
     clock : Clock, optional
         None takes no times.
 
@@ -74,7 +74,8 @@ def decode_canvases(
     ends = frozenset(target.eos if eos is None else eos)
     begin = mark()
     canvas = target.open(prompts, length, **method.policy(), canvases=method.nodes)
-    rows = [Writing(row, first + row, len(tokens), copy(method)) for row, tokens in enumerate(prompts)]
+    numbers = range(len(prompts)) if numbers is None else numbers
+    rows = [Writing(row, numbers[row], len(tokens), copy(method)) for row, tokens in enumerate(prompts)]
     try:
         for each, tokens in zip(rows, prompts):
             each.method.start(session_of(tokens, target, ends, length))

@@ -28,11 +28,14 @@ import numpy as np
 import torch
 
 from specviz import calibration, methods
+from specviz.arguments import check_int
 from specviz.calibration import Calibration, Point
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
 from specviz.loop import decode
-from specviz.loop.run import partner, ready, refuse_processors, setting, whole
-from specviz.loop.run import prompts as entries_of
+from specviz.loop.checks import check_processors
+from specviz.loop.checks import check_prompts as entries_of
+from specviz.loop.drafters import choose_drafter, load_if_needed
+from specviz.loop.machine import calibration_setting
 from specviz.measure import fits
 from specviz.measure.timing import clock_of, settled, synchroniser
 from specviz.methods import Method
@@ -120,12 +123,12 @@ def calibrate(
     kind = _sized(method, parameters)
     built = kind(**parameters)
     draft_sizes = _sizes(kind, sizes)
-    whole("rounds", rounds, 1)
-    whole("max_new_tokens", max_new_tokens, 2)
+    check_int("rounds", rounds, 1)
+    check_int("max_new_tokens", max_new_tokens, 2)
     given = {"device": device, "dtype": dtype}
-    model = ready(model, **given)
-    drafter = partner(model, built, draft, **given)
-    refuse_processors(model)
+    model = load_if_needed(model, **given)
+    drafter = choose_drafter(model, built, draft, **given)
+    check_processors(model)
     if drafter is not None:
         model.check_vocabulary(drafter)
     texts, warm = _texts(model, drafter, suite, number, warm_up)
@@ -139,7 +142,7 @@ def calibrate(
         "rounds": rounds,
         "clock": clock_of(model)[1],
     }
-    where = setting(model, built, drafter)
+    where = calibration_setting(model, built, drafter)
     path = calibration.file(where, folder)
     partial = path.with_suffix(".partial")
     ranks = holding(model)  # where it is split over processes, the first one's files and times count
@@ -225,8 +228,8 @@ def _texts(
     if _number(suite):
         raise ParameterError(f"suite names a suite or holds prompts; how many is number = {suite}")
     bundled = suite is None or suite == SUITE
-    count = PROMPTS if number is None else whole("number", number, 1)
-    before = whole("warm_up", warm_up, 0) if _number(warm_up) else 0
+    count = PROMPTS if number is None else check_int("number", number, 1)
+    before = check_int("warm_up", warm_up, 0) if _number(warm_up) else 0
     wanted = [count] * bundled + [before] * bool(before)
     town = spread(load_suite(SUITE), sum(wanted)) if wanted else []
     if len(town) < sum(wanted):

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from specviz import methods
+from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
 from specviz.files import checked
-from specviz.loop.run import bundled_draft, whole
-from specviz.loop.run import prompts as entries_of
+from specviz.loop.checks import check_prompts as entries_of
+from specviz.loop.drafters import bundled_draft
 from specviz.measure.schema import ModelTable, PlanKeys
 from specviz.measure.timing import BASELINE
 from specviz.methods.base import near
@@ -152,12 +153,12 @@ class Plan:
         checked(PlanKeys, plan_keys, "the plan", error=ParameterError)
         if plan_keys["methods"] is None:
             raise ParameterError("a plan needs methods, as methods = ['prompt_lookup', 'unispec']")
-        number = None if plan_keys["number"] is None else whole("number", plan_keys["number"], 1)
-        warm_up = whole("warm_up", plan_keys["warm_up"], 0)
+        number = None if plan_keys["number"] is None else check_int("number", plan_keys["number"], 1)
+        warm_up = check_int("warm_up", plan_keys["warm_up"], 0)
         for name in ("timed", "traces"):
             if not isinstance(plan_keys[name], bool):
                 raise ParameterError(f"{name} must be true or false, got {plan_keys[name]!r}")
-        seeds = [whole("seeds", seed, 0) for seed in several("seeds", plan_keys["seeds"])]
+        seeds = [check_int("seeds", seed, 0) for seed in several("seeds", plan_keys["seeds"])]
         once("seeds", seeds)
         top = {"top_k": plan_keys["top_k"], "top_p": plan_keys["top_p"]}
         temperatures = several("temperature", plan_keys["temperature"])
@@ -167,10 +168,10 @@ class Plan:
         objects: dict[str, Any] = {}
         models, drafts = read_models(plan_keys, objects)
         contenders = read_methods(plan_keys["methods"], objects)
-        options = {"max_new_tokens": whole("max_new_tokens", plan_keys["max_new_tokens"], 1)} | top
+        options = {"max_new_tokens": check_int("max_new_tokens", plan_keys["max_new_tokens"], 1)} | top
         plan = cls(
             models, [], suites, seeds, options,
-            number, warm_up, whole("threads", plan_keys["threads"], 1), plan_keys["timed"],
+            number, warm_up, check_int("threads", plan_keys["threads"], 1), plan_keys["timed"],
             plan_keys["traces"], objects,
         )  # fmt: skip
         for model, model_drafts in zip(models, drafts):

@@ -29,7 +29,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
-from specviz.devices import check_threads
+from specviz.arguments import check_threads
 from specviz.errors import ParameterError, SpecvizError
 from specviz.files import write_bytes
 from specviz.measure import work

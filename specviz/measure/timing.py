@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from specviz import calibration, methods
-from specviz.devices import check_threads
+from specviz.arguments import check_threads
 from specviz.errors import SpecvizError
 from specviz.loop import Run
-from specviz.loop.run import machine, versions
-from specviz.loop.run import setting as calibration_setting
-from specviz.loop.run import threads as computing
+from specviz.loop.machine import calibration_setting as calibration_setting
+from specviz.loop.machine import machine, versions
+from specviz.loop.machine import thread_count as computing
 from specviz.measure.report import Estimate
 from specviz.models.ranks import holding
 from specviz.suites.frozen import frozen, take

@@ -27,8 +27,8 @@ import torch
 from specviz import methods
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
-from specviz.loop.run import beside as load_drafter
-from specviz.loop.run import identity, machine_of, peak_memory, versions
+from specviz.loop.drafters import load_drafter as load_drafter
+from specviz.loop.machine import identity, machine_of, peak_memory, versions
 from specviz.measure.plan import Cell
 from specviz.measure.timing import clock_of, settled, synchroniser, threads
 from specviz.methods import Method

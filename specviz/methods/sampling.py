@@ -7,17 +7,20 @@ of a batch draws what its single run draws, and an accept can be decided again f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..arguments import Range, check_fields
 from ..devices import send
 from ..errors import ParameterError
 
 # What a cycle's uniforms are used for: each use has a stream of its own, so that a longer draft
 # does not shift the numbers of another use.
 DRAFT, ACCEPT, FINAL = 0, 1, 2
+COLDEST = 1e-30  # float32 and bfloat16 hold a logit of 1e8 divided by it
 
 
 class Uniforms:
@@ -51,18 +54,22 @@ class Sampling:
     Raises
     ------
     ParameterError
-        If temperature or top_k is negative, or top_p is not in (0, 1].
+        If one is no number; if temperature or top_k is negative, or top_p is not in (0, 1].
     """
 
     temperature: float = 0.0
-    top_k: int = 0
+    top_k: Annotated[int, Range(0)] = 0
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 <= self.temperature < float("inf"):
             raise ParameterError(f"temperature must be 0 (greedy) or more, got {self.temperature}")
-        if self.top_k < 0 or self.top_k != int(self.top_k):
-            raise ParameterError(f"top_k must be a whole number, 0 (off) or more, got {self.top_k}")
+        if 0 < self.temperature < COLDEST:
+            raise ParameterError(
+                f"temperature must be 0 (greedy) or at least {COLDEST:g}, below which logits overflow; got "
+                f"{self.temperature}"
+            )
         if not 0 < self.top_p <= 1:
             raise ParameterError(f"top_p must lie in (0, 1], got {self.top_p}")
 
@@ -86,6 +93,7 @@ class Sampling:
         if self.top_p < 1:
             p, order = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
             beyond = p.cumsum(-1) - p >= self.top_p  # the sum of the likelier ones suffices
+            beyond[..., 0] = False  # where top_p is too small for the number format, too
             scores = scores.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
         return scores.softmax(-1)
 

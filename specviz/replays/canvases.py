@@ -95,7 +95,10 @@ def write(
     method = way()
     for first in range(0, len(ids), batch):
         some = list(ids[first : first + batch])
-        for cycles in decode_canvases(model, some, method, max_new_tokens=length, first=first, clock=clock):
+        numbers = range(first, first + len(some))
+        for cycles in decode_canvases(
+            model, some, method, max_new_tokens=length, numbers=numbers, clock=clock
+        ):
             for cycle in cycles:
                 texts[cycle.prompt].take(cycle)
     return texts

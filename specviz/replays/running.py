@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from specviz.devices import check_threads
+from specviz.arguments import check_threads
 from specviz.errors import ParameterError, SpecvizError, loading
 from specviz.replays.published import published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
@@ -100,16 +100,16 @@ def replay(
     >>> replayed = specviz.replay("unispec/table3", quick=True)  # doctest: +SKIP
     >>> replayed.frame()[["method", "language", "metric", "value", "measured", "ratio"]]  # doctest: +SKIP
     """
-    from specviz.loop.run import whole
+    from specviz.arguments import check_int
     from specviz.replays.sources import RunOptions
 
     recipe = find(table)
     path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
-    whole("number", numbers["prompts"], 1)
-    whole("max_new_tokens", numbers["max_new_tokens"], 1)
-    check_threads(whole("threads", threads, 1))
+    check_int("number", numbers["prompts"], 1)
+    check_int("max_new_tokens", numbers["max_new_tokens"], 1)
+    check_threads(check_int("threads", threads, 1))
     drafts = roles(recipe, model, draft)
     chosen = read_suite(suite)
     settings = {

@@ -35,7 +35,7 @@ def arrow_type(name: str) -> pa.DataType:
 
     if name.startswith("list<"):
         return pa.list_(arrow_type(name[5:-1]))
-    plain = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64()}
+    plain = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "uint64": pa.uint64()}
     return {**plain, "float": pa.float32(), "double": pa.float64(), "bool": pa.bool_()}[name]
 
 

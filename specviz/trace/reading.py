@@ -36,6 +36,8 @@ def _coded(field: pa.Field) -> pa.Field:
     kind = field.type
     if pa.types.is_list(kind) and kind.value_type == pa.string():
         kind = pa.list_(words)
+    if field.name == "seed":
+        kind = pa.uint64()
     return pa.field(field.name, words if kind == pa.string() else kind)
 
 
@@ -78,7 +80,7 @@ class Store:
                 new = _with_added(new, missing, sum(group.num_rows for group in groups))
                 self._read |= {name: new.column(name) for name in missing}
             table = pa.table({name: self._read[name] for name in names})
-        return table.cast(pa.schema([_coded(table.field(name)) for name in names]))
+        return table.cast(pa.schema([_coded(table.field(name)) for name in names]), safe=False)
 
 
 def _with_added(table: pa.Table, names: Sequence[str], rows: int) -> pa.Table:

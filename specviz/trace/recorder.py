@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from itertools import chain
@@ -30,6 +31,7 @@ from specviz.trace.trace import Trace
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from filelock import FileLock
 
 BATCH = 256  # cycles that are written at once
 WAIT = 2.0  # seconds after which a smaller batch is written: a kill loses a moment
@@ -109,11 +111,14 @@ class Recorder:
         Bytes of a token id; asked once for each id that occurs.
     force : bool
         Whether an existing file may be replaced.
+    saved : pyarrow table, optional
+        Cycles of a run that was cut off, which goes on here: they come first, and what held them may be
+        replaced.
 
     Raises
     ------
     TraceError
-        If the file exists or cannot be written.
+        If the file exists, another run writes it, or it cannot be written.
     """
 
     def __init__(
@@ -124,6 +129,7 @@ class Recorder:
         *,
         piece: Callable[[int], bytes] | None = None,
         force: bool = False,
+        saved: pa.Table | None = None,
     ) -> None:
         unknown = set(run) - set(schema.RUN_FIELDS)
         if unknown or not isinstance(run.get("run"), str) or not isinstance(run.get("method"), str):
@@ -142,8 +148,9 @@ class Recorder:
         self._failed: TraceError | None = None
         self._file: Any = None
         self._closed = False
+        self._lock: FileLock | None = None
         if self.path is not None:
-            self._open(force)
+            self._open(force, saved)
         # Loads what converting needs now, not in the middle of a run.
         _lists(np.zeros(1), np.ones(1, np.int64), arrow_type("list<float>"))
         self._flushed = time.perf_counter()
@@ -154,32 +161,46 @@ class Recorder:
         assert self.path is not None
         return partial_of(self.path)
 
-    def _open(self, force: bool) -> None:
-        import pyarrow as pa
-
+    def _open(self, force: bool, saved: pa.Table | None) -> None:
+        """Lock the file, and begin the stream beside it: with what was saved, if a run goes on."""
         assert self.path is not None
         if self.path.suffix != ".parquet":
             raise TraceError(f"a trace's file ends in .parquet, {self.path} does not")
-        if self.path.exists() and not force:
-            raise TraceError(f"{self.path} exists: choose another name, or replace it with force=True")
-        if self.partial.exists() and not force:
-            raise TraceError(
-                f"{self.partial} exists (a run that goes on or was cut off): move it, or replace it with "
-                "force=True"
-            )
+        # A stream that holds what was saved is written apart and takes its place when it is whole.
+        stream = self.partial if saved is None else self.partial.with_name(f"{self.partial.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.partial, "wb" if force else "xb", buffering=0)  # noqa: SIM115
-            self._sink = pa.PythonFile(self._file, "w")
-            # Prompts can be added while the run goes on, so they go with the batches.
-            self._writer = pa.ipc.new_stream(self._sink, arrow_schema(self.run | {"prompts": None}))
-            # An empty batch makes the header reach the file before the first cycle does.
-            self._writer.write_batch(pa.RecordBatch.from_pylist([], arrow_schema()))
+            self._lock = lock(self.path)
+            check_absent(self.path, force or saved is not None)
+            self._begin(stream)
+            if saved is not None:
+                for batch in saved.to_batches():
+                    self._write(batch)
+                os.replace(stream, self.partial)
         except OSError as error:
-            if self._file is not None:
-                self._file.close()
-                self.partial.unlink(missing_ok=True)
+            self._abandon(stream)
             raise TraceError(f"cannot write {self.path}: {reason(error)}") from error
+        except TraceError:
+            self._abandon(stream)
+            raise
+
+    def _begin(self, stream: Path) -> None:
+        """Open the stream and write its header."""
+        import pyarrow as pa
+
+        self._file = open(stream, "wb", buffering=0)  # noqa: SIM115
+        self._sink = pa.PythonFile(self._file, "w")
+        # Prompts can be added while the run goes on, so they go with the batches.
+        self._writer = pa.ipc.new_stream(self._sink, arrow_schema(self.run | {"prompts": None}))
+        # An empty batch makes the header reach the file before the first cycle does.
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], arrow_schema()))
+
+    def _abandon(self, stream: Path) -> None:
+        """Leave nothing of a stream that could not begin; what another run has written stays."""
+        if self._file is not None:
+            self._file.close()
+            stream.unlink(missing_ok=True)
+        unlock(self._lock)
 
     def add(self, cycle: dict[str, Any]) -> None:
         """Take one finished cycle.
@@ -322,11 +343,17 @@ class Recorder:
         TraceError
             If the file cannot be written; the cycles written so far stay in ``_<name>.partial``.
         """
-        import pyarrow as pa
-
         if self._closed:
             raise TraceError("the recorder is closed")
         self._closed = True
+        try:
+            return self._close(complete, stopped)
+        finally:
+            unlock(self._lock)
+
+    def _close(self, complete: bool, stopped: str | None) -> Trace:
+        import pyarrow as pa
+
         try:
             self.flush()
         finally:
@@ -343,9 +370,58 @@ class Recorder:
         try:
             with pa.OSFile(str(self.partial)) as file, pa.ipc.open_stream(file) as stream:
                 write_parquet(self.path, self.run, stream)
+            self.partial.unlink(missing_ok=True)
         except (OSError, pa.ArrowException) as error:
             raise TraceError(
                 f"cannot write {self.path}: {reason(error)}; the run is in {self.partial}, which opens too"
             ) from error
-        self.partial.unlink(missing_ok=True)
         return Trace.open(self.path)
+
+
+def check_absent(path: Path, force: bool) -> None:
+    """Refuse to replace a finished run, or what one that was cut off has saved.
+
+    Raises
+    ------
+    TraceError
+        Saying what can be done.
+    """
+    if force:
+        return
+    if path.exists():
+        raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
+    if (partial := partial_of(path)).exists():
+        raise TraceError(
+            f"{partial} exists, which a run that was cut off has saved: look at it (specviz show), go on "
+            "with it (--resume, resume=True), or move it away"
+        )
+
+
+def lock(path: Path) -> FileLock | None:
+    """Keep other runs from writing this file; None where the file system knows no locks.
+
+    Raises
+    ------
+    TraceError
+        If another run writes it.
+    """
+    from filelock import FileLock, Timeout
+
+    held = FileLock(path.with_name(f"_{path.name}.lock"), timeout=0, thread_local=False)
+    try:
+        held.acquire()
+    except Timeout:
+        raise TraceError(
+            f"{path} is being written by another run: wait for its end, or choose another path"
+        ) from None
+    except NotImplementedError:
+        return None
+    return held
+
+
+def unlock(held: FileLock | None) -> None:
+    """Let other runs write the file again."""
+    if held is not None:
+        with contextlib.suppress(OSError):
+            Path(held.lock_file).unlink(missing_ok=True)
+        held.release()

@@ -48,7 +48,9 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     ParameterError, ModelError, PromptError
         Before any decode, with one line that says what to do.
     """
-    from ..loop.run import Run, beside, bundled_draft, prompts, ready
+    from ..loop.checks import check_prompts
+    from ..loop.drafters import bundled_draft, load_drafter, load_if_needed
+    from ..loop.run import Run
     from ..methods import find
     from .explore import Explorer
 
@@ -60,13 +62,13 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
         )
     values, given, where = _sorted("explore", kind, options)
     kind(**values)  # checks them
-    if [len(entry.get("turns") or [""]) for entry in prompts(prompt)] != [1]:
+    if [len(entry.get("turns") or [""]) for entry in check_prompts(prompt)] != [1]:
         raise PromptError("explore takes one prompt of one turn: compare several with specviz.generate")
-    target = ready(model, where.get("device"), where.get("dtype"))
+    target = load_if_needed(model, where.get("device"), where.get("dtype"))
     draft = bundled_draft(kind, target.name) if kind.needs_draft and draft is None else draft
     if kind.needs_draft and draft is None:
         raise ParameterError(f"{method} needs a draft model: pass draft= (a name, a folder or a model)")
-    drafter = beside(target, draft, None, None) if kind.needs_draft else None
+    drafter = load_drafter(target, draft, None, None) if kind.needs_draft else None
 
     def decode(run: str, **values: Any) -> Run:
         # A dense record costs a pass of each model and the drafter's tails, and makes most what-ifs exact.
@@ -141,7 +143,8 @@ def live(
     ParameterError, ModelError
         Before any decode, with one line that says what to do.
     """
-    from ..loop.run import Run, ready
+    from ..loop.drafters import load_if_needed
+    from ..loop.run import Run
     from ..methods import find
     from .live import SETTINGS, Interpreter
 
@@ -149,7 +152,7 @@ def live(
     modes = next(p.choices for p in kind.parameters if p.name == "mode")
     values, given, where = _sorted("live", kind, options)
     built = kind(**values, target_language=target_language)
-    target = ready(model, where.get("device"), where.get("dtype"))
+    target = load_if_needed(model, where.get("device"), where.get("dtype"))
 
     def decode(stream: Any, **moved: Any) -> Run:
         return Run(target, stream, "retranslate", **given, **(values | moved))

@@ -37,7 +37,7 @@ def say(capsys, monkeypatch, tmp_path):
     return call
 
 
-SHORT = ("--prompts", 2, "-n", 6, "--sampled", 0, "--streams", 1)
+SHORT = ("--number", 2, "-n", 6, "--sampled", 0, "--streams", 1)
 
 
 def test_no_stream_is_asked_of_an_encoder_decoder(say, tmp_path):

@@ -23,7 +23,7 @@ import specviz as sv
 from specviz import audit
 from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.loop.run import identity
+from specviz.loop.machine import identity
 from specviz.methods import find, names
 from specviz.models import load
 from specviz.models.llamacpp import LlamaCpp, LlamaCppContext, write_gguf

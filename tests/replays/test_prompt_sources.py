@@ -10,7 +10,7 @@ from specviz import metrics
 from specviz.measure.plan import others
 from specviz.metrics.rouge import Rouge
 from specviz.models import load
-from specviz.replays.sources.prompts import with_context, in_dtype
+from specviz.replays.sources.prompts import in_dtype, with_context
 
 ENTRIES = [
     {"turns": ["Hello there", "And now?"], "kind": "conversation"},

@@ -48,7 +48,8 @@ def test_what_the_target_wrote_is_marked(runs):
 def test_by_itself_it_shows_texts_of_both_models(runs):
     mixed, large, _ = runs
     found = view.examples({"mine": mixed}, large, most=2)
-    assert len(found.examples) == 2 and all(any(p.kind for p in one.rows[-1].pieces) for one in found.examples)
+    assert len(found.examples) == 2
+    assert all(any(piece.kind for piece in one.rows[-1].pieces) for one in found.examples)
     assert found.examples[0].rows[-1].name == "mine"
 
 

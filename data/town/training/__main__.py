@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from specviz.devices import check_threads
+from specviz.arguments import check_threads
 from specviz.errors import ModelError, SpecvizError
 from town.training import recipes, shards, tokenizer
 

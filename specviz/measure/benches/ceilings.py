@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from specviz.loop.clock import EventClock
-from specviz.loop.run import machine
+from specviz.loop.machine import machine
 from specviz.measure.timing import quiet_clock, settled, synchroniser
 from specviz.metrics import Ceilings
 

@@ -14,7 +14,7 @@ import torch
 
 from specviz.draft import Draft
 from specviz.loop import Run
-from specviz.loop.run import threads
+from specviz.loop.machine import thread_count
 from specviz.measure.benches import peers
 from specviz.measure.benches.peers import compared_row, spent
 from specviz.measure.report import Bar, Report
@@ -195,7 +195,7 @@ class Peer:
         from llama_cpp import Llama
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-        count = threads(model)
+        count = thread_count(model)
         self.llama = Llama(
             str(model.path), n_ctx=model.max_length, n_threads=count, n_threads_batch=count, flash_attn=False,
             n_gpu_layers=model.gpu_layers, verbose=False, logits_all=lookup is not None,

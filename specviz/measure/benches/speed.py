@@ -28,7 +28,7 @@ from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
 from specviz.loop import Run
 from specviz.loop.cycle import Cycle
-from specviz.loop.run import identity, threads
+from specviz.loop.machine import identity, thread_count
 from specviz.measure.benches import llamacpp, peers
 from specviz.measure.benches.trees import draft_sizes, groups
 from specviz.measure.calibrate import calibrate
@@ -406,7 +406,7 @@ class Stage:
         longest = max(map(len, self.texts + self.others))
         return llamacpp.Peer(
             SimpleNamespace(
-                path=gguf_file(self.model), eos=self.model.eos, threads=threads(self.model),
+                path=gguf_file(self.model), eos=self.model.eos, threads=thread_count(self.model),
                 gpu_layers=getattr(self.model, "gpu_layers", 0),
                 # No longer than needed: with prompt lookup a row of scores is kept for every place. Its
                 # drafts run over the last token, and nobody there checks.

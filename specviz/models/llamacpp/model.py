@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specviz.devices import check_threads
+from specviz.arguments import check_threads
 from specviz.errors import ModelError
 from specviz.models import geometry
 from specviz.models.llamacpp.context import LlamaCppContext

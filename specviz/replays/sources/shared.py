@@ -214,7 +214,7 @@ def totals(made: Measurement, recipe: Recipe) -> None:
 
 def about(model: Any) -> dict[str, Any]:
     """Where something was measured that left no run's folder."""
-    from specviz.loop.run import identity
+    from specviz.loop.machine import identity
     from specviz.measure.timing import quiet_clock, setting
 
     place = setting(model, [])

@@ -129,7 +129,7 @@ def measured(curve: str, task: str, recipe: Recipe, options: RunOptions) -> Swee
 
 def drafter(options: RunOptions, role: str) -> Any:
     """A drafter, loaded once."""
-    from specviz.loop.run import beside as load_drafter
+    from specviz.loop.drafters import load_drafter as load_drafter
 
     name = options.drafts[role]
     key = ("draft", name, options.model.name)

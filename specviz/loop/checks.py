@@ -1,0 +1,233 @@
+"""What is refused before any work: prompts of no known form, methods that a model cannot serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import methods
+from ..errors import ModelError, ParameterError, PromptError
+from ..methods.base import Method
+from ..models.ranks import Ranks
+from ..streams import Stream
+
+PROMPT_FIELDS = ("id", "kind", "language", "reference", "segmented")  # of a prompt that the record keeps
+# Settings of a generation config whose logits processors read the whole text so far: a block pass
+# would need another one at each node. Beside each the value that switches it off.
+PREFIX_PROCESSORS = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": 1.0,
+    "watermarking_config": None,
+    "constraints": None,
+    "force_words_ids": None,
+}
+
+# -- prompts ---------------------------------------------------------------------------------------
+
+
+def check_prompts(given: Any) -> list[dict[str, Any]]:
+    """The prompts as a list of dicts with ``prompt`` or ``turns``.
+
+    Raises
+    ------
+    PromptError
+        If it is empty or of no known form.
+    """
+    single = (
+        isinstance(given, str | Mapping)
+        or not isinstance(given, Sequence)
+        or (len(given) > 0 and isinstance(given[0], Mapping) and "role" in given[0])
+        or (len(given) > 0 and hasattr(given[0], "__index__"))
+    )
+    entries = [given] if single else list(given)
+    if any(isinstance(entry, Stream) for entry in entries):
+        raise PromptError(
+            "a stream is decoded by retranslate; the other methods take a prompt that stands still"
+        )
+    if not entries:
+        raise PromptError("the prompt is empty; give a text, chat messages, token ids, or a list of prompts")
+    return [
+        _check_prompt(entry, "" if single else f" (prompt {number})") for number, entry in enumerate(entries)
+    ]
+
+
+def _check_prompt(entry: Any, where: str) -> dict[str, Any]:
+    """One prompt as a dict; `where` ends the message if it is none."""
+    if not isinstance(entry, Mapping):
+        entry = {"prompt": entry.tolist() if hasattr(entry, "tolist") else entry}
+    if ("prompt" in entry) == ("turns" in entry):
+        raise PromptError(f"a prompt needs either 'prompt' or 'turns'{where}")
+    if "turns" in entry:
+        turns = entry["turns"]
+        several = isinstance(turns, Sequence) and not isinstance(turns, str) and len(turns) > 0
+        if not several or not all(isinstance(turn, str) and turn.strip() for turn in turns):
+            raise PromptError(f"'turns' must be a list of texts that are not empty{where}")
+    elif isinstance(prompt := entry["prompt"], bytes) or not isinstance(prompt, str | Sequence):
+        raise PromptError(
+            f"a prompt is a text, chat messages or token ids, got {type(prompt).__name__}{where}"
+        )
+    elif len(prompt) == 0 or (isinstance(prompt, str) and not prompt.strip()):
+        raise PromptError(f"the prompt is empty{where}; give at least one token")
+    return dict(entry)
+
+
+def check_streams(given: Any, method: Method) -> list[dict[str, Any]]:
+    """The streams that a method decodes, as a list of dicts with ``stream`` and what is kept of each.
+
+    Raises
+    ------
+    PromptError
+        If something else is among them, or nothing.
+    """
+    several = [given] if isinstance(given, Stream) else given
+    listed = isinstance(several, Sequence) and not isinstance(several, str)
+    if not listed or not several or not all(isinstance(each, Stream) for each in several):
+        raise PromptError(
+            f"{method.name} decodes a source that arrives in updates: pass a specviz.streams.Stream, for "
+            "example specviz.streams.fixed_lag(text), or a list of such"
+        )
+    fields = [name for name in PROMPT_FIELDS if name != "kind"]
+    return [{"stream": s, "kind": "stream"} | {name: getattr(s, name) for name in fields} for s in several]
+
+
+def check_batchable(method: Method, entries: list[dict[str, Any]]) -> None:
+    """Refuse what cannot be decoded in a batch.
+
+    Raises
+    ------
+    ParameterError, PromptError
+        Streams; conversations; a method that learns from one prompt for the next, or leaves passes early.
+    """
+    if method.streams:
+        raise ParameterError(f"{method.name} decodes streams, one after another: leave batch out")
+    if method.exit_rule is not None:
+        raise ParameterError(f"{method.name} leaves each token's pass at a place of its own: leave batch out")
+    if method.memory is not None and method.memory["keep"] == "run" and len(entries) > 1:
+        raise ParameterError(
+            f"{method.name} learns from prompt to prompt (keep='run'), and those of a batch are decoded at "
+            "once: pass keep='prompt', or leave batch out"
+        )
+    for i, entry in enumerate(entries):
+        if len(entry.get("turns", ())) > 1:
+            raise PromptError(
+                f"prompt {i} is a conversation, whose turns follow one another: leave batch out, or give it "
+                "one turn"
+            )
+
+
+def check_ranks(ranks: Ranks, method: Method, entries: list[dict[str, Any]]) -> None:
+    """Refuse a stream that reaches the ranks of a split model at different times.
+
+    Raises
+    ------
+    PromptError
+    """
+    if ranks.size == 1 or not method.streams:
+        return
+    if any(not isinstance(entry["stream"].updates, list | tuple) for entry in entries):
+        raise PromptError(
+            "a stream that is still to come reaches each rank at another time: give its updates as a "
+            "list to a model split over ranks"
+        )
+
+
+# -- methods and models ----------------------------------------------------------------------------
+
+
+def check_record(record: str | None, greedy: bool, method: Method) -> None:
+    """Refuse a dense record of what cannot be replayed place by place.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if record != "dense":
+        return
+    if not greedy:
+        raise ParameterError("record='dense' is for greedy runs: a sampled text cannot be replayed")
+    if method.streams:
+        raise ParameterError(
+            "record='dense' is for a prompt that stands still; a stream is recorded 'judged' or 'all'"
+        )
+    if method.canvas:
+        raise ParameterError(
+            "record='dense' asks a drafter at every place of a text; a canvas has none: record "
+            "'judged' or 'all'"
+        )
+
+
+def check_writes(model: Any, method: Method) -> None:
+    """Refuse a method that writes masked canvases on a model that does not, and the other way round.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if method.canvas == (model.kind == "diffusion"):
+        return
+    able = ", ".join(methods.names("canvas" if model.kind == "diffusion" else "prompt"))
+    if method.canvas:
+        raise ParameterError(
+            f"{method.name} writes the canvases of a masked-diffusion model, and {model.name} is "
+            f"{model.kind}: take another model (bundled: town-diffusion), or another method: {able}"
+        )
+    raise ParameterError(
+        f"{method.name} continues a text token by token, and {model.name} is a masked-diffusion model: take "
+        f"one of {able}"
+    )
+
+
+def check_hidden(model: Any, method: Method, drafter: Any) -> None:
+    """Refuse a method that reads hidden states on a backend that gives none.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if method.hidden_layers(drafter) and not getattr(model, "gives_hidden", True):
+        raise ParameterError(
+            f"{method.name} needs hidden states of the target's layers, and llama.cpp gives none: run it on "
+            "a model in transformers' format"
+        )
+
+
+def check_served(model: Any, method: Method) -> None:
+    """Refuse a method that a model cannot serve, whatever drafts for it.
+
+    Raises
+    ------
+    ParameterError, ModelError
+        Saying what the method needs.
+    """
+    check_writes(model, method)
+    method.prepare(model)
+    method.drafter_of(model)
+    if not method.needs_draft:
+        check_hidden(model, method, None)
+
+
+def check_processors(model: Any) -> None:
+    """Refuse a generation config whose logits processors depend on the whole prefix.
+
+    Raises
+    ------
+    ModelError
+        Naming them.
+    """
+    config = getattr(getattr(model, "net", None), "generation_config", None)
+    active = [
+        f"{name}={value!r}"
+        for name, off in PREFIX_PROCESSORS.items()
+        if (value := getattr(config, name, None)) not in (None, off)
+    ]
+    if active:
+        raise ModelError(
+            f"{model.name}'s generation config sets {', '.join(active)}, which depends on the whole text so "
+            "far and is not served: switch it off there (model.generation_config) to decode without it"
+        )

@@ -1,0 +1,101 @@
+"""Models on their way into a run: loaded if need be, a drafter chosen and checked against its target."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ModelError, ParameterError
+from ..methods.base import Method
+from ..methods.hooks import ADDITIONS
+
+# Bundled targets that bring drafters, by what a method drafts with.
+DEFAULT_DRAFT = {
+    "town": {"model": "town-draft", "eagle": "town-eagle"},
+    "town-t5": {"model": "town-t5-small", "heads": "town-t5-heads"},
+}
+ADDED = ("heads", "slots", "eagle")  # kinds of drafters that are no models by themselves
+
+
+def bundled_draft(method: Method | type[Method], target: str) -> str | None:
+    """Name of the drafter that a bundled target brings for a method, if it brings one."""
+    return DEFAULT_DRAFT.get(target, {}).get(method.drafts_with)
+
+
+def load_if_needed(model: Any, device: str | None, dtype: str | None, kernels: str | None = None) -> Any:
+    """A model that can open contexts: loaded if it is a name, a path or a transformers model."""
+    if model is None:
+        raise ModelError("no model was given")
+    if hasattr(model, "open") and hasattr(model, "encode") and not isinstance(model, Path | str):
+        if device is not None and _device(device).type != torch.device(model.device).type:
+            raise ModelError(f"{model.name} is on {model.device}; load it on {device}, or drop device=")
+        if kernels not in (None, "auto", getattr(model, "kernels", None)):
+            raise ModelError(f"{model.name} is loaded already: pass kernels={kernels!r} to load")
+        return model
+    from ..models import load
+
+    return load(model, device, dtype, kernels=kernels)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ModelError(f"device must be cpu, cuda, cuda:1 or mps, got {name!r}") from None
+
+
+def load_drafter(model: Any, draft: Any, device: str | None, dtype: str | None) -> Any:
+    """A draft model, loaded on the target's device and in its number format, where it has no other.
+
+    Raises
+    ------
+    ModelError
+        If it is of another kind than the target, or was trained on top of another one.
+    """
+    own = str(model.dtype).removeprefix("torch.")
+    if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
+        dtype = own  # that of a quantized file is its own
+    loaded = getattr(draft, "kind", None) in ADDED  # which have no device before they are on a target
+    drafter = draft if loaded else load_if_needed(draft, device or str(model.device), dtype)
+    if drafter.kind in ADDED:
+        return drafter.on(model)
+    if drafter.kind != model.kind:
+        raise ModelError(
+            f"a draft model must be of the target's kind: {model.name} is {model.kind}, {drafter.name} is "
+            f"{drafter.kind}"
+        )
+    return drafter
+
+
+def choose_drafter(model: Any, method: Method, draft: Any, device: str | None, dtype: str | None) -> Any:
+    """The draft model, loaded if need be, or a part of the target; None if the method needs none.
+
+    Raises
+    ------
+    ParameterError
+        If it needs one, none was given, and none is bundled with the target.
+    ModelError
+        If it is of another kind than the target.
+    """
+    own = method.drafter_of(model)
+    if own is not None or not method.needs_draft:
+        return own
+    needed = ADDITIONS.get(method.drafts_with, "a draft model")
+    if draft is None:
+        draft = bundled_draft(method, model.name)
+        if draft is None:
+            raise ParameterError(f"{method.name} needs {needed}: pass draft= (a name, a folder or a model)")
+        print(f"specviz: no draft model given, using {draft}", file=sys.stderr)
+    drafter = load_drafter(model, draft, device, dtype)
+    if not method.suited([drafter]):
+        raise ModelError(f"{method.name} drafts with {needed}; {drafter.name} is {drafter.kind}")
+    block = getattr(method, method.block_length_param) if method.block_length_param else 1
+    if block > getattr(drafter, "most", block):
+        raise ParameterError(
+            f"{method.name} asks for blocks of {block} tokens, and {drafter.name} has {drafter.kind} for "
+            f"{drafter.most}: set {method.block_length_param} to at most that"
+        )
+    return drafter

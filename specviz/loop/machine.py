@@ -1,0 +1,151 @@
+"""What a measurement or a record holds for: the model's identity, the machine, the library versions."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shlex
+import sys
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from ..methods.base import Method
+from ..models.ranks import holding, whole
+
+# The digests of split models: for one every weight is gathered, which takes its time.
+_split_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def identity(model: Any) -> dict[str, Any]:
+    """What tells a model from another one of the same name: its size and a digest of some of its weights."""
+    about = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
+    net = getattr(model, "net", None)
+    if net is None:
+        return about | ({"weights": model.digest} if hasattr(model, "digest") else {})
+    digest = _split_digests.get(model)
+    if digest is None:
+        digest = _sampled_digest(net)
+        if holding(model).size > 1:
+            _split_digests[model] = digest
+    return about | {"weights": digest}
+
+
+def _sampled_digest(net: Any) -> str:
+    """A digest of sixteen numbers of each weight."""
+    digest = hashlib.sha256()
+    for weight in net.parameters():
+        flat = whole(weight.detach()).flatten()
+        digest.update(flat[:: max(1, len(flat) // 16)][:16].double().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def about(model: Any) -> dict[str, Any]:
+    """What the record says of a model."""
+    fields = {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
+    fields |= {"kind": model.kind, "shape": getattr(model, "geometry", None)}
+    fields |= {"content": content(model), "source": getattr(model, "source", None)}
+    return fields | ({"prefix": len(model.prefix)} if hasattr(model, "prefix") else {})
+
+
+def content(model: Any) -> str | None:
+    """SHA-256 of a model's weights and tokenizer; None where it is split, or keeps none."""
+    return None if holding(model).size > 1 else getattr(model, "content", None)
+
+
+def thread_count(model: Any) -> int:
+    """Threads that a model's backend computes on."""
+    return getattr(model, "threads", None) or torch.get_num_threads()
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """Processor, device and system; no name of the machine or of a person."""
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf8") as lines:
+        processor = next(
+            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor
+        )
+    name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
+    return {"processor": processor, "device": name, "system": f"{platform.system()} {platform.release()}"}
+
+
+def machine_of(model: Any) -> dict[str, str]:
+    """As `machine`, of a model; of one that is split over ranks with all their devices."""
+    described, ranks = machine(model.device), holding(model)
+    if ranks.size > 1:
+        devices = ranks.gather(described["device"])
+        same = len(set(devices)) == 1
+        described["device"] = f"{len(devices)} × {devices[0]}" if same else " + ".join(devices)
+    return described
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python, specviz and the libraries that ran."""
+    installed = {"python": platform.python_version()}
+    for package, name in (
+        ("specviz", "specviz-lm"),
+        *((n, n) for n in ("torch", "transformers", "numpy", "pyarrow")),
+    ):
+        with suppress(metadata.PackageNotFoundError):
+            installed[package] = metadata.version(name)
+    return installed
+
+
+def peak_memory(device: torch.device) -> dict[str, int | None]:
+    """Peak resident bytes of the process, and of the device where it keeps count."""
+    process = None
+    with suppress(ImportError):  # Windows
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    cuda = torch.device(device).type == "cuda"
+    return {"process": process, "device": torch.cuda.max_memory_allocated(device) if cuda else None}
+
+
+def calibration_setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
+    """What a measurement of a draft size holds for: the keys of `calibration.SETTING`.
+
+    Threads are a processor's; on another device they are no part of it.
+    """
+    where, count = machine_of(model), holding(model).size
+    cpu = torch.device(model.device).type == "cpu"
+    processor = where["processor"] if count == 1 else f"{count} × {where['processor']}"
+    installed = versions()
+    return {
+        "method": method.name,
+        "parameters": {name: value for name, value in method.values.items() if name != method.size},
+        "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
+        "draft": None if drafter is None or not method.needs_draft else identity(drafter),
+        "device": processor if cpu else where["device"],
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "threads": thread_count(model) if cpu else None,
+        "versions": {
+            name: installed[name]
+            for name in ("python", "specviz", "torch", "transformers")
+            if name in installed
+        }
+        | getattr(model, "versions", {}),
+    }
+
+
+def calibrate_options(model: Any, method: Method, drafter: Any = None) -> str:
+    """The options of `specviz calibrate`, beside method and model, that measure in this setting."""
+    device, dtype = torch.device(model.device).type, str(model.dtype).removeprefix("torch.")
+    options = [] if drafter is None else ["--draft", drafter.name]
+    if holding(model).size > 1:
+        options += ["--tp-plan", "auto"]
+    elif device != "cpu":
+        options += ["--device", device]
+    if device == "cpu":
+        options += ["--threads", str(thread_count(model))]
+    options += [] if dtype == "float32" else ["--dtype", dtype]
+    for p in method.parameters:
+        if p.name != method.size and method.values[p.name] != p.default:
+            options += ["--set", f"{p.name}={method.values[p.name]}"]
+    return "".join(f" {shlex.quote(word)}" for word in options)

@@ -1,0 +1,151 @@
+"""A run that was cut off, taken up again: what its file holds, and whether this is the same run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import schema
+from ..errors import ParameterError
+from ..trace import Trace
+from ..trace.files import arrow_schema, dump, partial_of
+from ..trace.recorder import lock, unlock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SAME = ("method", "parameters", "sampling", "record", "exactness", "canvas", "dtype")  # in both runs
+
+
+@dataclass
+class SavedRun:
+    """What a file holds of a run that was cut off, or that had fewer prompts; empty where there is no file.
+
+    Attributes
+    ----------
+    run : dict
+        Its metadata.
+    table : pyarrow table or None
+        Its cycles; after `check` those of finished texts.
+    finished : list of int
+        After `check`: texts that need not be decoded again.
+    prompts : list of dict
+        After `check`: what the record says of the prompts, up to the last finished one.
+    """
+
+    path: Path | None = None
+    run: dict[str, Any] = field(default_factory=dict)
+    table: pa.Table | None = None
+    finished: list[int] = field(default_factory=list)
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+
+    def check(self, metadata: dict[str, Any], records: list[list[dict[str, Any]]]) -> None:
+        """Find the finished texts, and refuse a file of another run.
+
+        Parameters
+        ----------
+        metadata : dict
+            Of the run that is to go on here.
+        records : list of lists of dict
+            Of each prompt what the record will say of its texts, with the tokens of the first.
+
+        Raises
+        ------
+        ParameterError
+            Naming what differs.
+        """
+        if self.table is None:
+            return
+        self._check_same(metadata)
+        saved, number, ended = self.run["prompts"] or [], 0, self._ended()
+        for prompt, texts in enumerate(records):
+            there = saved[number : number + len(texts)]
+            for old, new in zip(there, json.loads(dump(texts))):
+                if "tokens" not in new:  # of a later turn, which the answers before it are part of
+                    new["tokens"] = old.get("tokens")
+                if old != new:
+                    raise ParameterError(f"prompt {prompt} is not the one that {self.path} holds{_OTHERWISE}")
+            numbers = range(number, number + len(texts))
+            if ended.issuperset(numbers):
+                self.finished += numbers
+            number = numbers.stop
+        if number < len(saved):
+            raise ParameterError(
+                f"{self.path} holds {len(saved)} texts, more than these prompts have ({number}){_OTHERWISE}"
+            )
+        memory = (metadata["memory"] or {}).get("start", {})
+        if memory.get("keep") == "run" and 0 < len(self.finished) < number:
+            raise ParameterError(
+                f"{self.run['method']} learns from prompt to prompt (keep='run'), and what it had learnt is "
+                "not in the file: only with keep='prompt' can a run go on; choose another path"
+            )
+        self.prompts = saved[: max(self.finished, default=-1) + 1]
+        self._keep_finished()
+
+    def _check_same(self, metadata: dict[str, Any]) -> None:
+        new = json.loads(dump(metadata))
+        pairs = [(name, self.run[name], new[name]) for name in SAME]
+        for name in ("model", "draft"):
+            about = [run[name] or {} for run in (self.run, new)]
+            keys = ("name", "parameters", "content")
+            pairs.append((name, *({key: each.get(key) for key in keys} for each in about)))
+        for name, old, here in pairs:
+            if isinstance(old, dict) and isinstance(here, dict):
+                names = [key for key in {**old, **here} if old.get(key) != here.get(key)]
+                old, here = ({key: each.get(key) for key in names} for each in (old, here))
+            if old != here:
+                raise ParameterError(f"{self.path} has another {name}: {old}, not {here}{_OTHERWISE}")
+
+    def _ended(self) -> set[int]:
+        """The texts that ended by themselves; of a stream, whose updates all end, those before the last."""
+        assert self.table is not None
+        cycles = self.table.select(["prompt", "update", "cycle", "end", "source"]).to_pandas()
+        last = cycles.sort_values(["update", "cycle"]).groupby("prompt").tail(1)
+        ended = set(last.loc[last["end"].notna() & (last["end"] != "interrupted"), "prompt"].tolist())
+        if cycles["source"].notna().any() and not self.run["complete"]:
+            ended.discard(int(cycles["prompt"].max()))
+        return ended
+
+    def _keep_finished(self) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        assert self.table is not None
+        finished = pa.array(self.finished, self.table.schema.field("prompt").type)
+        self.table = self.table.filter(pc.is_in(self.table.column("prompt"), value_set=finished))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the run keeps when it goes on: its name, and when it began."""
+        return {} if self.table is None else {name: self.run[name] for name in ("run", "created")}
+
+    @property
+    def seconds(self) -> float:
+        """When the last finished text ended, in seconds from the start of the run."""
+        import pyarrow.compute as pc
+
+        assert self.table is not None
+        ends = pc.add(self.table.column("start"), self.table.column("duration"))
+        return float(pc.max(ends).as_py() or 0.0)
+
+
+_OTHERWISE = ": go on with what was given there, or choose another path"
+
+
+def load_saved(path: Path) -> SavedRun:
+    """What `path`, or the stream that a run left beside it when it was cut off, holds.
+
+    Raises
+    ------
+    TraceError
+        If it is no trace, or another run writes it.
+    """
+    file = next((each for each in (partial_of(path), path) if each.exists()), None)
+    if file is None:
+        return SavedRun()
+    unlock(lock(path))
+    trace = Trace.open(file)
+    table = trace.arrow([column.name for column in schema.COLUMNS]).cast(arrow_schema())
+    return SavedRun(file, trace.run, table)
