@@ -89,6 +89,9 @@ def bench_command(name: str) -> Any:
         measure = find(name)
         taken = signature(measure, eval_str=True).parameters
 
+    notes = {each.name: getattr(each.annotation, "__metadata__", ()) for each in taken.values()}
+    checks = {option: note[1] for option, note in notes.items() if len(note) > 1}  # before any work
+
     def command(
         model: Model = "town",
         draft: Drafts = None,
@@ -103,8 +106,11 @@ def bench_command(name: str) -> Any:
     ) -> None:
         if json is not None:
             writable(json, force)
+        values = _values(given)
+        for option, check in checks.items():
+            check(values.get(option, ()))
         filled = {"source": prompts or "town", "rounds_file": None if json is None else _rounds_file(json)}
-        report = _measured(measure, taken, model, draft, device, dtype, threads, filled | _values(given))
+        report = _measured(measure, taken, model, draft, device, dtype, threads, filled | values)
         report.show(screen())
         if json is not None:
             report.write(json, force)
@@ -127,7 +133,7 @@ def bench_command(name: str) -> Any:
 
 
 def _option(parameter: Parameter) -> Parameter:
-    """A keyword of a bench as an option; ``Annotated[int, "a help text"]`` brings its help."""
+    """A keyword of a bench as an option; ``Annotated[int, "a help text", check]`` brings its help."""
     kind, help_text = parameter.annotation, ""
     if get_origin(kind) is Annotated:
         kind, help_text = get_args(kind)[:2]

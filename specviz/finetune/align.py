@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specviz.models.protocols import Prompt
+    from specviz.models.torch_model import TorchModel
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _align(
     return result
 
 
-def _pair(target: Any, draft: Any, device: str) -> tuple[Any, Any]:
+def _pair(target: Any, draft: Any, device: str) -> tuple[TorchModel, TorchModel]:
     """Target and draft, of one kind and vocabulary, in transformers' format.
 
     Raises

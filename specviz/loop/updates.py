@@ -95,7 +95,7 @@ def check_room(target: Any, number: int, tokens: list[int]) -> None:
 
 def continued(context: Any, target: Any, before: list[int], tokens: list[int], room: int) -> tuple[Any, int]:
     """A context that holds the prefix of two prompts, and its length; a new one if they share nothing."""
-    reused = shared(before, tokens)
+    reused = 0 if context is None else shared(before, tokens)
     if not reused:
         if context is not None:
             context.close()

@@ -143,18 +143,27 @@ def calibrate(
         "clock": clock_of(model)[1],
     }
     where = calibration_setting(model, built, drafter)
-    path = calibration.file(where, folder)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    empty = Calibration(where, kind.size, how, [], created=now)
+    turns = Turns(model, kind, built.values, drafter, max_new_tokens)
+    return _completed(empty, turns, texts, warm, calibration.file(where, folder), force, tick)
+
+
+def _completed(
+    empty: Calibration, turns: Turns, texts: list[list[int]], warm: list[list[int]], path: Path, force: bool,
+    tick: Tick | None,
+) -> Calibration:  # fmt: skip
+    """The calibration that was made in just this way, or a new one, measured and written down."""
     partial = path.with_suffix(".partial")
-    ranks = holding(model)  # where it is split over processes, the first one's files and times count
+    ranks = holding(turns.model)  # where it is split over processes, the first one's files and times count
 
     def look() -> dict[str, Any]:
-        for there in () if force else (path, partial):
+        for file in () if force else (path, partial):
             with suppress(TraceError):  # missing, or damaged: it is measured anew
-                stored = Calibration.open(there)
-                if (stored.setting, stored.how) == (where, how):
+                stored = Calibration.open(file)
+                if (stored.setting, stored.how) == (empty.setting, empty.how):
                     return asdict(stored)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        return asdict(Calibration(where, kind.size, how, [], created=now))
+        return asdict(empty)
 
     def keep() -> None:
         result.save(path)
@@ -163,12 +172,9 @@ def calibrate(
     result = Calibration.of(ranks.told(look))
     if result.complete:
         return result
-    turns = Turns(model, kind, built.values, drafter, max_new_tokens)
     shown = bar() if tick is None else nullcontext(tick)
     with shown if ranks.leads else nullcontext(lambda *_: None) as progress:
-        Measuring(
-            result, turns, texts, warm, progress, lambda: result.save(partial) if ranks.leads else None
-        )()
+        Measuring(result, turns, texts, warm, progress, partial if ranks.leads else None)()
     if len(result.points) < fits.LEAST:
         raise ModelError(
             f"only {len(result.points)} sizes could be measured ({result.ended}): nothing to fit"
@@ -318,14 +324,14 @@ class Turns:
 
 @dataclass
 class Measuring:
-    """Measures what a calibration still lacks; `keep` writes it down after each text."""
+    """Measures what a calibration still lacks, and writes it to `partial` after each text."""
 
     result: Calibration
     turns: Turns
     texts: list[list[int]]
     warm: list[list[int]]
     tick: Tick
-    keep: Callable[[], None]
+    partial: Path | None
 
     def __call__(self) -> None:
         """Fill the memory, look at each size, then time every text at every size."""
@@ -389,7 +395,8 @@ class Measuring:
                             point.cycles.append(cycles)
                 result.spent = before + time.perf_counter() - begin
                 result.worked = worked + time.process_time() - start
-                self.keep()
+                if self.partial is not None:
+                    self.result.save(self.partial)
 
     def decode(self, g: int, ids: list[int]) -> tuple[int, int, float] | None:
         """A text at one size; None where memory runs out: the size and the larger ones are left out."""

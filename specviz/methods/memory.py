@@ -29,7 +29,7 @@ class Memory(Protocol):
     """What a method remembers."""
 
     @property
-    def entries(self) -> int:
+    def known(self) -> int:
         """Entries that hold something."""
 
     @property
@@ -96,7 +96,7 @@ class Remembering(SizedMethod):
 
     @property
     def memory(self) -> dict[str, Any]:
-        entries = self.store.entries if self.store is not None else 0
+        entries = self.store.known if self.store is not None else 0
         warm = bool(entries) or self.loaded is not None
         size = self.store.bytes if self.store is not None else 0
         return {"state": "warm" if warm else "cold", "keep": self.keep, "known": entries, "bytes": size}

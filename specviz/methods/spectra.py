@@ -123,9 +123,9 @@ class Internal:
         self.get = self.pool.get
 
     @property
-    def entries(self) -> int:
+    def known(self) -> int:
         """N-grams that they hold."""
-        return self.pool.entries + self.chain.entries
+        return self.pool.known + self.chain.known
 
     @property
     def bytes(self) -> int:

@@ -198,7 +198,6 @@ def precise(name: str, dtype: str) -> tuple[Row, ...]:
     )
 
 
-ONE_TREE = Row({}, "unispec", UNISPEC)
 RECIPES: dict[str, Recipe] = {
     "unispec/table1": unispec(
         "method", tuple(FIVE.values()), differs=(SPEEDUP, TAU, BASELINES), quick=few(6 * len(TASKS))

@@ -56,7 +56,7 @@ class Adjacency:
         self.tokens = np.full((vocabulary, k), EMPTY, np.int32)
 
     @property
-    def entries(self) -> int:
+    def known(self) -> int:
         """Tokens that have a successor."""
         return int((self.tokens[:, 0] != EMPTY).sum())
 

@@ -156,7 +156,6 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     table = one.arrow(names + PASSES)
     weighed = table.column("node_threshold").null_count < len(table)
     nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
-    start = cycles["start"].to_numpy(np.float64)
     arrays: Arrays = {name: _small(cycles[name]) for name in ("cycle", "context", "keep")}
     arrays["times"] = phase_times(cycles).astype(np.float32)
     arrays |= {"node_at": _small(nodes), "out_at": _small(outs), "pass_at": _small(passes)}
@@ -177,17 +176,15 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     size = np.diff(passes)
     arrays |= _group(table, "pass", ("model", "tokens", "duration"), size, words)
     began = _flat(table.column("pass_start"), size).to_numpy(zero_copy_only=False).astype(np.float64)
-    arrays["pass_start"] = (began - np.repeat(start, size)).astype(np.float32)
+    arrays["pass_start"] = (began - np.repeat(cycles["start"].to_numpy(np.float64), size)).astype(np.float32)
 
-    header = _header(one, words, weighed)
     ids = np.unique(np.concatenate([arrays["node_token"], arrays["out_token"]]).astype(np.int64))
-    pieces = one.pieces
-    return header | {"pieces": {str(token): _piece(pieces, token) for token in ids.tolist()}}, arrays
+    return _header(one, words, ids.tolist(), weighed), arrays
 
 
-def _header(one: Trace, words: dict[str, list[str]], weighed: bool) -> dict[str, Any]:
-    """What `columns` says of the run as a whole, its pieces apart; `weighed`: nodes have a threshold."""
-    run, own = one.run, _own_signals(one)
+def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bool) -> dict[str, Any]:
+    """The run's part of the header; `weighed` says whether nodes have a threshold."""
+    run, own, pieces = one.run, _own_signals(one), one.pieces
     filled = run.get("canvas")
     return {
         "run": _facts(run),
@@ -209,6 +206,7 @@ def _header(one: Trace, words: dict[str, list[str]], weighed: bool) -> dict[str,
         "fates": FATES,
         "short": SHORT,
         "prompts": _prompts(one),
+        "pieces": {str(token): _piece(pieces, token) for token in ids},
         "chunk": CHUNK,
         "chunks": -(-len(one.cycles) // CHUNK),
     }

@@ -61,9 +61,8 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
             "specviz.live(model) has a box to type into, specviz.flicker(trace, live=True) the sliders"
         )
     values, given, where = _sorted("explore", kind, options)
-    kind(**values)
-    entries = check_prompts(prompt)
-    if len(entries) != 1 or len(entries[0].get("turns") or [""]) != 1:
+    kind(**values)  # checks them
+    if [len(entry.get("turns") or [""]) for entry in check_prompts(prompt)] != [1]:
         raise PromptError("explore takes one prompt of one turn: compare several with specviz.generate")
     target = load_if_needed(model, where.get("device"), where.get("dtype"))
     draft = bundled_draft(kind, target.name) if kind.needs_draft and draft is None else draft

@@ -62,7 +62,7 @@ def bench(
     calm: Any = None,
     *,
     tasks: Sequence[str] = TASKS,
-    prompts: int = 100,
+    number: int = 100,
     rounds: int = 1,
     max_new_tokens: int = 128,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
@@ -78,7 +78,7 @@ def bench(
         Tuned for an exit behind the first layer, and behind each; they decode German to English alone.
     tasks : sequence of str
         Keys of `specviz.measure.pairs.TASKS`.
-    prompts, rounds : int
+    number, rounds : int
         Texts a task, and how often each is timed.
 
     Raises
@@ -91,7 +91,7 @@ def bench(
             f"bench bild takes two drafts, the small model and the aligned one, got {len(drafts)}"
         )
     small, aligned = drafts
-    entries = {task: suite(task, prompts) for task in tasks}
+    entries = {task: suite(task, number) for task in tasks}
     plans: dict[str, list[Point]] = {}
     for task in tasks:
         points = [Point(BASELINE, BASELINE, model=target)]
@@ -100,7 +100,7 @@ def bench(
         points += without(target, aligned) + rejection(target, small) + nucleus(target, aligned)
         points += oracle(target, small)
         plans[task] = points + (leaving(exits, calm) if task == "de-en" else [])
-    of, done = rounds * prompts * sum(map(len, plans.values())), 0
+    of, done = rounds * number * sum(map(len, plans.values())), 0
 
     def told(label: str) -> None:
         nonlocal done
@@ -115,9 +115,9 @@ def bench(
         head += summary(task, found)
         parts += tables(task, found)
         claims += claims_of(task, found)
-    about = setting(target, list(drafts), texts=prompts, rounds=rounds, tasks=list(tasks))
+    about = setting(target, list(drafts), texts=number, rounds=rounds, tasks=list(tasks))
     about["clock"] = quiet_clock(target.device)[1]
-    title = f"Table 1: {target.name} with {small.name} and {aligned.name}, {prompts} texts a task"
+    title = f"Table 1: {target.name} with {small.name} and {aligned.name}, {number} texts a task"
     columns = [("task", "", ""), *COLUMNS, ("paper", "paper: ×", "")]
     return Report("bild", title, about, columns, head, bars_of(claims), [*NOTES, f"Time: {about['clock']}."],
                   ("paper", *SPARE), parts)  # fmt: skip

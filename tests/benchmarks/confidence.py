@@ -69,7 +69,7 @@ def bench(
     slots: Any = None,
     *,
     tasks: Sequence[str] = TASKS,
-    prompts: int = 50,
+    number: int = 50,
     seeds: int = SEEDS,
     exact: int | None = None,
     max_new_tokens: int = 128,
@@ -86,7 +86,7 @@ def bench(
         Blockwise heads, and a drafter of masked slots, on top of the target.
     tasks : sequence of str
         Keys of `specviz.measure.pairs.TASKS`.
-    prompts, seeds : int
+    number, seeds : int
         Texts of a set, and sets of texts for each task.
     exact : int, optional
         Prompts of the check that the exact setting loses nothing; 0 leaves it out. Default: `EXACT` for each
@@ -104,9 +104,9 @@ def bench(
     draft = drafts[0]
     if seeds < 1:
         raise ParameterError(f"seeds must be at least 1, got {seeds}")
-    entries = {task: [suite(task, prompts, i * prompts) for i in range(seeds)] for task in tasks}
+    entries = {task: [suite(task, number, i * number) for i in range(seeds)] for task in tasks}
     points, more = lineup(target, draft, heads, slots), ablation(target, draft)
-    of, done = seeds * prompts * (len(tasks) * len(points) + len(more)), 0
+    of, done = seeds * number * (len(tasks) * len(points) + len(more)), 0
 
     def told(label: str) -> None:
         nonlocal done
@@ -136,7 +136,7 @@ def bench(
     parts.append(telling(judged))
     bars: list[Bar] = []
     notes = list(NOTES)
-    exact = EXACT * prompts if exact is None else exact
+    exact = EXACT * number if exact is None else exact
     if exact:
         kept, said = lossless(target, draft, exact, max_new_tokens)
         bars += kept
@@ -147,9 +147,9 @@ def bench(
         parts.append(replace(report.table, title=f"Figure 2, {tasks[0]}: {report.title}"))
         bars += report.bars
         notes += report.notes
-    about = setting(target, [draft], texts=prompts, sets=seeds, tasks=list(tasks))
+    about = setting(target, [draft], texts=number, sets=seeds, tasks=list(tasks))
     about["clock"] = quiet_clock(target.device)[1]
-    title = f"Tables I, II, IV and V: {target.name} with {draft.name}, {seeds} sets of {prompts} texts a task"
+    title = f"Tables I, II, IV and V: {target.name} with {draft.name}, {seeds} sets of {number} texts a task"
     return Report("confidence", title, about, [("task", "", ""), *COLUMNS], head, bars,
                   [*notes, f"Time: {about['clock']}."], SPARE, parts)  # fmt: skip
 

@@ -462,7 +462,7 @@ def bench(
     model: Any,
     *,
     parts: Sequence[str] = (),
-    prompts: int | None = None,
+    number: int | None = None,
     rounds: int = 3,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
@@ -473,7 +473,7 @@ def bench(
     model : Diffusion
     parts : sequence of str
         Keys of `PARTS`; ``exact:8`` is the check of exactness for blocks of 8 cells alone. Default: all.
-    prompts : int, optional
+    number : int, optional
         Of each part. Default: the part's own number.
     rounds : int
         How often each text is timed.
@@ -490,9 +490,9 @@ def bench(
     bars: list[Bar] = []
     notes = [f"Prompts: bundled ones, {MIX}."]
     counts = {}
-    for name, measure, number in chosen:
-        counts[name] = prompts or number
-        found = measure(model, prompts or number, rounds, tick)
+    for name, measure, usual in chosen:
+        counts[name] = number or usual
+        found = measure(model, number or usual, rounds, tick)
         tables += found.tables
         bars += found.bars
         notes += found.notes

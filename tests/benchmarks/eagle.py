@@ -507,7 +507,7 @@ def bench(
     *,
     parts: Sequence[str] = (),
     languages: Sequence[str] = LANGUAGES,
-    prompts: int | None = None,
+    number: int | None = None,
     rounds: int = 3,
     max_new_tokens: int = 128,
     size: int = SIZE,
@@ -524,7 +524,7 @@ def bench(
         Keys of `PARTS`. Default: all.
     languages : sequence of str
         Of the answers.
-    prompts : int, optional
+    number : int, optional
         Of each part; where languages are compared, of each. Default: the part's own number.
     rounds : int
         How often each text is timed.
@@ -546,7 +546,7 @@ def bench(
     if wrong or not drafts:
         found = f"{wrong[0]} is none" if wrong else "there is none"
         raise ParameterError(f"bench eagle compares EAGLE drafters, and {found}: name them with --draft")
-    asked = Asked(target, drafts, languages, prompts, rounds, max_new_tokens, size, tick)
+    asked = Asked(target, drafts, languages, number, rounds, max_new_tokens, size, tick)
     labels = [point.label for point in asked.points]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise ParameterError(

@@ -180,14 +180,14 @@ def _measured(browser: Any, cycles: int, nodes: int, steps: int) -> dict[str, An
 
 def bench(
     *,
-    prompts: int = 5000,
+    number: int = 5000,
     max_new_tokens: int = 64,
     rounds: int = 200,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """The player on a long trace of trees, on one of trees twice as large, and a page of 200 tokens.
 
-    No model is needed, and none is read. Here `prompts` is the number of cycles, `max_new_tokens` that of the
+    No model is needed, and none is read. Here `number` is the number of cycles, `max_new_tokens` that of the
     nodes of a tree, and `rounds` that of the steps.
 
     Raises
@@ -207,7 +207,7 @@ def bench(
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         for k, nodes in enumerate((max_new_tokens, 2 * max_new_tokens)):
             tick(k, 2, f"trees of {nodes} nodes")
-            rows.append(_measured(browser, prompts if not k else max(1, prompts // 10), nodes, rounds))
+            rows.append(_measured(browser, number if not k else max(1, number // 10), nodes, rounds))
         version = browser.version
         browser.close()
     tick(2, 2, "a page")
@@ -217,7 +217,7 @@ def bench(
     row = rows[0]
     return Report(
         "player",
-        f"The player on {prompts:,} cycles of {max_new_tokens}-node trees, and on larger trees",
+        f"The player on {number:,} cycles of {max_new_tokens}-node trees, and on larger trees",
         {"device": f"Chromium {version}, {platform.machine()}", "threads": 1, "dtype": "float32"},
         [
             ("cycles", "cycles", "{:,d}"), ("nodes", "nodes", "{:d}"), ("bytes", "first MB", "{:.2f}"),

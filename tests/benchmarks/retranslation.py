@@ -84,7 +84,7 @@ def bench(
     models: Sequence[Any],
     *,
     languages: Sequence[str] = tuple(TARGETS),
-    prompts: int = 100,
+    number: int = 100,
     rounds: int = 1,
     betas: Sequence[float] = BETAS,
     masks: Sequence[int] = MASKS,
@@ -102,7 +102,7 @@ def bench(
         Translators.
     languages : sequence of str
         Keys of `specviz.replays.translations.TARGETS`.
-    prompts : int
+    number : int
         Texts a language.
     rounds : int
         How often each text is timed.
@@ -125,7 +125,7 @@ def bench(
     for model in models:
         Template(model, *find(METHOD)(template=template).wording())
     done = 0
-    of = len(models) * (len(languages) * (prompts * len(chosen) * rounds + prompts) + bool(age) + bool(old))
+    of = len(models) * (len(languages) * (number * len(chosen) * rounds + number) + bool(age) + bool(old))
 
     def told(name: str) -> None:
         nonlocal done
@@ -141,7 +141,7 @@ def bench(
         first = len(parts)
         for code in languages:
             found, quality = measure(
-                model, code, chosen, prompts=prompts, rounds=rounds, max_new_tokens=max_new_tokens,
+                model, code, chosen, prompts=number, rounds=rounds, max_new_tokens=max_new_tokens,
                 template=template, tick=told,
             )  # fmt: skip
             whole[code] = found
@@ -152,7 +152,7 @@ def bench(
             if code != "xx":  # the paper's claims are of its languages; Control is there for the order alone
                 claims += claims_of(where, code, found, quality)
             result = audit.streams(
-                model, streams(texts(code, prompts)),
+                model, streams(texts(code, number)),
                 [lambda code=code: find(METHOD)(beta=0.0, target_language=TARGETS[code], template=template)],
                 max_new_tokens, sampled=0, laws=False, progress=lambda *_: None,
             )  # fmt: skip
@@ -161,9 +161,9 @@ def bench(
                                 where, 0.0 if row.holds else max(row.bug, 1), 0, "at most"))  # fmt: skip
             notes.append(f"{where}, audit of β = 0: {result.summary}")
             notes += [f"{where}: {difference}" for difference in row.differences[:5]]
-            for _ in range(prompts):
+            for _ in range(number):
                 told("audit")
-        title = f"Table 2: {model.name}, {prompts} texts a language, three words an update, greedy"
+        title = f"Table 2: {model.name}, {number} texts a language, three words an update, greedy"
         parts.insert(
             first, Part(title, [("language", "into", ""), ("method", "", ""), *FIGURES], second, SPARE)
         )
@@ -172,7 +172,7 @@ def bench(
             part, more = late.part(model, languages[0], age, old, max_new_tokens, template, told)
             parts.append(part)
             claims += [Claim(*each) for each in more]
-    about = setting(models[0], [], texts=prompts, rounds=rounds, languages=list(languages))
+    about = setting(models[0], [], texts=number, rounds=rounds, languages=list(languages))
     about["models"] = [{"name": model.name, "parameters": model.parameters} for model in models]
     about["clock"] = quiet_clock(models[0].device)[1]
     notes.append(f"Time: {about['clock']}, recording off.")

@@ -48,7 +48,7 @@ def bench(
     drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 14,
+    number: int = 14,
     max_new_tokens: int = 64,
     rounds: int = 51,
     size: int = 128,
@@ -61,17 +61,17 @@ def bench(
     """
     found = [name for name in STORES if name in methods.names()]
     rows, bars = [], []
-    for number, name in enumerate(found):
-        rows.append(texts(model, entries, name, prompts, max_new_tokens, size))
+    for at, name in enumerate(found):
+        rows.append(texts(model, entries, name, number, max_new_tokens, size))
         bars.append(Bar(f"{name}: draft and learn over the cycle", rows[-1]["share"], SHARE, "at most"))
         for vocabulary in (model.vocabulary, LARGE):
             rows.append(alone(name, vocabulary, size, rounds, model.device))
         bars.append(Bar(f"{name}: draft and learn at V = {LARGE:,}, ms", rows[-1]["both"], MOST, "at most"))
-        tick(number + 1, len(found), name)
+        tick(at + 1, len(found), name)
     return Report(
         "stores",
         f"Trees of up to {size} nodes from a store, {model.name}",
-        setting(model, [], prompts=prompts, max_new_tokens=max_new_tokens, rounds=rounds, size=size,
+        setting(model, [], prompts=number, max_new_tokens=max_new_tokens, rounds=rounds, size=size,
                 clock=quiet_clock(model.device)[1]),
         COLUMNS, rows, bars, list(NOTES),
     )  # fmt: skip

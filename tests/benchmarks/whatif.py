@@ -106,7 +106,7 @@ def bench(
     drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 100,
+    number: int = 100,
     max_new_tokens: int = 64,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
@@ -118,11 +118,11 @@ def bench(
         If there is no draft model, and the model, which is no diffusion model, needs one.
     """
     if getattr(model, "kind", None) == "diffusion":
-        return canvases(model, entries, prompts=prompts, max_new_tokens=max_new_tokens, tick=tick)
+        return canvases(model, entries, prompts=number, max_new_tokens=max_new_tokens, tick=tick)
     if not drafts:
         raise ParameterError("the what-ifs are about a draft model: pass --draft")
     drafter = drafts[0]
-    texts = [model.encode(text) for text in enough(entries, prompts)]
+    texts = [model.encode(text) for text in enough(entries, number)]
     rest = {"draft": drafter, "max_new_tokens": max_new_tokens}
     rows: list[dict[str, Any]] = []
     widths: list[float] = []

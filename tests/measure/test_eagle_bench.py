@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
 from test_eagle import V, head
 
 STATIC = "eagle (draft_size=25, tree=static, depth=5, branches=4)"
-FEW = {"languages": ["en", "ja", "de"], "prompts": 3, "rounds": 1, "max_new_tokens": 8, "size": 4}
+FEW = {"languages": ["en", "ja", "de"], "number": 3, "rounds": 1, "max_new_tokens": 8, "size": 4}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_every_part_measures_and_tells_its_bars(target, drafts):
 def test_the_laws_are_judged(target, drafts, monkeypatch):
     monkeypatch.setattr(eagle.audit, "run", partial(eagle.audit.run, draws=30))
     monkeypatch.setattr(law, "check", partial(law.check, settings=law.SETTINGS[:1], length=1))
-    found = eagle.bench(target, drafts[3:], parts=["law"], prompts=1, max_new_tokens=3)
+    found = eagle.bench(target, drafts[3:], parts=["law"], number=1, max_new_tokens=3)
     data = check(found, bars=3)
     assert data["held"]
     assert [row["method"] for row in data["rows"]] == ["eagle", "eagle"]
@@ -118,7 +118,7 @@ def test_the_laws_are_judged(target, drafts, monkeypatch):
     assert data["bars"][1]["value"] == min(row["p"] for row in tests)
     monkeypatch.setattr(law, "check", lambda make: [law.LawResult("eagle", "toy", 0.5, law.TOLERANCE, 1)])
     monkeypatch.setattr(law, "chi_square", lambda *given: law.ChiSquare(99.0, 1, 1e-9, 30, 2))
-    found = eagle.bench(target, drafts[3:], parts=["law"], prompts=1, max_new_tokens=3)
+    found = eagle.bench(target, drafts[3:], parts=["law"], number=1, max_new_tokens=3)
     assert [bar.held for bar in found.bars] == [False, False, True]
 
 
@@ -131,7 +131,7 @@ def test_a_bug_is_found_and_named(target, drafts, monkeypatch):
         return verdict
 
     monkeypatch.setattr(Eagle, "verify", wrong)
-    found = eagle.bench(target, drafts[3:], parts=["exact"], prompts=2, max_new_tokens=6)
+    found = eagle.bench(target, drafts[3:], parts=["exact"], number=2, max_new_tokens=6)
     assert not found.bars[0].held
     assert found.bars[0].value == 4  # both trees, both prompts
     assert all("bug" in row["where"] for row in found.parts[0].rows)

@@ -29,7 +29,7 @@ def test_it_measures_trees_and_a_page():
     pytest.importorskip("playwright", reason="needs playwright (the test extra)")
     if not any(shutil.which(name) for name in player.BROWSERS):
         pytest.skip("no Chromium")
-    report = player.bench(prompts=40, max_new_tokens=8, rounds=2)
+    report = player.bench(number=40, max_new_tokens=8, rounds=2)
     assert [(row["cycles"], row["nodes"]) for row in report.rows] == [(40, 8), (4, 16)]
     assert all(row["median"] > 0 and row["opened"] > 0 for row in report.rows)
     assert [bar.name.split(",")[0] for bar in report.bars] == [

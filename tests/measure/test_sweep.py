@@ -96,7 +96,7 @@ def test_bench_bild(models, monkeypatch):
     target, draft = models
     ticks = []
     found = bild.bench(
-        target, [draft, load("town-draft-aligned")], tasks=["sum-en"], prompts=2, max_new_tokens=12,
+        target, [draft, load("town-draft-aligned")], tasks=["sum-en"], number=2, max_new_tokens=12,
         tick=lambda done, of, label: ticks.append((done, of)),
     )  # fmt: skip
     assert ticks[-1][0] == ticks[-1][1] == len(ticks)
@@ -116,7 +116,7 @@ def test_bench_confidence(models, monkeypatch):
     monkeypatch.setattr(claims, "RESAMPLES", 20)
     target, draft = models
     found = confidence.bench(
-        target, [draft], tasks=["de-en"], prompts=2, seeds=2, exact=2, max_new_tokens=16, batch=()
+        target, [draft], tasks=["de-en"], number=2, seeds=2, exact=2, max_new_tokens=16, batch=()
     )
     rows = {row["label"]: row for row in found.rows}
     assert rows["greedy (transformers)"]["relative"] == pytest.approx(100)

@@ -163,7 +163,7 @@ def test_every_table_fits_80_columns():
 
 
 def test_stores(target):
-    found = stores.bench(target, [], ENTRIES, prompts=2, max_new_tokens=10, rounds=3, size=20)
+    found = stores.bench(target, [], ENTRIES, number=2, max_new_tokens=10, rounds=3, size=20)
     data = check(found, bars=4)
     assert [bar["limit"] for bar in data["bars"]] == [0.1, 1.0, 0.1, 1.0]
     assert [row["method"] for row in data["rows"]] == ["token_recycling"] * 3 + ["unispec"] * 3

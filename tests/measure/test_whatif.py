@@ -30,7 +30,7 @@ def pair(folders):
 def test_it_holds_on_a_tiny_pair(pair):
     done = []
     report = whatif.bench(
-        pair[0], [pair[1]], ENTRIES, prompts=3, max_new_tokens=24, tick=lambda *now: done.append(now)
+        pair[0], [pair[1]], ENTRIES, number=3, max_new_tokens=24, tick=lambda *now: done.append(now)
     )
     assert len(report.rows) == len(done) == 30
     assert any(row["width"] for row in report.rows if row["question"] == "short tails")
@@ -57,7 +57,7 @@ def test_it_sees_what_is_wrong(pair, monkeypatch, broken):
     monkeypatch.setattr(question.WhatIf, "_replay", planted)
     some = whatif.QUESTIONS["draft length"]
     monkeypatch.setattr(whatif, "QUESTIONS", {"draft length": (*some[:3], some[3][:1])})
-    report = whatif.bench(pair[0], [pair[1]], ENTRIES, prompts=3, max_new_tokens=8)
+    report = whatif.bench(pair[0], [pair[1]], ENTRIES, number=3, max_new_tokens=8)
     (row,) = report.rows
     if broken == "accepted":
         assert row["equal"] == pytest.approx(2 / 3)
@@ -95,7 +95,7 @@ def test_canvases_against_reruns(monkeypatch):
     for broken in (False, True):
         if broken:
             monkeypatch.setattr(replayed, "ssd", planted)
-        report = whatif.bench(model, [], entries, prompts=3, max_new_tokens=16)
+        report = whatif.bench(model, [], entries, number=3, max_new_tokens=16)
         assert len(report.rows) == 2 * len(whatif.POLICIES)
         for row in report.rows:
             assert row["equal"] == pytest.approx(2 / 3 if broken else 1), row

@@ -47,7 +47,7 @@ def small(monkeypatch):
 def test_every_part_measures_and_tells_its_bars(model, small, tmp_path):
     told = []
     names = ["exact:8", *list(diffusion.PARTS)[1:]]
-    found = diffusion.bench(model, parts=names, prompts=2, rounds=1, tick=lambda *a: told.append(a))
+    found = diffusion.bench(model, parts=names, number=2, rounds=1, tick=lambda *a: told.append(a))
     assert all(done <= of for done, of, _ in told)
     last = {name.partition(":")[0]: (done, of) for done, of, name in told}
     assert list(last) == list(diffusion.PARTS)
@@ -74,7 +74,7 @@ def test_a_bug_is_found_and_named(model, small, monkeypatch):
 
     right = SSD.judge
     monkeypatch.setattr(SSD, "judge", wrong)
-    found = diffusion.bench(model, parts=["exact:8"], prompts=1, rounds=1)
+    found = diffusion.bench(model, parts=["exact:8"], number=1, rounds=1)
     assert not found.bars[0].held
     assert found.bars[0].value == 8  # every setting
     assert {row["verdict"] for row in found.parts[0].rows} == {"bug"}

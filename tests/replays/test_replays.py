@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -274,6 +275,14 @@ def test_a_replay_is_written_and_read(tmp_path):
     found.save()
     again = replays.opened(tmp_path)
     assert again.cells == found.cells and again.summary == found.summary
+
+
+def test_a_cell_is_a_row_of_the_file_and_back(done):
+    rows = json.loads((done.path / "replay.json").read_text("utf8"))["cells"]
+    assert [replays.Cell.of(row) for row in rows] == done.cells
+    assert [list(cell.as_dict().items()) for cell in done.cells] == [list(row.items()) for row in rows]
+    fixed = ["metric", "value", "printed", "unit", "device", "model", "measured", "low", "high", "why"]
+    assert list(rows[0]) == [*done.keys, *fixed]
 
 
 def test_what_is_finished_is_not_measured_again(done, run, monkeypatch, tmp_path):

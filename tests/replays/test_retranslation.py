@@ -139,7 +139,7 @@ def test_bench(town, monkeypatch):
     monkeypatch.setattr(claims, "RESAMPLES", 20)
     ticks = []
     found = retranslation.bench(
-        [town], languages=["de", "xx"], prompts=3, betas=[1.0], masks=[2], max_new_tokens=24, age=24,
+        [town], languages=["de", "xx"], number=3, betas=[1.0], masks=[2], max_new_tokens=24, age=24,
         old=40, tick=lambda *given: ticks.append(given),
     )  # fmt: skip
     data = found.as_dict()
@@ -172,22 +172,20 @@ def test_what_it_refuses(town):
         ({"masks": [-1]}, "k must be at least"), ({"template": "Hello"}, "source"),
     ):  # fmt: skip
         with pytest.raises(ParameterError, match=words):
-            retranslation.bench([town], prompts=1, **options)
+            retranslation.bench([town], number=1, **options)
 
 
 def test_command(monkeypatch, capsys):
     given = {}
 
     def bench(models: Any, *, tick: Any, languages: Sequence[str] = (), betas: Sequence[float] = (),
-              masks: Sequence[int] = (), prompts: int = 100) -> None:  # fmt: skip
-        given.update(
-            models=[m.name for m in models], languages=languages, betas=betas, masks=masks, n=prompts
-        )
+              masks: Sequence[int] = (), number: int = 100) -> None:  # fmt: skip
+        given.update(models=[m.name for m in models], languages=languages, betas=betas, masks=masks, n=number)
         raise ParameterError("enough")
 
     monkeypatch.setattr(retranslation, "bench", bench)
     options = ["--model", "town", "town-draft", "--languages", "de", "ja"]
-    options += ["--betas", "0", "0.2", "--masks", "3", "--prompts", "5"]
+    options += ["--betas", "0", "0.2", "--masks", "3", "--number", "5"]
     assert main(["retranslation", *options]) == 2
     assert "enough" in capsys.readouterr().err
     assert given == {"models": ["town", "town-draft"], "languages": ["de", "ja"], "betas": [0.0, 0.2],

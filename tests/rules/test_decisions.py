@@ -33,7 +33,7 @@ def test_no_rule_and_no_what_if_needs_torch():
         "speculative",
         "store",
     ]
-    modules = [f"specviz.rules.{name}" for name in names.split()] + ["specviz.whatifs"]
+    modules = [f"specviz.rules.{name}" for name in names] + ["specviz.whatifs"]
     code = f"import sys; sys.modules['torch'] = None; import {', '.join(modules)}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 

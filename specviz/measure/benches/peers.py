@@ -86,17 +86,7 @@ def bench(
     drafts = find("speculative").suited(drafts)  # transformers assist with models, not with an EAGLE drafter
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
-    peer = Peer(model, max_new_tokens)
-    lookup = find(LOOKUP)().values
-    theirs: dict[Side, Callable[[int], list[int]]] = {
-        Side(GENERATE): lambda i: peer.generate(ids[i]),
-        Side(COPIED): lambda i: peer.copied(ids[i], lookup["draft_length"], lookup["ngram_max"]),
-    }
-    if cuda:
-        theirs[Side(COMPILED)] = lambda i: peer.generate(ids[i], cache_implementation="static")
-    for draft in drafts:
-        assistant = twin(draft)
-        theirs[Side(ASSISTED, draft.name)] = partial(peer.answer, ids, assistant, length)
+    theirs = opponents(Peer(model, max_new_tokens), ids, drafts, length, cuda)
     longest = max(range(len(ids)), key=lambda i: len(ids[i]))
     for decode in theirs.values():  # warm-up; the longest text first, so that what is compiled has its sizes
         decode(longest)
@@ -135,6 +125,23 @@ def bench(
     version = about["versions"].get("transformers", "")
     title = f"Against transformers {version}: {model.name}, {len(ids)} texts, {length} draft tokens, greedy"
     return Report("peers", title, about, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
+
+
+def opponents(
+    peer: Peer, ids: list[list[int]], drafts: list[Any], length: int, cuda: bool
+) -> dict[Side, Callable[[int], list[int]]]:
+    """transformers' own decoders of the texts, by number."""
+    lookup = find(LOOKUP)().values
+    theirs: dict[Side, Callable[[int], list[int]]] = {
+        Side(GENERATE): lambda i: peer.generate(ids[i]),
+        Side(COPIED): lambda i: peer.copied(ids[i], lookup["draft_length"], lookup["ngram_max"]),
+    }
+    if cuda:
+        theirs[Side(COMPILED)] = lambda i: peer.generate(ids[i], cache_implementation="static")
+    for draft in drafts:
+        assistant = twin(draft)
+        theirs[Side(ASSISTED, draft.name)] = partial(peer.answer, ids, assistant, length)
+    return theirs
 
 
 def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Any) -> dict[str, Any]:
