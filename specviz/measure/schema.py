@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from specviz.files import whole_text
@@ -29,6 +29,7 @@ class ModelName(TypedDict, total=False):
     weights: Text | None
 
 
+@with_config(ConfigDict(extra="allow"))
 class Environment(TypedDict, total=False):
     """Where rows were decoded."""
 

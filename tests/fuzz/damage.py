@@ -66,7 +66,7 @@ def damaged(value: Any, random: Random) -> Any:
         if action < 0.2:
             del inner[key]
         elif action < 0.6:
-            inner[key] = random.choice(EXTREMES)
+            inner[key] = copy.deepcopy(random.choice(EXTREMES))
         elif action < 0.9:
             inner[key] = swapped(inner[key], random)
         elif action < 0.95:
@@ -102,9 +102,9 @@ def spoiled(content: bytes, random: Random) -> bytes:
 def text_of(value: Any, random: Random) -> bytes:
     """A damaged value as JSON, now and then with damaged bytes on top or instead."""
     action = random.random()
-    whole = value if action < 0.2 else damaged(value, random)
     try:
+        whole = value if action < 0.2 else damaged(value, random)
         content = json.dumps(whole).encode("utf8", "surrogatepass")
-    except RecursionError:
+    except (RecursionError, ValueError):
         content = b"[" * DEEP
     return spoiled(content, random) if action < 0.25 else content
