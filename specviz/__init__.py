@@ -12,19 +12,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import check, metrics, streams, view
     from .calibration import Calibration
+    from .draft import Draft
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
     from .finetune.eagle import train_eagle
     from .loop import densify, generate, stream
     from .measure.calibrate import calibrate
     from .measure.rows import results
     from .measure.running import run
+    from .methods import Method, Parameter, Verdict
     from .methods import make as method
     from .methods import names as list_methods
+    from .methods.tree import judge
     from .models import available as list_models
     from .models import load
     from .paths import example
     from .replays.published import list_published, published
     from .replays.replays import Replay, replay, replay_all
+    from .schema import Signal
     from .suites import list_suites, suite
     from .trace import Trace, read_counts
     from .whatifs import whatif
@@ -41,6 +45,12 @@ _DOORS = {
     "list_models": ("models", "available"),
     "list_methods": ("methods", "names"),
     "method": ("methods", "make"),
+    "Method": ("methods", "Method"),
+    "Parameter": ("methods", "Parameter"),
+    "Signal": ("schema", "Signal"),
+    "Draft": ("draft", "Draft"),
+    "Verdict": ("methods", "Verdict"),
+    "judge": ("methods.tree", "judge"),
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
     "densify": ("loop", "densify"),
@@ -78,11 +88,12 @@ _DOORS = {
 }
 
 __all__ = [
-    "Calibration", "ModelError", "ParameterError", "PromptError", "Replay", "SpecvizError", "Trace",
-    "TraceError", "calibrate", "check", "densify", "example", "explore", "flicker", "generate",
-    "list_methods", "list_models", "list_published", "list_suites", "live", "load", "method", "metrics",
-    "open", "player", "published", "race", "read_counts", "replay", "replay_all", "results", "run",
-    "stream", "streams", "suite", "train_eagle", "view", "whatif",
+    "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError",
+    "Replay", "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "calibrate", "check", "densify",
+    "example", "explore", "flicker", "generate", "judge", "list_methods", "list_models", "list_published",
+    "list_suites", "live", "load", "method", "metrics", "open", "player", "published", "race",
+    "read_counts", "replay", "replay_all", "results", "run", "stream", "streams", "suite", "train_eagle",
+    "view", "whatif",
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ ROOMS: dict[str, tuple[str, float]] = {
 # The explorer decodes when a button is pressed.
 ON_DEMAND = {
     ("trace", "metrics"), ("trace", "view"), ("trace", "widgets"), ("widgets", "loop"),
-    ("widgets", "methods"),
+    ("widgets", "methods"), *(("check", room) for room in ("audit", "loop", "methods", "whatifs", "widgets")),
 }  # fmt: skip
 
 

@@ -91,9 +91,7 @@ def run(
             raise ParameterError("the audit needs at least one prompt")
         ids = [_ids(target, prompt) for prompt in prompts]
         given = catalogue.names("prompt") if methods is None else methods
-        factories = [
-            _cold(_factory(each)) for each in ([given] if isinstance(given, str | Method) else given)
-        ]
+        factories = [_cold(_factory(each)) for each in catalogue.as_list(given)]
         if methods is None:  # a pass that leaves early is one row's own: no batch is run so
             factories = [make for make in factories if make().leave is None]
         for make in factories:

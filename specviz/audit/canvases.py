@@ -34,7 +34,6 @@ from ..loop.cycle import Cycle
 from ..loop.run import threads as threads_of
 from ..loop.run import whole
 from ..loop.unmasking import decode_canvases
-from ..methods.base import Method
 from ..methods.sampling import Sampling
 from ..methods.unmasking import COARSE, GRID, Unmasking
 from ..models.diffusion import Diffusion
@@ -194,7 +193,9 @@ def run(
         if not prompts:
             raise ParameterError("the audit needs at least one prompt")
         given = DEFAULT if methods is None else methods
-        factories = [_made(each) for each in ([given] if isinstance(given, str | dict | Method) else given)]
+        factories = [
+            _made(each) for each in ([given] if isinstance(given, dict) else catalogue.as_list(given))
+        ]
         for make in factories:
             make().fits(length)
         ids = [_ids(target, prompt) for prompt in prompts]

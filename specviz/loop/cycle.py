@@ -219,6 +219,7 @@ class Text:
         session = self.session = Session(
             list(tokens), sampling or Sampling(), target, drafter or method.drafter_of(target), self.ends,
             self.limit, open, lambda use, n: source(session.cycle, use, n), previous=list(previous),
+            text=list(tokens),
         )  # fmt: skip
 
     @property
@@ -239,6 +240,7 @@ class Text:
             self.tokens.append(verdict.token)
             self.origins.append(verdict.origin)
         self.count, self.end = ending(self.tokens, self.ends, self.left, self.full)
+        self.session.text += self.tokens[: self.count]
         return self.end is None
 
     def prefilled(self, marks: list[Any]) -> Cycle:

@@ -76,7 +76,7 @@ class Run:
         self,
         model: Any,
         prompt: Any,
-        method: str | Method = "speculative",
+        method: str | Method | type[Method] = "speculative",
         *,
         draft: Any = None,
         max_new_tokens: int = 128,
@@ -94,7 +94,7 @@ class Run:
         **parameters: Any,
     ) -> None:
         # What can be checked without a model is checked first.
-        self.method = method if isinstance(method, Method) else methods.find(method)(**parameters)
+        self.method = method if isinstance(method, Method) else methods.make(method, **parameters)
         if isinstance(method, Method) and parameters:
             raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
         self.sampling = Sampling(temperature, top_k, top_p)
@@ -406,7 +406,9 @@ def content(model: Any) -> str | None:
     return None if holding(model).size > 1 else getattr(model, "content", None)
 
 
-def generate(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Trace:
+def generate(
+    model: Any, prompt: Any, method: str | Method | type[Method] = "speculative", **options: Any
+) -> Trace:
     """Decode one prompt, or several, one after another or in batches, and return the trace.
 
     Parameters
@@ -416,7 +418,7 @@ def generate(model: Any, prompt: Any, method: str | Method = "speculative", **op
     prompt : str, list of chat messages, list of token ids, dict, or a list of such
         A dict holds ``prompt`` or ``turns`` (texts, decoded in turn as one conversation) and may say ``id``,
         ``kind``, ``language`` and ``reference``, which the trace keeps.
-    method : str or Method
+    method : str, Method or class of one
         See `specviz.list_methods`.
     draft : like `model`, optional
         The draft model, for methods that need one; the others leave it alone.
@@ -459,7 +461,9 @@ def generate(model: Any, prompt: Any, method: str | Method = "speculative", **op
     return run.trace
 
 
-def stream(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Run:
+def stream(
+    model: Any, prompt: Any, method: str | Method | type[Method] = "speculative", **options: Any
+) -> Run:
     """Like `generate`, but gives an iterator of finished cycles whose ``trace`` is there at the end.
 
     Examples

@@ -54,7 +54,7 @@ Tick = Callable[[int, int, str], None]
 
 def calibrate(
     model: Any,
-    method: str = "unispec",
+    method: str | type[Method] = "unispec",
     prompts: Any = None,
     sizes: Sequence[int] | None = None,
     draft: Any = None,
@@ -77,7 +77,7 @@ def calibrate(
     Parameters
     ----------
     model, draft : as in `specviz.generate`
-    method : str
+    method : str or class
         Any method with a draft size.
     prompts : int, or as in `specviz.generate`
         What is decoded, or how many of the bundled suite; default 5, one for each of five kinds of work. Of a
@@ -115,6 +115,7 @@ def calibrate(
         Before any work, with one line that says what to do.
     """
     fits.needed()
+    method = methods.name_of(method)
     kind = methods.find(method)
     if not kind.size:
         able = ", ".join(name for name in methods.names() if methods.find(name).size)
@@ -407,7 +408,7 @@ def bench(
     prompts: int = HELD_OUT,
     max_new_tokens: int = 128,
     rounds: int = 4,
-    method: str = "unispec",
+    method: str | type[Method] = "unispec",
     tick: Tick = lambda done, of, what: None,
 ) -> Report:
     """What every draft size really brings on texts that no calibration saw, and what calibrations chose.
@@ -422,6 +423,7 @@ def bench(
     warm, rest = mixed[need:], mixed[:need]
     if len(rest) < need or not warm:
         raise PromptError(f"this bench takes {need} prompts and some to warm up; there are {len(mixed)}")
+    method = methods.name_of(method)
     drafter = drafts[0] if drafts and methods.find(method).needs_draft else None
     sets = [(str(n), rest[:n]) for n in NUMBERS] + [("5 others", rest[n : n + 5]) for n in (5, 10)]
     common: dict[str, Any] = {"warm_up": warm, "draft": drafter, "max_new_tokens": max_new_tokens}

@@ -312,15 +312,16 @@ def read_methods(given: Any, objects: dict[str, Any]) -> list[dict[str, Any]]:
         entry = dict(each) if isinstance(each, Mapping) else {"method": each}
         if "method" not in entry:
             raise ParameterError(f"methods[{i}] lacks its method, as {{method = 'unispec'}}")
-        name, beside = entry.pop("method"), entry.pop("draft", None)
+        given_method, beside = entry.pop("method"), entry.pop("draft", None)
+        name = methods.name_of(given_method) if isinstance(given_method, type) else str(given_method)
         names = [] if beside is None else several("draft", beside)
         drafts = [name_of(draft, f"the draft of {name}", objects) for draft in names]
-        kind = methods.find(str(name))
+        kind = methods.find(name)
         choices = [several(parameter, value) for parameter, value in entry.items()]
         for values in product(*choices):
             parameters = dict(zip(entry, values))
             kind(**parameters)  # refuses what it does not know
-            one = {"method": str(name), "parameters": parameters, "draft": drafts}
+            one = {"method": name, "parameters": parameters, "draft": drafts}
             if one in found:
                 raise ParameterError(f"methods holds {f'{name} {words(parameters)}'.rstrip()} twice")
             found.append(one)

@@ -51,11 +51,11 @@ def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
     ----------
     drafts : list of Model
         Without any, methods that need one are left out.
-    names : list of str, optional
+    names : list of str or class, optional
         Only these methods.
     """
-    known = names or methods.names("prompt")
-    order = sorted(known, key=lambda name: (name != BASELINE, name))
+    chosen = [methods.name_of(name) for name in names] if names else methods.names("prompt")
+    order = sorted(chosen, key=lambda name: (name != BASELINE, name))
     found = []
     for name in order:
         found += [Entrant(name, draft) for draft in methods.find(name).suited(drafts)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -208,6 +209,10 @@ class Session:
     states : dict of int to tensor [n, width]
         For methods that ask (`Method.reads_prompt`): by layer, the target's states at the prompt's tokens but
         the last.
+    text : list of int
+        The prompt and all tokens that were emitted; the loop keeps it up to date.
+    control : dict of str to float
+        The cycle's signals, which the method sets in `draft`; see `Method.signals`.
     """
 
     prompt: list[int]
@@ -220,6 +225,7 @@ class Session:
     uniforms: Callable[[int, int], np.ndarray]
     previous: list[int] = field(default_factory=list)
     states: dict[int, Tensor] = field(default_factory=dict)
+    text: list[int] = field(default_factory=list)
     cycle: int = 0
     control: dict[str, float] = field(default_factory=dict)
 
@@ -235,9 +241,7 @@ class Method:
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
-    signals: ClassVar[
-        tuple[Signal, ...]
-    ] = ()  # what it gives with each node or cycle beyond the usual columns
+    signals: ClassVar[tuple[Signal, ...]] = ()  # of its nodes and cycles, beyond the usual columns
     exact: ClassVar[dict[str, Any]] = {}  # where a lossy method is exact: the setting that the audit runs
     toy: ClassVar[dict[str, Any]] = {}  # parameters under which the law of sampling can be enumerated
     files: ClassVar[tuple[str, ...]] = ()  # parameters that name a file of one vocabulary
@@ -262,6 +266,12 @@ class Method:
     spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
     calibrated: bool = False  # whether each run takes its draft size from a calibration
     unsized: bool = False  # whether none has come yet
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class that gives itself no name is called as its class is: ``LastWords`` is ``last_words``."""
+        super().__init_subclass__(**options)
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     def __init__(self, **values: Any) -> None:
         known = {p.name: p for p in self.parameters}
@@ -318,8 +328,13 @@ class Method:
         return other
 
     def exactness(self, sampling: Sampling, dtype: str) -> str:
-        """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format."""
-        raise NotImplementedError
+        """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format.
+
+        A method that keeps the `verify` it inherits from here is exact; another one says what it is.
+        """
+        if type(self).verify is not Method.verify:
+            raise NotImplementedError
+        return "exact up to ties" if sampling.greedy else "exact"
 
     def prepare(self, target: Any) -> None:
         """A run with this model is about to begin: refuse here, before any work, what does not fit it."""
@@ -371,9 +386,13 @@ class Method:
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.
 
-        `scores` is None where the draft asked for no pass (its ``read`` is False).
+        `scores` is None where the draft asked for no pass (its ``read`` is False). By default a token is kept
+        if the target would write it, or sampled as `specviz.methods.tree.judge` does: for drafts without `q`.
         """
-        raise NotImplementedError
+        from .tree import judge
+
+        assert scores is not None
+        return judge(draft, scores, self.session)[0]
 
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
         """A cycle was committed and decoding goes on: bring the drafter up to date."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
+from ..schema import Signal
 from .base import Method, Parameter, Session, Unsent, Verdict
 from .draft_model import drafter_of, pair
 from .gap import verify_gap
@@ -67,6 +68,10 @@ class CMASD(Method):
             "where the mean confidence so far justifies no further token.",
         ),
     )  # fmt: skip
+    signals = (
+        Signal("window", "tokens", "Tokens that the controller sends, k_j.", "cycle"),
+        Signal("confidence", "", "Mean C_t of what was drafted, from which the window follows.", "cycle"),
+    )
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    for i = 1 .. k_max:"),

@@ -94,8 +94,8 @@ def variance_share(logits: Tensor) -> Tensor:
     their probability on a few tokens from a variance of about 2 log |V| on (Derrida 1981, the random energy
     model): there it is 1/2.
     """
-    found = variance(logits)
-    return found / (found + 2 * math.log(logits.shape[-1]))
+    spread = variance(logits)
+    return spread / (spread + 2 * math.log(logits.shape[-1]))
 
 
 def ensemble(
@@ -151,13 +151,13 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     blocks_of_row = -(-vocabulary // width)
     if vocabulary < 2048 or k > blocks_of_row:
         return logits.topk(k)
-    if spare := width * blocks_of_row - vocabulary:
-        logits = torch.nn.functional.pad(logits, (0, spare), value=-torch.inf)
+    if padding := width * blocks_of_row - vocabulary:
+        logits = torch.nn.functional.pad(logits, (0, padding), value=-torch.inf)
     blocks = logits.reshape(rows * blocks_of_row, width)
     chosen = blocks.amax(-1).view(rows, -1).topk(k).indices
     first = torch.arange(0, len(blocks), blocks_of_row, device=logits.device)  # each row's first block
-    found = blocks.index_select(0, (chosen + first[:, None]).view(-1))
-    values, at = found.view(rows, -1).topk(k)
+    best_blocks = blocks.index_select(0, (chosen + first[:, None]).view(-1))
+    values, at = best_blocks.view(rows, -1).topk(k)
     return values, chosen.gather(1, at // width) * width + at % width
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..draft import ROOT, Draft
 from ..rules.store import EMPTY, Growth, Store, grow
+from ..schema import Signal
 from .base import Parameter, Session, Unsent, Verdict
 from .memory import KEEP, Remembering
 from .signals import successors
@@ -54,6 +55,7 @@ class UniSpec(Remembering):
     )  # fmt: skip
     size = "draft_size"
     shape = ("candidates",)
+    signals = (Signal("candidates", "nodes", "Nodes that were grown, sent or not.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    level 1 = x_t's successors in the store, and C"),

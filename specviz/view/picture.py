@@ -7,6 +7,7 @@ cycles with their times, and what the drafter believed of each token. The three 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -349,8 +350,13 @@ ALSO = {
 }
 
 
-def _told(nodes: pd.DataFrame, belief: str, rollback: object) -> list[str]:
-    """What else is known of each node: how near the verdict was, and the recorded signals."""
+def _told(
+    nodes: pd.DataFrame, belief: str, rollback: object, own: Iterable[tuple[str, str]] = ()
+) -> list[str]:
+    """What else is known of each node: how near the verdict was, and the recorded signals.
+
+    `own` are name and unit of those that only this method has.
+    """
     parts: list[list[str]] = [[] for _ in range(len(nodes))]
 
     def say(values: np.ndarray, words: str) -> None:
@@ -371,6 +377,8 @@ def _told(nodes: pd.DataFrame, belief: str, rollback: object) -> list[str]:
     for name, form in ALSO.items():
         if name != belief:
             say(nodes[name].to_numpy(float), form)
+    for name, unit in own:
+        say(nodes[name].to_numpy(float), f"{name} {{:.3g}} {unit}".rstrip())
     return [", ".join(each) for each in parts]
 
 
@@ -434,7 +442,11 @@ def picture(trace: Trace, prompt: int) -> Picture:
         where = nodes["position"]
         if not filled:
             where = nodes["cycle"].map(context) - start + where - 1
-        told = _told(nodes, column, (run.get("parameters") or {}).get("rollback") if rollback else None)
+        about = one.signals
+        about = about[about["signal"].isin(list(nodes)) & ~about["signal"].isin(list(ALSO))]
+        units = [visible(unit).replace("{", "{{").replace("}", "}}") for unit in about["unit"]]
+        limit = (run.get("parameters") or {}).get("rollback") if rollback else None
+        told = _told(nodes, column, limit, zip(about["signal"], units))
         beliefs = tuple(
             Belief(int(w), float(c), str(s), more)
             for w, c, s, more in zip(where, nodes[column], nodes["status"], told)

@@ -223,7 +223,7 @@ class WhatIf:
         -------
         badge, why : str
         """
-        method = method or self._run["method"]
+        method = getattr(method, "name", method) or self._run["method"]
         if method in NO_TREE:
             return RERUN, untold(method)
         if parameter not in METHODS.get(method, {}):

@@ -216,7 +216,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
 def _own_signals(trace: Trace) -> dict[str, dict[str, tuple[Any, ...]]]:
     """By level and name, the signals that the method declares or recorded beyond the schema's columns.
 
-    Each is (array, heading, meaning, least, most). The array of a node signal is ``node_`` and the first entry.
+    Each is (array, heading, meaning, least, most). Of a node signal the array's name lacks its ``node_``.
     """
     rows: dict[str, dict[str, tuple[Any, ...]]] = {"node": {}, "cycle": {}}
     fixed = {name for name, *_ in SIGNALS}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ParameterError, PromptError, loading
 
 if TYPE_CHECKING:
+    from ..methods import Method
     from .explore import Explorer
     from .live import Interpreter
 
@@ -19,12 +20,14 @@ OPTIONS = (
 
 
 @loading()
-def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: Any) -> Explorer:
+def explore(
+    method: str | type[Method], model: Any, prompt: Any, draft: Any = None, **options: Any
+) -> Explorer:
     """Move a method's parameters, decode, and compare: a widget.
 
     Parameters
     ----------
-    method : str
+    method : str or class
         See `specviz.list_methods`.
     model : str, path, transformers model or specviz model
         As in `specviz.generate`; loaded once.
@@ -48,9 +51,10 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
         Before any decode, with one line that says what to do.
     """
     from ..loop.run import Run, beside, bundled_draft, prompts, ready
-    from ..methods import find, near
+    from ..methods import find, name_of, near
     from .explore import Explorer
 
+    method = name_of(method)
     kind = find(method)
     if kind.streams:
         raise ParameterError(
