@@ -226,7 +226,10 @@ print(f"your guess {guess:+.0%}")
 
 # %%
 few = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-by = {n: sv.calibrate(town, "unispec", n, sizes=few, warm_up=8, rounds=2, folder=aside) for n in (1, 2, 5)}
+by = {
+    n: sv.calibrate(town, "unispec", number=n, sizes=few, warm_up=8, rounds=2, folder=aside)
+    for n in (1, 2, 5)
+}
 view.by_prompts(by)
 plt.show()
 

@@ -640,7 +640,7 @@ for odds, block, sure, cell in sorted(wrong, key=lambda case: len(case[0]))[:1]:
 
 # %%
 from specviz.draft import Draft
-from specviz.methods.unmasking import said
+from specviz.methods.unmasking import read_cells
 
 cached = write(cache="dual")  # B = 8, R = 8
 rows = []
@@ -648,7 +648,8 @@ for each, head in zip(written(cached), cached.run["prompts"]):
     canvas = model.open([head["tokens"]] * len(each), each.length, block=each.block)
     for state in range(len(each)):
         canvas.fill(each.cell[:state], each.token[:state], state)
-    whole = said(canvas.forward([Draft.empty()] * len(each)), each.block, cached.run["parameters"]["sure"])
+    passes = canvas.forward([Draft.empty()] * len(each))
+    whole = read_cells(passes, each.block, cached.run["parameters"]["sure"])
     for state, fresh in enumerate(whole):
         kept, work = each.said[state], each.work(state)
         odds = dict(zip(fresh.cell[fresh.work].tolist(), fresh.rank[fresh.work].tolist()))

@@ -273,7 +273,7 @@ texts = [each for each in suite if not each["id"].endswith("02")]
 warm = [each for each in suite if each["id"].endswith("02")]
 methods = ["prompt_lookup", "unispec", {"method": "eagle", "draft": "town-eagle-en"}]
 run = sv.run(
-    methods=methods, suites={"both": texts + warm}, prompts=len(texts), warm_up=6, max_new_tokens=96,
+    methods=methods, suites={"both": texts + warm}, number=len(texts), warm_up=6, max_new_tokens=96,
     traces=True, out=out / "both",
 )  # fmt: skip
 everything = sv.open(run.path / "traces")

@@ -252,7 +252,7 @@ else:
     warm = [each for each in suite if each["id"].endswith("01")]
 run = sv.run(
     models=YOURS if YOURS == "town" else model, methods=METHODS, suites={"mine": measured + warm},
-    prompts=len(measured), warm_up=min(6, len(warm)), max_new_tokens=length, traces=True, out=scratch / "run",
+    number=len(measured), warm_up=min(6, len(warm)), max_new_tokens=length, traces=True, out=scratch / "run",
 )  # fmt: skip
 run
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from .models import load
     from .paths import example
     from .replays.published import list_published, published
-    from .replays.replays import Replay, replay, replay_all
+    from .replays.replays import Replay
+    from .replays.running import replay, replay_all
     from .schema import Signal
     from .suites import list_suites, suite
     from .trace import Trace, read_counts
@@ -58,8 +59,8 @@ _DOORS = {
     "calibrate": ("measure.calibrate", "calibrate"),
     "Calibration": ("calibration", "Calibration"),
     "whatif": ("whatifs", "whatif"),
-    "replay": ("replays.replays", "replay"),
-    "replay_all": ("replays.replays", "replay_all"),
+    "replay": ("replays.running", "replay"),
+    "replay_all": ("replays.running", "replay_all"),
     "Replay": ("replays.replays", "Replay"),
     "run": ("measure.running", "run"),
     "results": ("measure.rows", "results"),
@@ -85,6 +86,16 @@ _DOORS = {
     "ModelError": ("errors", "ModelError"),
     "ParameterError": ("errors", "ParameterError"),
     "PromptError": ("errors", "PromptError"),
+}
+
+# What a trace calls to sum itself up and to show itself (`specviz.trace.display`), as "module:function".
+TRACE_HOOKS = {
+    "summary": "specviz.metrics:summary",
+    "recheck": "specviz.metrics:recheck",
+    "html": "specviz.view:html",
+    "png": "specviz.view:png",
+    "text": "specviz.view:text",
+    "page": "specviz.widgets.page:write",
 }
 
 __all__ = [

@@ -135,12 +135,12 @@ class Draft:
     @property
     def depth(self) -> int:
         """Length of the longest path."""
-        return int(self.depths.max(initial=0))
+        return len(self) if self.is_chain else int(self.depths.max(initial=0))
 
     @property
     def width(self) -> int:
         """Nodes on the broadest level."""
-        return int(np.bincount(self.depths).max()) if len(self) else 0
+        return min(len(self), 1) if self.is_chain else int(np.bincount(self.depths).max())
 
     def take(self, nodes: Sequence[int] | np.ndarray) -> Draft:
         """The subtree of `nodes`, in their old order.

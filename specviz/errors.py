@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from textwrap import shorten
 
+from specviz.escape import line
+
 
 class SpecvizError(Exception):
-    """Something the caller can mend; the command line prints its one line and exits with status 2."""
+    """Something the caller can mend; the command line prints its one line and exits with status 2.
+
+    Names and texts of others stand in such a line: their line breaks and unseen characters are written out.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(line(message))
 
 
 class TraceError(SpecvizError):

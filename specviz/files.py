@@ -1,16 +1,41 @@
-"""Files that are written whole or not at all."""
+"""Files: written whole or not at all; read through a declared schema, for others may have made them."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from specviz.errors import TraceError
+from specviz.errors import SpecvizError, TraceError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Kind = TypeVar("Kind")
+HALF = re.compile("[\ud800-\udfff]")  # half a character: no text in UTF-8 holds one
+LIMIT = 64 << 20  # bytes of a JSON file
+WORDS = {  # pydantic's faults of type
+    "dict_type": "should be an object",
+    "list_type": "should be a list",
+    "string_type": "should be a text",
+    "int_type": "should be a whole number",
+    "float_type": "should be a number",
+    "bool_type": "should be true or false",
+    "too_short": "is too short",
+    "too_long": "is too long",
+    "string_too_short": "is too short",
+    "string_too_long": "is too long",
+}
 
 
 def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
-    """Write a file under another name, wait until it is on the disk, then rename it.
+    """Write a file under a name of its own, wait until it is on the disk, then rename it.
 
     Raises
     ------
@@ -19,21 +44,161 @@ def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
     """
     if path.exists() and not force:
         raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
-    part = path.with_name(path.name + ".part")
+    part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_mask()
+        with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
+            part = Path(file.name)
+            part.chmod(mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        if part is not None:
+            with suppress(OSError):
+                part.unlink()
     return path
+
+
+@cache
+def _mask() -> int:
+    """The process' file mode mask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: Path, text: str, force: bool = False) -> Path:
     """As `write_bytes`, in UTF-8; half a surrogate pair, which some models write, is kept."""
     return write_bytes(path, text.encode("utf8", "surrogatepass"), force)
+
+
+# ---------------------------------------------------------------- the gate
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def checked(
+    kind: type[Kind], data: object, where: str, remedy: str = "", error: type[SpecvizError] = TraceError
+) -> Kind:
+    """`data`, if it has the declared form; keys that the form does not name are kept.
+
+    Parameters
+    ----------
+    kind : type
+        A `TypedDict`, or any type that pydantic validates. Numbers in quotation marks are no numbers.
+    where : str
+        The file, for the error.
+    remedy : str
+        What to do about it.
+    error : type
+        The kind of error that is raised.
+
+    Raises
+    ------
+    SpecvizError
+        Of one line: the file, the place in it, the fault and the remedy.
+    """
+    from pydantic import ValidationError
+
+    after = remedy and f": {remedy}"
+    try:
+        _adapter(kind).validate_python(data, strict=True)
+    except ValidationError as errors:
+        fault = errors.errors(include_url=False, include_context=False)[0]
+        raise error(f"{where}{_fault(data, fault)}{after}") from None
+    except RecursionError:
+        raise error(f"{where} is nested too deeply{after}") from None
+    return data  # type: ignore[return-value]
+
+
+def _fault(data: object, fault: Mapping[str, Any]) -> str:
+    """The place and the fault, in words: ", cells[3].value should be a valid number, not 'x'"."""
+    place, value = "", data
+    for key in fault["loc"]:  # names of union members stand there, too: they lead nowhere in the data
+        if isinstance(value, dict) and key in value:
+            place, value = f"{place}.{key}" if place else str(key), value[key]
+        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
+            place, value = f"{place}[{key}]", value[key]
+    place = place and f", {place[:120]}"
+    if fault["type"] == "missing":
+        return f"{place} lacks '{str(fault['loc'][-1])[:60]}'"
+    if fault["loc"][-1:] == ("[key]",):
+        return f"{place} is no key of this object"
+    words = WORDS.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    words = words[:160]
+    got = "" if fault["type"] == "value_error" or "too_" in fault["type"] else f", not {shown(value)}"
+    return f"{place} {words[:1].lower()}{words[1:]}{got}"
+
+
+def whole_text(text: str) -> str:
+    """A validator of texts: UTF-8 can hold it.
+
+    Raises
+    ------
+    ValueError
+        If it holds half a surrogate pair.
+    """
+    if HALF.search(text):
+        raise ValueError("holds half a character (a lone surrogate)")
+    return text
+
+
+def shown(value: object) -> str:
+    """A number or a short text as it is; of anything else what it is."""
+    names = {dict: "an object", list: "a list", type(None): "null", bool: str(value).lower()}
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value) if value != value or abs(value) < 1e18 else "a huge number"
+    if isinstance(value, str):
+        return f"{value[:40]!r}" if len(value) <= 40 else "a long text"
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def parsed(text: str | bytes, where: str, remedy: str = "", error: type[SpecvizError] = TraceError) -> Any:
+    """What JSON holds; half a surrogate pair is kept.
+
+    Raises
+    ------
+    SpecvizError
+        If it is none, or nested too deep for Python to read.
+    """
+    after = remedy and f": {remedy}"
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf8", "surrogatepass")
+        return json.loads(text)
+    except UnicodeDecodeError:
+        raise error(f"{where} is not UTF-8 text{after}") from None
+    except RecursionError:
+        raise error(f"{where} is nested too deeply{after}") from None
+    except json.JSONDecodeError as fault:
+        place = (f"line {fault.lineno}, " if "\n" in text else "") + f"column {fault.colno}"
+        raise error(f"{where} is not JSON ({fault.msg}, {place}){after}") from None
+    except ValueError:  # a number of thousands of digits
+        raise error(f"{where} has a number that is too long{after}") from None
+
+
+def read_json(path: Path, kind: type[Kind], remedy: str = "", error: type[SpecvizError] = TraceError) -> Kind:
+    """A JSON file of a declared form.
+
+    Raises
+    ------
+    SpecvizError
+        If it is missing, longer than `LIMIT`, not JSON, or of another form.
+    """
+    try:
+        if path.stat().st_size > LIMIT:
+            raise error(f"{path} is longer than {LIMIT >> 20} MiB{remedy and f': {remedy}'}")
+        content = path.read_bytes()
+    except OSError as fault:
+        raise error(f"cannot read {path}: {fault.strerror or fault}") from None
+    return checked(kind, parsed(content, str(path), remedy, error), str(path), remedy, error)

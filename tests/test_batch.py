@@ -93,6 +93,19 @@ def test_a_drafter_that_asks_for_its_own_passes(pair, prompts):
     check(pair, prompts[:4], SmallTree(), 3, max_new_tokens=10)
 
 
+def test_a_drafter_that_reads_other_tokens_than_the_prompt(pair, prompts):
+    from audit.planted import SmallTree
+
+    class ShortSighted(SmallTree):  # its drafter begins with the last two tokens
+        def start(self, session):
+            self.session = session
+            room = session.limit + self.extra_cache_slots
+            self.drafter = session.open(session.drafter, session.prompt[-2:], room, "draft")
+            self.drafter.prefill()
+
+    check(pair, prompts[:4], ShortSighted(), 3, max_new_tokens=10)
+
+
 def test_the_record_of_a_batch(pair, prompts, tmp_path):
     target, drafter = pair
     options = {"draft": drafter, "max_new_tokens": 12, "record": "judged"}

@@ -543,7 +543,7 @@ def test_bench_status_and_json(here, say, folders, monkeypatch):
         assert found["summary"] == last
         assert found["held"] is not bool(wanted)
         assert "1 thread" in last
-    status, out, err = say("bench", "passes", *options, "--number", 16)
+    status, out, err = say("bench", "passes", *options[:4], "--rounds", 3, "--largest", 4, "--context", 16)
     assert status == 0, err
     assert "s(g)" in out
 

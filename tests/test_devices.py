@@ -11,7 +11,7 @@ import specviz
 from specviz import audit, cli
 from specviz.devices import check_threads
 from specviz.errors import ParameterError
-from specviz.measure import timing
+from specviz.measure import BENCHES, timing
 
 MANY = 100_000
 # Every command with --threads, and the arguments that it cannot do without.
@@ -21,7 +21,7 @@ COMMANDS = {
     "audit": ("--json", "out.json"),
     "replay": ("unispec/table3", "--out", "out"),
     "calibrate": (),
-    "bench measure": ("passes", "--json", "out.json"),
+    **{f"bench {name}": ("--json", "out.json") for name in BENCHES},
     "bench run": ("--untimed", "--number", "1", "--method", "prompt_lookup", "--out", "out"),
     "models align": ("town-draft", "--target", "town", "--prompts", "town", "--out", "out"),
     "models eagle": ("town", "--prompts", "town", "--out", "out"),
@@ -31,8 +31,8 @@ COMMANDS = {
 def with_threads(command, path=()):
     """The commands below this one that take --threads."""
     if hasattr(command, "commands"):
-        for name, inner in command.commands.items():
-            yield from with_threads(inner, (*path, name))
+        for name in command.list_commands(None):  # those of the benches are made when they are named
+            yield from with_threads(command.get_command(None, name), (*path, name))
     elif any(parameter.name == "threads" for parameter in command.params):
         yield " ".join(path)
 
@@ -62,7 +62,7 @@ def test_python_refuses_them_too(monkeypatch):
         lambda: timing.threads(5).__enter__(),
         lambda: audit.run("town", prompts=["Hello"], threads=5),
         lambda: specviz.load("gguf:town-translator", threads=5),
-        lambda: specviz.measure.run(methods=["prompt_lookup"], prompts=1, threads=5, timed=False),
+        lambda: specviz.measure.run(methods=["prompt_lookup"], number=1, threads=5, timed=False),
     ):
         with pytest.raises(ParameterError, match="from 1 to 4, the number of processors"):
             refused()

@@ -47,7 +47,7 @@ CALLS = [
     "sv.method('bild')",
     "sv.stream('town', 'Hello')",
     "sv.calibrate('town')",
-    "sv.run(models=['town'], prompts=1)",
+    "sv.run(models=['town'], number=1)",
     "sv.replay('unispec/table3')",
     "sv.explore('bild', 'town', 'Hello')",
     "sv.live('town-translator')",

@@ -145,6 +145,11 @@ def refused(path: Path, origin: str, **options) -> str:
     return str(error.value)
 
 
+def at(path: Path | str, line: str) -> str:
+    """The place and the fault in the second line of a file."""
+    return f"{path}, line 2{'' if line.startswith(',') else ' '}{line}"
+
+
 def test_vllm_detailed_metrics_by_hand(tmp_path):
     second = changed("vllm", ("usage", "completion_tokens"), 9)  # cut by two in its last step
     found = specviz.read_counts(write(tmp_path / "r.jsonl", VLLM, second), "vllm")
@@ -361,7 +366,7 @@ def test_answers_to_the_real_questions_and_the_questions_themselves(tmp_path):
 
 
 SHARED = [  # of vLLM's object and AIPerf's record
-    ("num_spec_steps", ..., "has no num_spec_steps"),
+    ("num_spec_steps", ..., ", {place} lacks 'num_spec_steps'"),
     ("num_spec_steps", 5, "counts 4 steps in its acceptance_histogram, but num_spec_steps is 5"),
     (
         "num_accepted_draft_tokens",
@@ -369,18 +374,26 @@ SHARED = [  # of vLLM's object and AIPerf's record
         "counts 6 tokens in its acceptance_histogram, but num_accepted_draft_",
     ),
     ("num_draft_tokens", 5, "accepted 6 of 5 drafted tokens"),
-    ("num_draft_tokens", -1, "has num_draft_tokens -1, which is no count"),
-    ("num_draft_tokens", 2.5, "has num_draft_tokens 2.5, which is no count"),
-    ("num_draft_tokens", True, "has num_draft_tokens true or false, which is no count"),
-    ("num_draft_tokens", 10**400, "has num_draft_tokens a number, which is no count"),
-    ("num_draft_tokens", "10", "has num_draft_tokens a text, which is no count"),
-    ("acceptance_histogram", "1111", "has acceptance_histogram that is a text, not a list"),
+    ("num_draft_tokens", -1, ", {place}, num_draft_tokens should be greater than or"),
+    ("num_draft_tokens", 2.5, ", {place}, num_draft_tokens should be a whole number, not 2.5"),
+    ("num_draft_tokens", True, ", {place}, num_draft_tokens should be a whole number, not true"),
+    (
+        "num_draft_tokens",
+        10**400,
+        ", {place}, num_draft_tokens should be less than or",
+    ),
+    ("num_draft_tokens", "10", ", {place}, num_draft_tokens should be a whole number, not '10'"),
+    ("acceptance_histogram", "1111", ", {place}, acceptance_histogram should be a list, not '1111'"),
     (
         "acceptance_histogram",
         {"0": 1, "-1": 3},
-        "has acceptance_histogram with the key '-1', which is no count",
+        ", {place}, acceptance_histogram.-1 is no key of this object",
     ),
-    ("acceptance_histogram", [1, 1, None, 1], "has acceptance_histogram[2] null, which is no count"),
+    (
+        "acceptance_histogram",
+        [1, 1, None, 1],
+        ", {place}, acceptance_histogram[2] should be a whole number, not null",
+    ),
     ("per_step_accepted", [3, 0, 1], "has "),
 ]
 DETAILED = [
@@ -399,7 +412,7 @@ DETAILED = [
 def test_a_broken_identity_of_acceptance_names_its_line(tmp_path, origin, name, value, line):
     bad = changed(origin, (*SPEC[origin], name), value)
     said = refused(write(tmp_path / "f.jsonl", GOOD[origin], bad), origin)
-    assert f"{tmp_path / 'f.jsonl'}, line 2 {line}" in said
+    assert at(tmp_path / "f.jsonl", line.format(place=".".join(SPEC[origin]))) in said
 
 
 @pytest.mark.parametrize(("name", "value", "line"), DETAILED)
@@ -410,29 +423,29 @@ def test_a_broken_identity_of_steps_names_its_line(tmp_path, name, value, line):
 
 @pytest.mark.parametrize(("where", "value", "line"), [
     (("usage", "completion_tokens"), 7, "has 7 completion tokens, but its steps emitted 8 before"),
-    (("usage", "completion_tokens"), "11", "has usage.completion_tokens a text, which is no count"),
-    (("metrics", "time_to_first_token_ms"), -1, "has metrics.time_to_first_token_ms -1, which is no time"),
-    (("metrics", "generation_time_ms"), float("nan"), "has metrics.generation_time_ms nan, which is no time"),
-    (("metrics", "speculative_decoding"), [1], "has a metrics.speculative_decoding that is a list"),
-    (("metrics",), 3, "has a metrics that is a number, not an object"),
+    (("usage", "completion_tokens"), "11", ", usage.completion_tokens should be a whole number"),
+    (("metrics", "time_to_first_token_ms"), -1, ", metrics.time_to_first_token_ms"),
+    (("metrics", "generation_time_ms"), float("nan"), ", metrics.generation_time_ms should be a finite"),
+    (("metrics", "speculative_decoding"), [1], ", metrics.speculative_decoding should be an object"),
+    (("metrics",), 3, ", metrics should be an object, not 3"),
 ])  # fmt: skip
 def test_what_else_a_response_can_get_wrong(tmp_path, where, value, line):
-    assert f", line 2 {line}" in refused(
-        write(tmp_path / "f.jsonl", VLLM, changed("vllm", where, value)), "vllm"
-    )
+    bad = changed("vllm", where, value)
+    assert at("", line) in refused(write(tmp_path / "f.jsonl", VLLM, bad), "vllm")
 
 
 @pytest.mark.parametrize(("where", "value", "line"), [
     (("metadata",), ..., "is no record of AIPerf: it has neither metadata nor num_spec_steps"),
-    (("metadata", "conversation_id"), [], "has metadata.conversation_id that is no name"),
-    (("metadata", "turn_index"), 1.5, "has metadata.turn_index 1.5, which is no count"),
+    (("metadata", "conversation_id"), [], ", metadata.conversation_id should be a text, not a list"),
+    (("metadata", "turn_index"), 1.5, ", metadata.turn_index should be a whole number, not 1.5"),
     (("metadata", "request_end_ns"), 999, "ends (request_end_ns) before it starts"),
-    (("metadata", "request_start_ns"), "1", "has metadata.request_start_ns that is no time in nanoseconds"),
-    (("metrics", "request_latency"), 3, "has a metrics.request_latency that is a number, not an object"),
-    (("metrics", "request_latency", "unit"), "h", "has metrics.request_latency in h; known units are"),
-    (("metrics", "output_sequence_length", "value"), 1.5, "has metrics.output_sequence_length 1.5, which"),
+    (("metadata", "request_start_ns"), "1", ", metadata.request_start_ns should be a whole number"),
+    (("metrics", "request_latency"), 3, ", metrics.request_latency should be an object, not 3"),
+    (("metrics", "request_latency", "unit"), "h", ", metrics.request_latency.unit should be 'ns'"),
+    (("metrics", "request_latency", "unit"), ["ms"], ", metrics.request_latency.unit should be 'ns'"),
+    (("metrics", "output_sequence_length", "value"), 1.5, ", metrics.output_sequence_length.value should"),
     (("metrics", "output_sequence_length", "value"), 7, "has 7 completion tokens, but its steps emitted 7"),
-    (("error",), "e", "has a error that is a text, not an object"),
+    (("error",), "e", ", error should be an object, not 'e'"),
     (("spec_decode_acceptance", "num_spec_tokens"), 2, "accepted 3 tokens in a step, but num_spec_tokens is"),
 ])  # fmt: skip
 def test_what_else_a_record_can_get_wrong(tmp_path, where, value, line):
@@ -441,23 +454,23 @@ def test_what_else_a_record_can_get_wrong(tmp_path, where, value, line):
         assert read_counts(write(tmp_path / "f.jsonl", bad), "aiperf").total("output") == 7
         bad["metrics"]["output_sequence_length"]["value"] = 6
         line = line.replace("has 7", "has 6")
-    assert f", line 2 {line}" in refused(write(tmp_path / "f.jsonl", AIPERF, bad), "aiperf")
+    assert at("", line) in refused(write(tmp_path / "f.jsonl", AIPERF, bad), "aiperf")
 
 
 @pytest.mark.parametrize(("where", "value", "line"), [
     (("question_id",), ..., "is no answer of Spec-Bench: it has no question_id"),
     (("question_id",), 81, "answers question 81, as line 1 does: keep one of them"),
-    (("question_id",), None, "has question_id that is no name"),
+    (("question_id",), None, ", question_id should be a text, not null"),
     (("choices",), ..., "has no choices: this is a file of questions, and answers are wanted"),
-    (("choices",), [], "has no choice"),
-    (("choices", 0), 1, "has a choice that is a number, not an object"),
-    (("choices", 0, "turns"), [1], "has turns that are no list of texts"),
+    (("choices",), [], ", choices is too short"),
+    (("choices", 0), 1, ", choices[0] should be an object, not 1"),
+    (("choices", 0, "turns"), [1], ", choices[0], turns[0] should be a text, not 1"),
     (("choices", 0, "accept_lengths"), ..., "has no accept_lengths (EAGLE's own scripts write none)"),
-    (("choices", 0, "new_tokens"), ..., "has no new_tokens"),
-    (("choices", 0, "wall_time"), 1.0, "has wall_time that is no list"),
-    (("choices", 0, "wall_time"), [0.5, 0], "has wall_time[1] 0, which is no time"),
+    (("choices", 0, "new_tokens"), ..., ", choices[0] lacks 'new_tokens'"),
+    (("choices", 0, "wall_time"), 1.0, ", choices[0], wall_time should be a list, not 1.0"),
+    (("choices", 0, "wall_time"), [0.5, 0], ", choices[0], wall_time[1] should be greater"),
     (("choices", 0, "wall_time"), [0.5], "has 2 turns, 2 new_tokens and 1 wall_time"),
-    (("choices", 0, "accept_lengths"), [3, 0, 2, 3, 1], "has accept_lengths[1] 0, which is no count from 1"),
+    (("choices", 0, "accept_lengths"), [3, 0, 2, 3, 1], ", choices[0], accept_lengths[1] should be greater"),
     (("choices", 0, "new_tokens"), [6, 7], "has 13 new_tokens, but its 5 accept_lengths add up to 10"),
     (("choices", 0, "new_tokens"), [3, 2], "has 5 new_tokens, but its 5 accept_lengths add up to 10"),
 ])  # fmt: skip
@@ -465,7 +478,7 @@ def test_what_an_answer_can_get_wrong(tmp_path, where, value, line):
     bad = changed("spec-bench", where, value)
     if where != ("question_id",):
         bad["question_id"] = 82
-    assert f", line 2 {line}" in refused(write(tmp_path / "f.jsonl", BENCH, bad), "spec-bench")
+    assert at("", line) in refused(write(tmp_path / "f.jsonl", BENCH, bad), "spec-bench")
 
 
 def test_what_a_file_can_get_wrong(tmp_path):
@@ -478,9 +491,9 @@ def test_what_a_file_can_get_wrong(tmp_path):
     path.write_text(json.dumps(VLLM) + '\n{"metrics": \n')
     assert ", line 2 is not JSON (Expecting value, column" in refused(path, "vllm")
     path.write_text(json.dumps(VLLM) + "\n[1]\n")
-    assert ", line 2 is a list, not an object" in refused(path, "vllm")
+    assert ", line 2 should be an object, not a list" in refused(path, "vllm")
     path.write_text("[" * 100_000)
-    assert ", line 1 is not JSON" in refused(path, "vllm")
+    assert ", line 1 is nested too deep" in refused(path, "vllm")
     path.write_text('{"a": 1}\n')
     assert ", line 1 is no response of vLLM" in refused(path, "vllm")
     path.write_text('# HELP x\nvllm:spec_decode_num_drafts_total{engine="0"} 10.0\n')

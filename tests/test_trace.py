@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import traces
 from specviz import schema
 from specviz.errors import TraceError
-from specviz.trace import PARTIAL, Recorder, Trace, arrow_schema, validate, whole_characters
+from specviz.trace import PARTIAL, Recorder, Trace, arrow_schema, metadata, validate, whole_characters
 from specviz.trace.files import KEY
 
 METHODS = ["autoregressive", "speculative", "bild", "tree"]
@@ -629,18 +629,18 @@ def test_a_foreign_file(tmp_path):
         ({"schema": schema.VERSION - 1}, "older specviz .*: record it anew"),
         ({"schema": "1"}, "schema version"),
         ({"schema": True}, "schema version"),
-        ({"run": None}, "'run'"),
-        ({"method": 3}, "'method'"),
-        ({"prompts": {"0": 1}}, "'prompts'"),
-        ({"prompts": [{"tokens": [-1]}]}, "'prompts'"),
-        ({"prompts": [{"tokens": [1], "kind": {"a": 1}}]}, "'prompts'"),
-        ({"pieces": {"1": "!!"}}, "pieces"),
+        ({"run": None}, "metadata, run"),
+        ({"method": 3}, "metadata, method"),
+        ({"prompts": {"0": 1}}, "metadata, prompts"),
+        ({"prompts": [{"tokens": [-1]}]}, "metadata, prompts"),
+        ({"prompts": [{"tokens": [1], "kind": {"a": 1}}]}, "metadata, prompts"),
+        ({"pieces": {"1": "!!"}}, "metadata, pieces holds"),
         ({"pieces": {"x": "AA=="}}, "pieces"),
-        ({"pieces": [1]}, "'pieces'"),
-        ({"eos": ["1"]}, "'eos'"),
-        ({"complete": "yes"}, "'complete'"),
-        ({"threads": True}, "'threads'"),
-        ({"model": {"name": ["x"]}}, "'model'"),
+        ({"pieces": [1]}, "metadata, pieces"),
+        ({"eos": ["1"]}, "metadata, eos"),
+        ({"complete": "yes"}, "metadata, complete"),
+        ({"threads": True}, "metadata, threads"),
+        ({"model": {"name": ["x"]}}, "metadata, model"),
         ({"run": "another"}, "rows name another run"),
         ({"tokenizer": "\ud800"}, "not JSON"),
     ],
@@ -851,4 +851,4 @@ def test_the_schema_has_one_meaning_a_column():
     names = [c.name for c in schema.COLUMNS]
     assert len(names) == len(set(names)) == len(arrow_schema())
     assert set(schema.FLAT) <= set(names)
-    assert set(schema.RUN_TYPES) == set(schema.RUN_FIELDS)
+    assert set(metadata.Run.__annotations__) == set(schema.RUN_FIELDS)

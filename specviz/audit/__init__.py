@@ -2,7 +2,8 @@
 
 `run` compares texts and passes with the target computed independently, `streams` those of each update of a
 stream; `batches` compares the rows of a batch with their prompts' single runs; `canvases` the order in which
-a diffusion model's methods write with stepwise decoding's; `law` checks sampling.
+a diffusion model's methods write with stepwise decoding's; `law` checks sampling. `soak` audits drawn
+settings for hours and keeps a ledger.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from . import law
 from .batches import run as batches
 from .canvases import run as canvases
 from .result import AuditResult, Difference, Row
+from .soak import soak
 from .text import run, served
 from .updates import default as stream_methods
 from .updates import run as streams
 
 __all__ = [
-    "AuditResult", "Difference", "Row", "batches", "canvases", "law", "run", "served", "stream_methods",
-    "streams",
+    "AuditResult", "Difference", "Row", "batches", "canvases", "law", "run", "served", "soak",
+    "stream_methods", "streams",
 ]  # fmt: skip

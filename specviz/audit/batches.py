@@ -20,20 +20,17 @@ from .. import methods as catalogue
 from ..errors import ParameterError
 from ..loop.batch import check_rows, decode_batch
 from ..loop.cycle import Cycle, decode
-from ..loop.run import threads as threads_of
 from ..loop.run import together, whole
 from ..methods.base import Method
 from ..methods.sampling import Sampling
 from .reference import reference_of
 from .result import AuditResult, Difference, Row
 from .text import (
+    Decoding,
     _Audit,
     _backend,
-    _drafted,
-    _drafters,
     _exact,
     _factory,
-    _ids,
     _label,
     _measure,
     _raised,
@@ -42,7 +39,10 @@ from .text import (
     _text,
     audited_model,
     check_causal,
-    served,
+    choose,
+    counter,
+    encoded,
+    result_of,
 )  # fmt: skip
 
 ROUNDS = 4  # batches' worth of prompts that are decoded in one go, so that rows come and go
@@ -61,12 +61,16 @@ def run(
     sampled: int = 20,
     temperature: float = 1.0,
     progress: Callable[[int, int], None] | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
 ) -> AuditResult:
     """Audit batched decoding: each row against its prompt's single run.
 
     Parameters
     ----------
-    model, drafts, prompts, max_new_tokens, dtype, device, threads, sampled, temperature, progress
+    model, drafts, prompts, max_new_tokens, dtype, device, threads, sampled, temperature, progress, top_k,
+    top_p, seed
         As `specviz.audit.run` takes them.
     methods : list of str, Method or factory, optional
         Lossy ones too. Default: every method that decodes prompts. Those that remember do so for one prompt.
@@ -87,53 +91,33 @@ def run(
     with _backend(threads):
         target = audited_model(model, device, dtype)
         check_causal(target)
-        if not prompts:
-            raise ParameterError("the audit needs at least one prompt")
-        ids = [_ids(target, prompt) for prompt in prompts]
+        ids = encoded(target, prompts)
         given = catalogue.names("prompt") if methods is None else methods
         factories = [_cold(_factory(each)) for each in catalogue.as_list(given)]
         if methods is None:  # a pass that leaves early is one row's own: no batch is run so
-            factories = [make for make in factories if make().leave is None]
+            factories = [make for make in factories if make().exit_rule is None]
         for make in factories:
             together(make(), [])
-        if methods is None and isinstance(drafts, list | tuple) and not drafts:
-            factories = [make for make in factories if not make().needs_draft]
         check_rows(target)
-        factories, left_out = served(target, factories, methods is not None)
-        drafters = _drafters(target, drafts, factories, device, dtype)
-        factories, undrafted = _drafted(factories, drafters, methods is not None)
-        check_rows(*drafters)
+        chosen = choose(target, factories, drafts, methods is None, device, dtype)
+        check_rows(*chosen.drafters)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
-        sampled = min(sampled, len(ids))
         pairs = [
             (sampling, some, make, drafter)
-            for sampling, some in ((Sampling(), ids), (Sampling(temperature), ids[:sampled]))
+            for sampling, some in ((Sampling(), ids), (Sampling(temperature, top_k, top_p), ids[:sampled]))
             if some
-            for make in factories
+            for make in chosen.factories
             if sampling.greedy or not make().only_greedy
-            for drafter in make().suited(drafters)
+            for drafter in make().suited(chosen.drafters)
         ]
+        tick = counter(progress, len(pairs))
         rows = []
-        for i, (sampling, some, make, drafter) in enumerate(pairs):
-            audit = _Rows(target, reference, bound.value, sampling, max_new_tokens)
+        for sampling, some, make, drafter in pairs:
+            audit = _Rows(target, reference, Decoding(sampling, max_new_tokens, bound.value, seed))
             rows.append(audit.method(make, drafter, some, batch))
-            if progress:
-                progress(i + 1, len(pairs))
-        dtype = str(target.dtype).removeprefix("torch.")
-        return AuditResult(
-            target.name,
-            str(target.device),
-            dtype,
-            threads_of(target),
-            max_new_tokens,
-            bound,
-            rows,
-            [],
-            [],
-            getattr(target, "kernels", None),
-            left_out | undrafted,
-        )
+            tick()
+        return result_of(target, max_new_tokens, bound, rows, left_out=chosen.left_out)
 
 
 class _Rows(_Audit):
@@ -143,7 +127,10 @@ class _Rows(_Audit):
         """One method with one draft, all prompts."""
         named = f"{_spell(self.sampling)}, {batch} rows"
         row = Row(_label(make()), drafter.name if drafter else "", named, self.bound, spared=1)
-        options = {"drafter": drafter, "sampling": self.sampling, "max_new_tokens": self.limit}
+        options = {
+            "drafter": drafter, "sampling": self.sampling, "max_new_tokens": self.limit,
+            "seed": self.decoding.seed,
+        }  # fmt: skip
         exact = self.sampling.greedy and _exact(make(), self.sampling, self.target)
         for first in range(0, len(prompts), ROUNDS * batch):
             some = prompts[first : first + ROUNDS * batch]

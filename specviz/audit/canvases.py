@@ -31,7 +31,6 @@ from .. import methods as catalogue
 from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import Cycle
-from ..loop.run import threads as threads_of
 from ..loop.run import whole
 from ..loop.unmasking import decode_canvases
 from ..methods.sampling import Sampling
@@ -39,7 +38,18 @@ from ..methods.unmasking import COARSE, GRID, Unmasking
 from ..models.diffusion import Diffusion
 from .reference import Reference, Wide, distance
 from .result import AuditResult, Difference, Row
-from .text import SAMPLE, TIE, _backend, _factory, _ids, _label, _raised, audited_model
+from .text import (
+    SAMPLE,
+    TIE,
+    _backend,
+    _factory,
+    _label,
+    _raised,
+    audited_model,
+    encoded,
+    number_format,
+    result_of,
+)  # fmt: skip
 
 STATES = 4  # passes of a text that are compared with the stock module's
 
@@ -113,9 +123,9 @@ class Written:
             self.placed.append(place)
             self.cycle.append(cycle.number)
             self.canvas.append(canvas)
-            mine = cells_in_work(cycle.read, canvas, block)
+            mine = cells_in_work(cycle.cells_read, canvas, block)
             odds = np.asarray(verdict.read_odds)[mine]
-            self.odds.append(dict(zip(cycle.read.cell[mine].tolist(), odds.tolist())))
+            self.odds.append(dict(zip(cycle.cells_read.cell[mine].tolist(), odds.tolist())))
 
 
 class Canvases(Reference):
@@ -190,15 +200,13 @@ def run(
         target = audited_model(model, device, dtype)
         if target.kind != "diffusion":
             raise ParameterError(f"{target.name} is no masked-diffusion model: audit it with audit.run")
-        if not prompts:
-            raise ParameterError("the audit needs at least one prompt")
+        ids = encoded(target, prompts)
         given = DEFAULT if methods is None else methods
         factories = [
             _made(each) for each in ([given] if isinstance(given, dict) else catalogue.as_list(given))
         ]
         for make in factories:
             make().fits(length)
-        ids = [_ids(target, prompt) for prompt in prompts]
         for prompt in ids:
             target.open([prompt], length).close()  # one that is too long is refused before any work
         reference = Canvases(target)
@@ -207,15 +215,12 @@ def run(
         named, spared = _spell(batch), int(batch > 1)
         rows = [CanvasRow(_label(make()), "", named, bound.value, spared=spared) for make in factories]
         for row, make in zip(rows, factories):
-            row.lossy = make().exactness(Sampling(), _format(target)) == "lossy"
+            row.lossy = make().exactness(Sampling(), number_format(target)) == "lossy"
         for first in range(0, len(ids), batch):
             audit.prompts(first, ids[first : first + batch], factories, rows, batch)
             if progress:
                 progress(min(first + batch, len(ids)), len(ids))
-        return AuditResult(
-            target.name, str(target.device), _format(target), threads_of(target), length, bound, list(rows),
-            [], [], getattr(target, "kernels", None),
-        )  # fmt: skip
+        return result_of(target, length, bound, rows)
 
 
 DEFAULT = tuple(
@@ -404,7 +409,7 @@ class _Audit:
         """Logits of each masked cell of the block in work that a method's own pass read of a canvas."""
         _, cycles = self.decode(some, method.again(), keep=i)
         cycle = next(cycle for cycle in cycles if cycle.number == number)
-        return rows_of(cycle.read, cycle.scores, canvas, method.block)
+        return rows_of(cycle.cells_read, cycle.scores, canvas, method.block)
 
     def at(
         self, model: Any, prompt: list[int], method: Any, written: Written, part: int
@@ -444,7 +449,7 @@ class _Audit:
         for step in sorted({written.refreshed[round(i)] for i in spread}):
             cycle = known[written.cycle[step]]
             exact = self.reference.rows(prompt, self.cells(written.placed[:step]))
-            rows = rows_of(cycle.read, cycle.scores, -1, method.block)
+            rows = rows_of(cycle.cells_read, cycle.scores, -1, method.block)
             apart = max(distance(row, exact[cell]) for cell, row in rows.items())
             if not apart <= self.bound.value:
                 words = f"logits of step {step} differ by {apart:.1e} from those of {self.reference.name}"
@@ -493,10 +498,6 @@ def _made(given: Any) -> Callable[[], Any]:
     if not isinstance(method, Unmasking):
         raise ParameterError(f"{method.name} writes no canvases: audit it with audit.run")
     return make
-
-
-def _format(target: Any) -> str:
-    return str(target.dtype).removeprefix("torch.")
 
 
 def _spell(batch: int) -> str:

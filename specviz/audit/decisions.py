@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..methods import find, names, of_session
+from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
 from .result import Difference
 
@@ -138,7 +139,7 @@ def _tables(trace: Any) -> dict[str, Any]:
     name = trace.run["method"]
     kind = find(name) if name in names() else of_session(name)
     # A younger sibling's p is what the elder ones left of it.
-    if kind is not None and kind.draws_siblings:
+    if kind is not None and issubclass(kind, SampledTreeMethod):
         nodes = nodes[~nodes.duplicated(["prompt", "cycle", "parent"])]
     tops = trace.tops("pred").merge(keep, on=["prompt", "cycle"])
     depths = trace.nodes[["prompt", "cycle", "node", "depth"]]

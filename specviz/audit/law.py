@@ -23,6 +23,7 @@ from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import decode
 from ..methods.base import Method
+from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
 
 TOLERANCE = 1e-9
@@ -305,8 +306,9 @@ def law_of(
             previous=previous,
         ):
             text += cycle.tokens
+            drawn = method.drawn() if isinstance(method, SampledTreeMethod) else ()
             drafted = () if cycle.verdict is None else tuple(cycle.verdict.tokens)
-            trail.append((drafted, tuple(cycle.status), tuple(cycle.tokens), method.drawn()))
+            trail.append((drafted, tuple(cycle.status), tuple(cycle.tokens), drawn))
         return [key for key in asked if key not in known], tuple(trail), tuple(text[:length])
 
     while open_cells:

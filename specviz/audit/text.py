@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ from ..errors import ModelError, ParameterError
 from ..loop.cycle import Cycle, decode
 from ..loop.run import ADDED, Run, beside, bundled_draft, check_served, ready, refuse_processors
 from ..loop.run import threads as threads_of
-from ..methods.base import ADDITIONS, Method
+from ..methods.base import Method
+from ..methods.hooks import ADDITIONS
 from ..methods.sampling import Sampling
 from . import law
 from .decisions import recorded
@@ -53,6 +56,9 @@ def run(
     laws: bool = True,
     draws: int = DRAWS,
     progress: Callable[[int, int], None] | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
 ) -> AuditResult:
     """Audit methods on a target: does each write the target's own greedy text, for the right reasons?
 
@@ -86,6 +92,8 @@ def run(
         Of the chi-square test.
     progress : callable, optional
         Called with (prompts done, prompts to do).
+    top_k, top_p, seed
+        Of the prompts that are sampled, as `specviz.generate` takes them.
 
     Returns
     -------
@@ -99,64 +107,145 @@ def run(
     with _backend(threads):
         target = audited_model(model, device, dtype)
         check_causal(target)
-        if not prompts:
-            raise ParameterError("the audit needs at least one prompt")
-        ids = [_ids(target, prompt) for prompt in prompts]
-        factories = _factories(methods, str(target.dtype).removeprefix("torch."))
-        if methods is None and isinstance(drafts, list | tuple) and not drafts:
-            factories = [make for make in factories if not make().needs_draft]
-        factories, left_out = served(target, factories, methods is not None)
-        drafters = _drafters(target, drafts, factories, device, dtype)
-        factories, undrafted = _drafted(factories, drafters, methods is not None)
+        ids = encoded(target, prompts)
+        factories = _factories(methods, number_format(target))
+        chosen = choose(target, factories, drafts, methods is None, device, dtype)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
+        sampling = Sampling(temperature, top_k, top_p)
         sampled = min(sampled, len(ids))
-        step, total = [0], len(ids) + sampled
-
-        def done() -> None:
-            step[0] += 1
-            if progress:
-                progress(step[0], total)
-
+        tick = counter(progress, len(ids) + sampled)
         rows = []
-        for sampling, some in ((Sampling(), ids), (Sampling(temperature), ids[:sampled])):
-            if not some:
-                continue
-            subjects = [
-                Subject(target, drafter, make, sampling, some, max_new_tokens, bound.value)
-                for make in factories
-                if sampling.greedy or _exact(make(), sampling, target)
-                for drafter in make().suited(drafters)
-            ]
-            audit = _Audit(target, reference, bound.value, sampling, max_new_tokens)
-            subjects.sort(key=lambda subject: not subject.is_own)
-            for number, prompt in enumerate(some):
-                audit.prompt(number, prompt, subjects)
-                done()
-            for subject in subjects:
-                subject.row.blame(recorded(subject.traces, reference, sampling, bound.value, RECORDED))
-            rows += [subject.row for subject in subjects]
-        laws_found: list[law.LawResult] = []
+        for each, some in ((Sampling(), ids), (sampling, ids[:sampled])):
+            decoding = Decoding(each, max_new_tokens, bound.value, seed)
+            rows += _rows(_Audit(target, reference, decoding), chosen, some, tick)
+        found: list[law.LawResult] = []
         drawn: list[Drawn] = []
         if laws:
-            random = [make for make in factories if _exact(make(), Sampling(1.0), target)]
-            for make in random:
-                laws_found += _enumerated(make)
+            random = [make for make in chosen.factories if _exact(make(), Sampling(1.0), target)]
+            found = [each for make in random for each in _enumerated(make)]
             if sampled:
-                drawn = _drawn(target, drafters, random, reference, ids, Sampling(temperature), draws)
-        return AuditResult(
-            target.name,
-            str(target.device),
-            str(target.dtype).removeprefix("torch."),
-            threads_of(target),
-            max_new_tokens,
-            bound,
-            rows,
-            laws_found,
-            drawn,
-            getattr(target, "kernels", None),
-            left_out | undrafted,
-        )
+                drawn = _drawn(reference, chosen, random, ids, sampling, draws)
+        return result_of(target, max_new_tokens, bound, rows, found, drawn, chosen.left_out)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How the texts of a row of the table are decoded and judged.
+
+    Parameters
+    ----------
+    sampling : Sampling
+    limit : int
+        Most new tokens of a text.
+    bound : float
+        How far rounding may move a logit.
+    seed : int
+    """
+
+    sampling: Sampling
+    limit: int
+    bound: float
+    seed: int = 0
+
+
+@dataclass
+class Chosen:
+    """Which methods are audited with which drafters; `left_out`: the names of the others with the reasons."""
+
+    target: Any
+    factories: list[Callable[[], Method]]
+    drafters: list[Any]
+    left_out: dict[str, str]
+
+
+def choose(
+    target: Any,
+    factories: list[Callable[[], Method]],
+    drafts: Any,
+    default: bool,
+    device: str | None,
+    dtype: str | None,
+) -> Chosen:
+    """The methods that the target can serve, and the drafters; `default`: nobody named the methods.
+
+    Raises
+    ------
+    ParameterError, ModelError
+        If a named method cannot be served.
+    """
+    if default and isinstance(drafts, list | tuple) and not drafts:
+        factories = [make for make in factories if not make().needs_draft]
+    factories, left_out = served(target, factories, not default)
+    drafters = _drafters(target, drafts, factories, device, dtype)
+    factories, undrafted = _drafted(factories, drafters, not default)
+    return Chosen(target, factories, drafters, left_out | undrafted)
+
+
+def encoded(target: Any, prompts: Sequence[Any]) -> list[list[int]]:
+    """The prompts as token ids.
+
+    Raises
+    ------
+    ParameterError
+        If there is none.
+    """
+    if not prompts:
+        raise ParameterError("the audit needs at least one prompt")
+    return [_ids(target, prompt) for prompt in prompts]
+
+
+def number_format(target: Any) -> str:
+    """The name of a model's number format, without ``torch.``."""
+    return str(target.dtype).removeprefix("torch.")
+
+
+def counter(progress: Callable[[int, int], None] | None, total: int) -> Callable[[], None]:
+    """A function that reports one more of `total` steps as done."""
+    done = count(1)
+
+    def tick() -> None:
+        if progress:
+            progress(next(done), total)
+
+    return tick
+
+
+def result_of(
+    target: Any,
+    limit: int,
+    bound: Bound,
+    rows: Sequence[Row],
+    laws: Sequence[law.LawResult] = (),
+    drawn: Sequence[Drawn] = (),
+    left_out: dict[str, str] | None = None,
+) -> AuditResult:
+    """The result of an audit of this model."""
+    return AuditResult(
+        target.name, str(target.device), number_format(target), threads_of(target), limit, bound, list(rows),
+        list(laws), list(drawn), getattr(target, "kernels", None), left_out or {},
+    )  # fmt: skip
+
+
+def _rows(audit: _Audit, chosen: Chosen, prompts: list[list[int]], tick: Callable[[], None]) -> list[Row]:
+    """A row for each method and draft that decodes exactly under the audit's sampling."""
+    if not prompts:
+        return []
+    sampling, target = audit.decoding.sampling, chosen.target
+    subjects = [
+        Subject(target, drafter, make, audit.decoding, prompts)
+        for make in chosen.factories
+        if sampling.greedy or _exact(make(), sampling, target)
+        for drafter in make().suited(chosen.drafters)
+    ]
+    order = sorted(subjects, key=lambda subject: not subject.is_own)
+    for number, prompt in enumerate(prompts):
+        audit.prompt(number, prompt, order)
+        tick()
+    for subject in order:
+        faults = recorded(subject.traces, audit.reference, sampling, audit.decoding.bound, RECORDED)
+        subject.row.blame(faults)
+    return [subject.row for subject in order]
 
 
 class Subject:
@@ -170,18 +259,25 @@ class Subject:
         target: Any,
         drafter: Any,
         make: Callable[[], Method],
-        sampling: Sampling,
+        decoding: Decoding,
         prompts: list[list[int]],
-        limit: int,
-        bound: float,
     ) -> None:
-        self.target, self.drafter, self.make, self.sampling = target, drafter, make, sampling
-        self.prompts, self.limit = prompts, limit
+        self.target, self.drafter, self.make = target, drafter, make
+        self.decoding, self.prompts = decoding, prompts
         label = _label(make())
         self.is_own = label == "autoregressive"  # the target's own text: one token a pass
-        self.row = Row(label, drafter.name if drafter else "", _spell(sampling), bound)
+        sampling = _spell(decoding.sampling)
+        self.row = Row(label, drafter.name if drafter else "", sampling, decoding.bound)
         self.run: Run | None = None
         self.traces: list[tuple[int, Any, dict[int, list[int]]]] = []  # first prompt, trace, texts
+
+    def options(self) -> dict[str, Any]:
+        """What the run is told of its length and sampling."""
+        sampling = self.decoding.sampling
+        return {
+            "max_new_tokens": self.decoding.limit, "temperature": sampling.temperature,
+            "top_k": sampling.top_k, "top_p": sampling.top_p, "seed": self.decoding.seed,
+        }  # fmt: skip
 
     def decode(self, number: int) -> list[Cycle]:
         """The cycles of one prompt; the prompts come in order."""
@@ -193,10 +289,7 @@ class Subject:
                 self.prompts[number:],
                 self.make(),
                 draft=self.drafter,
-                max_new_tokens=self.limit,
-                temperature=self.sampling.temperature,
-                top_k=self.sampling.top_k,
-                top_p=self.sampling.top_p,
+                **self.options(),
             )
         cycles = []
         try:
@@ -222,11 +315,9 @@ class Subject:
 class _Audit:
     """Judges each prompt's texts."""
 
-    def __init__(
-        self, target: Any, reference: Reference | Stepwise, bound: float, sampling: Sampling, limit: int
-    ) -> None:
-        self.target, self.reference, self.bound, self.sampling = target, reference, bound, sampling
-        self.limit = limit
+    def __init__(self, target: Any, reference: Reference | Stepwise, decoding: Decoding) -> None:
+        self.target, self.reference, self.decoding = target, reference, decoding
+        self.bound, self.sampling, self.limit = decoding.bound, decoding.sampling, decoding.limit
 
     def prompt(self, number: int, prompt: list[int], subjects: list[Subject]) -> None:
         """Decode one prompt with each method, and judge."""
@@ -456,8 +547,8 @@ def _enumerated(make: Callable[[], Method]) -> list[law.LawResult]:
 
     def toy() -> Method:  # a file or a memory of another vocabulary means nothing there
         method = make()
-        if method.toy:
-            return type(method)(**(method.values | method.toy))
+        if method.law_check_params:
+            return type(method)(**(method.values | method.law_check_params))
         known = method.memory is not None and method.memory["known"]
         if not known and not any(getattr(method, name) for name in method.files):
             return method
@@ -470,10 +561,9 @@ def _enumerated(make: Callable[[], Method]) -> list[law.LawResult]:
 
 
 def _drawn(
-    target: Any,
-    drafters: list[Any],
-    factories: list[Callable[[], Method]],
     reference: Reference | Stepwise,
+    chosen: Chosen,
+    factories: list[Callable[[], Method]],
     prompts: list[list[int]],
     sampling: Sampling,
     draws: int,
@@ -482,6 +572,7 @@ def _drawn(
 
     A method that remembers is warm: it has decoded the prompt, and others, before.
     """
+    target = chosen.target
     laws = [law.first_tokens(target, reference, prompt, draws, 2, sampling) for prompt in prompts[:LOOKED]]
     spread = [len(law.cells_of(each, draws)) for each in laws]
     number = int(np.argmax(spread))
@@ -489,7 +580,7 @@ def _drawn(
         return []
     found = []
     for make in factories:
-        for drafter in make().suited(drafters):
+        for drafter in make().suited(chosen.drafters):
             result = Drawn(_label(make()), drafter.name if drafter else "", _spell(sampling), number)
             try:
                 read = [prompts[number], *prompts[:SAMPLE]]
@@ -541,7 +632,7 @@ def _ids(target: Any, prompt: Any) -> list[int]:
 
 
 def _exact(method: Method, sampling: Sampling, target: Any) -> bool:
-    return method.exactness(sampling, str(target.dtype).removeprefix("torch.")) != "lossy"
+    return method.exactness(sampling, number_format(target)) != "lossy"
 
 
 def _factories(given: Sequence[Any] | None, dtype: str, streams: bool = False) -> list[Callable[[], Method]]:

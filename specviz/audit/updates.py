@@ -21,13 +21,29 @@ from ..errors import ParameterError
 from ..loop.cycle import Cycle
 from ..loop.run import Run
 from ..methods.base import Method
+from ..methods.kinds import StreamMethod
+from ..methods.retranslate import Retranslate
 from ..methods.sampling import Sampling
 from ..models.template import Template
 from ..streams import Stream, Update
 from . import law
 from .reference import reference_of
-from .result import AuditResult, Difference
-from .text import Subject, _Audit, _backend, _factories, _label, _measure, _raised, audited_model, served
+from .result import AuditResult, Difference, Row
+from .text import (
+    Decoding,
+    Subject,
+    _Audit,
+    _backend,
+    _factories,
+    _label,
+    _measure,
+    _raised,
+    audited_model,
+    counter,
+    number_format,
+    result_of,
+    served,
+)  # fmt: skip
 
 END = 2  # the end token of the toy vocabulary, which has three
 DRAFTS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, END), (1, END), (END,))  # what an update may leave the next one
@@ -47,16 +63,16 @@ class Updates(Subject):
         self,
         target: Any,
         make: Callable[[], Method],
-        sampling: Sampling,
+        decoding: Decoding,
         given: Sequence[Sequence[Update]],
-        limit: int,
-        bound: float,
     ) -> None:
-        template = Template(target, *make().wording())
+        method = make()
+        assert isinstance(method, StreamMethod)
+        template = Template(target, *method.wording())
         self.given, self.lost = given, -1
         self.places = [(i, j) for i, updates in enumerate(given) for j in range(len(updates))]
         prompts = [template(given[i][j].text) for i, j in self.places]
-        super().__init__(target, None, make, sampling, prompts, limit, bound)
+        super().__init__(target, None, make, decoding, prompts)
         self.row.draft = f"{len(given)} stream{'s' * (len(given) != 1)}"
         self.row.streams = True
 
@@ -68,8 +84,7 @@ class Updates(Subject):
         if self.run is None:
             self.run = Run(
                 self.target, [Stream(list(updates)) for updates in self.given[stream:]], self.make(),
-                max_new_tokens=self.limit, record=None, temperature=self.sampling.temperature,
-                top_k=self.sampling.top_k, top_p=self.sampling.top_p,
+                record=None, **self.options(),
             )  # fmt: skip
         cycles = []
         try:
@@ -106,6 +121,9 @@ def run(
     temperature: float = 1.0,
     laws: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
 ) -> AuditResult:
     """Audit methods on streams: is each update the target's own text, for the right reasons?
 
@@ -132,6 +150,8 @@ def run(
         Whether the laws of sampling are enumerated: the methods', and equation 3's at β > 0.
     progress : callable, optional
         Called with (updates done, updates to do).
+    top_k, top_p, seed
+        Of the streams that are sampled, as `specviz.generate` takes them.
 
     Returns
     -------
@@ -148,51 +168,47 @@ def run(
         given = [list(stream) for stream in streams]
         if not all(given) or not given:
             raise ParameterError("the audit needs at least one stream, and at least one update in each")
-        number_format = str(target.dtype).removeprefix("torch.")
         if methods is None:
             methods = default(target)
-        factories = _factories(methods, number_format, streams=True)
+        factories = _factories(methods, number_format(target), streams=True)
         served(target, factories, named=True)
         reference = reference_of(target)
-        plans = [(Sampling(), given), (Sampling(temperature), given[:sampled])]
-        total, done = sum(len(updates) for _, some in plans for updates in some), 0
-        first = Updates(target, factories[0], Sampling(), given, max_new_tokens, 0.0)
+        first = Updates(target, factories[0], Decoding(Sampling(), max_new_tokens, 0.0), given)
         bound = _measure(target, reference, first.prompts, max_new_tokens)
+        plans = [(Sampling(), given), (Sampling(temperature, top_k, top_p), given[:sampled])]
+        tick = counter(progress, sum(len(updates) for _, some in plans for updates in some))
         rows = []
         for sampling, some in plans:
-            subjects = [
-                Updates(target, make, sampling, some, max_new_tokens, bound.value) for make in factories
-            ]
-            audit = _Audit(target, reference, bound.value, sampling, max_new_tokens)
-            for number in range(sum(map(len, some))):
-                alike: dict[tuple[int, ...], list[Subject]] = {}  # templates may differ
-                for subject in subjects:
-                    alike.setdefault(tuple(subject.prompts[number]), []).append(subject)
-                for prompt, those in alike.items():
-                    audit.prompt(number, list(prompt), those)
-                done += 1
-                if progress:
-                    progress(done, total)
-            for subject in subjects if some else ():
-                for difference in subject.row.differences:
-                    difference.prompt, difference.update = subject.places[difference.prompt]
-                rows.append(subject.row)
+            decoding = Decoding(sampling, max_new_tokens, bound.value, seed)
+            subjects = [Updates(target, make, decoding, some) for make in factories if some]
+            rows += _rows(_Audit(target, reference, decoding), subjects, tick)
         found: list[law.LawResult] = []
         if laws:
-            for make in factories:
-                found += check(make)
-            found += check(partial(catalogue.find("retranslate"), beta=BIAS))
-        return AuditResult(
-            target.name, str(target.device), number_format, torch.get_num_threads(), max_new_tokens, bound,
-            rows, found, [], getattr(target, "kernels", None),
-        )  # fmt: skip
+            lossy = partial(catalogue.find("retranslate"), beta=BIAS)
+            found = [each for make in (*factories, lossy) for each in check(make)]
+        return result_of(target, max_new_tokens, bound, rows, found)
+
+
+def _rows(audit: _Audit, subjects: list[Updates], tick: Callable[[], None]) -> list[Row]:
+    """The row of each method, after all updates; templates may differ between methods."""
+    for number in range(len(subjects[0].places) if subjects else 0):
+        alike: dict[tuple[int, ...], list[Subject]] = {}
+        for subject in subjects:
+            alike.setdefault(tuple(subject.prompts[number]), []).append(subject)
+        for prompt, those in alike.items():
+            audit.prompt(number, list(prompt), those)
+        tick()
+    for subject in subjects:
+        for difference in subject.row.differences:
+            difference.prompt, difference.update = subject.places[difference.prompt]
+    return [subject.row for subject in subjects]
 
 
 def default(target: Any) -> list[str]:
     """What is audited unless told; a model without the bundled prompt's marks continues the bare source."""
     template = ""
     try:
-        Template(target, *catalogue.make("retranslate").wording())
+        Template(target, *Retranslate().wording())
     except ParameterError:
         template = ",template={source}"
     return [f"retranslate:{how}{template}" for how in ("mode=rt", "beta=0", "beta=0,second_pass=true")]

@@ -236,7 +236,11 @@ def _law(case: Case) -> str:
     if not case.claims(case.make, 1.0):
         raise Unclaimed("the method calls its sampling lossy")
     method = case.method
-    make = partial(type(method), **(method.values | method.toy)) if method.toy else case.make
+    make = (
+        partial(type(method), **(method.values | method.law_check_params))
+        if method.law_check_params
+        else case.make
+    )
     results = law.check(make)
     worst = max(results, key=lambda result: result.error)
     if not worst.holds:

@@ -27,6 +27,7 @@ from specviz.cli import (
 )
 from specviz.cli.terminal import Interrupted
 from specviz.errors import SpecvizError
+from specviz.escape import visible
 from specviz.models import ranks
 
 app = typer.Typer(
@@ -108,7 +109,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _say(line: str) -> int:
-    print("specviz: " + " ".join(line.split()), file=sys.stderr)
+    print("specviz: " + visible(" ".join(line.split())), file=sys.stderr)
     return 2
 
 

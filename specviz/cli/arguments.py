@@ -24,7 +24,7 @@ def listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[A
 def parameters_of(kind: Any, pairs: list[str]) -> dict[str, Any]:
     """``name=value`` texts as values of the types that the method's parameters declare."""
     from specviz.methods import near
-    from specviz.methods.base import CALIBRATED
+    from specviz.methods.kinds import CALIBRATED
 
     known = {p.name: p for p in kind.parameters}
     found: dict[str, Any] = {}

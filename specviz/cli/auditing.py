@@ -5,131 +5,234 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specviz.cli.arguments import loaded, writable
-from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, Model, NewTokens, OneThread
+from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, NewTokens, OneThread
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, PromptError, loading
+from specviz.escape import visible
 from specviz.files import write_text
+
+if TYPE_CHECKING:
+    from specviz.audit import AuditResult
 
 MOST_DIFFERENCES = 40  # that the audit prints
 
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m",
+        help="Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; of a soak every bundled target.",
+    ),
+]  # fmt: skip
+PromptSource = Annotated[
+    str, typer.Option("--prompts", help="How many bundled prompts, 2,000 at most; a suite; or a file.")
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method", help="NAME or NAME:parameter=value,...; may be repeated. Default: every exact one."
+    ),
+]
+Sampled = Annotated[int, typer.Option(min=0, help="Prompts that are decoded again with sampling.")]
+Streams = Annotated[
+    int, typer.Option(min=0, help="Texts that arrive in updates, for methods that decode such; 0: none.")
+]
+Batch = Annotated[
+    int | None,
+    typer.Option(min=1, help="Instead: whether each row of such batches is its prompt's single run."),
+]
+Seed = Annotated[int, typer.Option(help="Which of the bundled prompts: another seed draws others.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")]
+Soak = Annotated[
+    bool, typer.Option("--soak", help="Instead: audit drawn settings, one after another, until Ctrl-C.")
+]
+Ledger = Annotated[
+    Path | None,
+    typer.Option("--ledger", help="Where a soak keeps its entries and goes on; alone: print their sums."),
+]
+Minutes = Annotated[float | None, typer.Option("--minutes", help="End the soak after so many minutes.")]
+
 
 def audit(
-    model: Model = "town",
+    model: Target = None,
     draft: Drafts = None,
-    prompts: Annotated[
-        str,
-        typer.Option("--prompts", help="How many bundled prompts, 2,000 at most; a suite; or a file."),
-    ] = "100",
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method", help="NAME or NAME:parameter=value,...; may be repeated. Default: every exact one."
-        ),
-    ] = None,
+    prompts: PromptSource = "100",
+    method: Methods = None,
     max_new_tokens: NewTokens = 64,
-    sampled: Annotated[int, typer.Option(min=0, help="Prompts that are decoded again with sampling.")] = 20,
-    streams: Annotated[
-        int, typer.Option(min=0, help="Texts that arrive in updates, for methods that decode such; 0: none.")
-    ] = 10,
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Instead: whether each row of such batches is its prompt's single run."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Which of the bundled prompts: another seed draws others.")] = 0,
+    sampled: Sampled = 20,
+    streams: Streams = 10,
+    batch: Batch = None,
+    seed: Seed = 0,
     threads: OneThread = 1,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     kernels: Kernels = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+    json: Json = None,
     force: Force = False,
+    soak: Soak = False,
+    ledger: Ledger = None,
+    minutes: Minutes = None,
 ) -> None:
     """Check that every exact method writes the target's own text; exit status 1 when one does not.
 
     Of a diffusion model: the same cells, tokens and order as stepwise decoding under the same cache policy.
     """
+    if soak or ledger is not None or minutes is not None:
+        if any(given is not None for given in (method, batch, json, kernels)):
+            raise ParameterError(
+                "a soak draws what it audits: leave --method, --batch, --kernels and --json out"
+            )
+        given = {"models": model and [model], "drafts": draft, "device": device, "dtype": dtype}
+        _soak(ledger, soak, threads, given | {"minutes": minutes, "seed": seed})
+        return
     if json is not None:
         writable(json, force)
-    if prompts.lstrip("-").isdecimal():
-        if (number := int(prompts)) < 1:
-            raise PromptError(f"--prompts must be at least 1, got {number}")
-        entries: list[Any] = _bundled(number, seed)
-    else:
-        from specviz.suites import suite
-
-        entries = list(suite(prompts))
+    entries = _entries(prompts, seed)
     with loading():
         from specviz import audit as auditing
 
         still, moving = _streaming(method)  # a name that is none is told before a model is read
-        target, drafts = loaded(model, draft, device, dtype, None)
+        target, drafts = loaded(model or "town", draft, device, dtype, None)
     if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
-    cells = target.kind == "diffusion"
     left_out: dict[str, str] = {}
     if method is not None:
         auditing.served(target, method, named=True)
-    if batch is not None or cells:
+    if batch is not None or target.kind == "diffusion":
         still, moving = method, []
     elif moving is None and streams:
         moving, left_out = auditing.served(target, auditing.stream_methods(target))
-    given = _test_streams(target, streams) if moving else []
-    result = None
-    with progress() as tick:
-        if cells:
-            result = auditing.canvases(
-                target, entries, method, batch or 1, max_new_tokens, threads=threads,
-                progress=lambda done, of: tick(done, of, "prompts"),
-            )  # fmt: skip
-        elif batch is not None:
-            result = auditing.batches(
-                target, drafts, entries, still, batch, max_new_tokens, threads=threads, sampled=sampled,
-                progress=lambda done, of: tick(done, of, "methods"),
-            )  # fmt: skip
-        elif still != []:
-            result = auditing.run(
-                target, drafts, entries, still, max_new_tokens=max_new_tokens, threads=threads,
-                sampled=sampled, progress=lambda done, of: tick(done, of, "prompts"),
-            )  # fmt: skip
-        if given:
+    given_streams = _test_streams(target, streams) if moving else []
+    options = {"max_new_tokens": max_new_tokens, "threads": threads}
+    result = _audited(target, drafts, entries, still, batch, options | {"sampled": sampled})
+    if given_streams:
+        some = min(sampled, len(given_streams) // 2)
+        with progress() as tick:
             more = auditing.streams(
-                target, given, moving, max_new_tokens=max_new_tokens, threads=threads,
-                sampled=min(sampled, len(given) // 2), progress=lambda done, of: tick(done, of, "updates"),
+                target, given_streams, moving, sampled=some,
+                progress=lambda done, of: tick(done, of, "updates"), **options,
             )  # fmt: skip
-            result = more if result is None else result.joined(more)
+        result = more if result is None else result.joined(more)
     if result is None:
         raise ParameterError("nothing to audit: these methods decode streams, so --streams must be above 0")
-    from specviz.measure.report import Column, print_table
-    from specviz.view.picture import visible
+    _print_result(result, left_out | result.left_out)
+    if json is not None:
+        write_text(json, result.to_json() + "\n", force)
+    raise typer.Exit(0 if result.holds else 1)
 
-    rows = result.table()
-    names = list(rows[0]) if rows else []
-    spare = ("bound", "tokens", "prompts")  # the summary line has them, too
-    columns = [
-        Column(
-            name,
-            right=all(isinstance(row[name], int | float | None) for row in rows),
-            folds=14 if name in ("method", "sampling") else None,
-            spare=spare.index(name) if name in spare else None,
+
+def _soak(ledger: Path | None, soak: bool, threads: int, options: dict[str, Any]) -> None:
+    """Run a soak, or read a ledger; then print the sums and the bugs."""
+    if ledger is None:
+        raise ParameterError("a soak keeps its entries in a file: name one with --ledger FILE")
+    with loading():
+        from specviz.audit.soak import read_ledger, sums
+        from specviz.audit.soak import soak as run
+    from specviz.measure.timing import threads as on_threads
+
+    if not soak and options["minutes"] is not None:
+        raise ParameterError("--minutes ends a soak: pass --soak, too")
+    try:
+        if soak:
+            with on_threads(threads):
+                for entry in run(ledger, **options):
+                    print(visible(_line(entry)), file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print(f"specviz: interrupted: {ledger} goes on with the same command", file=sys.stderr)
+    entries = read_ledger(ledger)
+    _print_rows(sums(entries))
+    bugs = [(entry, bug) for entry in entries for bug in entry["bugs"]]
+    for entry, bug in bugs[:MOST_DIFFERENCES]:
+        place = f"entry {entry['number']} of seed {entry['seed']}, {entry['setting']['model']}"
+        print(visible(f"{place}: {bug['method']} {bug['draft']} {bug['sampling']}: {bug['reason']}"))
+    if refused := sum(bool(entry["refused"]) for entry in entries):
+        print(f"{refused} of {len(entries)} entries were refused before any work")
+    raise typer.Exit(1 if bugs else 0)
+
+
+def _line(entry: dict[str, Any]) -> str:
+    """An entry of a soak, in a line."""
+    about = f"entry {entry['number']}, {entry['setting']['model']}, {entry['setting']['audit']}"
+    if entry["refused"]:
+        return f"{about}: refused: {entry['refused']}"
+    tokens, bugs = (sum(row[name] for row in entry["rows"]) for name in ("tokens", "bug"))
+    return f"{about}: {tokens} tokens, {bugs} bugs ({entry['seconds']:g} s)"
+
+
+def _audited(
+    target: Any,
+    drafts: list[Any],
+    entries: list[Any],
+    methods: list[str] | None,
+    batch: int | None,
+    options: dict[str, Any],
+) -> AuditResult | None:
+    """The audit of prompts that the target and the options ask for; None: no method decodes prompts."""
+    from specviz import audit as auditing
+
+    if target.kind == "diffusion":
+        options = {name: value for name, value in options.items() if name != "sampled"}
+    with progress() as tick:
+        if target.kind == "diffusion":
+            return auditing.canvases(
+                target, entries, methods, batch or 1, progress=lambda done, of: tick(done, of, "prompts"),
+                **options,
+            )  # fmt: skip
+        if batch is not None:
+            return auditing.batches(
+                target, drafts, entries, methods, batch,
+                progress=lambda done, of: tick(done, of, "methods"), **options,
+            )  # fmt: skip
+        if methods == []:
+            return None
+        return auditing.run(
+            target, drafts, entries, methods, progress=lambda done, of: tick(done, of, "prompts"), **options
         )
-        for name in names
-    ]
-    print_table(screen(), columns, [[_cell(row[name]) for name in names] for row in rows])
-    if left_out := left_out | result.left_out:
-        print(_left_out(left_out))
 
+
+def _print_result(result: AuditResult, left_out: dict[str, str]) -> None:
+    """The table, what was left out, the differences, the summary."""
+
+    _print_rows(result.table(), ("bound", "tokens", "prompts"))  # the summary line has them, too
+    if left_out:
+        print(_left_out(left_out))
     for audited, difference in result.differences[:MOST_DIFFERENCES]:
         print(visible(f"{audited.method} {audited.draft} {audited.sampling}: {difference}"))
     if len(result.differences) > MOST_DIFFERENCES:
         print(f"{len(result.differences) - MOST_DIFFERENCES} more differences are in the result (--json)")
     print(result.summary)
-    if json is not None:
-        write_text(json, result.to_json() + "\n", force)
-    raise typer.Exit(0 if result.holds else 1)
+
+
+def _print_rows(rows: list[dict[str, Any]], spare: tuple[str, ...] = ()) -> None:
+    """A table with numbers on the right; columns in `spare` are left out first where it is too wide."""
+    from specviz.measure.report import Column, print_table
+
+    names = list(rows[0]) if rows else []
+    columns = [
+        Column(
+            name.replace("_", " "),
+            right=all(isinstance(row[name], int | float | None) for row in rows),
+            folds=14 if name in ("method", "sampling") else None,
+            drop_rank=spare.index(name) if name in spare else None,
+        )
+        for name in names
+    ]
+    print_table(screen(), columns, [[visible(_cell(row[name])) for name in names] for row in rows])
+
+
+def _entries(prompts: str, seed: int) -> list[Any]:
+    """What `--prompts` names: so many bundled prompts, a suite, or a file."""
+    if prompts.lstrip("-").isdecimal():
+        if (number := int(prompts)) < 1:
+            raise PromptError(f"--prompts must be at least 1, got {number}")
+        return _bundled(number, seed)
+    from specviz.suites import suite
+
+    return list(suite(prompts))
 
 
 def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] | None]:

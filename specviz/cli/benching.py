@@ -1,45 +1,66 @@
-"""``specviz bench``: a bench by name, a run of one's own, and what either found."""
+"""``specviz bench``: a bench by name, a run of one's own, and the result of either."""
 
 from __future__ import annotations
 
 import logging
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from inspect import signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
 from specviz.cli.arguments import listed, loaded, parameters_of, writable
-from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Model, Prompts, checked_threads
+from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Model, OneThread, Prompts
 from specviz.cli.terminal import Interrupted, progress, screen
 from specviz.errors import ParameterError, SpecvizError, install, loading
 from specviz.models import ranks
 
+COMMANDS = {
+    "run": "a run of your own: models x methods x parameters x suites (see bench run --help)",
+    "report": "the result of a run or a replay: as a text, as Markdown, as CSV or as a page",
+}
 
-def _benches() -> Iterator[tuple[str, str]]:
+
+def _commands() -> dict[str, str]:
     """What follows ``specviz bench``, each with a line."""
     from specviz.measure import BENCHES
 
-    yield "run", "a run of your own: models x methods x parameters x suites (see bench run --help)"
-    yield "report", "what a run or a replay found, as a text, as Markdown, as CSV or as a page"
-    yield from BENCHES.items()
+    return COMMANDS | BENCHES
 
 
 class Benches(typer.core.TyperGroup):
-    """``specviz bench NAME`` is short for ``specviz bench measure NAME``, and what the help lists."""
+    """``specviz bench NAME``: the command of a bench is made from its function when it is named."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_benches()))
+            formatter.write_dl(list(_commands().items()))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_commands())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS or cmd_name.startswith("-"):
+            return super().get_command(ctx, cmd_name)
+        return bench_command(cmd_name)
+
+
+class BenchCommand(typer.core.TyperCommand):
+    """One bench; an option that it does not take is refused in its name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
-            args = ["measure", *args]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer may bring its own copy of click, so the class has several homes
+            if type(error).__name__ != "NoSuchOption":
+                raise
+            option = getattr(error, "option_name", "such option")
+            raise ParameterError(
+                f"bench {self.name} takes no {option} (specviz bench {self.name} --help lists what it takes)"
+            ) from None
 
 
 bench_app = typer.Typer(cls=Benches, invoke_without_command=True, rich_markup_mode=None)
@@ -50,113 +71,118 @@ def benches(context: typer.Context) -> None:
     """Measure: a run of your own (bench run), or one that has a name (bench NAME; bench NAME --help)."""
     if context.invoked_subcommand is not None:
         return
-    for known, meaning in _benches():
-        print(f"{known:13} {meaning}")
+    for name, meaning in _commands().items():
+        print(f"{name:13} {meaning}")
 
 
-@bench_app.command("measure")
-def bench(
-    name: Annotated[str, typer.Argument(help="Which one; specviz bench lists them.")],
-    model: Model = "town",
-    draft: Drafts = None,
-    prompts: Prompts = "town",
-    number: Annotated[
-        int | None, typer.Option("--number", min=1, help="How many prompts; default: the bench's.")
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: the bench's.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Repetitions; default: the bench's.")] = None,
-    size: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--size",
-            help="Draft nodes; METHOD=NODES in bench trees for one method besides, in bench speed in place "
-            "of calibration. May be repeated.",
-        ),
-    ] = None,
-    ids: Annotated[
-        Path | None,
-        typer.Option(help="Of bench speed: a JSON file that lists the questions of --prompts to time."),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(help="Of bench speed: contenders, and of bench overhead: methods, as unispec,spectra."),
-    ] = None,
-    threads: Annotated[int, typer.Option(min=1, callback=checked_threads, help="Threads on the CPU.")] = 1,
-    device: Device = "cpu",
-    dtype: Dtype = "float32",
-    kernels: Kernels = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
-    force: Force = False,
-) -> None:
-    """Print a table and one summary line; exit status 1 when a bar is missed."""
+# ---------------------------------------------------------------- benches by name
+
+# Parameters that the command line fills by itself; all others are options.
+FILLED = ("model", "drafts", "entries", "source", "rounds_file", "tick")
+
+
+def bench_command(name: str) -> Any:
+    """The command of a bench: its options are the keywords that its function takes."""
     from specviz.measure import BENCHES, find
-    from specviz.suites import suite
 
-    if name not in BENCHES:
-        find(name)
-    if json is not None:
-        writable(json, force)
-    asked = {"prompts": number, "max_new_tokens": max_new_tokens, "rounds": rounds, **_sizes(size or [])}
-    asked |= {"ids": ids, "only": listed("--only", only, str)}
-    given = {option: value for option, value in asked.items() if value is not None}
     with loading():
         measure = find(name)
-    taken = signature(measure).parameters
-    if "sizes" in given and "sizes" not in taken:
-        given["size"] = given.pop("sizes")[-1]
-    for option in given.keys() - taken.keys():
-        spoken = {"own": "size", "prompts": "number"}.get(option, option.replace("_", "-"))
-        raise ParameterError(f"bench {name} takes no --{spoken}")
-    if name == "speed":
-        report = _speed(measure, model, prompts or "town", device, dtype, threads, json, given)
-    else:
-        entries = list(suite(prompts or "town")) if name not in ("passes", "roofline") else []
-        with loading():
-            from specviz.measure.timing import threads as using
+        taken = signature(measure, eval_str=True).parameters
 
-            target, drafts = loaded(model, draft, device, dtype, None)
-        if entries and not drafts and target.kind != "diffusion":  # whose methods draft by themselves
-            print("specviz: no --draft, so methods that need a draft model are left out", file=sys.stderr)
-        with using(threads), progress() as tick:
-            report = measure(target, drafts, entries, tick=tick, **given)
-    report.show(screen())
-    if json is not None:
-        report.write(json, force)
-        _rounds_of(json).unlink(missing_ok=True)
-    raise typer.Exit(0 if report.held else 1)
+    def command(
+        model: Model = "town",
+        draft: Drafts = None,
+        prompts: Prompts = "town",
+        threads: OneThread = 1,
+        device: Device = "cpu",
+        dtype: Dtype = "float32",
+        kernels: Kernels = None,
+        json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+        force: Force = False,
+        **given: Any,
+    ) -> None:
+        if json is not None:
+            writable(json, force)
+        filled = {"source": prompts or "town", "rounds_file": None if json is None else _rounds_file(json)}
+        report = _measured(measure, taken, model, draft, device, dtype, threads, filled | _values(given))
+        report.show(screen())
+        if json is not None:
+            report.write(json, force)
+            _rounds_file(json).unlink(missing_ok=True)
+        raise typer.Exit(0 if report.held else 1)
+
+    absent = {"draft": "drafts", "prompts": "entries"}
+    common = [
+        each
+        for each in signature(command, eval_str=True).parameters.values()
+        if each.kind is not Parameter.VAR_KEYWORD and absent.get(each.name, "model") in taken
+    ]
+    own = [_option(each) for each in taken.values() if each.name not in FILLED]
+    own = [each.replace(kind=Parameter.POSITIONAL_OR_KEYWORD) for each in own]
+    command.__signature__ = Signature([*common[:3], *own, *common[3:]])  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in (*common, *own)}
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(name, cls=BenchCommand, help=f"{BENCHES[name]}. Exit status 1 when a bar is missed.")(command)
+    return typer.main.get_command(app)
 
 
-def _speed(
-    measure: Any,
-    model: str,
-    prompts: str,
-    device: str,
-    dtype: str,
-    threads: int,
-    json: Path | None,
-    given: dict[str, Any],
-) -> Any:
-    """``bench speed``, which keeps its rounds beside the result, so that the same command goes on."""
+def _option(parameter: Parameter) -> Parameter:
+    """A keyword of a bench as an option; ``Annotated[int, "a help text"]`` brings its help."""
+    kind, help_text = parameter.annotation, ""
+    if get_origin(kind) is Annotated:
+        kind, help_text = get_args(kind)[:2]
+    name = "--" + parameter.name.replace("_", "-")
+    short = ("-n",) if parameter.name == "max_new_tokens" else ()
+    kinds = [each for each in get_args(kind) if each is not type(None)] or [kind]
+    several = next((each for each in (kind, *kinds) if get_origin(each) is Sequence), None)
+    if several is not None:  # repeated, or with commas between the values
+        annotation: Any = list[str] | None
+        option = typer.Option(name, help=f"{help_text} May be repeated.".strip())
+        return parameter.replace(annotation=Annotated[annotation, option], default=None)
+    least = {"min": 1} if kinds[0] is int else {}
+    option = typer.Option(name, *short, help=help_text or None, **least)
+    return parameter.replace(annotation=Annotated[kind, option])
+
+
+def _values(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given; those with several values are split at commas."""
+    return {
+        name: [part.strip() for each in value for part in each.split(",")]
+        if isinstance(value, list)
+        else value
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _measured(
+    measure: Callable[..., Any], taken: Any, model: str, draft: list[str] | None, device: str, dtype: str,
+    threads: int, given: dict[str, Any],
+) -> Any:  # fmt: skip
+    """The report of a bench on the models and prompts that it takes."""
     from specviz.suites import suite
 
-    entries = list(suite(prompts))
+    if "entries" in taken:
+        given["entries"] = list(suite(given["source"]))
     with loading():
-        from specviz.measure.benches.speed import chosen_ids
-        from specviz.measure.timing import threads as using
+        from specviz.measure.timing import threads as on_threads
         from specviz.models import load
 
-        if "ids" in given:
-            given["ids"] = chosen_ids(given["ids"], prompts)
-        target = load(model, device, dtype)
-    with using(threads), _kept(), progress(lines=True) as tick:
-        kept = _rounds_of(json) if json is not None else None
-        return measure(target, [], entries, tick=tick, kept=kept, **given)
+        if "drafts" in taken:
+            target, given["drafts"] = loaded(model, draft, device, dtype, None)
+            # The methods of a diffusion model draft by themselves.
+            if "entries" in taken and not given["drafts"] and target.kind != "diffusion":
+                print("specviz: no --draft, so methods that need a draft model are left out", file=sys.stderr)
+        else:
+            target = load(model, device, dtype)
+    resumable = "rounds_file" in taken  # it lasts, so a log gets lines
+    given = {name: value for name, value in given.items() if name in taken}
+    with on_threads(threads), _kept(), progress(lines=resumable) as tick:
+        return measure(target, tick=tick, **given)
 
 
-def _rounds_of(json: Path) -> Path:
-    """Where bench speed keeps the rounds of a result that is still to come."""
+def _rounds_file(json: Path) -> Path:
+    """Where a bench keeps its rounds until the result is written, so that the same command goes on."""
     return json.with_name(json.name + ".rounds")
 
 
@@ -233,7 +259,7 @@ def bench_run(
       models = ["town", { model = "./folder", draft = "./draft" }]
       methods = ["prompt_lookup", { method = "unispec", draft_size = [16, 32] }]
       suites = ["town", "mine.jsonl"]
-      prompts = 20          # of each suite
+      number = 20           # prompts of each suite
       max_new_tokens = 128
     """
     if workers is not None and dask is not None:
@@ -244,17 +270,17 @@ def bench_run(
         contenders = [_method(each) for each in method] if method else None
         given: dict[str, Any] = {
             "models": model, "draft": draft, "methods": contenders,
-            "suites": prompts, "prompts": number, "seeds": listed("--seeds", seeds, int),
+            "suites": prompts, "number": number, "seeds": listed("--seeds", seeds, int),
             "max_new_tokens": max_new_tokens, "temperature": listed("--temperature", temperature, float),
             "top_k": top_k, "top_p": top_p, "warm_up": warm_up, "threads": threads, "device": device,
             "dtype": dtype, "timed": False if untimed else None, "traces": traces or None,
         }  # fmt: skip
         with _kept(), _cluster(dask) as executor, progress() as tick:
-            found = run(plan, out=out, executor=executor, workers=workers, retry=retry, tick=tick, **given)
+            results = run(plan, out=out, executor=executor, workers=workers, retry=retry, tick=tick, **given)
     if not ranks.leads():
         raise typer.Exit(0)
-    found.show(screen())
-    raise typer.Exit(1 if len(found.failures()) else 0)
+    results.show(screen())
+    raise typer.Exit(1 if len(results.failures()) else 0)
 
 
 @bench_app.command("report")
@@ -270,26 +296,28 @@ def bench_report(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Tell what a run or a replay found: a text for the terminal, Markdown, CSV, or a page.
+    """Show the result of a run or a replay: as a text, as Markdown, as CSV, or as a page.
 
-    A replay's replay.json holds all that is told of it, the device among it: kept, or sent to another
-    machine, that file is shown there beside what was printed.
+    A replay's replay.json holds all of its result, the device included: that file can be shown on any
+    machine.
     """
-    from specviz.replays import page
+    from specviz.replays import markdown as texts
+    from specviz.replays import page, terminal
+    from specviz.replays.replays import opened_result
 
     if out is not None and not html:
         raise ParameterError("--out names the page: add --html")
     if html + markdown + csv > 1:
         raise ParameterError("one of --html, --markdown and --csv at a time")
-    found = page.opened(path)
+    result = opened_result(path)
     if html:
-        print(f"page: {page.write(found, out, force)}")
+        print(f"page: {page.write(result, out, force)}")
     elif markdown:
-        print(page.markdown(found))
+        print(texts.markdown(result))
     elif csv:
-        print(page.csv(found), end="")
+        print(texts.csv(result), end="")
     else:
-        found.show(screen())
+        terminal.show(result, screen())
 
 
 def _method(text: str) -> dict[str, Any]:
@@ -298,14 +326,14 @@ def _method(text: str) -> dict[str, Any]:
 
     name, *pairs = shlex.split(text) or [""]
     kind = methods.find(name)
-    found: dict[str, Any] = {"method": name}
+    entry: dict[str, Any] = {"method": name}
     for pair in pairs:
         if pair.startswith("draft="):
-            found.setdefault("draft", []).append(pair.removeprefix("draft="))
+            entry.setdefault("draft", []).append(pair.removeprefix("draft="))
             continue
         for key, value in parameters_of(kind, [pair]).items():
-            found.setdefault(key, []).append(value)
-    return found
+            entry.setdefault(key, []).append(value)
+    return entry
 
 
 @contextmanager
@@ -325,20 +353,6 @@ def _cluster(address: str | None) -> Iterator[Any]:
         raise SpecvizError(f"no Dask scheduler answers at {address}: {error}") from None
     with client:
         yield client.get_executor()
-
-
-def _sizes(given: list[str]) -> dict[str, Any]:
-    """``--size``: a number for all, and METHOD=NUMBER for one."""
-    found: dict[str, Any] = {}
-    for text in given:
-        method, _, number = text.rpartition("=")
-        if not number.isdecimal():
-            raise ParameterError(f"--size takes a number, or METHOD=NUMBER, not {text!r}")
-        if method:
-            found.setdefault("own", {})[method] = int(number)
-        else:
-            found.setdefault("sizes", []).append(int(number))
-    return found
 
 
 @contextmanager

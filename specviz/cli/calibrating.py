@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli.arguments import on_threads, parameters_of, writable
-from specviz.cli.options import Device, Draft, Dtype, Kernels, Model, NewTokens, Revision, Threads
+from specviz.cli.options import Device, Draft, Dtype, Kernels, Model, NewTokens, Prompts, Revision, Threads
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, loading
 from specviz.files import write_bytes
@@ -20,9 +20,11 @@ def calibrate(
     method: Annotated[str, typer.Argument(help="A method with a draft size.")] = "unispec",
     model: Model = "town",
     draft: Draft = None,
-    prompts: Annotated[
-        str, typer.Option("--prompts", help="How many of the bundled suite; or a suite or a file, all of it.")
-    ] = "5",
+    prompts: Prompts = "town",
+    number: Annotated[
+        int | None,
+        typer.Option("--number", min=1, help="How many prompts; default: of town 5, of others all."),
+    ] = None,
     warm_up: Annotated[
         int, typer.Option(min=0, help="Texts of the bundled suite that fill the method's memory before.")
     ] = 20,
@@ -56,17 +58,9 @@ def calibrate(
     """Find a method's best draft size on this device; generate takes it with --set SIZE=calibrated."""
     if png is not None:
         writable(png, force)
-    wanted: Any = None
-    if sizes is not None:
-        parts = [part.strip() for part in sizes.split(",")]
-        if not all(part.isdecimal() for part in parts):
-            raise ParameterError(f"--sizes wants whole numbers with commas between them, got {sizes!r}")
-        wanted = [int(part) for part in parts]
-    entries: Any = int(prompts) if prompts.lstrip("-").isdecimal() else None
-    if entries is None:
-        from specviz.suites import suite
-
-        entries = suite(prompts)
+    draft_sizes = _whole_numbers(sizes)
+    if prompts is not None and prompts.isdecimal():
+        raise ParameterError(f"--prompts names a suite or a file; how many is --number {prompts}")
     with loading():
         from specviz import methods
         from specviz.measure.calibrate import calibrate as measure
@@ -80,63 +74,74 @@ def calibrate(
         try:
             with progress() as tick:
 
-                def told(done: int, of: int, what: str) -> None:
+                def tell(done: int, of: int, what: str) -> None:
                     nonlocal begun
                     begun = True
                     tick(done, of, what)
 
-                found = measure(
-                    target, method, entries, wanted, draft, warm_up=warm_up, max_new_tokens=max_new_tokens,
-                    rounds=rounds, folder=folder, force=force, tick=told, **values,
+                result = measure(
+                    target, method, prompts, draft_sizes, draft, number=number, warm_up=warm_up,
+                    max_new_tokens=max_new_tokens, rounds=rounds, folder=folder, force=force, tick=tell,
+                    **values,
                 )  # fmt: skip
         except KeyboardInterrupt:
             print("specviz: what was measured is kept: the same command goes on", file=sys.stderr)
             raise
     if not ranks.leads():
         return
-    _show_calibration(found, begun)
+    _show_calibration(result, begun)
     if png is not None:
         from specviz import view
 
-        print(f"picture: {write_bytes(png, view.calibration_png(found), force=True)}")
+        print(f"picture: {write_bytes(png, view.calibration_png(result), force=True)}")
 
 
-def _show_calibration(found: Any, new: bool) -> None:
+def _whole_numbers(sizes: str | None) -> list[int] | None:
+    """``--sizes``: numbers with commas between them."""
+    if sizes is None:
+        return None
+    parts = [part.strip() for part in sizes.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ParameterError(f"--sizes wants whole numbers with commas between them, got {sizes!r}")
+    return [int(part) for part in parts]
+
+
+def _show_calibration(result: Any, new: bool) -> None:
     """The measured points, what each fit makes of them, and g*."""
     from specviz.measure.report import Column, print_table
 
-    names = list(found.fits)
+    names = list(result.fits)
     columns = [Column("g", True), Column("τ", True), Column("ms a cycle", True)]
-    columns += [Column("25%", True, spare=1), Column("75%", True, spare=0), Column("tokens/s", True)]
+    columns += [Column("25%", True, drop_rank=1), Column("75%", True, drop_rank=0), Column("tokens/s", True)]
     columns += [Column(f"{name} fit", True) for name in names if name != "grid"] + [Column("")]
     rows = []
-    for row in found.table.to_dict("records"):
-        g, at = int(row["g"]), int(row["g"]) - found.points[0].g
+    for row in result.table.to_dict("records"):
+        g, at = int(row["g"]), int(row["g"]) - result.points[0].g
         cells = [str(g), f"{row['tau']:.2f}", *(f"{row[key]:.2f}" for key in ("ms", "ms_q25", "ms_q75"))]
         cells.append(f"{row['tokens_per_second']:,.0f}")
         for name in names:
             if name != "grid":
-                cost = found.fits[name].s[at]
-                cells.append(f"{found.fits[name].tau[at] / cost:,.0f}" if cost > 0 else "–")
-        rows.append([*cells, "g*" if g == found.g else ""])
-    how = found.how
+                cost = result.fits[name].s[at]
+                cells.append(f"{result.fits[name].tau[at] / cost:,.0f}" if cost > 0 else "–")
+        rows.append([*cells, "g*" if g == result.g else ""])
+    how = result.how
     console = screen()
     print(
         f"{how['prompts']} texts behind {how['warm_up']} others, {how['rounds']} rounds, {how['clock']}, "
-        f"{found.spent:.0f} s" + ("" if new else f"; measured {found.created}, --force measures anew")
+        f"{result.spent:.0f} s" + ("" if new else f"; measured {result.created}, --force measures anew")
     )
     print_table(console, columns, rows)
-    for name, fit in found.fits.items():
+    for name, fit in result.fits.items():
         # What is smooth between points may swing there: its g* can then lie where no point would put it.
-        note = "taken" if name == found.chosen else "its s(g) falls below zero" if min(fit.s) <= 0 else ""
+        note = "taken" if name == result.chosen else "its s(g) falls below zero" if min(fit.s) <= 0 else ""
         print(f"{name:9} g* = {fit.g}" + (f" ({note})" if note else ""))
-    if found.ended:
-        print(f"no larger sizes: {found.ended}")
-    if found.at_end:
+    if result.ended:
+        print(f"no larger sizes: {result.ended}")
+    if result.at_end:
         print("g* is the largest size that was measured: try larger ones with --sizes")
-    print(found.summary)
+    print(result.summary)
     if ranks.size() > 1:  # of a model that only a plan can split
-        print(f'to use it: {found.size} = "calibrated" in a plan of specviz bench run, on as many ranks')
+        print(f'to use it: {result.size} = "calibrated" in a plan of specviz bench run, on as many ranks')
         return
-    command = f"specviz generate {found.setting['method']} --set {found.size}=calibrated"
+    command = f"specviz generate {result.setting['method']} --set {result.size}=calibrated"
     print(f"to use it: {command} ...")

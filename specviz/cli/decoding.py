@@ -229,7 +229,7 @@ def generate(
         raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")
     find(model)
     if kind.needs_draft and draft is None and bundled_draft(kind, Path(model).name) is None:
-        what = methods.base.ADDITIONS.get(kind.drafts_with, "a draft model")
+        what = methods.hooks.ADDITIONS.get(kind.drafts_with, "a draft model")
         raise ParameterError(f"{method} needs {what}: pass --draft (a bundled name, a folder or hf:<id>)")
     if draft is not None and not kind.needs_draft:
         print(f"specviz: {method} uses no draft model, so --draft is left alone", file=sys.stderr)
@@ -304,9 +304,9 @@ def _streams(text: Path | None, stream: Path | None, lag: int, language: str | N
 
 def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
     """Print each update as it is decoded, {+what is new+}, then a table with a line a stream."""
+    from specviz.escape import visible
     from specviz.measure.report import Column, print_table
     from specviz.streams import follow
-    from specviz.view.picture import visible
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     marks = ("\033[1;4;32m", "\033[0m") if colour else ("{+", "+}")  # as `specviz show` has it

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from specviz import escape
 from specviz.cli.arguments import writable
 from specviz.cli.options import CSV, AIPerf, Baseline, Force
 from specviz.cli.terminal import screen, show_trace
 from specviz.errors import ParameterError, TraceError
+from specviz.escape import visible
 from specviz.files import write_bytes
 
 
@@ -41,7 +43,7 @@ def show(
         if not len(trace.cycles):
             raise TraceError(f"{path} holds no cycle of prompt {prompt}")
     if csv:
-        print(trace.summary().to_csv(index=False), end="")
+        print(escape.csv(trace.summary()), end="")
     else:
         show_trace(trace, path if prompt is None else None)
     if html is not None:
@@ -70,7 +72,7 @@ def metrics(
     trace = Trace.open(path)
     base = None if baseline is None else Trace.open(baseline)
     if csv:
-        print(rosetta(trace, base).to_csv(index=False), end="")
+        print(escape.csv(rosetta(trace, base)), end="")
     else:
         _print_definitions(trace, base)
     if aiperf is not None:
@@ -103,7 +105,6 @@ def import_counts(
         writable(aiperf, force)
     from specviz.metrics import by_position
     from specviz.trace import read_counts
-    from specviz.view.picture import visible
 
     found = read_counts(path, origin, since=since)
     base = None if baseline is None else read_counts(baseline, origin, plain=True)
@@ -131,7 +132,7 @@ def _print_definitions(found: Any, baseline: Any) -> None:
 
     table = rosetta(found, baseline)
     columns = [Column("who", folds=32), Column("value", True), Column("average")]
-    columns += [Column("formula", spare=0, folds=28)]
+    columns += [Column("formula", drop_rank=0, folds=28)]
     for quantity, rows in table.groupby("quantity", sort=False):
         print(f"\n{quantity}")
         told = rows[rows["value"].notna()]
@@ -142,7 +143,7 @@ def _print_definitions(found: Any, baseline: Any) -> None:
             cells.append([row["who"], value, average, row["formula"]])
         print_table(screen(), columns, cells)
         for row in rows[rows["value"].isna()].to_dict("records"):
-            print(f"not known: {row['who']}: {row['why']}")
+            print(visible(f"not known: {row['who']}: {row['why']}"))
     screen().print(f"\n{LEGEND}", markup=False)
     if getattr(found, "pooled", False):
         print("\nspeedups: not known: the page holds sums over all requests")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from specviz.cli.arguments import bundled_models, entries_of, hint, on_threads, writable
 from specviz.cli.options import Device, Force, Model, NewTokens, Threads
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError, loading
+from specviz.errors import ParameterError, TraceError, loading
+from specviz.files import checked, parsed, read_json
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -245,32 +245,34 @@ def _weights(path: Path) -> int:
     """Numbers in a folder's safetensors files, read off their headers."""
     from math import prod
 
+    from specviz.models.schema import Tensor
+
     total = 0
     for file in sorted(path.glob("*.safetensors")):
-        with suppress(OSError, ValueError), open(file, "rb") as stream:
+        with suppress(OSError, TraceError), open(file, "rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(min(size, 1 << 24)))
-            total += sum(prod(t["shape"]) for name, t in header.items() if name != "__metadata__")
+            header = parsed(stream.read(min(size, 1 << 24)), str(file))
+            tensors = checked(dict[str, Tensor], header, str(file))
+            total += sum(prod(t.get("shape", [])) for name, t in tensors.items() if name != "__metadata__")
     return total
 
 
 def _card(path: Path) -> str:
     """The figures of a model's card: what it read, how well it translates, how well it drafts."""
-    found: dict[str, Any] = {}
+    from specviz.models.schema import Card
+
+    card: Card = {}
     for name in ("training.json", "scores.json"):
-        with suppress(OSError, ValueError):
-            found |= json.loads((path / name).read_text(encoding="utf8"))
-    words = []
-    with suppress(
-        KeyError, TypeError, ValueError, AttributeError
-    ):  # a card of another make is no reason to fail
-        words.append(f"{found['tokens']:,} tokens seen")
-        if "guesses" in found:  # of heads and slots, which are no models by themselves
-            words.append(f"guesses right {found['guesses']['mean'][0]:.2f} tokens in a row")
-        if "ahead" in found:  # of EAGLE drafters
-            each = (f"{code} {row['right'][0]:.2f}" for code, row in found["ahead"].items())
-            words.append(f"likeliest token right {', '.join(each)}")
-        for pair, t in found["translation"].items():
-            words.append(f"BLEU {pair} {t['bleu']:.1f} ({t['share']:.2f} of a paraphrase's)")
-        words.append(f"A/D as a draft {found['acceptance']['all']:.2f}")
+        with suppress(TraceError):  # a card of another make, or none, is no reason to fail
+            card.update(read_json(path / name, Card))
+    words = [f"{card['tokens']:,} tokens seen"] if "tokens" in card else []
+    if "guesses" in card:  # of heads and slots, which are no models by themselves
+        words.append(f"guesses right {card['guesses']['mean'][0]:.2f} tokens in a row")
+    if "ahead" in card:  # of EAGLE drafters
+        each = (f"{code} {row['right'][0]:.2f}" for code, row in card["ahead"].items())
+        words.append(f"likeliest token right {', '.join(each)}")
+    for pair, t in card.get("translation", {}).items():
+        words.append(f"BLEU {pair} {t['bleu']:.1f} ({t['share']:.2f} of a paraphrase's)")
+    if "acceptance" in card:
+        words.append(f"A/D as a draft {card['acceptance']['all']:.2f}")
     return ", ".join(words)

@@ -50,36 +50,36 @@ def replay(
     ] = None,
 ) -> None:
     """Measure here what a paper's table printed, and show both, cell by cell."""
-    from specviz.replays import replays
+    from specviz.replays import running, terminal
 
     if table is None and not every:
-        replays.show_recipes(screen())
+        terminal.show_recipes(screen())
         return
     if table is not None and every:
         raise ParameterError("name a table, or say --all, not both")
     given = {
-        "model": model, "draft": _drafters(draft), "suite": prompts, "quick": quick, "prompts": number,
+        "model": model, "draft": _drafters(draft), "suite": prompts, "quick": quick, "number": number,
         "max_new_tokens": max_new_tokens, "device": device, "dtype": dtype, "threads": threads,
     }  # fmt: skip
     with loading():
         if table is not None:
-            replays.find(table)
+            running.find(table)
             with progress() as tick:
-                found: Any = replays.replay(table, out=out, tick=tick, **given)
+                result: Any = running.replay(table, out=out, tick=tick, **given)
         else:
             with progress() as tick:
-                found = replays.replay_all(
+                result = running.replay_all(
                     out or Path("specviz-replays"),
                     tick=lambda name: lambda done, of, what: tick(done, of, f"{name}: {what}"),
                     **given,
                 )
-    found.show(screen())
+    terminal.show(result, screen())
     if table is None:
         from specviz.replays import page
 
-        print(f"page: {page.write(found, force=True)}")
+        print(f"page: {page.write(result, force=True)}")
     else:
-        print(f"page: {hint('bench', 'report', found.path, '--html')}")
+        print(f"page: {hint('bench', 'report', result.path, '--html')}")
 
 
 def _drafters(given: list[str] | None) -> Any:

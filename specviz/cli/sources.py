@@ -46,9 +46,9 @@ def suites(
     ] = None,
 ) -> None:
     """List the suites of prompts, or say what is in one; every --prompts takes their names."""
+    from specviz.escape import visible
     from specviz.measure.report import Column, print_table
     from specviz.suites import list_suites, suite
-    from specviz.view.picture import visible
 
     if name is None:
         rows = []

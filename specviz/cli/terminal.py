@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.cli.arguments import hint
+from specviz.escape import visible
 from specviz.models import ranks
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def _print_table(trace: Trace) -> None:
 
 def _print_streams(parts: list[Trace]) -> None:
     from specviz.measure.report import Column, print_table
-    from specviz.view.picture import visible
 
     shown = {
         "updates": ("updates", "{:,.0f}"),
@@ -60,7 +60,7 @@ def _print_streams(parts: list[Trace]) -> None:
     }
     columns = [Column("method"), Column("setting"), Column("exactness", folds=14)]
     spare = {"reused_share": 0, "AL": 1, "A/O": 2}
-    columns += [Column(heading, True, spare=spare.get(name)) for name, (heading, _) in shown.items()]
+    columns += [Column(heading, True, drop_rank=spare.get(name)) for name, (heading, _) in shown.items()]
     rows, tokenizers = [], []
     for part in parts:
         row, values = part.summary().iloc[0], part.run["parameters"] or {}
@@ -73,15 +73,15 @@ def _print_streams(parts: list[Trace]) -> None:
         rows.append([*map(visible, (row["method"], setting, row["exactness"])), *cells])
         tokenizers.append(row["tokenizer"])
     print_table(screen(), columns, rows)
+    names = visible(", ".join(dict.fromkeys(tokenizers)))
     print(
-        f"NE: tokens ({', '.join(dict.fromkeys(tokenizers))}) erased from the display for each of the last "
-        "one; AL: words behind; reused: of the prompts' tokens"
+        f"NE: tokens ({names}) erased from the display for each of the last one; "
+        "AL: words behind; reused: of the prompts' tokens"
     )
 
 
 def _print_prompts(parts: list[Trace]) -> None:
     from specviz.measure.report import Column, print_table
-    from specviz.view.picture import visible
 
     shown = {
         "tau": "τ",
@@ -91,7 +91,9 @@ def _print_prompts(parts: list[Trace]) -> None:
         "target_passes": "target passes",
     }
     columns = [Column("method"), Column("draft"), Column("exactness", folds=14)]
-    columns += [Column(heading, True, spare=0 if heading == "A/O" else None) for heading in shown.values()]
+    columns += [
+        Column(heading, True, drop_rank=0 if heading == "A/O" else None) for heading in shown.values()
+    ]
     rows = []
     for run in parts:
         row = run.summary().iloc[0].to_dict()

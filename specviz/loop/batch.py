@@ -9,6 +9,7 @@ prompt; where none is waiting it goes, and the passes are narrower from then on.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ..errors import ModelError
 from ..methods.base import Method
 from ..models.context import Pass, nested
 from .clock import Clock, Watched
-from .cycle import Cycle, Text, request
+from .cycle import Cycle, Settings, Text, pass_request
 
 WASTE = 1.5  # rows are prefilled together if that computes at most so many times what they hold
 
@@ -30,7 +31,6 @@ def decode_batch(
     method: Method,
     *,
     rows: int,
-    max_new_tokens: int = 128,
     clock: Clock | None = None,
     **options: Any,
 ) -> Iterator[list[Cycle]]:
@@ -45,15 +45,17 @@ def decode_batch(
     method : Method
         Every prompt gets another one like it.
     rows : int
-    max_new_tokens, clock, **options
-        As `decode` takes them.
+    clock : Clock, optional
+        None takes no times.
+    **options
+        `Settings`, of every prompt.
 
     Yields
     ------
     list of Cycle
         One for each row that took part: a prefill of those that begin, or a cycle of all.
     """
-    batch = Batch(target, prompts, method, rows, max_new_tokens, clock, options)
+    batch = Batch(target, prompts, method, rows, clock, Settings(**options))
     try:
         while True:
             while new := batch.enter():
@@ -91,12 +93,10 @@ class Batch:
         prompts: Sequence[list[int]],
         method: Method,
         rows: int,
-        max_new_tokens: int,
         clock: Clock | None,
-        options: dict[str, Any],
+        settings: Settings,
     ) -> None:
-        self.target, self.method, self.clock = target, method, clock
-        self.options = options | {"max_new_tokens": max_new_tokens}
+        self.target, self.method, self.clock, self.settings = target, method, clock, settings
         self.waiting = list(enumerate(prompts))[::-1]  # the next one last
         self.texts: list[Any] = [None] * min(rows, len(prompts))
         self.contexts: dict[Any, Shared] = {}
@@ -119,11 +119,11 @@ class Batch:
     def prefill(self, new: list[Row]) -> list[Cycle]:
         """Cycle 0 of texts that begin."""
         begin = self.mark()
-        room = max(text.limit for text in new) + self.method.spare
+        room = max(text.limit for text in new) + self.method.extra_cache_slots
         for text in new:
             text.target = text.open(self.target, text.session.prompt, room, "target")
             text.target.prefill()
-        # What the drafter reads of the prompt: the target's states.
+        # A drafter may read the target's states at the prompt's tokens.
         self._compute(self.method.hidden_layers(new[0].session.drafter) if self.method.reads_prompt else ())
         passed = self.mark()
         for text in new:
@@ -143,12 +143,12 @@ class Batch:
         begin = self.mark()
         drafts = self._drafts()
         drafted = self.mark()
-        read = [text for text in self.texts if drafts[text.place].read]
+        judged = [text for text in self.texts if drafts[text.place].read]
         results: list[Pass | None] = [None] * len(self.texts)
-        if read:
-            context, layers = read[0].target.shared, self.method.hidden_layers(read[0].session.drafter)
-            passes = context.forward(read, [drafts[text.place] for text in read], layers)
-            for text, result in zip(read, passes):
+        if judged:
+            context, layers = judged[0].target.shared, self.method.hidden_layers(judged[0].session.drafter)
+            passes = context.forward(judged, [drafts[text.place] for text in judged], layers)
+            for text, result in zip(judged, passes):
                 results[text.place] = result
         passed = self.mark()
         verdicts = [
@@ -173,34 +173,34 @@ class Batch:
         return cycles
 
     def _free(self) -> None:
-        """Free what texts that ended had of their own; their rows of the shared contexts go to others."""
+        """Free the own contexts of texts that ended; their rows of the shared contexts go to others."""
         for text in self.texts:
             if text.end is not None:
                 text.close()
 
     def _drafts(self) -> list[Draft]:
-        """Every row's draft. The passes that drafters ask for on the way are run for all who ask at once."""
+        """Every row's draft. Rows that ask for a pass of the same context at the same time share it."""
         drafts: list[Any] = [text.draft() for text in self.texts]
-        asking: list[tuple[int, Generator[Any, Any, Draft], Pass | None]] = [
+        drafting: list[tuple[int, Generator[Any, Any, Draft], Pass | None]] = [
             (place, draft, None) for place, draft in enumerate(drafts) if not isinstance(draft, Draft)
         ]
-        while asking:
-            asked: dict[Shared, dict[int, Draft]] = {}
-            for place, generator, result in asking:
+        while drafting:
+            requests: dict[Shared, dict[int, Draft]] = {}
+            for place, generator, result in drafting:
                 try:
-                    part, read = request(generator.send(result))
-                    asked.setdefault(part.shared, {})[place] = read
+                    part, draft = pass_request(generator.send(result))
+                    requests.setdefault(part.shared, {})[place] = draft
                 except StopIteration as done:
                     drafts[place] = done.value
-            going, asking = {place: generator for place, generator, _ in asking}, []
-            for shared, wanted in asked.items():
-                passes = shared.forward([self.texts[p] for p in wanted], list(wanted.values()))
-                asking += [(place, going[place], result) for place, result in zip(wanted, passes)]
-            asking.sort(key=lambda each: each[0])  # a context's rows are named in their order
+            generators, drafting = {place: generator for place, generator, _ in drafting}, []
+            for shared, rows in requests.items():
+                passes = shared.forward([self.texts[place] for place in rows], list(rows.values()))
+                drafting += [(place, generators[place], result) for place, result in zip(rows, passes)]
+            drafting.sort(key=lambda each: each[0])  # a context's rows are named in their order
         return drafts
 
     def leave(self) -> None:
-        """Texts that ended leave, for nobody waits for their places; the last ones take them."""
+        """Remove texts that ended, when no prompt waits for their places; the last ones take these."""
         for place in reversed(range(len(self.texts))):
             if self.texts[place].end is None:
                 continue
@@ -233,18 +233,16 @@ class Row(Text):
     """
 
     def __init__(self, batch: Batch, tokens: list[int], prompt: int, place: int, row: int) -> None:
-        super().__init__(
-            batch.target, tokens, batch.method.again(), self.open, [], prompt=prompt, **batch.options
-        )
+        super().__init__(batch.target, tokens, batch.method.again(), replace(batch.settings, prompt=prompt))
         self.batch, self.place, self.row = batch, place, row
         self.opened = 0
-        self.owned: list[Watched] = []
+        self.own_contexts: list[Watched] = []
         self.target: Any = None
 
     def open(self, model: Any, tokens: list[int], room: int, name: str) -> Part | Watched:
-        """A row of the context that all rows of the batch open as their first, second ... one."""
+        """A row of a shared context: the n-th that this row opens is the n-th of every row."""
         if getattr(model, "apart", False):
-            return self.own(model, tokens, room, name)
+            return self.open_alone(model, tokens, room, name)
         batch, key = self.batch, self.opened
         self.opened += 1
         if key not in batch.contexts:
@@ -255,16 +253,16 @@ class Row(Text):
         shared.place(self.place, tokens, room)
         return Part(shared, self)
 
-    def own(self, model: Any, tokens: list[int], room: int, name: str) -> Watched:
-        """A context of this row alone, of a drafter that reads states beside tokens."""
-        self.owned.append(Watched(model.open([tokens], room), name, self.batch.clock, self.passes))
-        return self.owned[-1]
+    def open_alone(self, model: Any, tokens: list[int], room: int, name: str) -> Watched:
+        """A context of this row alone, of a drafter that reads states as well as tokens."""
+        self.own_contexts.append(Watched(model.open([tokens], room), name, self.batch.clock, self.passes))
+        return self.own_contexts[-1]
 
     def close(self) -> None:
         """Free the contexts of this row alone."""
-        for context in self.owned:
+        for context in self.own_contexts:
             context.close()
-        self.owned.clear()
+        self.own_contexts.clear()
 
     def _cycle(self, marks: list[Any]) -> Cycle:
         cycle = super()._cycle(marks)
@@ -278,44 +276,44 @@ class Shared:
     def __init__(self, context: Any, name: str, clock: Clock | None, prompts: list[list[int]]) -> None:
         self.context, self.name, self.clock = context, name, clock
         self.fresh: dict[int, list[int]] = dict(enumerate(prompts))  # rows as they were opened
-        self.wanting: list[Row] = []  # who asks to be prefilled
-        self.ahead: dict[int, list[Any]] = {}  # what rows were extended by and is not in the context yet
+        self.prefill_queue: list[Row] = []
+        self.unwritten: dict[int, list[Any]] = {}  # what rows were extended by and is not in the context yet
 
     def place(self, row: int, tokens: list[int], room: int) -> None:
-        """Let a row hold `tokens`, nothing of them computed, and have room behind them."""
-        self.ahead.pop(row, None)
+        """Let a row hold `tokens`, none of them computed yet, with room for more after them."""
+        self.unwritten.pop(row, None)
         if self.fresh.pop(row, None) != tokens:
             self.context.replace(row, tokens, room)
 
     def drop(self, row: int) -> None:
-        """Let a row go; the last one takes its number."""
+        """Remove a row; the last one takes its number."""
         self.settle()
         self.context.drop(row)
 
     def extend(self, row: int, tokens: Any) -> None:
-        """Note what a row is extended by; all rows' tokens are written together."""
+        """Note what a row is extended by; `settle` writes the tokens of all rows in one go."""
         if len(tokens):
-            self.ahead.setdefault(row, []).append(tokens)
+            self.unwritten.setdefault(row, []).append(tokens)
 
     def settle(self) -> None:
         """Write what was noted."""
-        if self.ahead:
-            rows = sorted(self.ahead)
-            self.context.extend([chained(self.ahead[row]) for row in rows], rows)
-            self.ahead.clear()
+        if self.unwritten:
+            rows = sorted(self.unwritten)
+            self.context.extend([chained(self.unwritten[row]) for row in rows], rows)
+            self.unwritten.clear()
 
     def length(self, row: int) -> int:
         """Committed tokens of a row."""
-        return int(self.context.length[row]) + sum(map(len, self.ahead.get(row, ())))
+        return int(self.context.length[row]) + sum(map(len, self.unwritten.get(row, ())))
 
     def rewind(self, row: int, length: int) -> None:
-        """Forget what stands in a row behind `length` tokens."""
-        new = self.ahead.pop(row, None)
+        """Forget what a row holds after its first `length` tokens."""
+        new = self.unwritten.pop(row, None)
         held = self.context.length[row]
         if length < held or (new is None and length == held):
             self.context.rewind(length, [row])
         elif new is not None and length > held:
-            self.ahead[row] = [chained(new)[: length - held]]
+            self.unwritten[row] = [chained(new)[: length - held]]
 
     def forward(self, texts: list[Row], drafts: list[Draft], hidden: Sequence[int] = ()) -> list[Pass]:
         """One pass of some rows, in the order of their places; what it gave each of them."""
@@ -329,17 +327,17 @@ class Shared:
         ]
 
     def prefill(self, hidden: tuple[int, ...] = ()) -> None:
-        """Compute the prompts of those who asked: together, or one by one where lengths differ much."""
+        """Compute the queued prompts: in one pass, or one by one where their lengths differ much."""
         self.settle()
-        texts, self.wanting = sorted(self.wanting, key=lambda text: text.place), []
+        texts, self.prefill_queue = sorted(self.prefill_queue, key=lambda text: text.place), []
         context = self.context
         due = {text: context.due(text.place) for text in texts}
         texts = [text for text in texts if due[text] > 0]
         if not texts:
             return
         counts = [due[text] for text in texts]
-        together = context.joint or len(texts) * max(counts) <= WASTE * sum(counts)
-        for group in [texts] if together else [[text] for text in texts]:
+        joint = context.joint or len(texts) * max(counts) <= WASTE * sum(counts)
+        for group in [texts] if joint else [[text] for text in texts]:
             begin = self.clock.mark() if self.clock else None
             places = [text.place for text in group]
             if context.prefill(places, hidden) if hidden else context.prefill(places):
@@ -354,7 +352,7 @@ class Shared:
 
 
 def chained(parts: list[Any]) -> Any:
-    """Sequences of tokens behind one another: lists, or tensors that stay on their device."""
+    """Sequences of tokens, concatenated: lists, or tensors that stay on their device."""
     if len(parts) == 1:
         return parts[0]
     if any(torch.is_tensor(part) for part in parts):
@@ -411,8 +409,8 @@ class Part:
         context.reserve(room - self.room + context.room)
 
     def prefill(self) -> None:
-        """Ask for it: rows that begin are computed when each has asked, by their first pass at the latest."""
-        self.shared.wanting.append(self.text)
+        """Queue it: rows that begin are computed together, by their first pass at the latest."""
+        self.shared.prefill_queue.append(self.text)
 
     def forward(self, draft: Draft, hidden: Sequence[int] = ()) -> Pass:
         """A pass of this row alone, for methods that do not ask for theirs by yielding."""

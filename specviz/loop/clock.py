@@ -74,10 +74,10 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.context, name)
 
-    def forward(self, *asked: Any, **more: Any) -> Any:
+    def forward(self, *given: Any, **options: Any) -> Any:
         """The context's forward, timed."""
         start = self._clock.mark() if self._clock else None
-        result = self.context.forward(*asked, **more)
+        result = self.context.forward(*given, **options)
         self._note(result.tokens, start)
         return result
 

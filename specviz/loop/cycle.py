@@ -9,6 +9,7 @@ from typing import Any
 from ..draft import Draft
 from ..errors import ParameterError
 from ..methods.base import Method, Session, Verdict
+from ..methods.kinds import SizedMethod, StreamMethod
 from ..methods.sampling import Sampling, Uniforms
 from .clock import Clock, Watched
 
@@ -43,7 +44,7 @@ class Cycle:
         Which update of a stream; with it, in its first cycle, `source` (the text so far), `arrival` (when it
         came, in seconds) and `reused` (prompt tokens that were not computed anew); in its last one `shown`
         (tokens that are displayed).
-    read : Read or None
+    cells_read : Read or None
         Of a canvas: which cells `scores` are of. With it `block` and `refreshed`, and of what was emitted the
         `cells`.
     """
@@ -68,38 +69,20 @@ class Cycle:
     arrival: float | None = None
     reused: int | None = None
     shown: int | None = None
-    read: Any = None
+    cells_read: Any = None
     block: int | None = None
     refreshed: bool | None = None
     cells: list[int] = field(default_factory=list)
 
 
-def decode(
-    target: Any,
-    tokens: list[int],
-    method: Method,
-    *,
-    drafter: Any = None,
-    sampling: Sampling | None = None,
-    max_new_tokens: int = 128,
-    eos: Any = None,
-    seed: int = 0,
-    prompt: int = 0,
-    uniforms: Any = None,
-    clock: Clock | None = None,
-    previous: Sequence[int] = (),
-    context: Any = None,
-) -> Iterator[Cycle]:
-    """Decode one prompt; yield each cycle when it is finished.
+@dataclass(frozen=True)
+class Settings:
+    """How prompts are decoded.
 
     Parameters
     ----------
-    target, drafter : Model
-        Anything with the model's face: ``vocabulary``, ``eos``, ``device``, ``left``, ``open``.
-    tokens : list of int
-        The prompt, at least one token and shorter than the target's context.
-    method : Method
-        Drafter and verifier.
+    drafter : Model, optional
+        Anything with a model's face: ``vocabulary``, ``eos``, ``device``, ``left``, ``open``.
     sampling : Sampling, optional
         Default: greedy.
     max_new_tokens : int
@@ -110,147 +93,121 @@ def decode(
         Keys of the random numbers.
     uniforms : callable, optional
         ``uniforms(cycle, use, n)`` in place of the generator: a test can walk through all outcomes.
-    clock : Clock, optional
-        None takes no times.
     previous : sequence of int
         In a stream, the output of the update before.
+    """
+
+    drafter: Any = None
+    sampling: Sampling | None = None
+    max_new_tokens: int = 128
+    eos: Any = None
+    seed: int = 0
+    prompt: int = 0
+    uniforms: Any = None
+    previous: Sequence[int] = ()
+
+
+def decode(
+    target: Any,
+    tokens: list[int],
+    method: Method,
+    *,
+    clock: Clock | None = None,
+    context: Any = None,
+    **options: Any,
+) -> Iterator[Cycle]:
+    """Decode one prompt; yield each cycle when it is finished.
+
+    Parameters
+    ----------
+    target : Model
+        Anything with a model's face.
+    tokens : list of int
+        The prompt, at least one token and shorter than the target's context.
+    method : Method
+        Drafter and verifier.
+    clock : Clock, optional
+        None takes no times.
     context : optional
         A context of the target that begins with `tokens`, as far as it holds any, and stays open; it gets the
         rest. Default: one is opened, and closed at the end.
+    **options
+        `Settings`.
 
     Yields
     ------
     Cycle
         First the prefill, then one for each draft-verify cycle.
     """
-    passes: list[tuple] = []
-    opened: list[Any] = []
-
-    def open_context(model: Any, ids: list[int], room: int, name: str) -> Watched:
-        opened.append(Watched(model.open([ids], room), name, clock, passes))
-        return opened[-1]
-
-    text = Text(
-        target, tokens, method, open_context, passes, drafter=drafter, sampling=sampling,
-        max_new_tokens=max_new_tokens, eos=eos, seed=seed, prompt=prompt, uniforms=uniforms,
-        previous=previous,
-    )  # fmt: skip
-    mark = clock.mark if clock else lambda: None
+    text = SingleText(target, tokens, method, clock, Settings(**options))
     try:
-        begin = mark()
-        begun = text.session.prompt + method.carried(text.session.previous, text.limit)
-        if context is None:
-            context = open_context(target, begun, text.limit + method.spare, "target")
-        else:
-            context = Watched(context, "target", clock, passes)
-            context.reserve(len(tokens) - context.length[0] + text.limit + method.spare)
-            context.extend([begun[context.length[0] :]])
-        layers = method.hidden_layers(text.session.drafter)
-        if method.reads_prompt:
-            context.prefill(layers)
-            text.session.states = context.states.pop(0, {})  # the context keeps none
-        else:
-            context.prefill()
-        passed = mark()
-        method.start(text.session)
-        rule = {} if method.leave is None else {"leave": method.leave}
-        yield text.prefilled([begin, passed, mark()])
+        yield text.prefill(context)
         while text.end is None:
-            begin = mark()
-            draft = drafted_by(text.draft())
-            drafted = mark()
-            result = context.forward(draft, layers, **rule) if draft.read else None
-            passed = mark()
-            verdict = method.verify(draft, None if result is None else result.logits[0])
-            verified = mark()
-            if text.goes_on(verdict):  # what nobody reads is not committed
-                if draft.read:
-                    context.commit(verdict.path)
-                if verdict.token is not None:
-                    context.extend([[verdict.token]])
-                method.learn(draft, result, verdict)
-            yield text.cycle(draft, result, verdict, [begin, drafted, passed, verified, mark()])
+            yield text.step()
     finally:
-        for each in opened:
-            each.close()
+        text.close()
 
 
 class Text:
-    """One prompt on its way to its text: what the loop of one and the loop of a batch do alike.
+    """One prompt on its way to its text: what a single prompt and a row of a batch have in common.
 
-    Parameters
-    ----------
-    open : callable
-        As `Session.open`.
-    passes : list
-        Where passes are written down as they are run; every cycle takes those that came since the last one.
-    target, tokens, method, others
-        As `decode` takes them.
+    `open` is `Session.open`. Passes are written down in `passes` as they run; every cycle takes those that
+    ran since the last one.
     """
 
-    def __init__(
-        self,
-        target: Any,
-        tokens: list[int],
-        method: Method,
-        open: Any,
-        passes: list[tuple],
-        *,
-        drafter: Any = None,
-        sampling: Sampling | None = None,
-        max_new_tokens: int = 128,
-        eos: Any = None,
-        seed: int = 0,
-        prompt: int = 0,
-        uniforms: Any = None,
-        previous: Sequence[int] = (),
-    ) -> None:
-        if method.unsized:
+    def __init__(self, target: Any, tokens: list[int], method: Method, settings: Settings) -> None:
+        if isinstance(method, SizedMethod) and method.unsized:
             raise ParameterError(
                 f"{method.name} has no {method.size} yet: resize it, or decode with generate"
             )
-        source = uniforms or Uniforms(seed, prompt)
-        self.method, self.passes, self.prompt = method, passes, prompt
-        self.begin = self.length = len(tokens)
-        self.ends = frozenset(target.eos if eos is None else eos)
-        self.limit = min(max_new_tokens, target.left(len(tokens)))
-        self.full = "length" if self.limit == max_new_tokens else "context"
-        self.end = self.full if self.limit <= 0 else None
+        self.method, self.prompt = method, settings.prompt
+        self.passes: list[tuple] = []
+        self.prompt_length = self.length = len(tokens)
+        self.eos = frozenset(target.eos if settings.eos is None else settings.eos)
+        self.limit = min(settings.max_new_tokens, target.left(len(tokens)))
+        self.limited_by = "length" if self.limit == settings.max_new_tokens else "context"
+        self.end = self.limited_by if self.limit <= 0 else None
+        uniforms = settings.uniforms or Uniforms(settings.seed, settings.prompt)
         session = self.session = Session(
-            list(tokens), sampling or Sampling(), target, drafter or method.drafter_of(target), self.ends,
-            self.limit, open, lambda use, n: source(session.cycle, use, n), previous=list(previous),
+            list(tokens), settings.sampling or Sampling(), target,
+            settings.drafter or method.drafter_of(target), self.eos, self.limit, self.open,
+            lambda use, n: uniforms(session.cycle, use, n), previous=list(settings.previous),
             text=list(tokens),
         )  # fmt: skip
+
+    def open(self, model: Any, tokens: list[int], room: int, name: str) -> Any:
+        """A context for the method, whose passes are recorded under a name."""
+        raise NotImplementedError
 
     @property
     def left(self) -> int:
         """How many tokens may still be emitted."""
-        return self.limit - (self.length - self.begin)
+        return self.limit - (self.length - self.prompt_length)
 
     def draft(self) -> Draft | Generator[Any, Any, Draft]:
-        """A cycle begins: what the method proposes."""
+        """Begin a cycle: what the method proposes."""
         self.session.cycle += 1
         return self.method.draft(self.left)
 
     def goes_on(self, verdict: Verdict) -> bool:
-        """Take the tokens of a verdict; whether decoding goes on behind them."""
+        """Take the tokens of a verdict; whether decoding goes on after them."""
         self.tokens = [verdict.tokens[node] for node in verdict.path]
         self.origins = [origin_of(verdict.status[node]) for node in verdict.path]
         if verdict.token is not None:
             self.tokens.append(verdict.token)
             self.origins.append(verdict.origin)
-        self.count, self.end = ending(self.tokens, self.ends, self.left, self.full)
+        self.count, self.end = ending(self.tokens, self.eos, self.left, self.limited_by)
         self.session.text += self.tokens[: self.count]
         return self.end is None
 
     def prefilled(self, marks: list[Any]) -> Cycle:
-        """Cycle 0. In it the target comes first; phases are told apart by their marks all the same."""
+        """Cycle 0. In it the target comes first; marks tell the phases apart all the same."""
         cycle = self._cycle(marks)
         cycle.end = self.end
         return cycle
 
     def cycle(self, draft: Draft, result: Any, verdict: Verdict, marks: list[Any]) -> Cycle:
-        """The cycle that ends with this verdict, `goes_on` having been asked."""
+        """The cycle that ends with this verdict, after `goes_on`."""
         cycle = self._cycle(marks)
         cycle.tokens, cycle.origins = self.tokens[: self.count], self.origins[: self.count]
         cycle.end, cycle.draft, cycle.verdict = self.end, draft, verdict
@@ -262,28 +219,94 @@ class Text:
     def _cycle(self, marks: list[Any]) -> Cycle:
         new = self.passes[:]
         self.passes.clear()
-        number, keep = self.session.cycle, self.length - self.begin
+        number, keep = self.session.cycle, self.length - self.prompt_length
         control = dict(self.session.control)
         return Cycle(self.prompt, number, self.length, keep, passes=new, marks=marks, control=control)
 
 
-def drafted_by(proposed: Draft | Generator[Any, Any, Draft]) -> Draft:
-    """The draft; the passes that a drafter asks for on the way are run as it asks."""
-    if isinstance(proposed, Draft):
-        return proposed
+class SingleText(Text):
+    """A text that is decoded alone, with contexts of one row."""
+
+    def __init__(
+        self, target: Any, tokens: list[int], method: Method, clock: Clock | None, settings: Settings
+    ) -> None:
+        self.clock = clock
+        self.opened: list[Watched] = []
+        super().__init__(target, tokens, method, settings)
+
+    def open(self, model: Any, tokens: list[int], room: int, name: str) -> Watched:
+        self.opened.append(Watched(model.open([tokens], room), name, self.clock, self.passes))
+        return self.opened[-1]
+
+    def close(self) -> None:
+        """Free the contexts that were opened here."""
+        for context in self.opened:
+            context.close()
+
+    def mark(self) -> Any:
+        """A point in time, if times are taken."""
+        return self.clock.mark() if self.clock else None
+
+    def prefill(self, context: Any = None) -> Cycle:
+        """Cycle 0: the target reads the prompt, in its own context or a given one; the method starts."""
+        begin = self.mark()
+        method, session = self.method, self.session
+        prompt, room = session.prompt, self.limit + method.extra_cache_slots
+        if isinstance(method, StreamMethod):
+            prompt = prompt + method.carried(session.previous, self.limit)
+        if context is None:
+            self.target = self.open(session.target, prompt, room, "target")
+        else:
+            self.target = Watched(context, "target", self.clock, self.passes)
+            held = context.length[0]
+            self.target.reserve(self.prompt_length - held + room)
+            self.target.extend([prompt[held:]])
+        self.hidden = method.hidden_layers(session.drafter)
+        if method.reads_prompt:
+            self.target.prefill(self.hidden)
+            session.states = self.target.states.pop(0, {})  # the context keeps none
+        else:
+            self.target.prefill()
+        passed = self.mark()
+        method.start(session)
+        self.options = {} if method.exit_rule is None else {"leave": method.exit_rule}
+        return self.prefilled([begin, passed, self.mark()])
+
+    def step(self) -> Cycle:
+        """The next cycle."""
+        method, context = self.method, self.target
+        begin = self.mark()
+        draft = drafted_by(self.draft())
+        drafted = self.mark()
+        result = context.forward(draft, self.hidden, **self.options) if draft.read else None
+        passed = self.mark()
+        verdict = method.verify(draft, None if result is None else result.logits[0])
+        verified = self.mark()
+        if self.goes_on(verdict):  # after the last cycle nobody reads the context
+            if draft.read:
+                context.commit(verdict.path)
+            if verdict.token is not None:
+                context.extend([[verdict.token]])
+            method.learn(draft, result, verdict)
+        return self.cycle(draft, result, verdict, [begin, drafted, passed, verified, self.mark()])
+
+
+def drafted_by(proposal: Draft | Generator[Any, Any, Draft]) -> Draft:
+    """The draft, after running the passes that a drafter asks for on the way."""
+    if isinstance(proposal, Draft):
+        return proposal
     result = None
     while True:
         try:
-            asked = proposed.send(result)
+            context, draft = pass_request(proposal.send(result))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        context, draft = request(asked)
         result = context.forward(draft)
 
 
-def request(asked: Any) -> tuple[Any, Draft]:
-    """What a drafter yielded: a context, and what its pass shall read there behind what is pending."""
-    return asked if isinstance(asked, tuple) else (asked, NOTHING)
+def pass_request(request: Any) -> tuple[Any, Draft]:
+    """What a drafter yielded: a context, and the draft that its pass reads after the pending tokens."""
+    return request if isinstance(request, tuple) else (request, NOTHING)
 
 
 def origin_of(status: str) -> str:
@@ -291,7 +314,7 @@ def origin_of(status: str) -> str:
     return status if status == "unreviewed" else "draft"
 
 
-def ending(emitted: list[int], eos: frozenset[int], left: int, full: str) -> tuple[int, str | None]:
+def ending(emitted: list[int], eos: frozenset[int], left: int, limited_by: str) -> tuple[int, str | None]:
     """How many of a cycle's tokens are emitted, and what ends the text there, if anything.
 
     An end token ends it wherever it stands, and stays; otherwise `left` tokens are the limit.
@@ -299,14 +322,14 @@ def ending(emitted: list[int], eos: frozenset[int], left: int, full: str) -> tup
     for i, token in enumerate(emitted[:left]):
         if token in eos:
             return i + 1, "eos"
-    return (left, full) if len(emitted) >= left else (len(emitted), None)
+    return (left, limited_by) if len(emitted) >= left else (len(emitted), None)
 
 
 def cut(draft: Draft, verdict: Verdict, count: int) -> list[str]:
-    """Statuses when the text ended after `count` tokens: nodes behind the last emitted one are cut."""
+    """Statuses when the text ended after `count` tokens: nodes below the last emitted one are cut."""
     if count > len(verdict.path):
         return verdict.status  # it ended with the target's own token
     last = verdict.path[count - 1]
     below = draft.mask[:, last].copy()  # nodes that see the last emitted one
     below[last] = False
-    return ["cut" if gone else status for gone, status in zip(below, verdict.status)]
+    return ["cut" if dropped else status for dropped, status in zip(below, verdict.status)]

@@ -1,11 +1,12 @@
 """The dense record: what both models say at every place of a finished text, from one more pass of each.
 
-A run records what its own drafts asked. A what-if asks elsewhere: what the drafter would have said where no
-draft began. Over the final text that is one teacher-forced pass of each model, so it is added to the trace.
+A run records the predictions that its own drafts needed. A what-if needs others: what the drafter would have
+predicted where no draft began. Over the final text that is one teacher-forced pass of each model, so it is
+added to the trace.
 
-Where the drafter's own first token is not the text's, a draft goes on behind it, in vain. What it would write
-there follows from the text before and that token, wherever the draft began: the place's tail. Tails are
-written by the drafter, all of a text at once, as rows of one context.
+Where the drafter's own first token is not the text's, a draft goes on after it, in vain. What it would write
+there follows from the text before and that token, wherever the draft began: the place's tail. The drafter
+writes all tails of a text at once, as rows of one context.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from ..methods.sampling import exact_type
 from ..methods.signals import top
 from ..trace import Trace
 from ..trace.dense import attach
-from .reduce import TOP
+from .predictions import TOP
 
 BLOCK = 64  # tokens of a pass: what is held of a text's logits at once
-TAIL = 63  # tokens behind a wrong one: a draft has 64 at most
+TAIL = 63  # tokens after a wrong one: a draft has 64 at most
 HELD = 1 << 15  # slots of a context whose rows are tails, about
 TIE = 1e-3  # a text's token may be this much less probable than the best one, for blocks round differently,
 ROUGH = 16  # or so many times the number format's epsilon
@@ -44,10 +45,10 @@ def densify(trace: Trace, model: Any, draft: Any = None, tail: int = TAIL) -> Tr
     model : Model
         The target that made it.
     draft : Model, optional
-        The draft model to be asked about; without one only the target's side is recorded.
+        The draft model to record; without one only the target's side is recorded.
     tail : int
-        How many tokens the drafter goes on behind its own first token, where that is not the text's; 0 leaves
-        tails out. What a draft with a threshold has in vain is then known so far, and bounded beyond.
+        How many tokens the drafter goes on after its own first token, where that is not the text's; 0 leaves
+        tails out. The waste of a draft with a threshold is exact up to there, and bounded beyond.
 
     Returns
     -------
@@ -75,19 +76,19 @@ def densify(trace: Trace, model: Any, draft: Any = None, tail: int = TAIL) -> Tr
     outputs = outputs[outputs["kept"]]
     top_k = min([TOP, model.vocabulary, *([draft.vocabulary] if draft is not None else [])])
     ends, most = frozenset(run["eos"] or ()), (run["sampling"] or {}).get("max_new_tokens")
-    found = []
+    texts = []
     for number in sorted(outputs["prompt"].unique().tolist()):
         text = outputs.loc[outputs["prompt"] == number].sort_values("position")["token"]
         prompt = run["prompts"][number].get("tokens")
         if not prompt:
             raise ParameterError("the trace holds no prompts (it was redacted), so nothing can be recomputed")
-        said: dict[str, np.ndarray] = {}
+        columns: dict[str, np.ndarray] = {}
         if draft is not None:
-            said = _drafter(prompt, text.tolist(), draft, top_k, tail, ends, most)
-        said |= _target(prompt, text.tolist(), model, top_k, said)
-        _check(number, text.to_numpy(), said, run, model)
-        found.append(said)
-    columns = {name: np.concatenate([part[name] for part in found]) for name in (found[0] if found else {})}
+            columns = _drafter(prompt, text.tolist(), draft, top_k, tail, ends, most)
+        columns |= _target(prompt, text.tolist(), model, top_k, columns)
+        _check(number, text.to_numpy(), columns, run, model)
+        texts.append(columns)
+    columns = {name: np.concatenate([part[name] for part in texts]) for name in (texts[0] if texts else {})}
     about = None
     if draft is not None:
         about = {name: getattr(draft, name) for name in ("name", "parameters", "max_length")} | {"tail": tail}
@@ -104,24 +105,24 @@ def _drafter(
     ends: frozenset[int],
     most: int | None,
 ) -> dict[str, np.ndarray]:
-    """The drafter's columns of one text, one row a token; ``tail_*`` one row a token of a tail."""
+    """The drafter's columns of one text, one row a token; of ``tail_*`` one row a token of a tail."""
     token, p = np.zeros((len(text), top_k), np.int64), np.full((len(text), top_k), np.nan, np.float32)
     written: list[Entry] = []
-    full = draft.left(len(prompt))  # behind its own context the drafter says nothing
+    full = draft.left(len(prompt))  # beyond its own context the drafter predicts nothing
     if full > 0:
-        asked = text[:full]
-        context = draft.open([prompt], len(asked))
+        forced_text = text[:full]
+        context = draft.open([prompt], len(forced_text))
         try:
-            token[:full], p[:full], _ = forced(context, asked, top_k)
+            token[:full], p[:full], _ = forced(context, forced_text, top_k)
             wrong = {i: t for i, t in enumerate(token[:full, 0].tolist()) if t != text[i] and t not in ends}
             end = min(full, most or full)  # no draft goes beyond these positions
             written = tails(context, len(prompt), wrong, {i: min(tail, end - i - 1) for i in wrong}, ends)
         finally:
             context.close()
-    found: dict[str, np.ndarray] = {"out_draft_token": token, "out_draft_p": p}
+    columns: dict[str, np.ndarray] = {"out_draft_token": token, "out_draft_p": p}
     for i, (name, kind) in enumerate(TAILS.items()):
-        found[name] = np.array([entry[i] for entry in written], kind)
-    return found | {"tail": np.bincount(found["tail_position"], minlength=len(text))}
+        columns[name] = np.array([entry[i] for entry in written], kind)
+    return columns | {"tail": np.bincount(columns["tail_position"], minlength=len(text))}
 
 
 def _target(
@@ -134,17 +135,17 @@ def _target(
         token, p, rated = forced(context, text, top_k, first)
     finally:
         context.close()
-    found = {"out_top_token": token, "out_top_p": p}
+    columns = {"out_top_token": token, "out_top_p": p}
     if drafter:
-        unasked = np.isnan(drafter["out_draft_p"][:, 0])
-        found["out_draft_rated"] = np.where(unasked, np.nan, rated).astype(np.float32)
-    return found
+        no_draft = np.isnan(drafter["out_draft_p"][:, 0])
+        columns["out_draft_rated"] = np.where(no_draft, np.nan, rated).astype(np.float32)
+    return columns
 
 
 def forced(
-    context: Any, text: list[int], top_k: int, asked: list[int] | None = None
+    context: Any, text: list[int], top_k: int, rated: list[int] | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a model predicts at each place of `text` behind a context of one row, the text before it given.
+    """What a model predicts at each place of `text` after a context of one row, given the text before it.
 
     The context then holds the text but its last token, all computed.
 
@@ -152,10 +153,10 @@ def forced(
     -------
     tokens, p : arrays [len(text), top_k]
         Best first.
-    asked : array [len(text)]
-        The probability of each place's token of `asked` (default: of `text`).
+    p_rated : array [len(text)]
+        The probability of each place's token of `rated` (default: of `text`).
     """
-    asked = text if asked is None else asked
+    rated = text if rated is None else rated
     device = context.model.device
     parts = []
     context.prefill()
@@ -164,13 +165,13 @@ def forced(
         draft = Draft.chain(torch.tensor(block[:-1], dtype=torch.long, device=device))
         rows = context.forward(draft).logits[0]
         tokens, p = best(rows, top_k)
-        rated = p.gather(1, torch.tensor(asked[begin : begin + BLOCK], device=device)[:, None])
-        parts.append([x.cpu().numpy() for x in (tokens, p.gather(1, tokens), rated[:, 0])])
+        p_rated = p.gather(1, torch.tensor(rated[begin : begin + BLOCK], device=device)[:, None])
+        parts.append([x.cpu().numpy() for x in (tokens, p.gather(1, tokens), p_rated[:, 0])])
         context.commit(list(range(len(block) - 1)))
         if begin + len(block) < len(text):
             context.extend([block[-1:]])
-    found = [np.concatenate(part) for part in zip(*parts)]
-    return found[0], found[1], found[2]
+    tokens_of_text, p_of_text, p_rated_of_text = (np.concatenate(part) for part in zip(*parts))
+    return tokens_of_text, p_of_text, p_rated_of_text
 
 
 def best(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -184,7 +185,7 @@ def best(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 def tails(
     context: Any, start: int, wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
 ) -> list[Entry]:
-    """What a drafter writes on behind its own tokens, greedily, each tail to an end token or its room.
+    """What a drafter writes after its own tokens, greedily, each tail to an end token or its room.
 
     Parameters
     ----------
@@ -208,17 +209,17 @@ def tails(
         return []
     most = max(room[at] for at in places)
     some = max(1, HELD // (start + places[-1] + 1 + most))
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for batch in (places[i : i + some] for i in range(0, len(places), some)):
         rows = context.branch([start + at for at in batch], 1 + most)
         try:
-            found += _together(rows, batch, wrong, room, ends)
+            entries += _tail_batch(rows, batch, wrong, room, ends)
         finally:
             rows.close()
-    return found
+    return entries
 
 
-def _together(
+def _tail_batch(
     rows: Any, places: list[int], wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
 ) -> list[Entry]:
     """Tails as rows of one context: one pass a token, one synchronisation a pass."""
@@ -229,10 +230,10 @@ def _together(
         scores = torch.cat(rows.forward([NOTHING] * len(places)).logits)
         tokens, p = best(scores, 2)
         two = p.gather(1, tokens).to(exact_type(p.device))
-        told = torch.cat([tokens[:, :1].to(two.dtype), two], 1).tolist()  # the synchronisation
+        best_two = torch.cat([tokens[:, :1].to(two.dtype), two], 1).tolist()  # the synchronisation
         for i, at in enumerate(places):
             if new[i]:
-                token, first, second = told[i]
+                token, first, second = best_two[i]
                 written[i].append((at, int(token), first, first - second))
                 new[i] = [int(token)] if token not in ends and len(written[i]) < room[at] else []
     return [entry for tail in written for entry in tail]
@@ -246,16 +247,16 @@ def epsilon(model: Any) -> float:
 
 
 def _check(
-    number: int, text: np.ndarray, said: dict[str, np.ndarray], run: dict[str, Any], model: Any
+    number: int, text: np.ndarray, columns: dict[str, np.ndarray], run: dict[str, Any], model: Any
 ) -> None:
-    """Whether the models could have written the text, as far as the record knows."""
-    token, p = said["out_top_token"], said["out_top_p"]
+    """Refuse a text that the models could not have written, as far as the record shows."""
+    token, p = columns["out_top_token"], columns["out_top_p"]
     tie = max(TIE, ROUGH * epsilon(model))
     fits = (token == text[:, None]) & (p >= p[:, :1] - tie)
     written = fits.any(1)
-    if run["exactness"] == "lossy" and "out_draft_token" in said:
-        written |= (said["out_draft_token"] == text[:, None]).any(1)
-    if run["exactness"] == "lossy" and "out_draft_token" not in said:
+    if run["exactness"] == "lossy" and "out_draft_token" in columns:
+        written |= (columns["out_draft_token"] == text[:, None]).any(1)
+    if run["exactness"] == "lossy" and "out_draft_token" not in columns:
         return
     if not written.all():
         at = int(np.argmin(written))

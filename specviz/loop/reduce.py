@@ -11,9 +11,10 @@ tested and drawn from; in greedy decoding that is the plain softmax too.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,20 @@ from torch import Tensor
 
 from .. import schema
 from ..devices import send
-from ..methods.signals import top
 from ..methods.unmasking import Unmasked
 from ..trace.checks import index_within
 from .clock import Clock
 from .cycle import Cycle
+from .predictions import HELD, TOP, Predictions, Reduced
 
-TOP = 5  # candidates in each top list
-HELD = 1 << 22  # logits that are held at most, about
-CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its cache
-# What each cycle has one of and says itself, and the columns that it goes to.
-SAID = {
+# Attributes of a cycle that are one value each, and the columns that they go to.
+SCALARS = {
     name: name
     for name in ("prompt", "row", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
 } | {"number": "cycle", "block": "block", "refreshed": "refreshed"}
-KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes of which the target's opinion is kept
+KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes whose probability under the target is kept
+
+scalars_of = attrgetter(*SCALARS)
 
 
 class Reducer:
@@ -50,13 +50,15 @@ class Reducer:
         ``judged`` keeps the predictions that judging read, ``all`` every row of the pass, None the text.
     clock : Clock or None
         What the cycles' marks were taken with.
-    taught : int
+    learned_top_k : int
         Successors that the method learns from each row: with ``all`` the top lists hold no fewer.
     """
 
-    def __init__(self, recorder: Any, record: str | None, clock: Clock | None, taught: int = 0) -> None:
+    def __init__(
+        self, recorder: Any, record: str | None, clock: Clock | None, learned_top_k: int = 0
+    ) -> None:
         self.recorder, self.record, self.clock = recorder, record, clock
-        self.top = max(TOP, taught) if record == "all" else TOP
+        self.top = max(TOP, learned_top_k) if record == "all" else TOP
         self.held: list[Cycle] = []
         self.rows = self.vocabulary = 0  # rows of logits held, and their length
         self.last: tuple[Any, float] | None = None  # the mark before, in seconds from the start of the run
@@ -66,42 +68,42 @@ class Reducer:
         for cycle in cycles:
             self._hold(cycle)
         if self.rows * self.vocabulary > HELD or self.recorder.due(len(self.held) - len(cycles)):
-            late = self._late()
-            back, self.held = self.held[late:], self.held[:late]
+            first = self._first_held_back()
+            back, self.held = self.held[first:], self.held[:first]
             self.flush()
             self.held = back
 
     def _hold(self, cycle: Cycle) -> None:
         draft, scores = cycle.draft, cycle.scores
-        if cycle.read is not None and self.record is not None:
+        if cycle.cells_read is not None and self.record is not None:
             cycle = kept_cells(cycle, self.record == "all")
         elif self.record == "judged" and draft is not None and scores is not None and not draft.is_chain:
             # Of a tree few rows are kept: only those are held, and many more cycles with them.
-            rows = send(np.array(read(cycle, False)) + 1, scores.device)
+            rows = send(np.array(kept_rows(cycle, False)) + 1, scores.device)
             cycle = replace(cycle, scores=scores.index_select(0, rows))
         self.held.append(cycle)
         if cycle.draft is not None:
-            self.rows += (0 if cycle.scores is None else len(cycle.scores)) + beliefs(cycle)
+            self.rows += (0 if cycle.scores is None else len(cycle.scores)) + drafter_rows(cycle)
             if not self.vocabulary and cycle.scores is not None:
                 self.vocabulary = cycle.scores.shape[-1]
 
     def _last(self) -> dict[int, int]:
-        """Of each prompt held, where its last cycle stands, if its text has not ended."""
+        """Index of the last cycle held of each prompt whose text has not ended."""
         last = {cycle.prompt: i for i, cycle in enumerate(self.held)}
         return {prompt: i for prompt, i in last.items() if self.held[i].end is None}
 
-    def _late(self) -> int:
-        """Where those begin that are held back: one may turn out to be the last before an interruption.
+    def _first_held_back(self) -> int:
+        """Index of the first cycle to hold back, in case it must be marked interrupted.
 
-        What ran together is not parted: its cycles begin at the very same time, rounding included.
+        Cycles that ran together stay together: they begin at the very same time, rounding included.
         """
-        late = min(self._last().values(), default=len(self.held))
-        while 0 < late < len(self.held):
-            before, begin = self.held[late - 1].marks[0], self.held[late].marks[0]
+        first = min(self._last().values(), default=len(self.held))
+        while 0 < first < len(self.held):
+            before, begin = self.held[first - 1].marks[0], self.held[first].marks[0]
             if begin is None or before is not begin:
                 break
-            late -= 1
-        return late
+            first -= 1
+        return first
 
     def interrupt(self) -> None:
         """Decoding stopped here: say so in each text's last cycle, if it had not ended."""
@@ -120,7 +122,7 @@ class Reducer:
             columns = batch.columns()
         if self.record is not None and self.clock is not None:
             columns |= self._times(batch, columns, self.clock)
-        self.recorder.extend(columns, len(batch.rows))
+        self.recorder.extend(columns, len(batch.scalars))
 
     def _times(self, batch: Batch, columns: dict[str, Any], clock: Clock) -> dict[str, Any]:
         """Phase and pass times from the marks."""
@@ -146,11 +148,278 @@ class Reducer:
         }
 
 
+@dataclass
+class ListColumns:
+    """List columns with as many entries as each other in every cycle.
+
+    Parameters
+    ----------
+    entries : dict of str to list
+        By column, the entries of all cycles, one cycle's after another's.
+    count : list of int
+        How many of them are each cycle's; -1: it has no list (null).
+
+    `counts` and `cycle` are for when all cycles are in.
+    """
+
+    entries: dict[str, list[Any]]
+    count: list[int] = field(default_factory=list)
+
+    @classmethod
+    def named(cls, *names: str) -> ListColumns:
+        """Empty columns of these names."""
+        return cls({name: [] for name in names})
+
+    def add(self, count: int, *values: Sequence[Any]) -> None:
+        """Take a cycle's lists, in the columns' order; none where `count` is -1."""
+        for entries, new in zip(self.entries.values(), values):
+            entries.extend(new)
+        self.count.append(count)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.array(self.entries[name])
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """The count of each cycle, null being -1."""
+        return np.array(self.count)
+
+    @cached_property
+    def cycle(self) -> np.ndarray:
+        """The cycle of each entry."""
+        return np.repeat(np.arange(len(self.count)), np.maximum(self.counts, 0))
+
+    def columns(self) -> dict[str, Any]:
+        """The columns as the recorder takes them."""
+        counts = self.counts
+        return {name: (entries, counts) for name, entries in self.entries.items()}
+
+
+@dataclass
+class NodeTable:
+    """Drafted nodes, sent or not.
+
+    Parameters
+    ----------
+    lists, u : ListColumns
+    tested : list of int
+        Of each cycle: how many nodes have a probability under the target, -1 if none was computed.
+    own_p : list of bool
+        Of each cycle: whether the verifier gave those probabilities.
+    drafter : list of int
+        Of each cycle: rows of the drafter's logits, -1 if it gave none.
+    overrides : dict of str to list
+        By signal, the method's own values: (cycle, first node, nodes, sent, values, values of unsent nodes).
+    """
+
+    lists: ListColumns
+    u: ListColumns
+    tested: list[int] = field(default_factory=list)
+    own_p: list[bool] = field(default_factory=list)
+    drafter: list[int] = field(default_factory=list)
+    overrides: dict[str, list[tuple]] = field(default_factory=dict)
+    size: int = 0
+
+    @classmethod
+    def empty(cls) -> NodeTable:
+        names = ("node_token", "node_parent", "node_position", "node_source", "node_status")
+        return cls(ListColumns.named(*names), ListColumns.named("node_u"))
+
+    def skip(self) -> None:
+        """A cycle without a draft."""
+        self.lists.add(-1)
+        self.u.add(-1)
+        self.tested.append(-1)
+        self.own_p.append(False)
+        self.drafter.append(-1)
+
+    def add(self, cycle: Cycle) -> None:
+        """A cycle's nodes: its draft's, then those that were not sent."""
+        draft, verdict = cycle.draft, cycle.verdict
+        assert draft is not None
+        assert verdict is not None
+        sent, unsent = len(draft), verdict.unsent
+        tokens, status = verdict.tokens, cycle.status
+        source = each(draft.source, sent)
+        if draft.is_chain:
+            parents, positions = list(range(-1, sent - 1)), list(range(1, sent + 1))
+        else:
+            parents, positions = draft.parents.tolist(), draft.offsets.tolist()
+        if unsent is not None and (more := len(unsent.tokens)):
+            tokens, status = tokens + unsent.tokens, status + each(unsent.status, more)
+            source += each(unsent.source, more)
+            parents += unsent.parents
+            for parent in unsent.parents:
+                positions.append(1 if parent < 0 else positions[parent] + 1)
+        n = len(tokens)
+        if n:
+            self._override(cycle, n)
+        self.lists.add(n, tokens, parents, positions, source, status)
+        if verdict.u is not None and n:
+            self.u.add(n, [*verdict.u.tolist(), *[np.nan] * (n - sent)])
+        else:
+            self.u.add(-1)
+        judged = cycle.cells_read is not None or cycle.scores is not None or verdict.p is not None
+        self.tested.append(n if n and judged else -1)
+        self.own_p.append(verdict.p is not None)
+        self.drafter.append(drafter_rows(cycle) or -1)
+        self.size += n
+
+    def _override(self, cycle: Cycle, n: int) -> None:
+        """Signals, and probabilities as they were tested where those are not the plain softmax's."""
+        draft, verdict = cycle.draft, cycle.verdict
+        assert draft is not None
+        assert verdict is not None
+        where = (len(self.tested), self.size, n, len(draft))
+        unsent = verdict.unsent.signals if verdict.unsent is not None else {}
+        signals = draft.signals | verdict.signals
+        for name in {**signals, **unsent}:
+            self.overrides.setdefault(name, []).append((*where, signals.get(name), unsent.get(name)))
+        for name, values in (("q", verdict.q), ("p", verdict.p)):
+            if values is not None:
+                self.overrides.setdefault(name, []).append((*where, values, None))
+
+
+@dataclass
+class OutputTable:
+    """Emitted tokens.
+
+    Parameters
+    ----------
+    lists, u, order : ListColumns
+    path : ListColumns
+        The nodes that the first tokens of each cycle are, within its draft.
+    drawn : list of (int, number)
+        Tokens, and their probability as they were drawn.
+    cells : list of (int, list of int)
+        Of canvases: a first token, and the cells of its cycle's tokens.
+    """
+
+    lists: ListColumns
+    u: ListColumns
+    order: ListColumns
+    path: ListColumns
+    drawn: list[tuple[int, Any]] = field(default_factory=list)
+    cells: list[tuple[int, list[int]]] = field(default_factory=list)
+    size: int = 0
+
+    @classmethod
+    def empty(cls) -> OutputTable:
+        text, order = ("out_token", "out_origin"), ("out_order", "out_odds")
+        named = ListColumns.named
+        return cls(named(*text), named("out_u"), named(*order), named("node"))
+
+    def add(self, cycle: Cycle) -> None:
+        """A cycle's text."""
+        count = len(cycle.tokens)
+        if cycle.cells:
+            self.cells.append((self.size, cycle.cells))
+        self.lists.add(count, cycle.tokens, cycle.origins)
+        self.size += count
+
+    def skip(self) -> None:
+        """How a text came about: a cycle without a draft."""
+        for lists in (self.u, self.order, self.path):
+            lists.add(-1)
+
+    def add_verdict(self, cycle: Cycle) -> None:
+        """How a text came about, of the cycle added last."""
+        verdict, count = cycle.verdict, len(cycle.tokens)
+        assert verdict is not None
+        first, path = self.size - count, verdict.path[:count]
+        own = count > len(verdict.path)
+        self.path.add(len(path), path)
+        if verdict.token_u is not None and own:
+            self.u.add(len(path) + 1, [*[np.nan] * len(path), verdict.token_u])
+        else:
+            self.u.add(-1)
+        if verdict.token_p is not None and own:
+            self.drawn.append((self.size - 1, verdict.token_p))
+        if verdict.own_p is not None:
+            self.drawn += [(first + i, verdict.own_p[node]) for i, node in enumerate(path)]
+        if isinstance(verdict, Unmasked):
+            self.order.add(count, range(cycle.keep, cycle.keep + count), verdict.odds)
+        else:
+            self.order.add(-1)
+
+    def position(self, keep: Sequence[int]) -> np.ndarray:
+        """Where each token stands in its text, from how many tokens each cycle keeps."""
+        counts = self.lists.counts
+        position = np.repeat(np.array(keep, np.int64), counts) + index_within(counts)
+        for first, cells in self.cells:
+            position[first : first + len(cells)] = cells
+        return position
+
+
+@dataclass
+class PredictionTable:
+    """The target's predictions that are kept.
+
+    Parameters
+    ----------
+    lists : ListColumns
+        The node after which each one stands, -1 being the root; of canvases the canvas.
+    cells : ListColumns
+        Of canvases: the cell of each, and its log-odds.
+    target_logits : Predictions
+        The predictions themselves.
+    """
+
+    lists: ListColumns
+    cells: ListColumns
+    target_logits: Predictions
+
+    @classmethod
+    def empty(cls, top: int) -> PredictionTable:
+        cells = ListColumns.named("pred_position", "pred_odds")
+        return cls(ListColumns.named("pred_node"), cells, Predictions(top))
+
+    def skip(self) -> None:
+        """A cycle without predictions of the target."""
+        self.lists.add(-1)
+        self.cells.add(-1)
+
+    def add(self, cycle: Cycle, everything: bool) -> None:
+        """Queue a cycle's predictions: those that judging read, or all."""
+        scores = cycle.scores
+        if cycle.cells_read is not None:
+            assert isinstance(cycle.verdict, Unmasked)
+            canvas = cycle.cells_read.canvas.tolist()
+            self.lists.add(len(canvas), canvas)
+            self.cells.add(len(canvas), cycle.cells_read.cell.tolist(), cycle.verdict.read_odds.tolist())
+        elif scores is not None:
+            rows = kept_rows(cycle, everything)
+            self.lists.add(len(rows), rows)
+            self.cells.add(-1)
+            if len(rows) < len(scores):
+                prefix = len(rows) == rows[-1] + 2  # a chain's needs no copy
+                scores = scores[: len(rows)] if prefix else scores[[node + 1 for node in rows]]
+        else:
+            self.skip()
+            return
+        self.target_logits.add(scores)
+
+    def find(self, cycle: np.ndarray, node: np.ndarray, cell: np.ndarray) -> np.ndarray:
+        """Index of the prediction after each node of each cycle (of canvases: of each cell); -1 if not kept.
+
+        Outside of canvases the cells are ignored.
+        """
+        held, held_cell = self.lists["pred_node"], self.cells["pred_position"]
+        if not len(held) or not len(node):
+            return np.full(len(node), -1)
+        if not len(held_cell):
+            held_cell, cell = np.zeros_like(held), np.zeros_like(cell)
+        nodes = 2 + max(held.max(initial=0), node.max(initial=0))
+        cells = 1 + max(held_cell.max(initial=0), cell.max(initial=0))
+        keys = (self.lists.cycle * nodes + held + 1) * cells + held_cell
+        wanted = (cycle * nodes + node + 1) * cells + cell
+        order = np.argsort(keys, kind="stable")
+        at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+        return np.where(keys[order][at] == wanted, order[at], -1)
+
+
 class Batch:
     """The columns of some cycles in the making.
-
-    A list column is one flat list for all cycles, and each cycle's count of entries, -1 where it has none
-    to speak of (null). Places in the flat lists stand for nodes, predictions and emitted tokens.
 
     Parameters
     ----------
@@ -161,286 +430,159 @@ class Batch:
 
     def __init__(self, record: str | None, top: int) -> None:
         self.record = record
-        self.drafted, self.read = Predictions(top, True), Predictions(top)  # the drafter's and the target's
-        self.rows: list[tuple] = []  # what each cycle has one of: tuples of words and numbers
-        self.flat: dict[str, list[Any]] = defaultdict(list)
+        self.scalars: list[tuple] = []
+        self.drafts: list[tuple] = []  # stop, depth, width
+        self.nodes, self.outputs = NodeTable.empty(), OutputTable.empty()
+        self.predictions, self.drafter_logits = PredictionTable.empty(top), Predictions(top, True)
+        self.passes = ListColumns.named("pass_model", "pass_rows", "pass_tokens")
+        self.control = ListColumns.named("control_name", "control_value")
         self.marks: list[Any] = []  # five a cycle
         self.pass_begin: list[Any] = []
         self.pass_end: list[Any] = []
-        self.nodes = self.emitted = 0  # how many so far
-        self.wanted: list[
-            int
-        ] = []  # nodes of which the target's opinion was asked, and the place of the answer
-        self.wanted_at: list[int] = []
-        self.own: list[int] = []  # emitted tokens that are the target's own, likewise
-        self.own_at: list[int] = []
-        self.followed: list[int] = []  # emitted tokens that were drafted, and their nodes
-        self.followed_node: list[int] = []
-        self.drawn: list[tuple[int, Any]] = []  # emitted tokens and their probability as it was drawn from
-        self.given: dict[
-            str, list[tuple]
-        ] = {}  # of nodes: (cycle, first node, nodes, sent, values, of unsent)
-        self.untested: list[int] = []  # nodes behind the first rejection, where `given` has probabilities
-        self.cells: list[tuple[int, list[int]]] = []  # of canvases: first emitted token, and everyone's cell
 
     def add(self, cycle: Cycle) -> None:
         """Take a cycle apart."""
-        text = (*(getattr(cycle, name) for name in SAID), len(cycle.tokens))
-        flat = self.flat
-        flat["out_token"] += cycle.tokens
-        flat["out_origin"] += cycle.origins
-        if cycle.cells:
-            self.cells.append((len(flat["out_token"]) - len(cycle.cells), cycle.cells))
+        self.scalars.append(scalars_of(cycle))
+        self.outputs.add(cycle)
         if self.record is None:
-            self.rows.append(text)
             return
-        for name, rows, tokens, begin, end in cycle.passes:
-            flat["pass_model"].append(name)
-            flat["pass_rows"].append(rows)
-            flat["pass_tokens"].append(tokens)
-            self.pass_begin.append(begin)
-            self.pass_end.append(end)
+        names, rows, tokens, begins, ends = zip(*cycle.passes) if cycle.passes else ((),) * 5
+        self.passes.add(len(names), names, rows, tokens)
+        self.pass_begin += begins
+        self.pass_end += ends
         self.marks += cycle.marks
         self.marks += cycle.marks[-1:] * (5 - len(cycle.marks))
-        flat["control_name"] += cycle.control
-        flat["control_value"] += cycle.control.values()
-        more = (len(cycle.passes), len(cycle.control) or -1)
-        step = (None, None, None, *[-1] * 9) if cycle.draft is None else self._step(cycle)
-        self.rows.append(text + more + step)
-
-    def _step(self, cycle: Cycle) -> tuple:
-        """What was drafted and decided, as far as the host knows it; the logits are queued."""
-        draft, verdict, flat = cycle.draft, cycle.verdict, self.flat
-        assert draft is not None
-        assert verdict is not None
-        sent, unsent = len(draft), verdict.unsent
-        tokens, status = verdict.tokens, cycle.status
-        source = each(draft.source, sent)
-        if draft.is_chain:
-            parents, positions = list(range(-1, sent - 1)), list(range(1, sent + 1))
-            depth, width = sent, min(sent, 1)
-        else:
-            parents, positions = draft.parents.tolist(), draft.offsets.tolist()
-            depth, width = draft.depth, draft.width
-        if unsent is not None:
-            more = len(unsent.tokens)
-            tokens, status = tokens + unsent.tokens, status + each(unsent.status, more)
-            source += each(unsent.source, more)
-            parents += unsent.parents
-            for parent in unsent.parents:
-                positions.append(1 if parent < 0 else positions[parent] + 1)
-        for name, values in (
-            ("node_token", tokens),
-            ("node_status", status),
-            ("node_source", source),
-            ("node_parent", parents),
-            ("node_position", positions),
-        ):
-            flat[name] += values
-        n, first, n_drafted, n_read = len(tokens), self.nodes, -1, -1
-        if logits := believed(cycle):
-            n_drafted = len(logits)
-            self.drafted.add(logits, range(n_drafted), tokens)
-        n_cells = n_order = -1
-        if cycle.read is not None:
-            n_read = n_cells = self._canvas(cycle, tokens, status, parents, positions)
-            n_order = len(cycle.tokens)
-        elif cycle.scores is not None:
-            n_read = self._read(cycle, tokens, status, parents)
-        u, own = -1, emitted_own(cycle)
-        if verdict.u is not None and n:
-            flat["node_u"] += verdict.u.tolist()
-            flat["node_u"] += [np.nan] * (n - sent)
-            u = n
-        own_u = -1
-        if verdict.token_u is not None and own:
-            flat["out_u"] += [np.nan] * len(verdict.path)
-            flat["out_u"].append(verdict.token_u)
-            own_u = len(verdict.path) + 1
-        if n:
-            self._tested(cycle, n, status)
-        if verdict.token_p is not None and own:
-            self.drawn.append((self.emitted + len(cycle.tokens) - 1, verdict.token_p))
-        path = verdict.path[: len(cycle.tokens)]
-        if verdict.own_p is not None:
-            self.drawn += [(self.emitted + i, verdict.own_p[node]) for i, node in enumerate(path)]
-        self.followed += range(self.emitted, self.emitted + len(path))
-        self.followed_node += [first + node for node in path]
-        self.nodes += n
-        self.emitted += len(cycle.tokens)
-        tested = n or -1 if n_read >= 0 or verdict.p is not None else -1
-        return (
-            draft.stop,
-            depth,
-            width,
-            n,
-            n_drafted,
-            n_read,
-            tested,
-            u,
-            own_u,
-            len(cycle.tokens),
-            n_cells,
-            n_order,
-        )
-
-    def _canvas(
-        self, cycle: Cycle, tokens: list[int], status: list[str], parents: list[int], cells: list[int]
-    ) -> int:
-        """Queue the cells that are kept, and ask for the probabilities of what was drafted and placed."""
-        verdict, read, everything = cycle.verdict, cycle.read, self.record == "all"
-        assert isinstance(verdict, Unmasked)
-        canvas, cell = read.canvas.tolist(), read.cell.tolist()
-        place = {at: i for i, at in enumerate(zip(canvas, cell))}
-        wanted = [
-            (i, place[parents[i], cells[i]])
-            for i, s in enumerate(status)
-            if (everything or s in KEPT) and (parents[i], cells[i]) in place
-        ]
-        at, asked = [where for _, where in wanted], [tokens[i] for i, _ in wanted]
-        start = self.read.pairs
-        self.wanted += [self.nodes + i for i, _ in wanted]
-        self.wanted_at += range(start, start + len(wanted))
-        last, count = verdict.path[-1] if verdict.path else -1, len(verdict.path)
-        for i in range(count, len(cycle.tokens)):
-            at.append(place[last, cycle.cells[i]])
-            asked.append(cycle.tokens[i])
-            self.own.append(self.emitted + i)
-            self.own_at.append(start + len(asked) - 1)
-        self.read.add(cycle.scores, at, asked)
-        flat = self.flat
-        flat["pred_node"] += canvas
-        flat["pred_position"] += cell
-        flat["pred_odds"] += verdict.read_odds.tolist()
-        flat["out_order"] += range(cycle.keep, cycle.keep + len(cycle.tokens))
-        flat["out_odds"] += verdict.odds
-        return len(canvas)
-
-    def _read(self, cycle: Cycle, tokens: list[int], status: list[str], parents: list[int]) -> int:
-        """Queue the target's rows that are kept, and the probabilities that are wanted of them.
-
-        Of an unsent node too the target's opinion is kept, where the pass happened to hold it.
-        """
-        verdict, scores, everything = cycle.verdict, cycle.scores, self.record == "all"
-        assert verdict is not None
-        nodes = read(cycle, everything)
-        place = {node: i for i, node in enumerate(nodes)}
-        wanted = [i for i, s in enumerate(status) if (everything or s in KEPT) and parents[i] in place]
-        at = [place[parents[i]] for i in wanted]
-        asked = [tokens[i] for i in wanted]
-        start = self.read.pairs
-        self.wanted += [self.nodes + i for i in wanted]
-        self.wanted_at += range(start, start + len(wanted))
-        if emitted_own(cycle):
-            at.append(place[verdict.path[-1] if verdict.path else -1])
-            asked.append(verdict.token)  # type: ignore[arg-type]
-            self.own.append(self.emitted + len(cycle.tokens) - 1)
-            self.own_at.append(start + len(wanted))
-        if len(nodes) < len(scores):
-            prefix = len(nodes) == nodes[-1] + 2  # a chain's needs no copy
-            scores = scores[: len(nodes)] if prefix else scores[[node + 1 for node in nodes]]
-        self.read.add(scores, at, asked)
-        self.flat["pred_node"] += nodes
-        return len(nodes)
-
-    def _tested(self, cycle: Cycle, n: int, status: list[str]) -> None:
-        """Signals, and probabilities as they were tested where those are not the plain softmax's."""
-        draft, verdict = cycle.draft, cycle.verdict
-        assert draft is not None
-        assert verdict is not None
-        where = (len(self.rows), self.nodes, n, len(draft))
-        unsent = verdict.unsent.signals if verdict.unsent is not None else {}
-        said = draft.signals | verdict.signals
-        for name in {**said, **unsent}:
-            self.given.setdefault(name, []).append((*where, said.get(name), unsent.get(name)))
-        for name, values in (("q", verdict.q), ("p", verdict.p)):
-            if values is not None:
-                self.given.setdefault(name, []).append((*where, values, None))
-        if verdict.p is not None and self.record != "all":  # behind the first rejection nothing was tested
-            self.untested += [
-                self.nodes + i for i, s in enumerate(status) if s not in ("accepted", "rejected")
-            ]
+        self.control.add(len(cycle.control) or -1, cycle.control.keys(), cycle.control.values())  # type: ignore[arg-type]
+        draft = cycle.draft
+        if draft is None:
+            self.drafts.append((None, None, None))
+            for table in (self.nodes, self.outputs, self.predictions):
+                table.skip()
+            return
+        self.drafts.append((draft.stop, draft.depth, draft.width))
+        self.nodes.add(cycle)
+        self.outputs.add_verdict(cycle)
+        self.predictions.add(cycle, self.record == "all")
+        if logits := drafter_logits(cycle):
+            self.drafter_logits.add(logits)
 
     def columns(self) -> dict[str, Any]:
         """The columns: one value a cycle, or (flat entries, each cycle's count)."""
-        columns = list(zip(*self.rows))
-        found: dict[str, Any] = dict(zip(SAID.values(), columns))
-        emitted, *more = columns[len(SAID) :]
-        out = np.array(emitted)
-        position = np.repeat(np.array(found["keep"]), out) + index_within(out)
-        for first, where in self.cells:
-            position[first : first + len(where)] = where
-        found |= {"out_position": (position, out)} | self._lists(out, "out_token", "out_origin")
+        columns: dict[str, Any] = dict(zip(SCALARS.values(), zip(*self.scalars)))
+        nodes, outputs, predictions = self.nodes, self.outputs, self.predictions
+        position = outputs.position(columns["keep"])
+        columns |= {"out_position": (position, outputs.lists.counts)} | outputs.lists.columns()
         if self.record is None:
-            return found
-        passes, control, stop, depth, width, *sizes = more
-        nodes, drafted, read, tested, u, out_u, spoken, cells, placed = map(np.array, sizes)
-        found |= {"stop": stop, "depth": depth, "width": width}
-        found |= self._lists(np.array(passes), "pass_model", "pass_rows", "pass_tokens")
-        found |= self._lists(np.array(control), "control_name", "control_value")
-        found |= self._lists(
-            nodes, "node_token", "node_parent", "node_position", "node_source", "node_status"
+            return columns
+        columns |= dict(zip(("stop", "depth", "width"), zip(*self.drafts)))
+        for lists in (
+            self.passes, self.control, nodes.lists, nodes.u, outputs.u, outputs.order,
+            predictions.lists, predictions.cells,
+        ):  # fmt: skip
+            columns |= lists.columns()
+        columns["top_k"] = np.full(len(self.scalars), np.nan)
+        self._add_drafter(columns)
+        self._add_target(columns, position)
+        self._add_signals(columns)
+        return columns
+
+    def _add_drafter(self, columns: dict[str, Any]) -> None:
+        """What the drafter's logits are reduced to."""
+        count = np.array(self.nodes.drafter)
+        tokens = self.nodes.lists["node_token"][count[self.nodes.lists.cycle] >= 0]
+        drafter = self.drafter_logits.reduce(np.arange(len(tokens)), tokens)
+        if drafter is None:
+            return
+        k, best = drafter.top_p.shape[1], drafter.top_p[:, 0]
+        columns["top_k"][count >= 0] = k
+        columns |= {
+            "node_q": (drafter.p, count),
+            "node_entropy": (drafter.entropy, count),
+            "node_confidence": (best, count),
+            "node_margin": (best - drafter.top_p[:, 1], count),
+            "node_logit_margin": (drafter.lead, count),
+            "node_variance": (drafter.variance, count),
+            "node_top_token": (drafter.top_token.ravel(), times(count, k)),
+            "node_top_p": (drafter.top_p.ravel(), times(count, k)),
+        }
+
+    def _add_target(self, columns: dict[str, Any], position: np.ndarray) -> None:
+        """What the target's logits are reduced to, and the probabilities of what was drafted and emitted.
+
+        Of an unsent node too the target's probability is kept, where the pass happened to hold it.
+        """
+        nodes, outputs, predictions = self.nodes, self.outputs, self.predictions
+        counts, cycle, status = nodes.lists.counts, nodes.lists.cycle, nodes.lists["node_status"]
+        everything = self.record == "all"
+        node_row = predictions.find(cycle, nodes.lists["node_parent"], nodes.lists["node_position"])
+        judged = np.flatnonzero((node_row >= 0) & (everything | np.isin(status, KEPT)))
+        own, own_row = self._own_tokens(position)
+        target = predictions.target_logits.reduce(
+            np.concatenate([node_row[judged], own_row]),
+            np.concatenate([nodes.lists["node_token"][judged], outputs.lists["out_token"][own]]),
         )
-        found |= self._lists(u, "node_u") | self._lists(out_u, "out_u") | self._lists(read, "pred_node")
-        found |= self._lists(cells, "pred_position", "pred_odds")
-        found |= self._lists(placed, "out_order", "out_odds")
-        return found | self._reduced(nodes, drafted, read, tested, spoken)
-
-    def _lists(self, count: np.ndarray, *names: str) -> dict[str, Any]:
-        return {name: (self.flat[name], count) for name in names}
-
-    def _reduced(
-        self, nodes: np.ndarray, drafted: np.ndarray, read: np.ndarray, tested: np.ndarray, spoken: np.ndarray
-    ) -> dict[str, Any]:
-        """What the logits were reduced to, and what stands in its place where the method gave numbers."""
-        own, target = self.drafted.reduce(), self.read.reduce()
-        top_k = np.full(len(nodes), np.nan)
-        found: dict[str, Any] = {"top_k": top_k}
-        p, out_p = np.full(self.nodes, np.nan, np.float32), np.full(self.emitted, np.nan, np.float32)
-        if own is not None:
-            k = own.top_p.shape[1]
-            top_k[drafted >= 0] = k
-            best = own.top_p[:, 0]
-            found |= {
-                "node_q": (own.p, drafted),
-                "node_entropy": (own.entropy, drafted),
-                "node_confidence": (best, drafted),
-                "node_margin": (best - own.top_p[:, 1], drafted),
-                "node_logit_margin": (own.lead, drafted),
-                "node_variance": (own.variance, drafted),
-                "node_top_token": (own.top_token.ravel(), times(drafted, k)),
-                "node_top_p": (own.top_p.ravel(), times(drafted, k)),
-            }
+        p, out_p = np.full(nodes.size, np.nan, np.float32), np.full(outputs.size, np.nan, np.float32)
         if target is not None:
-            k = target.top_p.shape[1]
-            top_k[read >= 0] = k
-            rank, ranked = np.full(self.nodes, np.nan), np.where((read >= 0) & (nodes > 0), nodes, -1)
-            p[self.wanted], rank[self.wanted] = target.p[self.wanted_at], target.rank[self.wanted_at]
-            out_p[self.own] = target.p[self.own_at]
-            found |= {
-                "pred_entropy": (target.entropy, read),
-                "pred_top_token": (target.top_token.ravel(), times(read, k)),
-                "pred_top_p": (target.top_p.ravel(), times(read, k)),
-                "node_rank": present(rank, ranked, nodes),
-            }
-        overlay(p, self.given.pop("p", []))
-        p[self.untested] = np.nan
-        found["node_p"] = present(p, tested, nodes)
-        out_p[self.followed] = p[self.followed_node]
-        for at, value in self.drawn:
-            out_p[at] = float(value)
-        found["out_p"] = out_p, spoken
-        for name, given in self.given.items():
+            p[judged], out_p[own] = target.p[: len(judged)], target.p[len(judged) :]
+            self._add_predictions(columns, target, judged)
+        overlay(p, nodes.overrides.pop("p", []))
+        if not everything:  # after the first rejection nothing was tested
+            p[np.array(nodes.own_p)[cycle] & ~np.isin(status, ("accepted", "rejected"))] = np.nan
+        columns["node_p"] = present(p, np.array(nodes.tested), counts)
+        drafted = outputs.path
+        at = starts(outputs.lists.counts)[drafted.cycle] + index_within(np.maximum(drafted.counts, 0))
+        out_p[at] = p[starts(counts)[drafted.cycle] + drafted["node"].astype(np.int64)]
+        for token, value in outputs.drawn:
+            out_p[token] = float(value)
+        columns["out_p"] = out_p, np.where(drafted.counts < 0, -1, outputs.lists.counts)
+
+    def _add_predictions(self, columns: dict[str, Any], target: Reduced, judged: np.ndarray) -> None:
+        """The target's candidates, and the ranks of the nodes that it judged."""
+        nodes, count = self.nodes.lists.counts, self.predictions.lists.counts
+        k = target.top_p.shape[1]
+        columns["top_k"][count >= 0] = k
+        rank = np.full(self.nodes.size, np.nan)
+        rank[judged] = target.rank[: len(judged)]
+        columns |= {
+            "pred_entropy": (target.entropy, count),
+            "pred_top_token": (target.top_token.ravel(), times(count, k)),
+            "pred_top_p": (target.top_p.ravel(), times(count, k)),
+            "node_rank": present(rank, np.where((count >= 0) & (nodes > 0), nodes, -1), nodes),
+        }
+
+    def _own_tokens(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Emitted tokens that are the target's own, and the predictions that they come from."""
+        outputs, path = self.outputs, self.outputs.path
+        cycle = outputs.lists.cycle
+        drafted = np.maximum(path.counts, 0)
+        own = index_within(outputs.lists.counts) >= drafted[cycle]
+        own &= (self.predictions.lists.counts >= 0)[cycle]
+        node, last = path["node"].astype(np.int64), np.cumsum(drafted)[cycle] - 1
+        after = np.where(drafted[cycle] > 0, node[last] if len(node) else -1, -1)
+        row = self.predictions.find(cycle[own], after[own], position[own])
+        if (row < 0).any():
+            raise ValueError("a token was emitted after a node whose prediction is not kept")
+        return np.flatnonzero(own), row
+
+    def _add_signals(self, columns: dict[str, Any]) -> None:
+        """The method's own numbers, in the place of those that were reduced."""
+        nodes = self.nodes.lists.counts
+        for name, overrides in self.nodes.overrides.items():
             column = schema.column_of(name)
-            values, count = found.get(column, ((), np.full(len(nodes), -1)))
-            said = any(host(v).dtype == bool for v in given[0][4:] if v is not None)
-            full = np.zeros(self.nodes, bool) if said else np.full(self.nodes, np.nan, np.float32)
+            values, count = columns.get(column, ((), np.full(len(nodes), -1)))
+            flags = any(host(v).dtype == bool for v in overrides[0][4:] if v is not None)
+            full = np.zeros(self.nodes.size, bool) if flags else np.full(self.nodes.size, np.nan, np.float32)
             full[np.repeat(count >= 0, np.maximum(nodes, 0))] = values
-            overlay(full, given)
-            count = count.copy()
-            count[[cycle for cycle, *_ in given]] = nodes[[cycle for cycle, *_ in given]]
-            found[column] = present(full, count, nodes)
-        return found
+            overlay(full, overrides)
+            count, cycles = count.copy(), [cycle for cycle, *_ in overrides]
+            count[cycles] = nodes[cycles]
+            columns[column] = present(full, count, nodes)
+
+
+def starts(count: np.ndarray) -> np.ndarray:
+    """Index of the first entry of each cycle."""
+    count = np.maximum(count, 0)
+    return np.cumsum(count) - count
 
 
 def times(count: np.ndarray, k: int) -> np.ndarray:
@@ -453,10 +595,10 @@ def present(full: np.ndarray, count: np.ndarray, nodes: np.ndarray) -> tuple[np.
     return full[np.repeat(count >= 0, np.maximum(nodes, 0))], count
 
 
-def overlay(full: np.ndarray, given: list[tuple]) -> None:
-    """Put a method's own numbers over those of whole cycles."""
+def overlay(full: np.ndarray, overrides: list[tuple]) -> None:
+    """Write a method's own numbers over those of whole cycles."""
     blank = False if full.dtype == bool else np.nan
-    for _, first, n, sent, values, unsent in given:
+    for _, first, n, sent, values, unsent in overrides:
         if values is not None:
             full[first + sent : first + n] = blank
             full[first : first + sent] = host(values)
@@ -464,8 +606,8 @@ def overlay(full: np.ndarray, given: list[tuple]) -> None:
             full[first + sent : first + n] = host(unsent)
 
 
-def beliefs(cycle: Cycle) -> int:
-    """How many rows `believed` would give; nothing is fetched."""
+def drafter_rows(cycle: Cycle) -> int:
+    """How many rows `drafter_logits` gives; nothing is fetched."""
     if cycle.draft is None:
         return 0
     unsent = cycle.verdict.unsent if cycle.verdict else None
@@ -473,7 +615,7 @@ def beliefs(cycle: Cycle) -> int:
     return own + (len(unsent.logits) if unsent else 0)
 
 
-def believed(cycle: Cycle) -> list[Tensor]:
+def drafter_logits(cycle: Cycle) -> list[Tensor]:
     """The drafter's predictions where it chose each node, unsent ones included; empty if it gave none."""
     assert cycle.draft is not None
     logits = cycle.draft.logits
@@ -489,144 +631,24 @@ def each(value: str | Sequence[str], n: int) -> list[str]:
 
 def kept_cells(cycle: Cycle, everything: bool) -> Cycle:
     """A canvas' cycle with the cells that are kept: those of the root and of what was accepted, or all."""
-    verdict, read = cycle.verdict, cycle.read
+    verdict, cells = cycle.verdict, cycle.cells_read
     if everything:
         return cycle
     assert isinstance(verdict, Unmasked)
-    kept = np.flatnonzero(np.isin(read.canvas, [-1, *verdict.path]))
-    if len(kept) == len(read.canvas):
+    kept = np.flatnonzero(np.isin(cells.canvas, [-1, *verdict.path]))
+    if len(kept) == len(cells.canvas):
         return cycle
     scores = cycle.scores.index_select(0, send(kept, cycle.scores.device))
-    some = replace(read, logits=scores, canvas=read.canvas[kept], cell=read.cell[kept])
-    return replace(
-        cycle, scores=scores, read=some, verdict=replace(verdict, read_odds=verdict.read_odds[kept])
-    )
+    some = replace(cells, logits=scores, canvas=cells.canvas[kept], cell=cells.cell[kept])
+    verdict = replace(verdict, read_odds=verdict.read_odds[kept])
+    return replace(cycle, scores=scores, cells_read=some, verdict=verdict)
 
 
-def read(cycle: Cycle, everything: bool) -> list[int]:
-    """Nodes after which the target's prediction is kept, the root first: what judging read, or all."""
+def kept_rows(cycle: Cycle, everything: bool) -> list[int]:
+    """Nodes whose prediction by the target is kept, the root (-1) first: those that judging read, or all."""
     return [-1, *(i for i, s in enumerate(cycle.status) if everything or s == "accepted")]
-
-
-def emitted_own(cycle: Cycle) -> bool:
-    """Whether the token behind the accepted ones was emitted."""
-    return cycle.verdict is not None and len(cycle.tokens) > len(cycle.verdict.path)
 
 
 def host(values: Any) -> np.ndarray:
     """A tensor or array on the host."""
     return values.float().cpu().numpy() if torch.is_tensor(values) else np.asarray(values)
-
-
-@dataclass
-class Reduced:
-    """Rows of logits in a few numbers.
-
-    Parameters
-    ----------
-    entropy : array [rows]
-        In nats.
-    top_token, top_p : array [rows, k]
-        Best first.
-    p, rank : array [pairs]
-        Of the tokens that were asked for.
-    lead, variance : array [rows]
-        The best logit minus the second; the logits' variance, NaN where it was not asked for.
-    """
-
-    entropy: np.ndarray
-    top_token: np.ndarray
-    top_p: np.ndarray
-    p: np.ndarray
-    rank: np.ndarray
-    lead: np.ndarray
-    variance: np.ndarray
-
-
-class Predictions:
-    """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank.
-
-    With `spread` also the variance of the logits.
-    """
-
-    def __init__(self, top: int = TOP, spread: bool = False) -> None:
-        self.top, self.spread = top, spread
-        self.chunks: list[tuple[list[Tensor], list[int], list[int]]] = []  # logits, and the pairs asked for
-        self.rows: list[int] = []  # of each chunk
-        self.most = self.pairs = 0
-
-    def add(self, logits: Any, at: Any, tokens: list[int]) -> None:
-        """Queue rows [n, vocabulary] (or a list of rows) and ask for ``p[at[i], tokens[i]]``."""
-        if not self.chunks:
-            row = logits[0]
-            self.most = CHUNK // len(row) if row.device.type == "cpu" else HELD
-        if not self.chunks or self.rows[-1] + len(logits) > self.most:
-            self.chunks.append(([], [], []))
-            self.rows.append(0)
-        blocks, rows_asked, tokens_asked = self.chunks[-1]
-        if isinstance(logits, list):
-            blocks += logits
-        else:
-            blocks.append(logits)
-        first = self.rows[-1]
-        rows_asked += [first + i for i in at]
-        tokens_asked += tokens
-        self.rows[-1] = first + len(logits)
-        self.pairs += len(tokens)
-
-    @torch.inference_mode()
-    def reduce(self) -> Reduced | None:
-        """Do the work on the device and bring the few numbers over; None if nothing was queued."""
-        if not self.chunks:
-            return None
-        some = self.chunks[0][0][0]
-        vocabulary = some.shape[-1]
-        # The same memory for every chunk: it stays in the cache.
-        room = torch.empty(2, max(self.rows) * vocabulary, dtype=some.dtype, device=some.device)
-        parts = []
-        for (blocks, at, tokens), rows in zip(self.chunks, self.rows):
-            logits, p = room[:, : rows * vocabulary]
-            torch.cat([block.reshape(-1) for block in blocks], out=logits)
-            shape = rows, vocabulary
-            parts.append(reduced(logits.view(shape), at, tokens, p.view(shape), self.top, self.spread))
-        self.chunks = []
-        names = [field.name for field in fields(Reduced)]
-        return Reduced(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
-
-def reduced(
-    logits: Tensor, rows: list[int], tokens: list[int], room: Tensor, k: int = TOP, spread: bool = False
-) -> Reduced:
-    """What `logits` [n, vocabulary] come to, also at (rows[i], tokens[i]); `room` is written over."""
-    at = torch.tensor(rows, dtype=torch.long, device=logits.device)
-    asked = torch.tensor(tokens, dtype=torch.long, device=logits.device)
-    best, places = top(logits, k)
-    tied = best[:, 0] == best[:, 1]
-    if bool(tied.any()):  # the first of equals stands first, as argmax has it
-        equal = tied.nonzero()[:, 0]
-        first = logits[equal].argmax(-1)
-        same = (places[equal] == first[:, None]).long()
-        same = torch.where(same.any(1), same.argmax(1), places.shape[1] - 1)
-        places[equal, same], places[equal, 0] = places[equal, 0], first
-    p = torch.softmax(logits, -1, out=room)
-    top_p = p.gather(1, places)
-    # H = log sum exp(x) - sum p x, and log sum exp(x) = max x - log max p. A p of 0 may meet -inf.
-    # (nansum is ten times the price of a dot product, so it is kept for the rows that need it.)
-    bound = best[:, 0] - top_p[:, 0].log()
-    entropy = (bound - torch.linalg.vecdot(p, logits)).clamp_(min=0).cpu().numpy()
-    own = logits[at, asked]
-    ranks = (best[at] > own[:, None]).sum(1).cpu().numpy()
-    if len(unsure := np.flatnonzero(np.isnan(entropy))):
-        some = torch.from_numpy(unsure).to(logits.device)
-        exact = bound[some] - (p[some] * logits[some]).nansum(-1)
-        entropy[unsure] = exact.clamp_(min=0).cpu().numpy()
-    if len(beyond := np.flatnonzero(ranks == best.shape[1])):  # outside the top list: counted in full
-        some = torch.from_numpy(beyond).to(logits.device)
-        ranks[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
-    lead = (best[:, 0] - best[:, 1]).cpu().numpy() if best.shape[1] > 1 else np.full(len(ranks), np.nan)
-    own_p = p[at, asked].cpu().numpy()
-    variance = np.full(len(lead), np.nan, np.float32)
-    if spread:  # as `signals.variance`, without new memory: the probabilities are not needed any more
-        away = torch.sub(logits, logits.mean(-1, keepdim=True), out=room)
-        variance = (torch.linalg.vecdot(away, away) / logits.shape[-1]).cpu().numpy()
-    return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), own_p, ranks, lead, variance)

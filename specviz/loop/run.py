@@ -25,7 +25,9 @@ from specviz import calibration, schema
 
 from .. import methods
 from ..errors import ModelError, ParameterError, PromptError
-from ..methods.base import ADDITIONS, Method
+from ..methods.base import Method
+from ..methods.hooks import ADDITIONS
+from ..methods.kinds import SizedMethod, StreamMethod
 from ..methods.sampling import Sampling
 from ..methods.unmasking import Unmasking
 from ..models.ranks import COMMAND, holding
@@ -152,7 +154,8 @@ class Run:
         if isinstance(self.method, Unmasking):
             self.method.fits(self.max_new_tokens)
         self.calibration = None
-        if self.method.calibrated:  # the method may have run elsewhere before
+        # The method may have run elsewhere before.
+        if isinstance(self.method, SizedMethod) and self.method.calibrated:
             ran = self.model, self.method, self.drafter
             where, options = setting(*ran), calibrate_options(*ran)
             program = COMMAND.format(self.ranks.size) if self.ranks.size > 1 else "specviz"
@@ -160,7 +163,9 @@ class Run:
                 self.ranks.told(lambda: asdict(calibration.stored(where, options=options, program=program)))
             )
             self.method.resize(self.calibration.g)
-        self.template = Template(self.model, *self.method.wording()) if self.method.streams else None
+        self.template: Template | None = None
+        if isinstance(self.method, StreamMethod):
+            self.template = Template(self.model, *self.method.wording())
         still = self.prompts if self.template is None else ()
         self.ids = [  # of the first turns; later ones are checked when they exist
             self._ids(
@@ -177,7 +182,7 @@ class Run:
             path = path / f"{name}.parquet"
         recorder = Recorder(self._metadata(name), path, record, piece=self.model.piece, force=force)
         self.recorder = recorder
-        self.reducer = Reducer(recorder, record, self.clock, self.method.taught)
+        self.reducer = Reducer(recorder, record, self.clock, self.method.learned_top_k)
         self.trace: Trace | None = None
         self._stopped = "closed by the caller"
         self._cycles = self._decode()
@@ -293,6 +298,7 @@ class Run:
         self.recorder.run["prompts"].append({"tokens": ids} | said | more)
 
     def _stream(self, entry: dict[str, Any]) -> Iterator[Cycle]:
+        assert isinstance(self.method, StreamMethod)
         assert self.template is not None
         self._begun(self.template(""), entry, {})  # each update says its source itself
         for cycle in decode_stream(
@@ -514,11 +520,11 @@ def partner(model: Any, method: Method, draft: Any, device: str | None, dtype: s
     if not method.suited([found]):
         wants = ADDITIONS.get(method.drafts_with, "a draft model")
         raise ModelError(f"{method.name} drafts with {wants}; {found.name} is {found.kind}")
-    asked = getattr(method, method.guessed) if method.guessed else 1
+    asked = getattr(method, method.block_length_param) if method.block_length_param else 1
     if asked > getattr(found, "most", asked):
         raise ParameterError(
             f"{method.name} asks for blocks of {asked} tokens, and {found.name} has {found.kind} for "
-            f"{found.most}: set {method.guessed} to at most that"
+            f"{found.most}: set {method.block_length_param} to at most that"
         )
     return found
 
@@ -609,7 +615,7 @@ def together(method: Method, entries: list[dict[str, Any]]) -> None:
     """
     if method.streams:
         raise ParameterError(f"{method.name} decodes streams, one after another: leave batch out")
-    if method.leave is not None:
+    if method.exit_rule is not None:
         raise ParameterError(f"{method.name} leaves each token's pass at a place of its own: leave batch out")
     if method.memory is not None and method.memory["keep"] == "run" and len(entries) > 1:
         raise ParameterError(

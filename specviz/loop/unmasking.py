@@ -7,7 +7,7 @@ Several prompts are rows of one context and share its passes; a row whose text h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..methods.base import Session
 from ..methods.sampling import Sampling
-from ..methods.unmasking import Unmasked, Unmasking, said
+from ..methods.unmasking import Unmasked, Unmasking, read_cells
 from .clock import Clock
 from .cycle import Cycle, cut
 
@@ -80,25 +80,30 @@ def decode_canvases(
             each.method.start(session_of(tokens, target, ends, length))
         marks = [begin, mark(), mark()]
         yield [Cycle(r.prompt, 0, r.begin, 0, marks=marks, row=r.row) for r in rows]
-        going = rows
-        while going:
-            begin = mark()
-            drafts = [r.method.propose(canvas, r.row) for r in going]
-            drafted = mark()
-            reads = canvas.forward(drafts, [r.row for r in going])
-            passed = mark()
-            told = said(reads, method.block, method.sure, method.entropies)
-            verdicts = [r.method.judge(draft, of) for r, draft, of in zip(going, drafts, told)]
-            for r, read in zip(going, reads):
-                r.passes = [("target", read.rows, read.fed, drafted, passed)]
-            verified = mark()
-            for r, draft, read, verdict in zip(going, drafts, reads, verdicts):
-                keep(canvas, r, draft, read, verdict, ends)
-            marks = [begin, drafted, passed, verified, mark()]
-            yield [cycle(*each, marks) for each in zip(going, drafts, reads, verdicts)]
-            going = [r for r in going if r.end is None]
+        while rows:
+            yield step(canvas, rows, mark, ends)
+            rows = [r for r in rows if r.end is None]
     finally:
         canvas.close()
+
+
+def step(canvas: Any, rows: list[Writing], mark: Callable[[], Any], ends: frozenset[int]) -> list[Cycle]:
+    """A cycle of every row; their passes are one."""
+    method = rows[0].method
+    begin = mark()
+    drafts = [r.method.propose(canvas, r.row) for r in rows]
+    drafted = mark()
+    reads = canvas.forward(drafts, [r.row for r in rows])
+    passed = mark()
+    scored = read_cells(reads, method.block, method.sure, method.entropies)
+    verdicts = [r.method.judge(draft, of) for r, draft, of in zip(rows, drafts, scored)]
+    for r, read in zip(rows, reads):
+        r.passes = [("target", read.rows, read.fed, drafted, passed)]
+    verified = mark()
+    for r, draft, verdict in zip(rows, drafts, verdicts):
+        keep(canvas, r, draft, verdict, ends)
+    marks = [begin, drafted, passed, verified, mark()]
+    return [cycle(*each, marks) for each in zip(rows, drafts, reads, verdicts)]
 
 
 def session_of(tokens: list[int], target: Any, ends: frozenset[int], length: int) -> Session:
@@ -110,10 +115,10 @@ def session_of(tokens: list[int], target: Any, ends: frozenset[int], length: int
     return Session(list(tokens), Sampling(), target, None, ends, length, nothing, nothing)
 
 
-def keep(canvas: Any, r: Writing, draft: Any, read: Any, verdict: Unmasked, ends: frozenset[int]) -> None:
+def keep(canvas: Any, r: Writing, draft: Any, verdict: Unmasked, ends: frozenset[int]) -> None:
     """Take a verdict into the canvas, as far as the text goes: it may end with any of the tokens.
 
-    `verdict` is cut to what is emitted; drafted nodes behind it become ``cut``.
+    `verdict` is cut to what is emitted; drafted nodes after it become ``cut``.
     """
     masked, cells = canvas.open_cells(r.row).copy(), canvas.cells(r.row).copy()
     tokens = [*(verdict.tokens[node] for node in verdict.path), *verdict.own]
@@ -143,7 +148,7 @@ def cycle(r: Writing, draft: Any, read: Any, verdict: Unmasked, marks: list[Any]
     made = Cycle(
         r.prompt, r.number, r.begin + r.placed, r.placed, tokens,
         ["draft"] * len(verdict.path) + verdict.origins,
-        r.end, draft, verdict, verdict.status, read.logits, r.passes, marks, row=r.row, read=read,
+        r.end, draft, verdict, verdict.status, read.logits, r.passes, marks, row=r.row, cells_read=read,
         block=int(read.block[0]), refreshed=read.refreshed, cells=verdict.cells,
     )  # fmt: skip
     r.placed += len(tokens)

@@ -1,6 +1,6 @@
 """One source that arrives in updates: at each its prompt is written anew, its output verified or rewritten.
 
-What two prompts begin with in common keeps its keys and values; everything behind is computed anew. That is
+The prefix that two prompts share keeps its keys and values; everything after it is computed anew. That is
 exact: a row of the cache depends on nothing but the tokens up to it.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import PromptError
-from ..methods.base import Method
+from ..methods.kinds import StreamMethod
 from ..methods.sampling import Uniforms
 from ..models.template import Template
 from ..streams import Stream
@@ -20,22 +20,20 @@ from .cycle import Cycle, decode
 def decode_stream(
     target: Any,
     stream: Stream,
-    method: Method,
+    method: StreamMethod,
     *,
     template: Template,
     seed: int = 0,
     prompt: int = 0,
     **options: Any,
 ) -> Iterator[Cycle]:
-    """Decode every update of a stream; yield each cycle when it is finished.
+    """Decode each update of a stream when the one before is decoded; yield every finished cycle.
 
     Parameters
     ----------
     target : Model
     stream : Stream
-        Asked for its next update when the one before is decoded.
-    method : Method
-        One that decodes streams.
+    method : StreamMethod
     template : Template
         Writes an update's prompt.
     seed, prompt : int
@@ -46,8 +44,7 @@ def decode_stream(
     Yields
     ------
     Cycle
-        Of each update first the prefill, which says what was reused, then its cycles; the last one says how
-        much of the output is displayed.
+        Of each update the prefill, with what was reused, and its cycles, the last with what is displayed.
 
     Raises
     ------
@@ -60,29 +57,13 @@ def decode_stream(
     try:
         for number, update in enumerate(stream):
             tokens = template(update.text)
-            if target.left(len(tokens)) < 1:
-                raise PromptError(
-                    f"update {number} has a prompt of {len(tokens)} tokens and leaves no room in "
-                    f"{target.name}'s context of {target.max_length}: begin a new stream, as where a "
-                    "sentence ends"
-                )
-            reused = 0
-            if context is not None:
-                reused = shared(before, tokens)
-                if reused:
-                    context.rewind(reused)
-                else:
-                    context.close()
-                    context = None
-            if context is None:
-                room = min(options.get("max_new_tokens", 128), target.left(len(tokens)))
-                context = target.open([tokens], room + method.spare)
-                context.rewind(1)
-            keys = Uniforms(seed, prompt, number)
+            check_room(target, number, tokens)
+            room = min(options.get("max_new_tokens", 128), target.left(len(tokens)))
+            context, reused = continued(context, target, before, tokens, room + method.extra_cache_slots)
             new: list[int] = []
             for cycle in decode(
-                target, tokens, method, prompt=prompt, seed=seed, uniforms=keys, previous=output,
-                context=context, **options,
+                target, tokens, method, prompt=prompt, seed=seed, uniforms=Uniforms(seed, prompt, number),
+                previous=output, context=context, **options,
             ):  # fmt: skip
                 new += cycle.tokens
                 cycle.update = number
@@ -96,6 +77,31 @@ def decode_stream(
     finally:
         if context is not None:
             context.close()
+
+
+def check_room(target: Any, number: int, tokens: list[int]) -> None:
+    """Refuse an update whose prompt fills the target's context.
+
+    Raises
+    ------
+    PromptError
+    """
+    if target.left(len(tokens)) < 1:
+        raise PromptError(
+            f"update {number} has a prompt of {len(tokens)} tokens and leaves no room in {target.name}'s "
+            f"context of {target.max_length}: begin a new stream, as where a sentence ends"
+        )
+
+
+def continued(context: Any, target: Any, before: list[int], tokens: list[int], room: int) -> tuple[Any, int]:
+    """A context that holds the prefix of two prompts, and its length; a new one if they share nothing."""
+    reused = shared(before, tokens)
+    if not reused:
+        if context is not None:
+            context.close()
+        context = target.open([tokens], room)
+    context.rewind(reused or 1)
+    return context, reused
 
 
 def shared(one: list[int], other: list[int]) -> int:

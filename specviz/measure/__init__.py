@@ -58,5 +58,4 @@ def find(name: str) -> Callable[..., Report]:
         from specviz.methods import near
 
         raise ParameterError(f"no bench {name!r}" + near(name, BENCHES, ""))
-    room = "specviz.measure" if name == "calibrate" else "specviz.measure.benches"
-    return import_module(f"{room}.{name}").bench
+    return import_module(f"specviz.measure.benches.{name}").bench

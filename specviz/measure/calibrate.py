@@ -16,11 +16,10 @@ import gc
 import hashlib
 import json
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,13 @@ from specviz.loop import decode
 from specviz.loop.run import partner, ready, refuse_processors, setting, whole
 from specviz.loop.run import prompts as entries_of
 from specviz.measure import fits
-from specviz.measure.report import Bar, Report
 from specviz.measure.timing import clock_of, settled, synchroniser
-from specviz.measure.timing import setting as circumstances
 from specviz.methods import Method
 from specviz.models.ranks import holding
-from specviz.suites import spread, suite
+from specviz.suites import spread
+from specviz.suites import suite as load_suite
 
-PROMPTS, WARM_UP = 5, 20
+SUITE, PROMPTS, WARM_UP = "town", 5, 20
 ROUNDS = 5
 LOOKS = 2  # texts of the first look at each size
 SIZES = (
@@ -55,10 +53,11 @@ Tick = Callable[[int, int, str], None]
 def calibrate(
     model: Any,
     method: str | type[Method] = "unispec",
-    prompts: Any = None,
+    suite: Any = None,
     sizes: Sequence[int] | None = None,
     draft: Any = None,
     *,
+    number: int | None = None,
     warm_up: Any = WARM_UP,
     max_new_tokens: int = 128,
     rounds: int = ROUNDS,
@@ -79,14 +78,17 @@ def calibrate(
     model, draft : as in `specviz.generate`
     method : str or class
         Any method with a draft size.
-    prompts : int, or as in `specviz.generate`
-        What is decoded, or how many of the bundled suite; default 5, one for each of five kinds of work. Of a
+    suite : str, Path or list of prompts
+        What is decoded: a suite or a file as `specviz.suite` takes them, or prompts; default ``town``. Of a
         conversation the first turn. Greedy.
     sizes : sequence of int, optional
         Draft sizes to measure, at least four. Default: from 1 in growing steps up to 256, the method's
         largest, or where throughput has fallen below 60 % of the best.
-    warm_up : int, or as `prompts`
-        Texts that fill the method's memory before; 0: it is measured cold. Default: the suite's next 20.
+    number : int, optional
+        How many of them; default: of ``town`` 5, one for each of five kinds of work, of others all.
+    warm_up : int, or as `suite`
+        Texts that fill the method's memory before, a number being those of ``town`` that are not measured;
+        0: it is measured cold. Default: 20.
         With ``keep="prompt"`` every text begins cold, whatever this says.
     max_new_tokens : int
     rounds : int
@@ -116,14 +118,9 @@ def calibrate(
     """
     fits.needed()
     method = methods.name_of(method)
-    kind = methods.find(method)
-    if not kind.size:
-        able = ", ".join(name for name in methods.names() if methods.find(name).size)
-        raise ParameterError(f"{method} has no draft size that could be calibrated; {able} have one")
-    if kind.size in parameters:
-        raise ParameterError(f"{kind.size} is what calibration finds: leave it out")
+    kind = _sized(method, parameters)
     built = kind(**parameters)
-    asked = _sizes(kind, sizes)
+    draft_sizes = _sizes(kind, sizes)
     whole("rounds", rounds, 1)
     whole("max_new_tokens", max_new_tokens, 2)
     given = {"device": device, "dtype": dtype}
@@ -132,12 +129,12 @@ def calibrate(
     refuse_processors(model)
     if drafter is not None:
         model.check_vocabulary(drafter)
-    texts, warm = _texts(model, drafter, prompts, warm_up)
+    texts, warm = _texts(model, drafter, suite, number, warm_up)
     how = {
         "prompts": len(texts),
         "warm_up": len(warm),
         "texts": hashlib.sha256(json.dumps([texts, warm]).encode()).hexdigest()[:16],
-        "sizes": asked,
+        "sizes": draft_sizes,
         "open": sizes is None,
         "max_new_tokens": max_new_tokens,
         "rounds": rounds,
@@ -146,34 +143,49 @@ def calibrate(
     where = setting(model, built, drafter)
     path = calibration.file(where, folder)
     partial = path.with_suffix(".partial")
-    together = holding(model)  # where it is split over processes, the first one's files and times count
+    ranks = holding(model)  # where it is split over processes, the first one's files and times count
 
     def look() -> dict[str, Any]:
         for there in () if force else (path, partial):
             with suppress(TraceError):  # missing, or damaged: it is measured anew
-                found = Calibration.open(there)
-                if (found.setting, found.how) == (where, how):
-                    return asdict(found)
+                stored = Calibration.open(there)
+                if (stored.setting, stored.how) == (where, how):
+                    return asdict(stored)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return asdict(Calibration(where, kind.size, how, [], created=now))
 
     def keep() -> None:
-        found.save(path)
+        result.save(path)
         partial.unlink(missing_ok=True)
 
-    found = Calibration.of(together.told(look))
-    if found.complete:
-        return found
+    result = Calibration.of(ranks.told(look))
+    if result.complete:
+        return result
     turns = Turns(model, kind, built.values, drafter, max_new_tokens)
     shown = bar() if tick is None else nullcontext(tick)
-    with shown if together.leads else nullcontext(lambda *_: None) as told:
-        _measure(found, turns, texts, warm, told, lambda: found.save(partial) if together.leads else None)
-    if len(found.points) < fits.LEAST:
-        raise ModelError(f"only {len(found.points)} sizes could be measured ({found.ended}): nothing to fit")
-    g, tau, s, _, _ = found.measured()
-    found.fits, found.chosen = fits.fit(g, s, tau), fits.CHOSEN
-    together.told(keep)
-    return found
+    with shown if ranks.leads else nullcontext(lambda *_: None) as progress:
+        Measuring(
+            result, turns, texts, warm, progress, lambda: result.save(partial) if ranks.leads else None
+        )()
+    if len(result.points) < fits.LEAST:
+        raise ModelError(
+            f"only {len(result.points)} sizes could be measured ({result.ended}): nothing to fit"
+        )
+    g, tau, s, _, _ = result.measured()
+    result.fits, result.chosen = fits.fit(g, s, tau), fits.CHOSEN
+    ranks.told(keep)
+    return result
+
+
+def _sized(method: str, parameters: Mapping[str, Any]) -> type[Method]:
+    """The method's class, if it has a draft size that is still to be chosen."""
+    kind = methods.find(method)
+    if not kind.size:
+        able = ", ".join(name for name in methods.names() if methods.find(name).size)
+        raise ParameterError(f"{method} has no draft size that could be calibrated; {able} have one")
+    if kind.size in parameters:
+        raise ParameterError(f"{kind.size} is what calibration finds: leave it out")
+    return kind
 
 
 @contextmanager
@@ -201,38 +213,50 @@ def _sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:
     parameter = next(p for p in kind.parameters if p.name == kind.size)
     if sizes is None:
         return [g for g in SIZES if (parameter.low or 1) <= g <= (parameter.high or SIZES[-1])]
-    found = sorted({parameter.check(g) for g in sizes})
-    if len(found) < fits.LEAST:
-        raise ParameterError(f"at least {fits.LEAST} sizes are needed to fit curves, got {len(found)}")
-    return found
+    draft_sizes = sorted({parameter.check(g) for g in sizes})
+    if len(draft_sizes) < fits.LEAST:
+        raise ParameterError(f"at least {fits.LEAST} sizes are needed to fit curves, got {len(draft_sizes)}")
+    return draft_sizes
 
 
-def _texts(model: Any, drafter: Any, prompts: Any, warm_up: Any) -> tuple[list[list[int]], list[list[int]]]:
-    """Token ids of the texts to measure and of those before; numbers are taken from the bundled suite."""
-    first = PROMPTS if prompts is None else prompts
-    counts = [
-        whole(n, v, low) for n, v, low in (("prompts", first, 1), ("warm_up", warm_up, 0)) if _number(v)
-    ]
-    bundled = spread(suite("town"), sum(counts)) if counts else []
-    if len(bundled) < sum(counts):
+def _texts(
+    model: Any, drafter: Any, suite: Any, number: int | None, warm_up: Any
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Token ids of the texts to measure and of those that fill the memory before."""
+    if _number(suite):
+        raise ParameterError(f"suite names a suite or holds prompts; how many is number = {suite}")
+    bundled = suite is None or suite == SUITE
+    count = PROMPTS if number is None else whole("number", number, 1)
+    before = whole("warm_up", warm_up, 0) if _number(warm_up) else 0
+    wanted = [count] * bundled + [before] * bool(before)
+    town = spread(load_suite(SUITE), sum(wanted)) if wanted else []
+    if len(town) < sum(wanted):
         raise PromptError(
-            f"the bundled suite has {len(bundled)} prompts, and {' + '.join(map(str, counts))} are wanted "
-            "(those to measure, and those before that fill the memory): lower --prompts, or name a file"
+            f"the bundled suite has {len(town)} prompts, and {' + '.join(map(str, wanted))} are wanted "
+            "(those to measure, and those before that fill the memory): lower --number, or name a file"
         )
-    both = []
-    for value in (first, warm_up):
-        taken, bundled = (
-            (bundled[:value], bundled[value:]) if _number(value) else (entries_of(value), bundled)
-        )
-        both.append([model.encode(e["turns"][0] if "turns" in e else e["prompt"]) for e in taken])
-    for ids in both[0] + both[1]:
+    if bundled:
+        chosen, town = town[:count], town[count:]
+    else:
+        chosen = _prompts(suite)
+        chosen = chosen if number is None else spread(chosen, count)
+    texts, warm = (
+        [model.encode(e["turns"][0] if "turns" in e else e["prompt"]) for e in entries]
+        for entries in (chosen, town if _number(warm_up) else _prompts(warm_up))
+    )
+    for ids in texts + warm:
         for each in filter(None, (model, drafter)):
             if each.left(len(ids)) < 2:
                 raise PromptError(
                     f"a prompt has {len(ids)} tokens and leaves no room in {each.name}'s context of "
                     f"{each.max_length}: shorten it"
                 )
-    return both[0], both[1]
+    return texts, warm
+
+
+def _prompts(given: Any) -> list[dict[str, Any]]:
+    """The prompts of a suite or a file, or those that were given."""
+    return list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
 
 
 def _number(value: Any) -> bool:
@@ -270,11 +294,7 @@ class Turns:
 
     def text(self, method: Method, ids: list[int]) -> tuple[int, int, float]:
         """Decode a text: tokens, cycles, and seconds of all cycles; the prefill is left out of all three."""
-        wait, (clock, _), together = (
-            synchroniser(self.model.device),
-            clock_of(self.model),
-            holding(self.model),
-        )
+        wait, (clock, _), ranks = (synchroniser(self.model.device), clock_of(self.model), holding(self.model))
         tokens = cycles = 0
         begin = clock()
         try:
@@ -287,89 +307,101 @@ class Turns:
                     wait()
                     begin = clock()
         except Exception as error:
-            together.stop(error)
+            ranks.stop(error)
             raise
         wait()
         taken = clock() - begin
-        return tokens, cycles, together.told(lambda: taken)
+        return tokens, cycles, ranks.told(lambda: taken)
 
 
-def _measure(
-    found: Calibration,
-    turns: Turns,
-    texts: list[list[int]],
-    warm: list[list[int]],
-    tick: Tick,
-    keep: Callable,
-) -> None:
-    """Measure what `found` still lacks; `keep` writes it down after each text."""
-    rounds = found.how["rounds"]
-    before, begin = found.spent, time.perf_counter()
-    worked, start = found.worked, time.process_time()
+@dataclass
+class Measuring:
+    """Measures what a calibration still lacks; `keep` writes it down after each text."""
 
-    def full(g: int) -> None:
-        """Memory ran out at a size: it and the larger ones are left out."""
-        found.points = [point for point in found.points if point.g < g]
-        found.ended = f"out of memory at g = {g}"
-        gc.collect()
-        if torch.device(turns.model.device).type == "cuda":
-            torch.cuda.empty_cache()
+    result: Calibration
+    turns: Turns
+    texts: list[list[int]]
+    warm: list[list[int]]
+    tick: Tick
+    keep: Callable[[], None]
 
-    resumed = bool(found.points)
-    sizes = [point.g for point in found.points] if resumed else found.how["sizes"]
-    first = len(warm) + len(sizes)
-    total = first + len(sizes) * rounds * len(texts)
-    turns.fill(warm, lambda done: tick(done, total, "filling the memory"))
-    # One quick look at each size finds where memory or throughput ends, and warms up what is slow at first.
-    best = 0.0
-    for i, g in enumerate([] if resumed else sizes):
-        tick(len(warm) + i, total, f"looking at g = {g}")
-        try:
-            seen = [turns.text(turns.method(g), ids) for ids in texts[:LOOKS]]
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            full(g)
-            break
-        found.points.append(Point(g, seconds=[[None] * len(texts) for _ in range(rounds)]))
-        speed = sum(tokens for tokens, _, _ in seen) / sum(seconds for _, _, seconds in seen)
-        best = max(best, speed)
-        if found.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
-            found.ended = f"at g = {g} throughput had fallen below {LOST:.0%} of the best"
-            break
-    done = first
-    with settled():
+    def __call__(self) -> None:
+        """Fill the memory, look at each size, then time every text at every size."""
+        resumed = bool(self.result.points)
+        sizes = [point.g for point in self.result.points] if resumed else self.result.how["sizes"]
+        self.first = len(self.warm) + len(sizes)
+        total = self.first + len(sizes) * self.result.how["rounds"] * len(self.texts)
+        self.turns.fill(self.warm, lambda done: self.tick(done, total, "filling the memory"))
+        if not resumed:
+            self.look(sizes, total)
+        with settled():
+            self.time_all()
+
+    def look(self, sizes: Sequence[int], total: int) -> None:
+        """One quick look at each size: where memory or throughput ends; it warms up what is slow at first."""
+        best, result = 0.0, self.result
+        for i, g in enumerate(sizes):
+            self.tick(len(self.warm) + i, total, f"looking at g = {g}")
+            counts = []
+            for ids in self.texts[:LOOKS]:
+                row = self.decode(g, ids)
+                if row is None:
+                    return
+                counts.append(row)
+            seconds: list[list[float | None]] = [
+                [None] * len(self.texts) for _ in range(result.how["rounds"])
+            ]
+            result.points.append(Point(g, seconds=seconds))
+            speed = sum(tokens for tokens, _, _ in counts) / sum(seconds for _, _, seconds in counts)
+            best = max(best, speed)
+            if result.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
+                result.ended = f"at g = {g} throughput had fallen below {LOST:.0%} of the best"
+                return
+
+    def time_all(self) -> None:
+        """Every text at every size in turns, round by round."""
+        result, done, rounds = self.result, self.first, self.result.how["rounds"]
+        before, begin = result.spent, time.perf_counter()
+        worked, start = result.worked, time.process_time()
         for turn in range(rounds):
-            for t, ids in enumerate(texts):
-                points = list(found.points)
+            for t, ids in enumerate(self.texts):
+                points = list(result.points)
                 if points and all(point.seconds[turn][t] is not None for point in points):
                     done += len(points)
                     continue
                 rows: dict[int, tuple[int, int, float]] = {}
                 for at in np.random.default_rng([turn, t]).permutation(len(points)):
                     g = points[at].g
-                    if all(point.g != g for point in found.points):  # memory ran out at a smaller size
+                    if all(point.g != g for point in result.points):  # memory ran out at a smaller size
                         continue
-                    of = first + len(found.points) * rounds * len(texts)
-                    tick(min(done, of), of, f"round {turn + 1} of {rounds}, g = {g}")
+                    of = self.first + len(result.points) * rounds * len(self.texts)
+                    self.tick(min(done, of), of, f"round {turn + 1} of {rounds}, g = {g}")
                     done += 1
-                    try:
-                        rows[g] = turns.text(turns.method(g), ids)
-                    except Exception as error:
-                        if not out_of_memory(error):
-                            raise
-                        full(g)
-                for point in found.points:
-                    if point.g not in rows:
-                        continue
-                    tokens, cycles, seconds = rows[point.g]
-                    if len(point.tokens) == t:
-                        point.tokens.append(tokens)
-                        point.cycles.append(cycles)
-                    point.seconds[turn][t] = seconds
-                found.spent = before + time.perf_counter() - begin
-                found.worked = worked + time.process_time() - start
-                keep()
+                    if (row := self.decode(g, ids)) is not None:
+                        rows[g] = row
+                for point in result.points:
+                    if point.g in rows:
+                        tokens, cycles, point.seconds[turn][t] = rows[point.g]
+                        if len(point.tokens) == t:
+                            point.tokens.append(tokens)
+                            point.cycles.append(cycles)
+                result.spent = before + time.perf_counter() - begin
+                result.worked = worked + time.process_time() - start
+                self.keep()
+
+    def decode(self, g: int, ids: list[int]) -> tuple[int, int, float] | None:
+        """A text at one size; None where memory runs out: the size and the larger ones are left out."""
+        try:
+            return self.turns.text(self.turns.method(g), ids)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+        self.result.points = [point for point in self.result.points if point.g < g]
+        self.result.ended = f"out of memory at g = {g}"
+        gc.collect()
+        if torch.device(self.turns.model.device).type == "cuda":
+            torch.cuda.empty_cache()
+        return None
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -378,119 +410,3 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | ModelError) and any(word in str(error) for word in words)
     )
-
-
-# ---------------------------------------------------------------- is it right?
-
-COLUMNS = [
-    ("prompts", "prompts", ""),
-    ("tokens", "tokens", "{:d}"),
-    ("seconds", "s", "{:.0f}"),
-    ("worked", "processor s", "{:.0f}"),
-    ("paper", "paper's g*", "{:d}"),
-    ("paper_share", "of the best", "{:.3f}"),
-    ("grid", "grid's g*", "{:d}"),
-    ("grid_share", "of the best", "{:.3f}"),
-    ("monotone", "monotone g*", "{:d}"),
-    ("monotone_share", "of the best", "{:.3f}"),
-]
-NUMBERS = (1, 2, 5, 10, 20)  # of prompts, Figure 6
-EVERY = range(1, 65)
-HELD_OUT = 20  # texts on which every size is tried
-SHARE, TIME = 0.97, 90.0
-
-
-def bench(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
-    *,
-    prompts: int = HELD_OUT,
-    max_new_tokens: int = 128,
-    rounds: int = 4,
-    method: str | type[Method] = "unispec",
-    tick: Tick = lambda done, of, what: None,
-) -> Report:
-    """What every draft size really brings on texts that no calibration saw, and what calibrations chose.
-
-    `prompts` is the number of those texts and `rounds` how often each is timed at each size; of `entries`
-    calibrations of 1, 2, 5, 10 and 20 prompts take the first ones, and two more of 5 take others.
-    """
-    if rounds < 2:
-        raise ParameterError(f"rounds must be at least 2, each half is judged by the other; got {rounds}")
-    need = max(NUMBERS) + prompts
-    mixed = spread(entries, len(entries))
-    warm, rest = mixed[need:], mixed[:need]
-    if len(rest) < need or not warm:
-        raise PromptError(f"this bench takes {need} prompts and some to warm up; there are {len(mixed)}")
-    method = methods.name_of(method)
-    drafter = drafts[0] if drafts and methods.find(method).needs_draft else None
-    sets = [(str(n), rest[:n]) for n in NUMBERS] + [("5 others", rest[n : n + 5]) for n in (5, 10)]
-    common: dict[str, Any] = {"warm_up": warm, "draft": drafter, "max_new_tokens": max_new_tokens}
-    made = []
-    with tempfile.TemporaryDirectory() as place:
-        for name, some in sets:
-            made.append((name, calibrate(model, method, some, folder=place, **common, tick=tick)))
-        # The same measuring, of every size and without any fit, is the truth that they are held against.
-        whole_range = [g for g in EVERY if g <= max(c.points[-1].g for _, c in made)]
-        truth = calibrate(
-            model, method, rest[max(NUMBERS) :], whole_range, folder=place, rounds=rounds, **common, tick=tick
-        )
-    shares = shares_of_best(truth)
-    rows = []
-    for name, found in made:
-        row = {
-            "prompts": name,
-            "seconds": found.spent,
-            "worked": found.worked,
-            "tokens": sum(found.points[0].tokens),
-        }
-        for label, fit in found.fits.items():
-            row |= {label: fit.g, f"{label}_share": shares.get(fit.g)}
-        rows.append(row)
-    g, tau, s, _, _ = truth.measured()
-    speed = tau / s
-    five = next(c for name, c in made if name == "5")
-    fives = [shares.get(c.g, 0.0) for name, c in made if name.startswith("5")]
-    bars = [
-        Bar("throughput at g* of 5 prompts over the best of every g", shares.get(five.g, 0.0), SHARE),
-        Bar("the same, the worst of three sets of 5", min(fives), SHARE),
-        Bar("seconds of the calibration of 5 prompts", five.spent, TIME, "at most"),
-    ]
-    near = g[[shares[int(each)] >= SHARE for each in g]]
-    fit = five.fits[five.chosen]
-    expected = fit.tau[five.g - 1] / fit.s[five.g - 1]
-    notes = [
-        f"every g of 1 to {g[-1]} on {prompts} other texts: best g = {g[speed.argmax()]} "
-        f"({speed.max():,.0f} tokens/s, prefill left out); within 3 % of it: {_ranges(near)}",
-        "tokens/s at "
-        + ", ".join(f"{each}: {speed[g == each][0]:,.0f}" for each in (1, 2, 4, 8, 16, 32, 64) if each in g),
-        f"at g* = {five.g} the calibration expected {expected:,.0f} tokens/s, there it was "
-        f"{speed[g == five.g][0]:,.0f}",
-        "of the best: the best is looked for in one half of the rounds and compared in the other, both ways; "
-        f"times of cycles are {five.how['clock']}, those of calibrations the wall clock",
-    ]
-    about = circumstances(model, drafts[:1] if drafter else [], prompts=prompts, rounds=rounds, method=method)
-    title = f"Calibrated draft size of {method} on {model.name} against trying every size"
-    return Report("calibrate", title, about, COLUMNS, rows, bars, notes)
-
-
-def shares_of_best(truth: Calibration) -> dict[int, float]:
-    """Throughput at each size over the best one's.
-
-    The best of many noisy numbers is too good. So it is looked for in one half of the rounds, and the ratio
-    is taken in the other half; the mean of both ways.
-    """
-    halves = []
-    for half in (0, 1):
-        points = [replace(p, seconds=p.seconds[half::2]) for p in truth.points]
-        g, tau, s, _, _ = replace(truth, points=points).measured()
-        halves.append(tau / s)
-    ratios = [ours / ours[other.argmax()] for ours, other in (halves, halves[::-1])]
-    return dict(zip(g.tolist(), np.mean(ratios, 0).tolist()))
-
-
-def _ranges(numbers: np.ndarray) -> str:
-    """1-4, 7"""
-    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
-    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts if len(p)) or "none"

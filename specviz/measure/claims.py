@@ -1,4 +1,4 @@
-"""What a paper lets one expect, compared with what was found: differences with intervals over texts."""
+"""What a paper claims, compared with what was measured: differences with intervals over texts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def ratio(above: Any, below: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Drawn(Estimate):
-    """An estimate that keeps its value of each set of texts that was drawn, so that two can be compared.
+class BootstrapEstimate(Estimate):
+    """An estimate that keeps its value on every resampled set of texts, so that two can be compared.
 
     Parameters
     ----------
@@ -33,27 +33,27 @@ class Drawn(Estimate):
     values: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def on(cls, value: float, values: np.ndarray | None, texts: int) -> Drawn:
+    def on(cls, value: float, values: np.ndarray | None, texts: int) -> BootstrapEstimate:
         """With the interval that holds 95 % of the values."""
         low = high = float("nan")
         if values is not None:
             low, high = np.nanquantile(values, (0.025, 0.975)).tolist()
         return cls(float(value), low, high, texts, values)
 
-    def times(self, factor: float) -> Drawn:
+    def times(self, factor: float) -> BootstrapEstimate:
         """The same in another unit, or with the other sign."""
         return derived(lambda value: factor * value, self)
 
 
-def derived(function: Callable[..., Any], *figures: Drawn) -> Drawn:
+def derived(function: Callable[..., Any], *figures: BootstrapEstimate) -> BootstrapEstimate:
     """A function of figures of the same texts."""
     values = [each.values for each in figures if each.values is not None]
-    whole = len(values) == len(figures)
-    made = function(*values) if whole else None
-    return Drawn.on(function(*(each.median for each in figures)), made, figures[0].pairs)
+    complete = len(values) == len(figures)
+    made = function(*values) if complete else None
+    return BootstrapEstimate.on(function(*(each.median for each in figures)), made, figures[0].pairs)
 
 
-def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> Drawn:
+def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> BootstrapEstimate:
     """A function of sums over texts, with its 95 % interval over texts drawn anew; none for fewer than six.
 
     The draws are the same at every call, so what is compared is drawn together.
@@ -61,9 +61,9 @@ def resampled(function: Callable[..., Any], *arrays: np.ndarray) -> Drawn:
     n = len(arrays[0])
     value = float(function(*(a.sum(0) for a in arrays)))
     if n < LEAST or value != value:
-        return Drawn(value, float("nan"), float("nan"), n)
-    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
-    return Drawn.on(value, function(*(drawn @ a for a in arrays)), n)
+        return BootstrapEstimate(value, float("nan"), float("nan"), n)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+    return BootstrapEstimate.on(value, function(*(counts @ a for a in arrays)), n)
 
 
 class Quality:
@@ -92,10 +92,10 @@ class Quality:
         self.letters: Any = CHRF()
         self.right = right
 
-    def statistics(self, said: Sequence[str]) -> np.ndarray:
+    def statistics(self, texts: Sequence[str]) -> np.ndarray:
         """What corpus BLEU is summed from, [texts, 10]: matches and n-grams by order, both lengths."""
-        found = [self.rated.sentence_score(text, list(known)) for text, known in zip(said, self.right)]
-        return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found], float)
+        scores = [self.rated.sentence_score(text, list(right)) for text, right in zip(texts, self.right)]
+        return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores], float)
 
     def bleu(self, sums: np.ndarray) -> Any:
         """Corpus BLEU of such sums [..., 10]."""
@@ -106,16 +106,16 @@ class Quality:
 
         return np.apply_along_axis(one, -1, sums)
 
-    def chrf(self, said: Sequence[str]) -> float:
+    def chrf(self, texts: Sequence[str]) -> float:
         """Corpus chrF."""
         most = max(map(len, self.right))
-        columns = [[known[i] if i < len(known) else None for known in self.right] for i in range(most)]
-        return float(self.letters.corpus_score(list(said), columns).score)
+        columns = [[right[i] if i < len(right) else None for right in self.right] for i in range(most)]
+        return float(self.letters.corpus_score(list(texts), columns).score)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper lets one expect, and what was found in one place.
+    """What the paper claims, and what was measured in one place.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Claim:
         return by if by == by else -float("inf")
 
 
-def together(claims: Sequence[Claim]) -> list[Bar]:
+def bars_of(claims: Sequence[Claim]) -> list[Bar]:
     """One bar a claim: where it came nearest to being missed, or was missed by most."""
     names: dict[str, list[Claim]] = {}
     for claim in claims:

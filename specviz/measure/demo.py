@@ -20,6 +20,7 @@ from specviz.measure.timing import (
     Timed,
     calibrated,
     closing,
+    counter,
     lineup,
     paired,
     setting,
@@ -27,7 +28,7 @@ from specviz.measure.timing import (
     threads,
 )
 from specviz.methods import find
-from specviz.methods.base import CALIBRATED
+from specviz.methods.kinds import CALIBRATED
 from specviz.models.zoo import bundled
 from specviz.suites import pick
 from specviz.trace.files import partial_of
@@ -43,17 +44,11 @@ CALIBRATION_TOKENS = 24
 SMALLER: dict[str, dict[str, Any]] = {"token_recycling": {"draft_size": 24}}
 WARM_UP = 8  # tokens that each method writes before the clock runs
 COLUMNS = [
-    ("method", "method", ""),
-    ("draft", "draft", ""),
-    ("exactness", "exactness", ""),
-    ("tau", "τ", "{:.2f}"),
-    ("A/D", "A/D", "{:.2f}"),
-    ("A/O", "A/O", "{:.2f}"),
-    ("tokens_per_second", "tokens/s", "{:,.1f}"),
-    ("speedup", "speedup", "{:.2f}"),
-    ("speedup_with_prefill", "speedup with prefill [95%]", ""),
-    ("same", "same text", ""),
-]
+    ("method", "method", ""), ("draft", "draft", ""), ("exactness", "exactness", ""),
+    ("tau", "τ", "{:.2f}"), ("A/D", "A/D", "{:.2f}"), ("A/O", "A/O", "{:.2f}"),
+    ("tokens_per_second", "tokens/s", "{:,.1f}"), ("speedup", "speedup", "{:.2f}"),
+    ("speedup_with_prefill", "speedup with prefill [95%]", ""), ("same", "same text", ""),
+]  # fmt: skip
 SPARE = ("A/O", "exactness", "A/D", "same")
 INSIDE = "_with_prefill"
 LOSSY = "Lossy methods, whose texts may differ from the model's own"
@@ -187,21 +182,14 @@ def run(
             _warm_up(engine, chosen[0], BASELINE, min(WARM_UP, max_new_tokens), {})
             runs[name_of(engine)] = Run(engine, chosen, BASELINE, max_new_tokens=max_new_tokens, record=None)
         texts = sum(len(e.get("turns", [0])) for e in chosen)
-        done = 0
-
-        def told(name: str) -> None:
-            nonlocal done
-            done += 1
-            tick(done, texts * len(runs), name)
-
         decoders = {label: Phased(run) for label, run in runs.items()}
-        times = paired(decoders, texts, model.device, told)
+        times = paired(decoders, texts, model.device, counter(tick, texts * len(runs)))
         traces = {label: decoder.finish() for label, decoder in decoders.items()}
-        found = setting(model, drafts, prompts=len(chosen), texts=texts, max_new_tokens=max_new_tokens)
+        about = setting(model, drafts, prompts=len(chosen), texts=texts, max_new_tokens=max_new_tokens)
         prefills = {label: sum(decoder.prefills) for label, decoder in decoders.items()}
     for engine in engines:
         del traces[name_of(engine)]  # it holds no record
-    report = tabulate(entrants, engines, times, prefills, traces, found)
+    report = tabulate(entrants, engines, times, prefills, traces, about)
     report.notes += remarks + missing
     return report, write_page(report, traces, out / PAGE, force)
 
@@ -261,7 +249,7 @@ def tabulate(
     times: Mapping[str, Timed],
     prefills: Mapping[str, float],
     traces: Mapping[str, Any],
-    found: dict[str, Any],
+    about: dict[str, Any],
 ) -> Report:
     """The demonstration's tables: exact methods and plain decodings by speed; lossy methods apart.
 
@@ -311,16 +299,7 @@ def tabulate(
     lossy = [row for row in rows if row.get("exactness") == "lossy"]
     exact = [row for row in rows if row.get("exactness") != "lossy"]
     columns = [column for column in COLUMNS if column[0] != "draft" or any(e.draft for e in entrants)]
-    model = found["model"]
-    size = f"{model['parameters'] / 1e6:.1f} M parameters"
-    lines = [headline(exact, found["dtype"])]
-    if model["name"] in bundled():
-        lines.insert(
-            0, f"{model['name']} is a toy of {size}: its time goes to calls, not to reading weights."
-        )
-    lines.append(
-        f"{model['name']}, {size}: {found['texts']} texts, up to {found['max_new_tokens']} tokens each"
-    )
+    title = title_of(exact, about)
     parts = [Part(LOSSY, columns, lossy, SPARE)] if lossy else []
     notes = list(NOTES)
     for engine in engines:
@@ -329,7 +308,22 @@ def tabulate(
             "tokens, in turns with ours, without a record. Its texts may part from ours, for its arithmetic "
             "is another."
         )
-    return Report("demo", "\n".join(lines), found, columns, exact, notes=notes, spare=SPARE, parts=parts)
+    return Report("demo", title, about, columns, exact, notes=notes, dropped=SPARE, parts=parts)
+
+
+def title_of(exact: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
+    """The headline, and what was decoded."""
+    model = about["model"]
+    size = f"{model['parameters'] / 1e6:.1f} M parameters"
+    lines = [headline(exact, about["dtype"])]
+    if model["name"] in bundled():
+        lines.insert(
+            0, f"{model['name']} is a toy of {size}: its time goes to calls, not to reading weights."
+        )
+    lines.append(
+        f"{model['name']}, {size}: {about['texts']} texts, up to {about['max_new_tokens']} tokens each"
+    )
+    return "\n".join(lines)
 
 
 def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:

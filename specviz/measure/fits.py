@@ -54,10 +54,10 @@ def paper(g: np.ndarray, s: np.ndarray, tau: np.ndarray) -> Fit:
         return np.where(time > 0, f_accept.predict(at) / np.where(time > 0, time, 1), 0)
 
     low, high = float(g[0]), float(g[-1])
-    found = differential_evolution(
+    optimum = differential_evolution(
         lambda at: -float(speed(at)[0]), [(low, high)], seed=42, maxiter=1000, atol=1e-6, tol=1e-6
     )
-    whole = np.unique([np.floor(found.x[0]), np.ceil(found.x[0])])
+    whole = np.unique([np.floor(optimum.x[0]), np.ceil(optimum.x[0])])
     best = int(whole[speed(whole).argmax()])
     every = np.arange(g[0], g[-1] + 1, dtype=np.float64)[:, None]
     return Fit(best, f_time.predict(every).tolist(), f_accept.predict(every).tolist())

@@ -70,12 +70,12 @@ class Score:
         self.bleu = Quality("13a", self.right) if translations else None
         self.rouge = None if translations else Rouge()
 
-    def statistics(self, said: Sequence[str]) -> np.ndarray:
+    def statistics(self, texts: Sequence[str]) -> np.ndarray:
         """What the score of a set of texts is summed from, [texts, ...]."""
         if self.bleu is not None:
-            return self.bleu.statistics(said)
+            return self.bleu.statistics(texts)
         assert self.rouge is not None
-        each = [self.rouge(known, text)["rougeL"] for known, text in zip(self.right, said)]
+        each = [self.rouge(right, text)["rougeL"] for right, text in zip(self.right, texts)]
         return np.stack([np.array(each), np.ones(len(each))], 1)
 
     def of(self, sums: np.ndarray) -> Any:

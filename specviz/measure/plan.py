@@ -22,10 +22,13 @@ from typing import Any
 
 from specviz import methods
 from specviz.errors import ParameterError, PromptError
+from specviz.files import checked
 from specviz.loop.run import bundled_draft, whole
 from specviz.loop.run import prompts as entries_of
+from specviz.measure.schema import ModelTable, PlanKeys
 from specviz.measure.timing import BASELINE
-from specviz.methods.base import ADDITIONS, near
+from specviz.methods.base import near
+from specviz.methods.hooks import ADDITIONS
 from specviz.methods.sampling import Sampling
 from specviz.models.loading import find as find_model
 from specviz.streams import Stream
@@ -34,7 +37,7 @@ from specviz.suites import spread, suite
 
 # Key: its default.
 KEYS: dict[str, Any] = {
-    "models": ("town",), "methods": None, "suites": ("town",), "seeds": (0,), "prompts": None, "warm_up": 5,
+    "models": ("town",), "methods": None, "suites": ("town",), "seeds": (0,), "number": None, "warm_up": 5,
     "max_new_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "threads": 1, "timed": True,
     "traces": False, "device": "cpu", "dtype": "float32", "draft": None,
 }  # fmt: skip
@@ -73,8 +76,8 @@ class Cell:
     @property
     def label(self) -> str:
         """The method as a table names it."""
-        said = [self.method, *([self.draft] if self.draft else []), words(self.parameters)]
-        return " ".join(filter(None, said))
+        parts = [self.method, *([self.draft] if self.draft else []), words(self.parameters)]
+        return " ".join(filter(None, parts))
 
 
 @dataclass
@@ -88,8 +91,10 @@ class Suite:
     @property
     def digest(self) -> str:
         """Of all its prompts, in order."""
-        said = json.dumps([list(map(plain, self.entries)), list(map(plain, self.warm))], ensure_ascii=False)
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        content = json.dumps(
+            [list(map(plain, self.entries)), list(map(plain, self.warm))], ensure_ascii=False
+        )
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -105,8 +110,8 @@ class Plan:
     seeds : list of int
     options : dict
         ``max_new_tokens``, ``top_k``, ``top_p``.
-    prompts : int or None
-        Of each suite; None: all.
+    number : int or None
+        Prompts of each suite; None: all.
     warm_up, threads : int
     timed, traces : bool
     objects : dict
@@ -118,7 +123,7 @@ class Plan:
     suites: dict[str, Suite]
     seeds: list[int]
     options: dict[str, Any]
-    prompts: int | None
+    number: int | None
     warm_up: int
     threads: int
     timed: bool
@@ -134,56 +139,58 @@ class Plan:
         ParameterError, PromptError, ModelError
             With one line that names the place.
         """
-        said = read(given) | {name: value for name, value in keys.items() if value is not None}
-        for name in said:
+        plan_keys = read(given) | {name: value for name, value in keys.items() if value is not None}
+        if "prompts" in plan_keys:
+            raise ParameterError(
+                "a plan has no key 'prompts': number = 20 says how many of each suite, suites = ['town', "
+                "'mine.jsonl'] names suites and files"
+            )
+        for name in plan_keys:
             if name not in KEYS:
                 raise ParameterError(f"a plan has no key {name!r}" + near(name, KEYS, ""))
-        said = KEYS | said
-        if said["methods"] is None:
+        plan_keys = KEYS | plan_keys
+        checked(PlanKeys, plan_keys, "the plan", error=ParameterError)
+        if plan_keys["methods"] is None:
             raise ParameterError("a plan needs methods, as methods = ['prompt_lookup', 'unispec']")
-        if not isinstance(said["prompts"], int | None):
-            raise ParameterError(
-                f"prompts is how many of each suite, as prompts = 20, got {said['prompts']!r:.80}; files and "
-                "suites are named by suites = ['town', 'mine.jsonl']"
-            )
-        prompts = None if said["prompts"] is None else whole("prompts", said["prompts"], 1)
-        warm_up = whole("warm_up", said["warm_up"], 0)
+        number = None if plan_keys["number"] is None else whole("number", plan_keys["number"], 1)
+        warm_up = whole("warm_up", plan_keys["warm_up"], 0)
         for name in ("timed", "traces"):
-            if not isinstance(said[name], bool):
-                raise ParameterError(f"{name} must be true or false, got {said[name]!r}")
-        seeds = [whole("seeds", seed, 0) for seed in several("seeds", said["seeds"])]
+            if not isinstance(plan_keys[name], bool):
+                raise ParameterError(f"{name} must be true or false, got {plan_keys[name]!r}")
+        seeds = [whole("seeds", seed, 0) for seed in several("seeds", plan_keys["seeds"])]
         once("seeds", seeds)
-        top = {"top_k": said["top_k"], "top_p": said["top_p"]}
-        temperatures = several("temperature", said["temperature"])
+        top = {"top_k": plan_keys["top_k"], "top_p": plan_keys["top_p"]}
+        temperatures = several("temperature", plan_keys["temperature"])
         temperatures = [Sampling(value, **top).temperature for value in temperatures]
         once("temperature", temperatures)
-        suites = read_suites(said["suites"], prompts, warm_up)
+        suites = read_suites(plan_keys["suites"], number, warm_up)
         objects: dict[str, Any] = {}
-        models, drafts = read_models(said, objects)
-        contenders = read_methods(said["methods"], objects)
-        options = {"max_new_tokens": whole("max_new_tokens", said["max_new_tokens"], 1)} | top
+        models, drafts = read_models(plan_keys, objects)
+        contenders = read_methods(plan_keys["methods"], objects)
+        options = {"max_new_tokens": whole("max_new_tokens", plan_keys["max_new_tokens"], 1)} | top
         plan = cls(
             models, [], suites, seeds, options,
-            prompts, warm_up, whole("threads", said["threads"], 1), said["timed"], said["traces"], objects,
+            number, warm_up, whole("threads", plan_keys["threads"], 1), plan_keys["timed"],
+            plan_keys["traces"], objects,
         )  # fmt: skip
-        for model, beside in zip(models, drafts):
+        for model, model_drafts in zip(models, drafts):
             for name, temperature in product(suites, temperatures):
-                plan._add(model["model"], name, float(temperature), contenders, beside)
+                plan._add(model["model"], name, float(temperature), contenders, model_drafts)
         return plan
 
     def _add(
         self, model: str, suite: str, temperature: float, contenders: list[dict[str, Any]], drafts: list[str]
     ) -> None:
         """The cells of one model, suite and temperature: each contender's, its reference's before it."""
-        known: dict[str, int] = {}
+        numbers: dict[str, int] = {}
 
         def number(method: str, draft: str | None, parameters: dict[str, Any], against: int | None) -> int:
             key = json.dumps([method, draft, parameters], sort_keys=True)
-            if key not in known:
-                known[key] = at = len(self.cells)
+            if key not in numbers:
+                numbers[key] = at = len(self.cells)
                 where = (suite, temperature, at if against is None else against)
                 self.cells.append(Cell(at, model, method, draft, parameters, *where))
-            return known[key]
+            return numbers[key]
 
         for each in contenders:
             method, parameters = each["method"], each["parameters"]
@@ -210,7 +217,7 @@ class Plan:
                 name: {"digest": each.digest, "prompts": len(each.entries)}
                 for name, each in self.suites.items()
             },
-            "seeds": self.seeds, "prompts": self.prompts, "warm_up": self.warm_up, **self.options,
+            "seeds": self.seeds, "prompts": self.number, "warm_up": self.warm_up, **self.options,
             "threads": self.threads, "timed": self.timed, "traces": self.traces,
         }  # fmt: skip
 
@@ -252,10 +259,10 @@ def read(given: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
 
 def several(name: str, value: Any) -> list[Any]:
     """A list of at least one; a single value is a list of one."""
-    found = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    if not found:
+    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if not values:
         raise ParameterError(f"{name} is an empty list: name at least one")
-    return found
+    return values
 
 
 def once(name: str, values: Iterable[Any]) -> None:
@@ -280,41 +287,42 @@ def name_of(model: Any, what: str, objects: dict[str, Any]) -> str:
 
 
 def read_models(
-    said: Mapping[str, Any], objects: dict[str, Any]
+    plan_keys: Mapping[str, Any], objects: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[list[str]]]:
     """Each model as a plan keeps it, and the names of its draft models."""
     models, drafts = [], []
-    for i, each in enumerate(several("models", said["models"])):
+    for i, each in enumerate(several("models", plan_keys["models"])):
         entry = dict(each) if isinstance(each, Mapping) else {"model": each}
         for key in entry:
             if key not in MODEL:
                 raise ParameterError(f"models[{i}] has no key {key!r}" + near(key, MODEL, ""))
+        checked(ModelTable, entry, f"the plan, models[{i}]", error=ParameterError)
         if "model" not in entry:
             raise ParameterError(f"models[{i}] lacks its model, as {{model = 'town'}}")
-        found: dict[str, Any] = {"model": name_of(entry["model"], f"models[{i}]", objects)}
-        if found["model"] not in objects:
-            found |= {key: entry.get(key, said[key]) for key in ("device", "dtype")}
-            found |= {key: entry[key] for key in ("revision", "kernels", *SPREAD) if entry.get(key)}
-            if not found.keys().isdisjoint(SPREAD):
-                found["device"] = entry.get("device")  # load says that it is one or the other
-        beside = entry.get("draft", said["draft"])
-        names = [] if beside is None else several("draft", beside)
-        models.append(found)
+        model: dict[str, Any] = {"model": name_of(entry["model"], f"models[{i}]", objects)}
+        if model["model"] not in objects:
+            model |= {key: entry.get(key, plan_keys[key]) for key in ("device", "dtype")}
+            model |= {key: entry[key] for key in ("revision", "kernels", *SPREAD) if entry.get(key)}
+            if not model.keys().isdisjoint(SPREAD):
+                model["device"] = entry.get("device")  # load says that it is one or the other
+        own_draft = entry.get("draft", plan_keys["draft"])
+        names = [] if own_draft is None else several("draft", own_draft)
+        models.append(model)
         drafts.append([name_of(draft, f"the draft of models[{i}]", objects) for draft in names])
-    once("models", (model["model"] for model in models))
+    once("models", (model_["model"] for model_ in models))
     return models, drafts
 
 
 def read_methods(given: Any, objects: dict[str, Any]) -> list[dict[str, Any]]:
     """Each method with each combination of its parameters, checked."""
-    found = []
+    contenders = []
     for i, each in enumerate(several("methods", given)):
         entry = dict(each) if isinstance(each, Mapping) else {"method": each}
         if "method" not in entry:
             raise ParameterError(f"methods[{i}] lacks its method, as {{method = 'unispec'}}")
-        given_method, beside = entry.pop("method"), entry.pop("draft", None)
+        given_method, own_draft = entry.pop("method"), entry.pop("draft", None)
         name = methods.name_of(given_method) if isinstance(given_method, type) else str(given_method)
-        names = [] if beside is None else several("draft", beside)
+        names = [] if own_draft is None else several("draft", own_draft)
         drafts = [name_of(draft, f"the draft of {name}", objects) for draft in names]
         kind = methods.find(name)
         choices = [several(parameter, value) for parameter, value in entry.items()]
@@ -322,13 +330,13 @@ def read_methods(given: Any, objects: dict[str, Any]) -> list[dict[str, Any]]:
             parameters = dict(zip(entry, values))
             kind(**parameters)  # refuses what it does not know
             one = {"method": name, "parameters": parameters, "draft": drafts}
-            if one in found:
+            if one in contenders:
                 raise ParameterError(f"methods holds {f'{name} {words(parameters)}'.rstrip()} twice")
-            found.append(one)
-    return found
+            contenders.append(one)
+    return contenders
 
 
-def read_suites(given: Any, prompts: int | None, warm_up: int) -> dict[str, Suite]:
+def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]:
     """The suites by name: what is measured, and what is left to warm up with."""
     named: list[tuple[str, Any]] = []
     if isinstance(given, Mapping):
@@ -341,7 +349,7 @@ def read_suites(given: Any, prompts: int | None, warm_up: int) -> dict[str, Suit
             file = isinstance(each, Path) or (isinstance(each, str) and Path(each).exists())
             named.append((Path(read_in.name).stem if file else read_in.name, read_in))
     once("suites", (name for name, _ in named))
-    found = {}
+    suites = {}
     for name, source in named:
         if isinstance(source, str | Path | Prompts):
             entries = list(suite(source) if isinstance(source, str | Path) else source)
@@ -351,9 +359,9 @@ def read_suites(given: Any, prompts: int | None, warm_up: int) -> dict[str, Suit
             entries = entries_of(source)
         if not entries:
             raise PromptError(f"the suite {name} holds no prompt")
-        chosen = entries if prompts is None else spread(entries, prompts)
-        found[name] = Suite(name, chosen, others(entries, chosen)[:warm_up] if warm_up else [])
-    return found
+        chosen = entries if count is None else spread(entries, count)
+        suites[name] = Suite(name, chosen, others(entries, chosen)[:warm_up] if warm_up else [])
+    return suites
 
 
 def streamed(stream: Stream) -> dict[str, Any]:
@@ -362,16 +370,16 @@ def streamed(stream: Stream) -> dict[str, Any]:
         raise PromptError(
             "a stream that is still to come cannot be measured again: give its updates as a list"
         )
-    said = {key: getattr(stream, key) for key in ("id", "language", "reference")}
-    return {"stream": stream, "kind": "stream"} | {k: v for k, v in said.items() if v is not None}
+    attributes = {key: getattr(stream, key) for key in ("id", "language", "reference")}
+    return {"stream": stream, "kind": "stream"} | {k: v for k, v in attributes.items() if v is not None}
 
 
 def plain(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A suite's entry as JSON can hold it."""
-    found = dict(entry)
-    if "stream" in found:
-        found["stream"] = [[update.text, update.time] for update in found["stream"].updates]
-    return found
+    content = dict(entry)
+    if "stream" in content:
+        content["stream"] = [[update.text, update.time] for update in content["stream"].updates]
+    return content
 
 
 # ---------------------------------------------------------------- what is compared with what

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specviz.escape import visible
 from specviz.metrics import Estimate
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FOLD = ("decoder", "exactness")  # columns of several words
+
+
+def plural(number: int, word: str) -> str:
+    """A number with its noun: ``1 thread``, ``2 threads``."""
+    return f"{number} {word}{'s' * (number != 1)}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Part:
     title: str
     columns: list[tuple[str, str, str]]
     rows: list[dict[str, Any]]
-    spare: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
     def cells(self) -> list[list[str]]:
         """The table's cells as text; what is missing is a dash."""
@@ -70,7 +76,7 @@ class Part:
                 heading,
                 right=bool(form) or any(isinstance(row.get(key), Estimate) for row in self.rows),
                 folds=14 if key in FOLD else None,
-                spare=self.spare.index(key) if key in self.spare else None,
+                drop_rank=self.dropped.index(key) if key in self.dropped else None,
             )
             for key, heading, form in self.columns
         ]
@@ -94,7 +100,7 @@ class Report:
     bars : list of Bar
     notes : list of str
         Sentences below the table.
-    spare : tuple of str
+    dropped : tuple of str
         Keys of columns that a narrow terminal does without, the first one first.
     parts : list of Part
         Tables below the first one.
@@ -109,14 +115,14 @@ class Report:
     rows: list[dict[str, Any]]
     bars: list[Bar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    spare: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
     parts: list[Part] = field(default_factory=list)
     measurements: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def table(self) -> Part:
         """The first table."""
-        return Part(self.title, self.columns, self.rows, self.spare)
+        return Part(self.title, self.columns, self.rows, self.dropped)
 
     @property
     def held(self) -> bool:
@@ -127,8 +133,7 @@ class Report:
     def where(self) -> str:
         """Device, threads and number format in words."""
         s = self.setting
-        threads = f"{s['threads']} thread" + ("s" if s["threads"] != 1 else "")
-        return f"{s['device']}, {threads}, {s['dtype']}"
+        return f"{s['device']}, {plural(s['threads'], 'thread')}, {s['dtype']}"
 
     @property
     def summary(self) -> str:
@@ -153,7 +158,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data, ready for JSON: NaN becomes null."""
-        found = {
+        content = {
             "schema": SCHEMA,
             "bench": self.name,
             "title": self.title,
@@ -166,8 +171,8 @@ class Report:
             "summary": self.summary,
         }
         if self.measurements:
-            found["measurements"] = self.measurements
-        return _plain(found)
+            content["measurements"] = self.measurements
+        return _plain(content)
 
     def write(self, path: Path, force: bool = False) -> Path:
         """Write it as JSON, whole or not at all.
@@ -187,14 +192,14 @@ class Report:
 
         whole = not console.is_terminal  # a line of a file is not broken
         for line in (self.title, self.where, ""):
-            console.print(Text(line), soft_wrap=whole)
+            console.print(Text(visible(line)), soft_wrap=whole)
         self.table.print(console)
         for part in self.parts:
             console.print()
             console.print(Text(part.title), soft_wrap=whole)
             part.print(console)
         for line in ("", *self.notes, *map(str, self.bars), self.summary):
-            console.print(Text(line), soft_wrap=whole)
+            console.print(Text(visible(line)), soft_wrap=whole)
 
 
 @dataclass(frozen=True)
@@ -204,19 +209,22 @@ class Column:
     heading: str
     right: bool = False
     folds: int | None = None  # where room is short, cells break between words, down to this width
-    spare: int | None = None  # the column with the lowest number is left out first
+    drop_rank: int | None = None  # the column with the lowest number is left out first
 
 
 def print_table(console: Any, columns: list[Column], rows: list[list[str]], headings: bool = True) -> None:
     """Print a table as wide as the console at most.
 
     What does not fit gives way in this order: headings and columns that fold break between words, the gaps
-    shrink from two blanks to one, spare columns are left out, which a line below says. Cells are never cut.
+    shrink from two blanks to one, columns with a drop rank are left out, which a line below says. Cells are
+    never cut.
     """
     from rich.box import SIMPLE_HEAD
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
+
+    rows = [list(map(visible, row)) for row in rows]
 
     def longest(texts: list[str]) -> int:
         return max(map(cell_len, texts), default=1)
@@ -239,7 +247,7 @@ def print_table(console: Any, columns: list[Column], rows: list[list[str]], head
 
     gap = 2 if missing(2) <= 0 else 1
     left_out = []
-    order = sorted((c.spare, i) for i, c in enumerate(columns) if c.spare is not None)
+    order = sorted((c.drop_rank, i) for i, c in enumerate(columns) if c.drop_rank is not None)
     for _, i in order:
         if missing(gap) <= 0:
             break
@@ -257,10 +265,7 @@ def print_table(console: Any, columns: list[Column], rows: list[list[str]], head
     for i in kept:
         width = widths[i] if missing(gap) <= 0 else None  # hopelessly narrow: whatever comes of it
         table.add_column(
-            columns[i].heading,
-            justify="right" if columns[i].right else "left",
-            width=width,
-            overflow="fold",
+            columns[i].heading, justify="right" if columns[i].right else "left", width=width, overflow="fold"
         )
     for row in rows:
         table.add_row(
@@ -296,8 +301,8 @@ def _cell(value: Any, form: str) -> str:
     if isinstance(value, Estimate):
         if value.median != value.median:
             return "–"
-        known = value.low == value.low
-        return f"{value.median:.2f}" + (f" [{value.low:.2f}, {value.high:.2f}]" if known else "")
+        bounded = value.low == value.low
+        return f"{value.median:.2f}" + (f" [{value.low:.2f}, {value.high:.2f}]" if bounded else "")
     return form.format(value) if form else str(value)
 
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError, SpecvizError, TraceError
-from specviz.files import write_text
+from specviz.escape import line
+from specviz.files import checked, parsed, read_json, write_text
 from specviz.measure.claims import resampled
 from specviz.metrics import Estimate, pooled
 
@@ -32,19 +33,15 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 SCHEMA = 1
-LIMIT = 64 << 20  # bytes of a file
-OURS = (
-    "lock",
-    "suites",
-    "run.json.part",
-)  # what a run that was killed before its run.json leaves in its folder
+AGAIN = "delete it, and run the same plan again"
+OURS = ("lock", "suites")  # what a run that was killed before its run.json leaves in its folder
 # What of a row may differ between two runs of one plan.
 TIMINGS = (
     "prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "device_memory", "sitting", "started",
     "environment", "clock",
 )  # fmt: skip
-SAID = ("model", "method", "draft", "parameters", "suite", "temperature")
-KEPT = ("kind", "language", "seed", "round", "id")  # what a table may be broken down by
+CELL_COLUMNS = ("model", "method", "draft", "parameters", "suite", "temperature")
+ROW_COLUMNS = ("kind", "language", "seed", "round", "id")  # what a table may be broken down by
 
 
 def key_of(cell: int, number: int, prompt: int) -> str:
@@ -62,25 +59,13 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n", force=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """An object from a file.
+def _row(file: Path) -> dict[str, Any]:
+    """A finished prompt."""
+    from specviz.measure.schema import FailedRow, Fields, TimedRow, UntimedRow
 
-    Raises
-    ------
-    TraceError
-        If it is missing, damaged or no object.
-    """
-    try:
-        if path.stat().st_size > LIMIT:
-            raise ValueError("it is too long")
-        found = json.loads(path.read_text("utf8", "surrogatepass"))
-        if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
-    except OSError as error:
-        raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path} is damaged ({error}): delete it, and run the same plan again") from None
-    return found
+    row = read_json(file, Fields, AGAIN)
+    good = TimedRow if row.get("timed") else UntimedRow
+    return dict(checked(good if row.get("error") is None else FailedRow, row, str(file), AGAIN))
 
 
 class Results:
@@ -110,23 +95,21 @@ class Results:
             raise TraceError(
                 f"{self.path} is no folder of a run: it has no run.json (specviz bench run makes one)"
             )
-        said = read_json(file)
-        if said.get("specviz") != "bench run":
+        from specviz.measure.schema import RunFile
+
+        content = read_json(file, dict[str, Any])
+        if content.get("specviz") != "bench run":
             raise TraceError(f"{file} was not written by specviz bench run")
-        if said.get("schema") != SCHEMA:
-            raise TraceError(
-                f"{file} has schema {said.get('schema')!r}, which this version of specviz cannot read"
-            )
-        try:
-            self.plan, self.created = said["plan"], said["created"]
-            self._wanted = {
-                key_of(cell["cell"], number, prompt): (cell["cell"], number, prompt)
-                for cell in self.plan["cells"]
-                for number in range(len(self.plan["seeds"]))
-                for prompt in range(self.plan["suites"][cell["suite"]]["prompts"])
-            }
-        except (KeyError, TypeError, IndexError) as error:
-            raise TraceError(f"{file} is damaged (it lacks {error})") from None
+        if content.get("schema") != SCHEMA:
+            raise TraceError(f"{file} has a schema which this version of specviz cannot read")
+        checked(RunFile, content, str(file), "the file is damaged: run the plan again into another folder")
+        self.plan, self.created = content["plan"], content["created"]
+        self._wanted = {
+            key_of(cell["cell"], number, prompt): (cell["cell"], number, prompt)
+            for cell in self.plan["cells"]
+            for number in range(len(self.plan["seeds"]))
+            for prompt in range(self.plan["suites"][cell["suite"]]["prompts"])
+        }
 
     def __repr__(self) -> str:
         done = len(self._wanted) - len(self.missing)
@@ -166,7 +149,10 @@ class Results:
     @property
     def environments(self) -> dict[str, dict[str, Any]]:
         """Where rows were decoded: digest to device, processor, threads, number format, clock, versions."""
-        return {file.stem: read_json(file) for file in sorted((self.path / "environments").glob("*.json"))}
+        from specviz.measure.schema import RowEnvironment
+
+        files = sorted((self.path / "environments").glob("*.json"))
+        return {file.stem: dict(read_json(file, RowEnvironment, AGAIN)) for file in files}
 
     def records(self) -> list[dict[str, Any]]:
         """Every row as it is on disk, in order of cells, rounds and prompts.
@@ -176,21 +162,19 @@ class Results:
         TraceError
             If one is damaged; its file is named.
         """
-        found = []
+        rows = []
         files = {file.stem: file for file in (self.path / "rows").glob("*.json")}
         for key, place in self._wanted.items():
             if key not in files:
                 continue
             when = files[key].stat().st_mtime_ns
             if key not in self._read or self._read[key][0] != when:
-                self._read[key] = when, read_json(files[key])
+                self._read[key] = when, _row(files[key])
             row = self._read[key][1]
-            if (row.get("cell"), row.get("round"), row.get("prompt")) != place or "error" not in row:
-                raise TraceError(
-                    f"{files[key]} is not what its name says: delete it, and run the same plan again"
-                )
-            found.append(row)
-        return found
+            if (row["cell"], row["round"], row["prompt"]) != place:
+                raise TraceError(f"{files[key]} is not what its name says: {AGAIN}")
+            rows.append(row)
+        return rows
 
     def rows(self) -> pd.DataFrame:
         """One row a finished (cell, round, prompt); seconds, bytes, and the ids and texts of its outputs."""
@@ -211,12 +195,14 @@ class Results:
         if suite not in self.plan["suites"]:
             raise ParameterError(f"the run has no suite {suite!r}; it has {', '.join(self.plan['suites'])}")
         file = self.path / "suites" / f"{file_of(suite)}.jsonl"
+        from specviz.measure.schema import SuiteEntry
+
         try:
-            return [json.loads(line) for line in file.read_text("utf8", "surrogatepass").split("\n") if line]
+            lines = file.read_bytes().split(b"\n")
         except OSError as error:
             raise TraceError(f"cannot read {file}: {error.strerror or error}") from None
-        except ValueError as error:
-            raise TraceError(f"{file} is damaged ({error})") from None
+        places = ((f"{file}, line {number}", each) for number, each in enumerate(lines, 1) if each)
+        return [dict(checked(SuiteEntry, parsed(each, at), at, AGAIN)) for at, each in places]
 
     def trace(self, cell: int, prompt: int, round: int = 0) -> Trace:
         """The trace of a row, of a run that kept them (``traces = true``)."""
@@ -251,32 +237,32 @@ class Results:
 
         given = (by,) if isinstance(by, str) else tuple(by)
         for name in given:
-            if name not in KEPT:
-                raise ParameterError(f"a table is broken down by {', '.join(KEPT)}; not by {name!r}")
+            if name not in ROW_COLUMNS:
+                raise ParameterError(f"a table is broken down by {', '.join(ROW_COLUMNS)}; not by {name!r}")
         parts: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
         order: dict[tuple, None] = {}
         for row in self.records():
             group = tuple(row.get(name) for name in given)
             parts[(row["cell"], *group)].append(row)
             order[group] = None
-        found = []
+        lines = []
         for cell in self.cells:
             for group in order or {(): None}:
                 rows = parts.get((cell["cell"], *group), [])
                 if not rows and given:
                     continue
                 base = parts.get((cell["against"], *group), [])
-                head = {name: cell[name] for name in SAID} | dict(zip(given, group))
+                head = {name: cell[name] for name in CELL_COLUMNS} | dict(zip(given, group))
                 head["parameters"] = " ".join(f"{k}={v}" for k, v in cell["parameters"].items())
-                found.append({"cell": cell["cell"]} | head | figures(rows, base, cell))
-        return pd.DataFrame(found)
+                lines.append({"cell": cell["cell"]} | head | figures(rows, base, cell))
+        return pd.DataFrame(lines)
 
     def shown(self, by: str | Sequence[str] = ()) -> pd.DataFrame:
         """The table as it is printed: columns that say nothing are left out, intervals stand in brackets."""
         import pandas as pd
 
         table = self.table(by)
-        keep = [c for c in (*SAID, *KEPT) if c in table and (c == "method" or says(table[c]))]
+        keep = [c for c in (*CELL_COLUMNS, *ROW_COLUMNS) if c in table and (c == "method" or says(table[c]))]
         out: dict[str, Any] = {name: table[name].fillna("").map(str) for name in keep}
         for name in {"model", "draft"} & out.keys():
             short = out[name].map(lambda text: Path(text).name)  # a folder by its own name, if that tells all
@@ -299,48 +285,59 @@ class Results:
 
         from specviz.measure.report import Column, print_table
 
-        def line(text: str) -> None:
-            console.print(Text(text), soft_wrap=not console.is_terminal)
+        def write(text: str) -> None:
+            console.print(Text(line(text)), soft_wrap=not console.is_terminal)
 
         table = self.shown()
-        first = [name for name in table if name in (*SAID, *KEPT)]
+        first = [name for name in table if name in (*CELL_COLUMNS, *ROW_COLUMNS)]
         ends = ("MiB", "of means", "a request", "tokens", "prompts", "decoding", "tokens/s pooled", "draft")
-        spare = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
+        ranks = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
         columns = [
-            Column(str(name), right=name not in first, folds=0 if name not in SAID[1:3] else None, spare=rank)
-            for name, rank in zip(table, spare)
+            Column(
+                str(name),
+                right=name not in first,
+                folds=0 if name not in CELL_COLUMNS[1:3] else None,
+                drop_rank=rank,
+            )
+            for name, rank in zip(table, ranks)
         ]
         print_table(console, columns, table.to_numpy().tolist())
-        for said in self.environments.values():
-            where = f"{said['device']} ({said['processor']})"
-            threads = f"{said['threads']} thread" + "s" * (said["threads"] != 1)
-            line(f"{where}, {threads}, {said['dtype']}; times by {said['clock']}")
-        for note in self.notes():
-            line(note)
-        line(f"{self.path}: {len(self.done)} of {len(self._wanted)} rows")
+        for text in (*self.places(), *self.notes()):
+            write(text)
+        write(f"{self.path}: {len(self.done)} of {len(self._wanted)} rows")
+
+    def places(self) -> list[str]:
+        """Where it was measured, a line for each environment."""
+        from specviz.measure.report import plural
+
+        return [
+            f"{e['device']} ({e['processor']}), {plural(e['threads'], 'thread')}, {e['dtype']}; times by "
+            f"{e['clock']}"
+            for e in self.environments.values()
+        ]
 
     def notes(self) -> list[str]:
         """Sentences that a reader of the table must know."""
-        table, found = self.table(), []
+        table, notes = self.table(), []
         if not self.plan["timed"]:
-            found.append("untimed: workers may have shared cores, so there are no speeds")
+            notes.append("untimed: workers may have shared cores, so there are no speeds")
         if len(self.environments) > 1 and self.plan["timed"]:
-            found.append("rows come from several environments: pooled figures mix them, paired ones do not")
+            notes.append("rows come from several environments: pooled figures mix them, paired ones do not")
         if self.missing:
-            found.append(f"{len(self.missing)} rows are still missing")
+            notes.append(f"{len(self.missing)} rows are still missing")
         apart = table[
             (table["pairs"] < table["prompts"]) & (table["cell"] != table["cell"].map(self._against))
         ]
         if self.plan["timed"] and len(apart):
             lost = int((apart["prompts"] - apart["pairs"]).max())
-            found.append(
+            notes.append(
                 f"up to {lost} prompts of a cell have no pair (the reference failed, or the run was "
                 "interrupted between the two): speedups leave them out"
             )
         for _, row in self.failures().iterrows():
             where = f"{row['method']} on {row['model']}, {row['suite']} prompt {row['prompt']}"
-            found.append(f"failed: {where}: {row['error']}")
-        return found[:40]
+            notes.append(f"failed: {where}: {row['error']}")
+        return notes[:40]
 
     @property
     def _against(self) -> dict[int, int]:
@@ -394,12 +391,12 @@ def figures(
     """A cell's figures over its rows, beside the rows of its reference."""
     good = [row for row in rows if row["error"] is None]
     itself = cell["cell"] == cell["against"]
-    known = beside(rows, base)
+    matched = matched_rows(rows, base)
     pairs = paired(rows, base)
     timed = [row for row in good if fast(row)]
     tokens, steps = sums(good, "tokens"), sums(good, "steps")
     tau = pooled(tokens, steps)
-    found = {
+    values = {
         "prompts": len(tokens),
         "failures": len(rows) - len(good),
         "pairs": len({a["prompt"] for a, _ in pairs}),
@@ -416,12 +413,12 @@ def figures(
         "device_memory": most(good, "device_memory"),
         "timed": bool(good) and all(row["timed"] for row in good),
     }
-    if not itself and not cell["temperature"] and known:
-        found["same"] = float(np.mean([a["ids"] == b["ids"] for a, b in known]))
-    return found
+    if not itself and not cell["temperature"] and matched:
+        values["same"] = float(np.mean([a["ids"] == b["ids"] for a, b in matched]))
+    return values
 
 
-def beside(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
+def matched_rows(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
     """Each good row with its reference's, where that is good too."""
     theirs = {(row["round"], row["prompt"]): row for row in base if row["error"] is None}
     good = [(row, theirs.get((row["round"], row["prompt"]))) for row in rows if row["error"] is None]
@@ -430,7 +427,9 @@ def beside(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
 
 def paired(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
     """Those decoded one right after the other, so that their times compare; what a kill left half is none."""
-    return [(a, b) for a, b in beside(rows, base) if a["sitting"] == b["sitting"] and fast(a) and fast(b)]
+    return [
+        (a, b) for a, b in matched_rows(rows, base) if a["sitting"] == b["sitting"] and fast(a) and fast(b)
+    ]
 
 
 def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
@@ -450,13 +449,13 @@ def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
     ratios: dict[int, list[float]] = defaultdict(list)
     for a, b in pairs:
         ratios[a["prompt"]].append(speed(a) / speed(b))
-    found = (
+    estimates = (
         resampled(quotient, *columns("seconds")),
         resampled(lambda a, b: a / b, *speeds),
         Estimate.of([float(np.median(each)) for each in ratios.values()]),
         resampled(quotient, *columns("decode_seconds")),
     )
-    return {key: value for name, each in zip(names, found) for key, value in named(name, each).items()}
+    return {key: value for name, each in zip(names, estimates) for key, value in named(name, each).items()}
 
 
 def quotient(tokens: Any, taken: Any, their_tokens: Any, their_taken: Any) -> Any:
@@ -482,18 +481,18 @@ def fast(row: Mapping[str, Any]) -> bool:
 
 def per_prompt(rows: Iterable[Mapping[str, Any]], value: Any) -> list[float]:
     """A mean over rounds of each prompt."""
-    found: dict[int, list[float]] = defaultdict(list)
+    values: dict[int, list[float]] = defaultdict(list)
     for row in rows:
-        found[row["prompt"]].append(value(row))
-    return [float(np.mean(each)) for each in found.values()]
+        values[row["prompt"]].append(value(row))
+    return [float(np.mean(each)) for each in values.values()]
 
 
 def sums(rows: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
     """A sum over rounds of each prompt, float [prompts]."""
-    found: dict[int, float] = defaultdict(float)
+    totals: dict[int, float] = defaultdict(float)
     for row in rows:
-        found[row["prompt"]] += seconds(row) if field == "seconds" else row[field]
-    return np.array(list(found.values()), float)
+        totals[row["prompt"]] += seconds(row) if field == "seconds" else row[field]
+    return np.array(list(totals.values()), float)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -526,43 +525,43 @@ def begin(
     SpecvizError
         If it holds something else; what differs is said.
     """
+    for part in path.rglob("*.part"):  # of a killed run
+        with suppress(OSError):
+            part.unlink()
     if (path / "run.json").exists():
-        found = Results(path)
-        wrong = differences(found.plan, json.loads(json.dumps(plan)))
+        results = Results(path)
+        wrong = differences(results.plan, json.loads(json.dumps(plan)))
         if wrong and any(path.glob("rows/*.json")):
             raise SpecvizError(
                 f"{path} holds another run: {'; '.join(wrong)}. Give the same plan, or another folder"
             )
-        for part in path.rglob("*.part"):  # of a killed run
-            with suppress(OSError):
-                part.unlink()
         if not wrong:
-            return found
+            return results
     for name, entries in prompts.items():
         lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
         write_text(path / "suites" / f"{file_of(name)}.jsonl", lines, force=True)
-    said = {"specviz": "bench run", "schema": SCHEMA, "created": created, "plan": plan}
-    write_json(path / "run.json", said)  # last: a folder without it was never begun
+    content = {"specviz": "bench run", "schema": SCHEMA, "created": created, "plan": plan}
+    write_json(path / "run.json", content)  # last: a folder without it was never begun
     return Results(path)
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """What differs between two plans, in words."""
-    found = []
+    lines = []
     for key in {**theirs, **ours}:
         a, b = theirs.get(key), ours.get(key)
         if a == b:
             continue
         if key == "cells":
             mine, yours = set(map(labelled, b or [])), set(map(labelled, a or []))
-            found += [f"it has {each}, which is not asked for here" for each in sorted(yours - mine)[:3]]
-            found += [f"it lacks {each}" for each in sorted(mine - yours)[:3]]
-            found += ["its methods come in another order"] if mine == yours else []
+            lines += [f"it has {each}, which is not asked for here" for each in sorted(yours - mine)[:3]]
+            lines += [f"it lacks {each}" for each in sorted(mine - yours)[:3]]
+            lines += ["its methods come in another order"] if mine == yours else []
         elif key == "suites":
             for name in {**(a or {}), **(b or {})}:
                 one, other = (a or {}).get(name), (b or {}).get(name)
                 if one and other and one != other:
-                    found.append(
+                    lines.append(
                         f"its suite {name} has other prompts ({one['prompts']}, here {other['prompts']})"
                     )
         elif key == "models":
@@ -572,16 +571,16 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]
                 for name in {**one, **other}
                 if one["model"] == other["model"] and one.get(name) != other.get(name)
             ]
-            found += changed or [f"its models are {', '.join(m['model'] for m in a or [])}"]
+            lines += changed or [f"its models are {', '.join(m['model'] for m in a or [])}"]
         else:
-            found.append(f"its {key} is {a}, here {b}")
-    return found
+            lines.append(f"its {key} is {a}, here {b}")
+    return lines
 
 
 def labelled(cell: Mapping[str, Any]) -> str:
     """A cell in words."""
-    said = [cell["method"], cell["draft"], *(f"{k}={v}" for k, v in cell["parameters"].items())]
-    words = f"{' '.join(map(str, filter(None, said)))} on {cell['model']} ({cell['suite']}"
+    parts = [cell["method"], cell["draft"], *(f"{k}={v}" for k, v in cell["parameters"].items())]
+    words = f"{' '.join(map(str, filter(None, parts)))} on {cell['model']} ({cell['suite']}"
     return words + (f", temperature {cell['temperature']:g})" if cell["temperature"] else ")")
 
 
@@ -595,7 +594,8 @@ def locked(path: Path) -> Iterator[None]:
         If one does, the folder holds something else, or it cannot be written.
     """
     begun = not path.exists() or (path / "run.json").exists()
-    if not begun and (not path.is_dir() or any(file.name not in OURS for file in path.iterdir())):
+    others = path.iterdir() if path.is_dir() else [path]
+    if not begun and any(file.name not in OURS and file.suffix != ".part" for file in others):
         raise SpecvizError(f"{path} exists and is no folder of a run: choose another one")
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -96,13 +96,13 @@ def run(
 
     Examples
     --------
-    >>> found = specviz.measure.run(methods=["prompt_lookup"], prompts=3, out="RUN")  # doctest: +SKIP
+    >>> found = specviz.measure.run(methods=["prompt_lookup"], number=3, out="RUN")  # doctest: +SKIP
     >>> found.table()[["method", "tau", "pooled_speedup", "paired_speedup"]]  # doctest: +SKIP
     """
-    together = ranks.everyone()
-    settled = together.tried(lambda: Plan.of(plan, **keys))
+    all_ranks = ranks.everyone()
+    settled = all_ranks.tried(lambda: Plan.of(plan, **keys))
     elsewhere = executor is not None or workers is not None
-    refuse_ranks(settled, elsewhere, together.size)
+    refuse_ranks(settled, elsewhere, all_ranks.size)
     if elsewhere and settled.objects:
         names = ", ".join(settled.objects)
         raise ParameterError(f"{names} is loaded in this process: give its name or folder to run elsewhere")
@@ -113,42 +113,42 @@ def run(
             "an entry point (specviz.methods) of an installed package"
         )
     if executor is None:  # the workers of another one have machines of their own
-        together.tried(lambda: check_threads(settled.threads))
+        all_ranks.tried(lambda: check_threads(settled.threads))
     at_once = workers or 1
-    if together.size > 1:  # those of this machine
-        at_once = int(os.environ.get("LOCAL_WORLD_SIZE", together.size))
+    if all_ranks.size > 1:  # those of this machine
+        at_once = int(os.environ.get("LOCAL_WORLD_SIZE", all_ranks.size))
     places = [(at_once, work.cores())] if executor is None else machines(executor, workers)
     refuse_sharing(settled, places)
     path = Path(out) if out is not None else Path("specviz-runs") / settled.digest
     prompts = {name: list(map(plain, suite.entries)) for name, suite in settled.suites.items()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with ExitStack() as stack:
-        together.told(lambda: stack.enter_context(locked(path)))
-        together.told(lambda: bool(begin(path, settled.settled, prompts, now)))
-        results = together.tried(lambda: Results(path))
+        all_ranks.told(lambda: stack.enter_context(locked(path)))
+        all_ranks.told(lambda: bool(begin(path, settled.settled, prompts, now)))
+        results = all_ranks.tried(lambda: Results(path))
         keep = Keeper(results)
-        lacking = {tuple(place) for place in together.told(lambda: sorted(keep.lacking(retry)))}
+        lacking = {tuple(place) for place in all_ranks.told(lambda: sorted(keep.lacking(retry)))}
         jobs = list(jobs_of(settled, lacking, kernels_of(results)))
         done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
         failed = 0
         try:
             shown = bar() if tick is None else nullcontext(tick)
-            told = stack.enter_context(shown if together.leads else nullcontext(lambda *_: None))
-            told(done, total, "loading")
+            progress = stack.enter_context(shown if all_ranks.leads else nullcontext(lambda *_: None))
+            progress(done, total, "loading")
             for row in decoded(jobs, settled, executor, workers):
-                if together.leads:  # the other ranks have decoded the same
+                if all_ranks.leads:  # the other ranks have decoded the same
                     keep(row)
                 done += 1
                 failed += row["error"] is not None
                 where = f"{row['suite']} by {Path(row['model']).name}"
-                told(done, total, f"{where}, {failed} failed" if failed else where)
+                progress(done, total, f"{where}, {failed} failed" if failed else where)
         except KeyboardInterrupt:
             kept = f"{path} keeps {len(results.done)} of {total} rows; the same command goes on"
-            raise KeyboardInterrupt(*[kept] * together.leads) from None
+            raise KeyboardInterrupt(*[kept] * all_ranks.leads) from None
         except SpecvizError as error:
             kept = f" ({path} keeps {len(results.done)} of {total} rows)" if results.done else ""
             raise type(error)(f"{error}{kept}") from error.__cause__
-        together.gather(None)  # so that on every rank the folder is complete
+        all_ranks.gather(None)  # so that on every rank the folder is complete
     return results
 
 
@@ -157,29 +157,29 @@ class Keeper:
 
     def __init__(self, results: Results) -> None:
         self.results = results
-        self.known = results.environments
+        self.environments = results.environments
 
     def lacking(self, retry: bool) -> set[tuple[int, int, int]]:
         """(cell, round, prompt) to decode: what is missing, and with `retry` what failed."""
-        found = set(self.results.missing)
+        places = set(self.results.missing)
         if retry:
-            found |= {
+            places |= {
                 (row["cell"], row["round"], row["prompt"])
                 for row in self.results.records()
                 if row["error"] is not None
             }
-        return found
+        return places
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Write a row, with its trace and what is new of its environment."""
         path = self.results.path
-        said = row.pop("environment")
-        if said is not None:
-            self._same_weights(said)
-            digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
-            if digest not in self.known:
-                write_json(path / "environments" / f"{digest}.json", said)
-                self.known[digest] = said
+        place = row.pop("environment")
+        if place is not None:
+            self._same_weights(place)
+            digest = hashlib.sha256(json.dumps(place, sort_keys=True).encode()).hexdigest()[:12]
+            if digest not in self.environments:
+                write_json(path / "environments" / f"{digest}.json", place)
+                self.environments[digest] = place
             row["environment"] = digest
         else:
             row["environment"] = None
@@ -189,14 +189,14 @@ class Keeper:
             write_bytes(path / "traces" / f"{key}.parquet", trace, force=True)
         write_json(path / "rows" / f"{key}.json", row)
 
-    def _same_weights(self, said: dict[str, Any]) -> None:
+    def _same_weights(self, place: dict[str, Any]) -> None:
         """Refuse a model that is no longer the one that the run began with."""
-        for other in self.known.values():
+        for other in self.environments.values():
             for theirs, ours in (
-                (other["model"], said["model"]),
-                *paired_up(other["drafts"], said["drafts"]),
+                (other["model"], place["model"]),
+                *paired_up(other["drafts"], place["drafts"]),
             ):
-                if theirs["name"] == ours["name"] and theirs != ours and other["dtype"] == said["dtype"]:
+                if theirs["name"] == ours["name"] and theirs != ours and other["dtype"] == place["dtype"]:
                     raise SpecvizError(
                         f"{ours['name']} has other weights than when {self.results.path} was begun: choose "
                         "another folder"
@@ -213,12 +213,12 @@ def kernels_of(results: Results) -> dict[str, str]:
 
     A run that goes on keeps to it: another layout rounds differently, and a text may part from its reference.
     """
-    found: dict[str, str] = {}
+    layouts: dict[str, str] = {}
     for row in results.records():
         layout = results.environments.get(str(row.get("environment")), {}).get("kernels")
         if layout is not None:
-            found.setdefault(row["model"], layout)
-    return found
+            layouts.setdefault(row["model"], layout)
+    return layouts
 
 
 def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], kernels: Mapping[str, str]) -> Iterator[work.Job]:
@@ -270,8 +270,8 @@ def spread_out(
     """
     waiting, running = iter(jobs), dict[Future, work.Job]()
     since: float | None = None
-    known = present(executor)
-    count = sum(n for n, _ in machines(executor, workers)) if known is None else len(known)
+    addresses = present(executor)
+    count = sum(n for n, _ in machines(executor, workers)) if addresses is None else len(addresses)
 
     def more() -> None:
         while len(running) < AHEAD * max(1, count) and (job := next(waiting, None)) is not None:
@@ -281,11 +281,11 @@ def spread_out(
         more()
         while running:
             finished = wait(running, LOOK, FIRST_COMPLETED).done
-            if known is not None and (now := present(executor)) != known:  # workers come and go
-                known, count = now, len(now)  # type: ignore[arg-type]
-                if known:
+            if addresses is not None and (now := present(executor)) != addresses:  # workers come and go
+                addresses, count = now, len(now)  # type: ignore[arg-type]
+                if addresses:
                     refuse_sharing(plan, machines(executor, workers))
-            since = (since or time.monotonic()) if known == frozenset() and not finished else None
+            since = (since or time.monotonic()) if addresses == frozenset() and not finished else None
             if since is not None and time.monotonic() - since > ALONE:
                 raise SpecvizError("no worker is left: start workers, then give the same command again")
             for future in finished:
@@ -317,7 +317,7 @@ def lost(job: work.Job, error: Exception) -> Iterator[dict[str, Any]]:
     """The rows of a job that kills whoever takes it up."""
     for place, cell in enumerate(job.cells):
         if cell.cell in job.todo:
-            why = {"timed": job.timed, "clock": None, "environment": None, "error": work.said(error)}
+            why = {"timed": job.timed, "clock": None, "environment": None, "error": work.one_line(error)}
             yield work.about(job, cell, place) | why
 
 
@@ -368,10 +368,10 @@ def machines(executor: Any, workers: int | None) -> list[tuple[int, int]]:
     """
     client = getattr(executor, "_client", None)
     if client is None:
-        found = 1 if hasattr(executor, "_threads") else workers or getattr(executor, "_max_workers", None)
-        if found is None:
+        count = 1 if hasattr(executor, "_threads") else workers or getattr(executor, "_max_workers", None)
+        if count is None:
             raise ParameterError("how many workers has this executor? Say workers=")
-        return [(int(found), work.cores())]
+        return [(int(count), work.cores())]
     hosts: Counter[str] = Counter()
     least: dict[str, int] = {}
     places = client.scheduler_info(n_workers=-1)["workers"]
@@ -380,7 +380,7 @@ def machines(executor: Any, workers: int | None) -> list[tuple[int, int]]:
             continue
         if not isinstance(cores, int):
             raise SpecvizError(
-                f"the worker {address} cannot run specviz ({work.said(cores)}): install it there"
+                f"the worker {address} cannot run specviz ({work.one_line(cores)}): install it there"
             )
         if address in places:
             host = places[address]["host"]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from specviz.loop import Run
-from specviz.measure.claims import Drawn, ratio, resampled
+from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.measure.timing import BASELINE, closing, paired, quiet_clock
 from specviz.methods import find
@@ -103,12 +103,12 @@ class Stock:
         """Decode a text; return its tokens."""
         net = self.model.net
         given = torch.tensor([self.ids[number]], device=net.device)
-        found = net.generate(
+        output = net.generate(
             input_ids=given, attention_mask=torch.ones_like(given), num_beams=self.beams, do_sample=False,
             max_new_tokens=self.most,
         )  # fmt: skip
-        behind = 1 if getattr(net.config, "is_encoder_decoder", False) else given.shape[1]
-        tokens: list[int] = found[0, behind:].tolist()
+        start = 1 if getattr(net.config, "is_encoder_decoder", False) else given.shape[1]
+        tokens: list[int] = output[0, start:].tolist()
         self.sums["tokens"][number] = self.sums["cycles"][number] = len(tokens)
         return tokens
 
@@ -126,21 +126,21 @@ class Measured:
     score: Score
 
     @property
-    def quality(self) -> Drawn:
+    def quality(self) -> BootstrapEstimate:
         """BLEU or ROUGE-L."""
         return resampled(self.score.of, self.sums["score"])
 
-    def lost(self, base: Measured) -> Drawn:
+    def lost(self, base: Measured) -> BootstrapEstimate:
         """By how much the score is below another's, the texts drawn together."""
         return resampled(
             lambda a, b: self.score.of(b) - self.score.of(a), self.sums["score"], base.sums["score"]
         )
 
-    def over(self, base: Measured) -> Drawn:
+    def over(self, base: Measured) -> BootstrapEstimate:
         """How many times less time than `base` the same texts took, prefill inside (the paper's latency)."""
         return resampled(lambda mine, other: other / mine, self.sums["seconds"], base.sums["seconds"])
 
-    def share(self, above: str, below: str) -> Drawn:
+    def share(self, above: str, below: str) -> BootstrapEstimate:
         """A ratio of sums."""
         return resampled(ratio, self.sums[above], self.sums[below])
 
@@ -178,7 +178,7 @@ def sweep(
     clock, _ = quiet_clock(device)
     score = Score(entries)
     seconds: dict[str, list[list[float]]] = {point.label: [] for point in points}
-    found: dict[str, Measured] = {}
+    results: dict[str, Measured] = {}
     for number in range(rounds):
         runs: dict[str, Run] = {}
         decoders: dict[str, Advanced | Stock] = {}
@@ -202,20 +202,20 @@ def sweep(
         for point in points:
             seconds[point.label].append(timed[point.label].seconds)
             if not number:
-                said = [point.model.decode(ids) for ids in timed[point.label].texts]
-                sums = decoders[point.label].sums | {"score": score.statistics(said)}
-                found[point.label] = Measured(point, sums, said, score)
-    for label, measured in found.items():
+                outputs = [point.model.decode(ids) for ids in timed[point.label].texts]
+                sums = decoders[point.label].sums | {"score": score.statistics(outputs)}
+                results[point.label] = Measured(point, sums, outputs, score)
+    for label, measured in results.items():
         measured.sums["seconds"] = np.median(seconds[label], axis=0)
-    return found
+    return results
 
 
 def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
     """The same settings on several sets of texts as one measurement of all texts."""
-    found = {}
+    results = {}
     for label, first in sets[0].items():
         parts = [each[label] for each in sets]
         sums = {name: np.concatenate([part.sums[name] for part in parts]) for name in first.sums}
         texts = [text for part in parts for text in part.texts]
-        found[label] = Measured(first.point, sums, texts, first.score)
-    return found
+        results[label] = Measured(first.point, sums, texts, first.score)
+    return results

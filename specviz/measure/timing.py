@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -56,10 +57,10 @@ def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
     """
     chosen = [methods.name_of(name) for name in names] if names else methods.names("prompt")
     order = sorted(chosen, key=lambda name: (name != BASELINE, name))
-    found = []
+    entrants = []
     for name in order:
-        found += [Entrant(name, draft) for draft in methods.find(name).suited(drafts)]
-    return found
+        entrants += [Entrant(name, draft) for draft in methods.find(name).suited(drafts)]
+    return entrants
 
 
 class Texts:
@@ -93,6 +94,12 @@ class Texts:
         for _ in self.run:
             pass
         return self.run.trace
+
+
+def counter(tick: Callable[[int, int, str], None], of: int) -> Callable[[str], None]:
+    """Progress by single steps: the function that comes back is called with what was done."""
+    done = itertools.count(1)
+    return lambda what: tick(next(done), of, what)
 
 
 @dataclass
@@ -146,7 +153,7 @@ def paired(
         Seconds; see `quiet_clock`.
     """
     names = list(contenders)
-    found = {name: Timed() for name in names}
+    times = {name: Timed() for name in names}
     wait = synchroniser(device)
     with settled():
         for i in range(texts):
@@ -156,10 +163,10 @@ def paired(
                 begin = clock()
                 tokens = contenders[name](i)
                 wait()
-                found[name].seconds.append(clock() - begin)
-                found[name].texts.append(tokens)
+                times[name].seconds.append(clock() - begin)
+                times[name].texts.append(tokens)
                 tick(name)
-    return found
+    return times
 
 
 def synchroniser(device: Any) -> Callable[[], None]:
@@ -295,7 +302,7 @@ def phases(trace: Any) -> dict[str, float]:
     for begin, stop in sorted(zip(texts["start"].min(), texts["stop"].max())):
         wall += max(0.0, stop - max(begin, reached))
         reached = max(reached, stop)
-    found = {"prefill": float(cycles.loc[cycles["cycle"] == 0, "duration"].sum())}
-    found |= {name: float(steps[f"{name}_time"].sum()) for name in ("draft", "forward", "verify", "commit")}
-    found["between"] = wall - sum(found.values())
-    return {name: seconds / wall for name, seconds in found.items()} if wall else {}
+    spent = {"prefill": float(cycles.loc[cycles["cycle"] == 0, "duration"].sum())}
+    spent |= {name: float(steps[f"{name}_time"].sum()) for name in ("draft", "forward", "verify", "commit")}
+    spent["between"] = wall - sum(spent.values())
+    return {name: seconds / wall for name, seconds in spent.items()} if wall else {}

@@ -27,7 +27,8 @@ import torch
 from specviz import methods
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
-from specviz.loop.run import beside, identity, machine_of, peak_memory, versions
+from specviz.loop.run import beside as load_drafter
+from specviz.loop.run import identity, machine_of, peak_memory, versions
 from specviz.measure.plan import Cell
 from specviz.measure.timing import clock_of, settled, synchroniser, threads
 from specviz.methods import Method
@@ -108,9 +109,9 @@ def rows(job: Job, objects: dict[str, Any] | None = None) -> Iterator[dict[str, 
 
 def about(job: Job, cell: Cell, place: int) -> dict[str, Any]:
     """What a row says of its prompt and its cell."""
-    said = {key: job.entry.get(key) for key in ("id", "kind", "language")}
+    labels = {key: job.entry.get(key) for key in ("id", "kind", "language")}
     return {
-        "cell": cell.cell, "round": job.round, "seed": job.seed, "prompt": job.number, **said,
+        "cell": cell.cell, "round": job.round, "seed": job.seed, "prompt": job.number, **labels,
         "model": cell.model, "method": cell.method, "draft": cell.draft, "parameters": cell.parameters,
         "suite": cell.suite, "temperature": cell.temperature, "place": place, "sitting": job.ticket,
         "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -146,7 +147,7 @@ class Bench:
 
     def _draft(self, name: str) -> Any:
         if name not in self.models:
-            self.models[name] = beside(self.model, name, None, None)
+            self.models[name] = load_drafter(self.model, name, None, None)
         return self.models[name]
 
     def _environment(self) -> dict[str, Any]:
@@ -191,15 +192,15 @@ class Bench:
             raise type(error)(f"{cell.label} on {cell.model}: {error}") from None
         except Exception as error:
             self.ranks.stop(error)
-            self.broken[cell.cell] = f"while warming up: {said(error)}"
+            self.broken[cell.cell] = f"while warming up: {one_line(error)}"
         self.methods[cell.cell] = method if job.warm else fresh(cell)
 
     def row(self, job: Job, cell: Cell) -> dict[str, Any]:
         """Decode the job's prompt: what came out, and what it took. An error is part of the row."""
-        found: dict[str, Any] = {"timed": job.timed, "clock": self.clock_name if job.timed else None}
-        found |= {"environment": self.environment, "error": self.broken.get(cell.cell)}
-        if found["error"]:
-            return found
+        row: dict[str, Any] = {"timed": job.timed, "clock": self.clock_name if job.timed else None}
+        row |= {"environment": self.environment, "error": self.broken.get(cell.cell)}
+        if row["error"]:
+            return row
         try:
             method = fresh(cell)
             method.like(self.methods[cell.cell])
@@ -208,12 +209,12 @@ class Bench:
             decoded = self._decode(run, job.timed)
         except Exception as error:
             self.ranks.stop(error)
-            return found | {"error": said(error)}
+            return row | {"error": one_line(error)}
         texts = [self.model.decode([t for t in ids if t not in self.model.eos]) for ids in decoded["ids"]]
         more = {"text": texts, "memory": state, "exactness": run.recorder.run["exactness"]}
         if job.traces:
             more["trace"] = parquet(run.trace)
-        return found | decoded | more
+        return row | decoded | more
 
     def _decode(self, run: Run, timed: bool) -> dict[str, Any]:
         """Run it to its end. Tokens are counted from their ids, the end token among them."""
@@ -304,7 +305,7 @@ def finish(run: Run) -> None:
         raise KeyboardInterrupt
 
 
-def said(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """An error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
@@ -350,9 +351,9 @@ def peak(device: Any) -> dict[str, int | None]:
 
     Where the system cannot forget a peak (it is no Linux), the process' is that of its whole life.
     """
-    known = peak_memory(device)
-    process = known["process"]
+    memory = peak_memory(device)
+    process = memory["process"]
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = STATUS.read_text().splitlines()
         process = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    return {"peak_memory": process, "device_memory": known["device"]}
+    return {"peak_memory": process, "device_memory": memory["device"]}

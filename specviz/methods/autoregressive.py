@@ -26,7 +26,7 @@ class Autoregressive(Method):
         ("commit", "    text = text + [x]"),
     )
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact"
 
     def draft(self, left: int) -> Draft:

@@ -4,101 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
 from ..errors import ParameterError
+from ..rules.parameters import Parameter as Parameter
 from ..schema import Signal, check_signals
+from .hooks import Hooks
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..draft import Draft
     from .sampling import Sampling
-
-ADDITIONS = {  # what drafts on top of the very target that it was trained on, in words
-    "heads": "heads on the target",
-    "eagle": "an EAGLE drafter of the target",
-}
-CALIBRATED = "calibrated"  # in place of a draft size: the best one that was measured on this device
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A method's parameter, declared once: checked before any work, shown in help and records.
-
-    Parameters
-    ----------
-    name : str
-        Keyword of `specviz.generate`.
-    default : bool, int, float or str
-        Its type is the parameter's type.
-    low, high : float, optional
-        Legal values, both ends included.
-    choices : tuple of str
-        Legal values of a text parameter; without any, every text is.
-    unit : str
-        ``tokens``, ``probability``, ``nats`` ...
-    meaning : str
-        One sentence.
-    symbol : str
-        The paper's symbol.
-    """
-
-    name: str
-    default: Any
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
-    meaning: str = ""
-    symbol: str = ""
-    choices: tuple[str, ...] = ()
-
-    def check(self, value: Any) -> Any:
-        """The value in the parameter's type.
-
-        Raises
-        ------
-        ParameterError
-            If it has another type or lies outside the range.
-        """
-        kind = type(self.default)
-        if kind is bool:
-            if isinstance(value, bool | np.bool_):
-                return bool(value)
-            raise ParameterError(f"{self.name} must be True or False, got {value!r}")
-        if kind is str:
-            if value in self.choices or (not self.choices and isinstance(value, str)):
-                return value
-            if not self.choices:
-                raise ParameterError(f"{self.name} must be a text, got {value!r}")
-            raise ParameterError(f"{self.name} must be one of {', '.join(self.choices)}, got {value!r}")
-        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if not number or value != value or (kind is int and value != int(value)):
-            raise ParameterError(
-                f"{self.name} must be {'a whole' if kind is int else 'a'} number, got {value!r}"
-            )
-        low = -float("inf") if self.low is None else self.low
-        high = float("inf") if self.high is None else self.high
-        if not low <= value <= high:
-            raise ParameterError(f"{self.name} must {self.range}, got {value:g}")
-        return kind(value)
-
-    @property
-    def range(self) -> str:
-        """The legal values in words."""
-        if self.choices:
-            return "be one of " + ", ".join(self.choices)
-        if isinstance(self.default, str):
-            return "be a text"
-        if self.low is not None and self.high is not None:
-            return f"lie in [{self.low:g}, {self.high:g}]"
-        if self.low is not None:
-            return f"be at least {self.low:g}"
-        return "be a number" if self.high is None else f"be at most {self.high:g}"
 
 
 @dataclass
@@ -230,141 +151,83 @@ class Session:
     control: dict[str, float] = field(default_factory=dict)
 
 
-class Method:
+class Method(Hooks):
     """A drafter and a verifier. Subclass it in one file and name it in the entry points.
 
-    The loop calls, for each prompt, `start` once and then, each cycle, `draft`, `verify` and `learn`.
-    Class attributes say what the method is; parameters arrive checked, as attributes of their names.
+    A method declares `name`, `title` and `parameters`, and writes `guarantee`, `draft` and `verify`. The loop
+    calls `start` once for each prompt, and `draft`, `verify` and `learn` in each cycle. Parameters arrive
+    checked, as attributes of their names. `Hooks` and `specviz.methods.kinds` have what few methods need.
     """
 
-    name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     signals: ClassVar[tuple[Signal, ...]] = ()  # of its nodes and cycles, beyond the usual columns
-    exact: ClassVar[dict[str, Any]] = {}  # where a lossy method is exact: the setting that the audit runs
-    toy: ClassVar[dict[str, Any]] = {}  # parameters under which the law of sampling can be enumerated
-    files: ClassVar[tuple[str, ...]] = ()  # parameters that name a file of one vocabulary
     # The loop as its paper writes it, about a dozen lines of (when, line); a viewer lights the lines of what
     # happens. `when` is a phase (draft, forward, verify, commit), a phase and what must occur in that cycle
     # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
-    needs_draft: ClassVar[bool] = False
-    drafts_with: ClassVar[str] = "model"  # what that draft must be: a model, or heads or eagle on the target
-    guessed: ClassVar[str] = ""  # the parameter that says how long a block the drafter may have to guess
-    size: ClassVar[str] = (
-        ""  # the parameter that says how many nodes a draft has, if one does: calibration turns it
-    )
-    hidden: ClassVar[tuple[int, ...]] = ()  # layers whose states the pass must return, see `hidden_layers`
-    draws_siblings: ClassVar[bool] = False  # whether several children of a node are drawn from one q
-    reads_prompt: ClassVar[bool] = False  # whether the prefill must return them too: `Session.states`
-    leave: Callable[[Any], bool] | None = None  # whether the target's pass leaves behind a layer
-    taught: int = 0  # successors of each row that the method learns from; record="all" keeps as many
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
-    canvas: ClassVar[bool] = False  # whether it writes masked canvases of a diffusion model, and only those
-    streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates, and only those
-    spare: int = 0  # slots a draft may need beyond the tokens that may still be emitted (side branches)
-    calibrated: bool = False  # whether each run takes its draft size from a calibration
-    unsized: bool = False  # whether none has come yet
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A class that gives itself no name is called as its class is: ``LastWords`` is ``last_words``."""
         super().__init_subclass__(**options)
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        if cls.exactness is not Method.exactness:
+            raise TypeError(
+                f"{cls.__name__} defines exactness, which follows from only_greedy and guarantee: rename it "
+                "guarantee"
+            )
 
     def __init__(self, **values: Any) -> None:
-        known = {p.name: p for p in self.parameters}
-        self.calibrated = self.unsized = bool(self.size) and values.get(self.size) == CALIBRATED
-        if self.unsized:
-            del values[self.size]
+        declared = {p.name: p for p in self.parameters}
         for name in values:
-            if name not in known:
+            if name not in declared:
                 raise ParameterError(
-                    f"{self.name} has no parameter {name!r}" + near(name, known, "it has none")
+                    f"{self.name} has no parameter {name!r}" + near(name, declared, "it has none")
                 )
         for p in self.parameters:
             setattr(self, p.name, p.check(values.get(p.name, p.default)))
 
     def __repr__(self) -> str:
-        values = self.values
-        if self.unsized:
-            values[self.size] = CALIBRATED
-        said = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        known = "" if self.memory is None else f"; memory {self.memory['state']}"
-        return f"<{self.name}: {said or 'no parameters'}{known}>"
+        settings = ", ".join(f"{name}={value!r}" for name, value in self._displayed().items())
+        memory = "" if self.memory is None else f"; memory {self.memory['state']}"
+        return f"<{self.name}: {settings or 'no parameters'}{memory}>"
 
     @property
     def values(self) -> dict[str, Any]:
         """Every parameter with its value."""
         return {p.name: getattr(self, p.name) for p in self.parameters}
 
-    @property
-    def memory(self) -> dict[str, Any] | None:
-        """What is remembered of earlier texts: state (cold, warm), keep, known, bytes; None: nothing."""
-        return None
-
-    def save(self, path: Any, model: Any) -> Any:
-        """Write what is remembered to a file, where something is; see `specviz.methods.memory`."""
-        raise ParameterError(f"{self.name} remembers nothing from text to text")
-
-    def load(self, path: Any, model: Any) -> None:
-        """Start from what was saved."""
-        raise ParameterError(f"{self.name} remembers nothing from text to text")
-
-    def resize(self, nodes: int) -> None:
-        """Take another draft size, and all that follows from it; what is remembered stays."""
-        calibrated = self.calibrated
-        type(self).__init__(self, **(self.values | {self.size: nodes}))
-        self.calibrated = calibrated
-
-    def like(self, other: Method) -> None:
-        """Remember what another method of the same kind remembers; most methods remember nothing."""
+    def _displayed(self) -> dict[str, Any]:
+        """The parameters as `repr` shows them."""
+        return self.values
 
     def again(self) -> Method:
-        """Another one with the same parameters that remembers the same: each row of a batch has its own."""
+        """Another one with the same parameters and a copy of the memory: each row of a batch has its own."""
         other = type(self)(**self.values)
         other.like(self)
         return other
 
+    @final
     def exactness(self, sampling: Sampling, dtype: str) -> str:
         """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format.
+
+        A method that is `only_greedy` guarantees nothing for sampling.
+        """
+        if self.only_greedy and not sampling.greedy:
+            return "lossy"
+        return self.guarantee(sampling, dtype)
+
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
+        """What `exactness` returns, for the sampling that the method has a rule for.
 
         A method that keeps the `verify` it inherits from here is exact; another one says what it is.
         """
         if type(self).verify is not Method.verify:
             raise NotImplementedError
         return "exact up to ties" if sampling.greedy else "exact"
-
-    def prepare(self, target: Any) -> None:
-        """A run with this model is about to begin: refuse here, before any work, what does not fit it."""
-
-    @classmethod
-    def suited(cls, drafters: Iterable[Any]) -> list[Any]:
-        """Those of `drafters` that the method can draft with; [None] if it needs none."""
-        if not cls.needs_draft:
-            return [None]
-        return [d for d in drafters if cls.drafts_with == (d.kind if d.kind in ADDITIONS else "model")]
-
-    def drafter_of(self, target: Any) -> Any:
-        """The part of the target that drafts for it, for methods that take no draft model; None: no part."""
-        return None
-
-    def hidden_layers(self, drafter: Any) -> tuple[int, ...]:
-        """Layers of the target whose states every pass returns, when it drafts with `drafter`."""
-        return self.hidden
-
-    def wording(self) -> tuple[str, str]:
-        """For streams: the prompt's text before and behind the source."""
-        raise NotImplementedError
-
-    def shown(self, tokens: int, last: bool) -> int:
-        """For streams: how many of an output's tokens are displayed; `last`: the source is complete."""
-        return tokens
-
-    def carried(self, previous: list[int], left: int) -> list[int]:
-        """For streams: tokens of the update before that stand without another look; at most `left`."""
-        return []
 
     def start(self, session: Session) -> None:
         """A prompt begins: open contexts, forget the last prompt."""
@@ -373,21 +236,17 @@ class Method:
     def draft(self, left: int) -> Draft | Generator[Any, Any, Draft]:
         """Propose tokens. `left` tokens may still be emitted, so at most ``left - 1`` lead to a pass.
 
-        A method whose drafter is a model writes it as a generator: it yields a context that it opened, or it
-        and a draft to be read, is given that context's `Pass` over what is pending, and returns the draft.
-        The loop runs the passes, of one prompt or of all rows of a batch together.
+        A method whose drafter is a model writes it as a generator: it yields a context that it opened, or
+        a context and a draft to read, receives the context's `Pass` over its pending tokens, and returns the
+        draft. The loop runs the passes, of one prompt or of all rows of a batch together.
         """
         raise NotImplementedError
-
-    def drawn(self) -> tuple[int, ...]:
-        """Every token that was drawn for the last draft, sent or not: all that its uniforms can change."""
-        return ()
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.
 
-        `scores` is None where the draft asked for no pass (its ``read`` is False). By default a token is kept
-        if the target would write it, or sampled as `specviz.methods.tree.judge` does: for drafts without `q`.
+        `scores` is None where the draft needs no pass (its ``read`` is False). By default a token is kept if
+        the target would write it, or sampled as `specviz.methods.tree.judge` does: for drafts without `q`.
         """
         from .tree import judge
 
@@ -398,9 +257,9 @@ class Method:
         """A cycle was committed and decoding goes on: bring the drafter up to date."""
 
 
-def near(name: str, known: Any, otherwise: str) -> str:
+def near(name: str, names: Any, otherwise: str) -> str:
     """The end of a sentence about an unknown name: what was probably meant, or what there is."""
-    close = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), list(names), n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(close) + "?"
-    return "; there is " + ", ".join(sorted(known)) if known else "; " + otherwise
+    return "; there is " + ", ".join(sorted(names)) if names else "; " + otherwise

@@ -46,12 +46,14 @@ class Blockwise(Method):
     needs_draft = True
     drafts_with = "heads"
     only_greedy = True
-    guessed = "k"
-    hidden = (-1,)
+    block_length_param = "k"
     k: int
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
-        return "exact up to ties" if sampling.greedy else "lossy"
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
+        return "exact up to ties"
+
+    def hidden_layers(self, drafter: Any) -> tuple[int, ...]:
+        return (-1,)
 
     def start(self, session: Session) -> None:
         self.session = session

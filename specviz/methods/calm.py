@@ -6,7 +6,7 @@ does (`Context.forward`). Kim et al. 2023 (BiLD), appendix 7.2, compares with it
 λ in [0.7, 0.98], τ (there t) in {0, 1, 2, 4, 8}. Lossy by design.
 
 Each layer that is asked brings a number to the host, and the softmax response computes the head there: what
-is spared are the layers behind, what is paid are the questions before.
+is saved are the later layers, what is paid are the questions before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .signals import margin
 
 
 class Calm(Autoregressive):
-    """No draft; each token leaves the target behind the first layer that is sure enough of it."""
+    """No draft; each token leaves the target after the first layer that is sure enough of it."""
 
     name = "calm"
     title = "CALM"
@@ -33,7 +33,7 @@ class Calm(Autoregressive):
     parameters = (
         Parameter(
             "measure", "state",
-            meaning="What is asked behind a layer: how far its hidden state is saturated (the cosine with "
+            meaning="What is measured after a layer: how far its hidden state is saturated (the cosine with "
             "the layer before, from the second layer on), or the softmax response (largest minus second "
             "largest probability).", choices=("state", "softmax"),
         ),
@@ -45,7 +45,7 @@ class Calm(Autoregressive):
             "decay", 0.0, 0, None, "1/length",
             "How fast the threshold falls by up to 0.1 towards the end of the text; 0 keeps it.", "τ",
         ),
-        Parameter("first", 1, 1, None, "layers", "The earliest layer behind which a token may leave."),
+        Parameter("first", 1, 1, None, "layers", "The earliest layer after which a token may leave."),
     )  # fmt: skip
     signals = (
         Signal("layers", "layers", "Layers that the token passed.", "cycle"),
@@ -70,9 +70,9 @@ class Calm(Autoregressive):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        self.leave = self.sure
+        self.exit_rule = self.sure
 
-    def exactness(self, sampling: Any, dtype: str) -> str:
+    def guarantee(self, sampling: Any, dtype: str) -> str:
         return "exact" if self._stays else "lossy"
 
     @property
@@ -92,13 +92,13 @@ class Calm(Autoregressive):
             )
         if self.first >= target.layers:
             raise ParameterError(
-                f"first={self.first}: {target.name} has {target.layers} layers, so a token can leave behind "
+                f"first={self.first}: {target.name} has {target.layers} layers, so a token can leave after "
                 f"layers 1 to {target.layers - 1}"
             )
 
     def start(self, session: Session) -> None:
         self.session = session
-        self.leave = self.sure if getattr(session.target, "leaves", False) else None
+        self.exit_rule = self.sure if getattr(session.target, "leaves", False) else None
         self.earliest = max(self.first, 2) if self.measure == "state" else self.first
 
     def draft(self, left: int) -> Any:
@@ -108,7 +108,7 @@ class Calm(Autoregressive):
         return NOTHING
 
     def sure(self, door: Any) -> bool:
-        """Whether c > λ_t behind this layer. (Were it ≥, a token could leave at λ = 1 too.)"""
+        """Whether c > λ_t after this layer. (Were it ≥, a token could leave at λ = 1 too.)"""
         if door.layer < self.earliest:
             return False
         state = self.measure == "state"
@@ -118,11 +118,11 @@ class Calm(Autoregressive):
         return self.left > 0
 
     def verify(self, draft: Any, scores: Tensor | None) -> Verdict:
-        if self.leave is not None:
-            said = {"layers": self.left or self.session.target.layers, "threshold": self.limit}
+        if self.exit_rule is not None:
+            control = {"layers": self.left or self.session.target.layers, "threshold": self.limit}
             if not math.isnan(self.confidence):  # of the last layer that was asked
-                said["confidence"] = self.confidence
-            self.session.control = said
+                control["confidence"] = self.confidence
+            self.session.control = control
         return super().verify(draft, scores)
 
 

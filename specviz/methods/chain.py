@@ -1,7 +1,7 @@
 """The many-to-one store: for each run of n - 1 tokens the one that followed it last.
 
 UniSpec's Appendix B (Do et al.), after Ou et al. 2024 and Le et al. 2025. It is followed again and again,
-each found token becoming the last of the run that is looked up next, into one chain.
+each token of the answer ending the run that is looked up next, into one chain.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ EMPTY = -1
 class Chain:
     """Runs of n - 1 tokens and what followed, in a hash table of fixed size.
 
-    A run has one slot, which it loses to a later run of the same hash. The run itself is kept beside what
-    followed it, so a found token always followed just this run.
+    A run has one slot, which it loses to a later run of the same hash. The run itself is kept with what
+    followed it, so the answer always followed just this run.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Chain:
         self.factors = [pow(FACTOR, i + 1, 1 << 64) for i in range(length)]
 
     @property
-    def known(self) -> int:
+    def entries(self) -> int:
         """Runs that it holds."""
         return int((self.next != EMPTY).sum())
 
@@ -55,13 +55,13 @@ class Chain:
 
     def follow(self, run: list[int], most: int) -> list[int]:
         """What follows a run of n - 1 tokens, one token after another, at most `most`."""
-        found: list[int] = []
+        tokens: list[int] = []
         run = list(run)
-        while len(found) < most:
+        while len(tokens) < most:
             mixed = sum(token * factor for token, factor in zip(run, self.factors)) & WORD
             slot = mixed >> (64 - SLOTS.bit_length() + 1)
             if self.runs[slot].tolist() != run:
                 break
-            found.append(int(self.next[slot]))
-            run = [*run[1:], found[-1]]
-        return found
+            tokens.append(int(self.next[slot]))
+            run = [*run[1:], tokens[-1]]
+        return tokens

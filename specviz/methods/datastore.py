@@ -151,16 +151,16 @@ class Datastore:
 
     def match(self, text: np.ndarray, longest: int) -> tuple[int, int, int]:
         """The longest run of the text's last tokens that stands here: length, and suffixes from, to."""
-        found = (0, 0, 0)
+        match = (0, 0, 0)
         low, high = 0, min(longest, len(text))
         while low < high:  # where a run stands, so do the shorter ones
             length = (low + high + 1) // 2
             begin, end = self.places(text[len(text) - length :])
             if begin < end:
-                low, found = length, (length, begin, end)
+                low, match = length, (length, begin, end)
             else:
                 high = length - 1
-        return found
+        return match
 
     def continuations(self, text: np.ndarray, longest: int, depth: int, most: int) -> np.ndarray:
         """How the text's last tokens go on here.
@@ -176,7 +176,7 @@ class Datastore:
         Returns
         -------
         array of int, shape [m, depth]
-            The paths of the tree of the most frequent beginnings, -1 behind their ends; the most frequent
+            The paths of the tree of the most frequent beginnings, -1 after their ends; the most frequent
             first. Nothing if the last token does not occur here.
         """
         length, begin, end = self.match(text, longest)
@@ -204,9 +204,9 @@ def suffix_array(tokens: np.ndarray) -> np.ndarray:
     width = 1
     order = np.argsort(rank, kind="stable")
     while width < SORTED and rank.max() < n - 1:
-        behind = np.zeros(n, np.int64)
-        behind[: max(n - width, 0)] = rank[width:] + 1
-        key = rank * (n + 1) + behind
+        following = np.zeros(n, np.int64)
+        following[: max(n - width, 0)] = rank[width:] + 1
+        key = rank * (n + 1) + following
         order = np.argsort(key, kind="stable")
         sorted_key = key[order]
         rank = np.empty(n, np.int64)

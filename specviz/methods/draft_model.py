@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,23 @@ import torch
 from torch import Tensor
 
 from ..draft import Draft
-from .base import Session, Unsent
+from ..rules.speculative import reach
+from .base import Method, Session, Unsent, Verdict
 from .sampling import DRAFT, draw, exact_type
 from .signals import confidence
+
+
+class DraftModelMethod(Method):
+    """A method that a draft model drafts for."""
+
+    needs_draft = True
+
+    def start(self, session: Session) -> None:
+        self.session = session
+        self.drafter = drafter_of(session)
+
+    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+        self.drafter.follow(len(verdict.path), verdict.token)
 
 
 def drafter_of(session: Session) -> DraftModel:
@@ -42,18 +56,21 @@ class DraftModel:
 
     def reach(self, most: int, left: int) -> tuple[int, str]:
         """How many of `most` tokens to draft, when `left` may be, and why no more: ``length`` or ``room``."""
-        # The whole block must fit into the drafter's own context when it is accepted.
-        n = max(0, min(most, left, self.full - self.length))
-        return n, "length" if n == most else "room"
+        return reach(most, left, self.full - self.length)
 
-    def chain(self, n: int, stop: str, least: float = 0.0) -> Generator[Any, Any, Draft]:
+    def chain(
+        self, n: int, stop: str, goes_on: Callable[[float], bool] | None = None, reason: str = "unsure",
+        q_signal: bool = False,
+    ) -> Generator[Any, Any, Draft]:  # fmt: skip
         """n tokens, drawn as the target draws (same temperature, top-k and top-p), without looking at them.
 
         Leviathan et al. 2023, Algorithm 1, lines 1-5: q_i from the small model, x_i from q_i.
 
-        With `least` above 0 it does look: it stops before a token where its largest probability is below
-        that, and behind an end token. What it was unsure of is left in `unsent`. The look is at the
+        With `goes_on` it does look: it stops before a token where that rule refuses its largest probability,
+        for this `reason`, and after an end token. The refused token is left in `unsent`. The rule sees the
         distribution before the draw: were x_i dropped for what it is, the law of the output would change.
+
+        With `q_signal` the draft keeps only its tokens' own probabilities, as the signal ``q``.
         """
         self.unsent = None
         if n == 0:
@@ -65,18 +82,20 @@ class DraftModel:
         chosen: list[Tensor] = []
         for i in range(n):
             row = yield from self.predict()
+            q = None
             if u is None:
-                q, token = None, row.argmax(-1, keepdim=True)
+                token = row.argmax(-1, keepdim=True)
             else:
                 q = self.session.sampling.probabilities(row)
                 token = draw(q, float(u[i])).view(1)
+                q = q.take(token) if q_signal else q
             choice = None
-            if least:
-                sure, choice = pair(confidence(row), token[0])
-                if sure < least:
-                    unsure = {"met": np.zeros(1, bool)}
-                    self.unsent = Unsent([choice], [i - 1], logits=[row], signals=unsure, source=self.source)
-                    stop = "unsure"
+            if goes_on is not None:
+                p, choice = pair(confidence(row), token[0])
+                if not goes_on(p):
+                    signals = {"met": np.zeros(1, bool)} | ({"q": q} if q_signal and q is not None else {})
+                    self.unsent = Unsent([choice], [i - 1], logits=[row], signals=signals, source=self.source)
+                    stop = reason
                     break
             tokens.append(token)
             scores.append(row)
@@ -88,8 +107,12 @@ class DraftModel:
                 break
         if not tokens:
             return Draft.empty(stop)
-        q_all = torch.stack(chosen) if chosen else None
-        signals = {"met": np.ones(len(tokens), bool)} if least else {}
+        signals = {"met": np.ones(len(tokens), bool)} if goes_on is not None else {}
+        q_all = None
+        if chosen and q_signal:
+            signals["q"] = torch.cat(chosen)
+        elif chosen:
+            q_all = torch.stack(chosen)
         return Draft.chain(
             torch.cat(tokens), q=q_all, logits=scores, signals=signals, source=self.source, stop=stop
         )
@@ -139,10 +162,10 @@ class SlotDraft(DraftModel):
 
     def reach(self, most: int, left: int) -> tuple[int, str]:
         """As `DraftModel.reach`; so many slots are filled by the first `predict` that follows."""
-        self.asked, stop = super().reach(most, left)
+        self.slots_wanted, stop = super().reach(most, left)
         self.rows: Tensor | None = None
-        self.said = 0
-        return self.asked, stop
+        self.slots_used = 0
+        return self.slots_wanted, stop
 
     def block(self, n: int) -> Generator[Any, Any, tuple[Tensor, Tensor]]:
         """As `DraftModel.block`, in one pass."""
@@ -154,12 +177,12 @@ class SlotDraft(DraftModel):
     def predict(self) -> Generator[Any, Any, Tensor]:
         """The next slot's logits, [vocabulary]; the first one's pass fills all that `reach` allowed."""
         if self.rows is None:
-            self.rows = yield from self.fill(self.asked)
-        self.said += 1
-        return self.rows[self.said - 1]
+            self.rows = yield from self.fill(self.slots_wanted)
+        self.slots_used += 1
+        return self.rows[self.slots_used - 1]
 
     def fill(self, n: int) -> Generator[Any, Any, Tensor]:
-        """What n slots behind the committed text say, [n, vocabulary]."""
+        """What n slots after the committed text predict, [n, vocabulary]."""
         result = yield self.context, Draft.chain(self.session.drafter.slots[:n])
         # Row 0 stands at the last written token: it was not taught to say anything.
         return result.logits[0][1:]

@@ -6,9 +6,10 @@ is sure), Li et al. 2025 (EAGLE-3: fused layers). The generation of the weights 
 
 Greedily a node's score is the drafter's confidence in its path, the node's own token included (EAGLE-2,
 section 4). In sampling every child is drawn from the drafter's distribution q, siblings without replacement.
-The verdict (`specviz.methods.tree.drawn`) is exact as long as nothing is grown or sent for what was drawn: a
-token that is dropped for being unlikely no longer comes from q. So there the score is what is known before
-the draw: the confidence in the path above, times what the elder siblings left of q.
+The verdict (`specviz.methods.tree.judge_drawn`) is exact only if the drawn token does not decide whether its
+node is grown or sent: a token that is dropped for being unlikely no longer comes from q. So in sampling the
+score does not depend on the draw: it is the confidence in the path above, times what the elder siblings left
+of q.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from ..draft import Draft
 from ..errors import ParameterError
 from ..paths import folder
 from ..schema import Signal
-from .base import Method, Parameter, Session, Unsent, Verdict
+from .base import Parameter, Session, Unsent, Verdict
+from .kinds import SampledTreeMethod
 from .sampling import ACCEPT, DRAFT, FINAL, Sampling, exact_type, located
 from .template import MOST, Template, read
-from .tree import bring, drawn, judge
+from .tree import bring, judge, judge_drawn
 
 WIDEST = 64  # children of a node
 
 
-class Eagle(Method):
+class Eagle(SampledTreeMethod):
     """A small layer reads what the target thinks, and goes on thinking by itself."""
 
     name = "eagle"
@@ -84,8 +86,8 @@ class Eagle(Method):
     )
     needs_draft = True
     drafts_with = "eagle"
-    reads_prompt = draws_siblings = True
-    toy: ClassVar[dict[str, Any]] = {"draft_size": 2, "depth": 1, "branches": 3}
+    reads_prompt = True
+    law_check_params: ClassVar[dict[str, Any]] = {"draft_size": 2, "depth": 1, "branches": 3}
     size = "draft_size"
     draft_size: int
     tree: str
@@ -108,11 +110,11 @@ class Eagle(Method):
             self.paths = paths[: self.draft_size]
         elif self.template:
             raise ParameterError("template is a static tree's: pass tree='static' with it")
-        self.spare = self.draft_size
+        self.extra_cache_slots = self.draft_size
         # The drafter reads nodes that are not sent: so many slots of its own.
         self.reads = self.branches * (self.depth - 1) if self.tree == "dynamic" else len(self.paths)
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"
 
     def hidden_layers(self, drafter: Any) -> tuple[int, ...]:
@@ -178,14 +180,14 @@ class Eagle(Method):
             verdict, _ = judge(draft, scores, session)
         else:
             u, last = session.uniforms(ACCEPT, len(draft)), float(session.uniforms(FINAL, 1)[0])
-            verdict = drawn(draft, scores, session.sampling, u, last)
+            verdict = judge_drawn(draft, scores, session.sampling, u, last)
         verdict.unsent = self.unsent if len(draft) else None
         return verdict
 
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
         """The target's own states take the place of those that the drafter made up."""
         rows = [0, *(node + 1 for node in verdict.path)]
-        states = self._side_by_side({layer: found[0] for layer, found in result.hidden.items()})
+        states = self._side_by_side({layer: rows[0] for layer, rows in result.hidden.items()})
         tokens = [*(verdict.tokens[node] for node in verdict.path), verdict.token]
         self.new = (
             send(np.array(tokens), states.device),
@@ -202,12 +204,12 @@ class Level:
     tokens, score : tensors [m, k]
         By the score, a logarithm, nodes are grown and sent: it never rises from a parent to its child.
     sure : tensor [m, k]
-        The drafter's confidence in the path that ends with the child, a logarithm; −inf behind an end token,
+        The drafter's confidence in the path that ends with the child, a logarithm; −inf after an end token,
         which nothing follows.
     parents : tensor [m]
         Of all children so far, the ones that were read; -1 is the root.
     logits : tensor [m, vocabulary]
-        What the drafter said behind each node that was read.
+        What the drafter predicts after each node that it read.
     q : tensor [m, vocabulary] or None
         What the first child was drawn from, in a sampled run.
     """
@@ -251,7 +253,7 @@ class Growth:
             self.u = np.split(session.uniforms(DRAFT, int(ends[-1])), ends[:-1])
         self.levels: list[Level] = []
         self.size = 0  # children so far
-        self.read = 0  # how many of them were read
+        self.nodes_read = 0  # how many of them the drafter has read
 
     def dynamic(self, g: int) -> None:
         """EAGLE-2, section 4.1: each level the k best nodes are read, and each gets k children."""
@@ -276,7 +278,7 @@ class Growth:
         """EAGLE-1: the nodes of a template are read and grown, whatever the drafter thinks of them."""
         for number, ranks in enumerate(levels):
             if number:
-                self._read(send(ranks.read, self.logits.device))
+                self._read(send(ranks.parents, self.logits.device))
             self._children()
             other = send(~ranks.kept, self.logits.device)
             self.levels[-1].score.masked_fill_(other, -torch.inf)
@@ -286,16 +288,18 @@ class Growth:
         last = self.levels[-1]
         m, k = last.tokens.shape
         row = best.div(k, rounding_mode="floor")
-        above = row + (self.read - m) if self.read else None  # among all that were read; or the root
+        above = (
+            row + (self.nodes_read - m) if self.nodes_read else None
+        )  # among all that were read; or the root
         self.parents = best + (self.size - m * k)
         self.sure = last.sure.take(best)
-        self.read += len(best)
+        self.nodes_read += len(best)
         self.state, self.logits = self.context.grow(
             last.tokens.take(best), self.state.index_select(0, row), above
         )
 
     def _children(self) -> None:
-        """The k likeliest tokens behind each node that was read, or k draws without replacement."""
+        """The k likeliest tokens after each node that was read, or k draws without replacement."""
         logits, base, q, number = self.logits, self.sure[:, None], None, len(self.levels)
         k = self.shapes[number][1]
         if self.u is None:
@@ -334,14 +338,14 @@ class Growth:
             token[sent].astype(np.int64),
             place[parents[row[sent]]],
             q=None if self.u is None else self._from(row[sent], sent - first[row[sent]]),
-            logits=Behind(logits, row[sent]),
+            logits=ChosenRows(logits, row[sent]),
             signals={"score": np.exp(score[sent])},
             stop="budget" if len(sent) == g else "length",
         )
         unsent = Unsent(
             token[more].tolist(),
             place[parents[row[more]]].tolist(),
-            logits=Behind(logits, row[more]),
+            logits=ChosenRows(logits, row[more]),
             signals={"score": np.exp(score[more])},
         )
         return draft, unsent
@@ -351,14 +355,14 @@ class Growth:
         levels, device = self.levels, self.logits.device
         most = max(each.tokens.shape[1] for each in levels)
         at = send(row, device)
-        drawn = torch.cat([F.pad(each.tokens, (0, most - each.tokens.shape[1])) for each in levels])[at]
+        tokens = torch.cat([F.pad(each.tokens, (0, most - each.tokens.shape[1])) for each in levels])[at]
         elder = send(np.where(np.arange(most) < rank[:, None], 0.0, np.inf), device)
         q = torch.cat([each.q for each in levels if each.q is not None])[at]
-        q.scatter_reduce_(1, drawn, elder.to(q.dtype), "amin")
+        q.scatter_reduce_(1, tokens, elder.to(q.dtype), "amin")
         return q / q.sum(-1, keepdim=True)
 
 
-class Behind(Sequence):
+class ChosenRows(Sequence):
     """What the drafter said where each of n nodes was chosen: fetched when it is recorded, if it is."""
 
     def __init__(self, logits: list[Tensor], rows: np.ndarray) -> None:
@@ -377,7 +381,7 @@ class Behind(Sequence):
 def without_replacement(
     logits: Tensor, sampling: Sampling, u: np.ndarray | Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """k different tokens behind each of m nodes, drawn one after another.
+    """k different tokens after each of m nodes, drawn one after another.
 
     Parameters
     ----------
@@ -415,25 +419,25 @@ class Ranks:
     ----------
     kept : array of bool [m, k]
         Which of the k likeliest children of each node that is read the template has.
-    read : array of int [m]
+    parents : array of int [m]
         The nodes that are read, by their places among the children of the level above.
     """
 
     kept: np.ndarray
-    read: np.ndarray
+    parents: np.ndarray
 
 
 def ranked(template: Template, levels: int) -> list[Ranks]:
     """The first levels of a template, as `Growth.static` takes them."""
-    found: list[Ranks] = []
+    ranks: list[Ranks] = []
     place: dict[int, int] = {}  # of each node of the level above, where it stands among the children there
     for level in template.levels[:levels]:
-        read = list(dict.fromkeys(level.above.tolist()))
-        row = {node: i for i, node in enumerate(read)}
+        parents = list(dict.fromkeys(level.above.tolist()))
+        row = {node: i for i, node in enumerate(parents)}
         k = int(level.rank.max()) + 1
-        kept = np.zeros((len(read), k), bool)
+        kept = np.zeros((len(parents), k), bool)
         rows = np.array([row[node] for node in level.above.tolist()])
         kept[rows, level.rank] = True
-        found.append(Ranks(kept, np.array([place.get(node, 0) for node in read])))
+        ranks.append(Ranks(kept, np.array([place.get(node, 0) for node in parents])))
         place = dict(zip(level.at.tolist(), (rows * k + level.rank).tolist()))
-    return found
+    return ranks

@@ -20,7 +20,7 @@ class EarlyExit(BiLD):
     title = "Early exit"
     paper = "Kim et al. 2023, section 4.4"
     parameters = (
-        Parameter("layers", 1, 1, None, "layers", "Layers behind which the drafter leaves the model."),
+        Parameter("layers", 1, 1, None, "layers", "Layers after which the drafter leaves the model."),
         *BiLD.parameters,
     )
     pseudocode = tuple((when, line.replace("small", "first")) for when, line in BiLD.pseudocode)

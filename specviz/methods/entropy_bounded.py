@@ -14,7 +14,7 @@ from ..draft import Draft
 from .base import Parameter
 from .fast_dllm import in_order
 from .sampling import Sampling
-from .unmasking import Said, Unmasked, Unmasking, placed
+from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class EntropyBounded(Unmasking):
@@ -41,13 +41,13 @@ class EntropyBounded(Unmasking):
     entropies = True
     bound: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "lossy"  # with γ = 0 too: cells without any entropy go together
 
-    def judge(self, draft: Draft, told: Said) -> Unmasked:
-        order = in_order(told)
-        entropy = told.entropy[order]
+    def judge(self, draft: Draft, reading: CellReading) -> Unmasked:
+        order = in_order(reading)
+        entropy = reading.entropy[order]
         error = np.cumsum(entropy) - np.maximum.accumulate(entropy)
         count = max(1, int(np.searchsorted(error, self.bound, "right")))
         own = order[:count]
-        return placed([], told, own, ["plain"] + ["parallel"] * (count - 1))
+        return placed([], reading, own, ["plain"] + ["parallel"] * (count - 1))

@@ -14,7 +14,7 @@ import numpy as np
 from ..draft import Draft
 from .base import Parameter
 from .sampling import Sampling
-from .unmasking import Said, Unmasked, Unmasking, placed
+from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class FastDLLM(Unmasking):
@@ -39,18 +39,18 @@ class FastDLLM(Unmasking):
     )
     threshold: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact" if self.threshold == 1 else "lossy"
 
-    def judge(self, draft: Draft, told: Said) -> Unmasked:
-        first = told.surest(-1)
+    def judge(self, draft: Draft, reading: CellReading) -> Unmasked:
+        first = reading.surest(-1)
         with np.errstate(over="ignore"):
-            above = 1 / (1 + np.exp(-told.odds)) > self.threshold  # none is above 1
-        more = [i for i in in_order(told) if above[i] and i != first]
-        return placed([], told, [first, *more], ["plain"] + ["parallel"] * len(more))  # type: ignore[list-item]
+            above = 1 / (1 + np.exp(-reading.odds)) > self.threshold  # none is above 1
+        more = [i for i in in_order(reading) if above[i] and i != first]
+        return placed([], reading, [first, *more], ["plain"] + ["parallel"] * len(more))  # type: ignore[list-item]
 
 
-def in_order(told: Said) -> list[int]:
+def in_order(reading: CellReading) -> list[int]:
     """The root's entries of the block in work, the surest first, the leftmost of equals before the others."""
-    mine = np.flatnonzero((told.canvas == -1) & told.work)
-    return mine[np.argsort(-told.rank[mine], kind="stable")].tolist()
+    mine = np.flatnonzero((reading.canvas == -1) & reading.work)
+    return mine[np.argsort(-reading.rank[mine], kind="stable")].tolist()

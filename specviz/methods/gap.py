@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ..devices import send
 from ..draft import Draft
+from ..rules.gap import passes
+from ..rules.speculative import chain_status, next_origin
 from .base import Verdict
-from .speculative import chain_status
 
 
 def verify_gap(draft: Draft, scores: Tensor, threshold: Tensor | float, top_beta: int) -> Verdict:
@@ -36,14 +37,13 @@ def verify_gap(draft: Draft, scores: Tensor, threshold: Tensor | float, top_beta
     on_host = scores.device.type == "cpu"  # see `signals.likeliest`
     best = torch.from_numpy(scores.numpy().argmax(-1)) if on_host else scores.argmax(-1)
     gap = gaps(scores, best, drafted)
-    passed = (gap <= threshold) & within(scores, drafted, top_beta)
+    passed = passes(gap, ranks(scores, drafted), threshold, top_beta)
     both = torch.cat([best, drafted, passed]).tolist()  # the synchronisation
     tokens = both[n + 1 : 2 * n + 1]
     kept = both[2 * n + 1 :].index(0) if 0 in both[2 * n + 1 :] else n  # the first failure ends the block
-    gap[kept + 1 :] = torch.nan  # what stands behind it was not judged
+    gap[kept + 1 :] = torch.nan  # later tokens were not judged
     # After no accepted token, too, the target's own follows: CM-ASD's step (2) alone would stall there.
-    origin = "plain" if n == 0 else "bonus" if kept == n else "correction"
-    status = chain_status(n, kept)
+    origin, status = next_origin(n, kept < n), chain_status(n, kept)
     return Verdict(list(range(kept)), tokens, both[kept], origin, status, signals={"gap": gap})
 
 
@@ -54,11 +54,7 @@ def gaps(scores: Tensor, best: Tensor, tokens: Tensor) -> Tensor:
     return (most - scores[:n].gather(1, tokens[:, None]))[:, 0].float()
 
 
-def within(scores: Tensor, tokens: Tensor, top_beta: int) -> Tensor:
-    """Whether log p(y) >= log p(y_β), y_β the β-th likeliest token, bool [n].
-
-    That is: fewer than β tokens are likelier. Equals share a place, so of the tokens that tie at the top each
-    passes with β = 1, though argmax names one.
-    """
+def ranks(scores: Tensor, tokens: Tensor) -> Tensor:
+    """How many tokens are likelier than each node's, int [n]."""
     rows = scores[: len(tokens)]
-    return (rows > rows.gather(1, tokens[:, None])).sum(-1) < top_beta
+    return (rows > rows.gather(1, tokens[:, None])).sum(-1)

@@ -84,7 +84,7 @@ class Lookahead(Remembering):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        self.spare = self.draft_size
+        self.extra_cache_slots = self.draft_size
 
     def fresh(self, vocabulary: int) -> Any:
         return Pool(vocabulary, self.guesses, self.ngram - 1)

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ModelError, ParameterError
 from .base import Method, Parameter, Session
 from .files import read, write
+from .kinds import SizedMethod
 
 if TYPE_CHECKING:
     from .sampling import Sampling
@@ -28,7 +29,7 @@ class Memory(Protocol):
     """What a method remembers."""
 
     @property
-    def known(self) -> int:
+    def entries(self) -> int:
         """Entries that hold something."""
 
     @property
@@ -39,7 +40,7 @@ class Memory(Protocol):
         """All of it, by name: views, not copies."""
 
 
-class Remembering(Method):
+class Remembering(SizedMethod):
     """A method whose drafter learns from the target's passes.
 
     The memory is made when the first run begins, or loaded. With ``keep="run"`` it stays for as long as the
@@ -53,7 +54,7 @@ class Remembering(Method):
     shape: ClassVar[tuple[str, ...]] = ()  # parameters that set the memory's shape
     keep: str
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"  # its drafts are judged by `tree.py`
 
     def fresh(self, vocabulary: int) -> Any:
@@ -95,10 +96,10 @@ class Remembering(Method):
 
     @property
     def memory(self) -> dict[str, Any]:
-        known = self.store.known if self.store is not None else 0
-        warm = bool(known) or self.loaded is not None
+        entries = self.store.entries if self.store is not None else 0
+        warm = bool(entries) or self.loaded is not None
         size = self.store.bytes if self.store is not None else 0
-        return {"state": "warm" if warm else "cold", "keep": self.keep, "known": known, "bytes": size}
+        return {"state": "warm" if warm else "cold", "keep": self.keep, "known": entries, "bytes": size}
 
     def save(self, path: str | Path, model: Any) -> Path:
         """Write what is remembered to a file; `model` is the one whose vocabulary it speaks.
@@ -136,16 +137,16 @@ class Remembering(Method):
             raise ParameterError(f"{path} was made for another vocabulary than {model.name}'s")
         expected = self.fresh(model.vocabulary).arrays()
         for name, array in expected.items():
-            found = arrays.get(name)
-            if found is None or found.shape != array.shape or found.dtype != array.dtype:
+            saved = arrays.get(name)
+            if saved is None or saved.shape != array.shape or saved.dtype != array.dtype:
                 raise ParameterError(f"{path} is damaged: {name} is not {array.dtype} {list(array.shape)}")
             if (
-                found.dtype == np.int32
-                and len(found)
-                and not -1 <= found.min() <= found.max() < model.vocabulary
+                saved.dtype == np.int32
+                and len(saved)
+                and not -1 <= saved.min() <= saved.max() < model.vocabulary
             ):
                 raise ParameterError(f"{path} is damaged: {name} holds ids outside the vocabulary")
-            if found.dtype == np.float32 and not ((found >= 0) & (found <= 1)).all():
+            if saved.dtype == np.float32 and not ((saved >= 0) & (saved <= 1)).all():
                 raise ParameterError(f"{path} is damaged: {name} holds numbers that are no probabilities")
         self.loaded = arrays
         self._begin(model.vocabulary)

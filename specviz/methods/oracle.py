@@ -15,12 +15,12 @@ from torch import Tensor
 from ..devices import send
 from ..draft import Draft
 from ..schema import Signal
-from .base import Method, Parameter, Session, Verdict
-from .draft_model import drafter_of
+from .base import Parameter, Session, Verdict
+from .draft_model import DraftModelMethod
 from .sampling import Sampling
 
 
-class Oracle(Method):
+class Oracle(DraftModelMethod):
     """The small model writes; where the large one finds its token unlikely, its own stands there instead."""
 
     name = "oracle"
@@ -43,17 +43,15 @@ class Oracle(Method):
         ("commit", "    text = text + [x or y]"),
     )
     exact = {"least": 1.0}  # noqa: RUF012
-    needs_draft = True
     only_greedy = True
     least: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # A token of probability 1 is the argmax, but for tokens that are less likely than rounding shows.
-        return "exact up to ties" if self.least == 1 and sampling.greedy else "lossy"
+        return "exact up to ties" if self.least == 1 else "lossy"
 
     def start(self, session: Session) -> None:
-        self.session = session
-        self.drafter = drafter_of(session)
+        super().start(session)
         self.written = self.engaged = 0
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
@@ -76,6 +74,3 @@ class Oracle(Method):
         if keep:
             return Verdict([0], rest[:1], None, "", ["accepted"])
         return Verdict([], rest[:n], token, "correction" if n else "plain", ["rejected"] * n)
-
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
-        self.drafter.follow(len(verdict.path), verdict.token)

@@ -27,7 +27,7 @@ class Pool:
         self.clock = np.zeros(1, np.uint32)
 
     @property
-    def known(self) -> int:
+    def entries(self) -> int:
         """N-grams that it holds."""
         return int(np.count_nonzero(self.met))
 
@@ -57,9 +57,9 @@ class Pool:
         last = np.append((grams[1:] != grams[:-1]).any(1), True)  # met twice at once counts as met last
         token, rest, now = grams[last, 0], grams[last, 1:], now[last]
         same = (self.grams[token] == rest[:, None]).all(-1) & (self.met[token] > 0)
-        known = same.any(1)
-        self.met[token[known], same[known].argmax(1)] = now[known]
-        token, rest, now = token[~known], rest[~known], now[~known]
+        present = same.any(1)
+        self.met[token[present], same[present].argmax(1)] = now[present]
+        token, rest, now = token[~present], rest[~present], now[~present]
         # Of each token the newest takes the place of the oldest, the second newest that of the second
         # oldest, and so on, as long as it is newer: what stays are the G that were met last.
         order = np.lexsort((-now.astype(np.int64), token))

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..draft import ROOT
 
-END = -1  # stands behind the end of a sequence that is shorter than its row
+END = -1  # fills the row of a shorter sequence
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PrefixTree:
 
 
 def merge(rows: np.ndarray) -> PrefixTree:
-    """Merge sequences, given as rows [m, longest] with -1 behind their ends."""
+    """Merge sequences, given as rows [m, longest] with -1 after their ends."""
     if not rows.size:
         return PrefixTree(*[np.empty(0, np.int64)] * 5)
     order = np.lexsort(rows.T[::-1])  # side by side stands what begins alike
@@ -67,9 +67,9 @@ def merge(rows: np.ndarray) -> PrefixTree:
 
 
 def until(rows: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The rows with nothing behind the first token that is one of `ends`: nobody would read it."""
+    """The rows, empty after the first token that is one of `ends`: nothing after it could be emitted."""
     ended = (rows[..., None] == ends).any(-1)
     if not ended.any():
         return rows
-    behind = (ended.cumsum(1) - ended) > 0
-    return np.where(behind, END, rows)
+    after = (ended.cumsum(1) - ended) > 0
+    return np.where(after, END, rows)

@@ -3,7 +3,7 @@
 Saxena 2023 ("Prompt Lookup Decoding", https://github.com/apoorvumang/prompt-lookup-decoding). Which match
 is taken follows transformers' ``PromptLookupCandidateGenerator``: the longest n-gram first, of its places
 the first from the left. Two things differ. The prompt and the output are searched to the smallest n that is
-asked for, not always to 1. And a draft keeps an end token, behind which it stops; transformers leaves it out,
+asked for, not always to 1. And a draft keeps an end token, after which it stops; transformers leaves it out,
 for its loop could not stop inside a block.
 """
 
@@ -18,23 +18,20 @@ from torch import Tensor
 from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
-from ..rules.ngrams import continuation
-from .base import Method, Parameter, Session, Verdict
+from ..rules.ngrams import PROMPT_LOOKUP, lookup, problem
+from .base import Session, Verdict
+from .kinds import SizedMethod
 from .sampling import ACCEPT, FINAL, Sampling
 from .speculative import verify_greedy, verify_sampled
 
 
-class PromptLookup(Method):
+class PromptLookup(SizedMethod):
     """The text itself is the drafter: what followed its last words before may follow them again."""
 
     name = "prompt_lookup"
     title = "Prompt lookup"
     paper = "Saxena 2023"
-    parameters = (
-        Parameter("ngram_max", 3, 1, 16, "tokens", "Longest run of last tokens that is looked for."),
-        Parameter("ngram_min", 1, 1, 16, "tokens", "Shortest run of last tokens that is looked for."),
-        Parameter("draft_length", 10, 1, 64, "tokens", "Most tokens that are copied from behind the match."),
-    )
+    parameters = PROMPT_LOOKUP
     size = "draft_length"
     pseudocode = (
         ("", "repeat until the text ends:"),
@@ -54,12 +51,10 @@ class PromptLookup(Method):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        if self.ngram_min > self.ngram_max:
-            raise ParameterError(
-                f"ngram_min must be at most ngram_max, got {self.ngram_min} and {self.ngram_max}"
-            )
+        if words := problem(self.values):
+            raise ParameterError(words)
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"  # as in speculative decoding
 
     def start(self, session: Session) -> None:
@@ -69,18 +64,8 @@ class PromptLookup(Method):
         self.text[: self.length] = session.prompt
 
     def draft(self, left: int) -> Draft:
-        # The target adds a token to every draft, so one token of what is left is its own.
-        most = min(self.draft_length, left - 1)
-        if most < 1:
-            return Draft.empty("room")
-        found = continuation(self.text[: self.length], self.ngram_max, self.ngram_min, most)
-        if not len(found):
-            return Draft.empty("none")
-        ends = np.flatnonzero(np.isin(found, list(self.session.eos)))
-        stop = "length" if len(found) == self.draft_length else "room" if len(found) == most else "text"
-        if len(ends):  # nothing behind an end token can be emitted
-            found, stop = found[: ends[0] + 1], "eos"
-        return Draft.chain(found.copy(), source="prompt", stop=stop)
+        tokens, stop = lookup(self.text[: self.length], self.values, left, self.session.eos)
+        return Draft.chain(tokens.copy(), source="prompt", stop=stop) if len(tokens) else Draft.empty(stop)
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None

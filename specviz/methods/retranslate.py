@@ -16,16 +16,19 @@ from torch import Tensor
 from ..devices import send
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
-from .base import Method, Parameter, Session, Verdict
+from ..rules import retranslation as rules
+from ..rules.retranslation import RETRANSLATE, biased
+from ..rules.speculative import chain_status, next_origin
+from .base import Parameter, Session, Verdict
+from .kinds import StreamMethod
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
-from .speculative import chain_status
 
 RULE = (
     "Translate the {source_language} source text to {target_language}. Return only the translation, "
     "without any additional explanations or commentary."
 )
-# Table 5, and the prompt of the bundled translators. What stands behind the source is computed anew at each
-# update, whatever the cache holds; what stands before it, and the source's own shared words, is not.
+# Table 5, and the prompt of the bundled translators. What follows the source is computed anew at each
+# update, whatever the cache holds; what precedes it, and the source's own shared words, is not.
 TEMPLATES = {
     "town": "<s><|user|>Translate into {target_language}: {source}<|end|><|assistant|>",
     "tower": (
@@ -40,24 +43,14 @@ TEMPLATES = {
 }
 
 
-class Retranslate(Method):
+class Retranslate(StreamMethod):
     """At each update the translation is written again; SSBD keeps what the model still agrees with."""
 
     name = "retranslate"
     title = "Re-translation"
     paper = "Zeng et al. 2025"
     parameters = (
-        Parameter(
-            "mode", "ssbd", choices=("rt", "ssbd", "cd"),
-            meaning="rt writes each update from scratch, ssbd verifies the output of the update before, cd "
-            "goes on behind it without a look.",
-        ),
-        Parameter("beta", 0.2, 0, 1, "probability", "How much verifying favours the draft (ssbd).", "β"),
-        Parameter("k", 0, 0, None, "tokens", "Last tokens of an output to mask, until the last update."),
-        Parameter(
-            "mask", "display", choices=("display", "draft"),
-            meaning="What the masked tokens are hidden from: the display alone, or the next draft as well.",
-        ),
+        *RETRANSLATE,
         Parameter(
             "second_pass", False,
             meaning="Whether the token at the divergence takes a pass of its own, as Algorithm 1 (lines 13 "
@@ -83,7 +76,6 @@ class Retranslate(Method):
         ("commit:plain", "    then token by token, to the end"),
     )
     exact = {"beta": 0.0}  # noqa: RUF012
-    streams = True
     mode: str
     beta: float
     k: int
@@ -112,22 +104,18 @@ class Retranslate(Method):
             )
 
     def wording(self) -> tuple[str, str]:
-        """Before and behind the source, languages filled in."""
-        before, _, behind = TEMPLATES.get(self.template, self.template).partition("{source}")
+        """The prompt before and after the source, languages filled in."""
+        before, _, after = TEMPLATES.get(self.template, self.template).partition("{source}")
         for slot in ("source_language", "target_language"):
-            before, behind = (side.replace(f"{{{slot}}}", getattr(self, slot)) for side in (before, behind))
-        return before, behind
+            before, after = (side.replace(f"{{{slot}}}", getattr(self, slot)) for side in (before, after))
+        return before, after
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
-        if self.mode == "rt":
-            return "exact"
-        if self.mode == "cd" or self.beta > 0:
-            return "lossy"
-        return "exact up to ties" if sampling.greedy else "exact"
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
+        return rules.exactness(self.mode, self.beta, sampling.greedy)
 
     def shown(self, tokens: int, last: bool) -> int:
         """All but the last `k`; when the source is complete, all."""
-        return tokens if last else max(0, tokens - self.k)
+        return rules.displayed(tokens, self.k, last)
 
     def carried(self, previous: list[int], left: int) -> list[int]:
         return self._draft(previous)[:left] if self.mode == "cd" else []  # as `draft` has it
@@ -153,9 +141,7 @@ class Retranslate(Method):
         )
 
     def _draft(self, previous: list[int]) -> list[int]:
-        # An accepted end would freeze the output: from β = 0.5 on no draft token is ever refused.
-        tokens = previous[:-1] if previous and previous[-1] in self.session.eos else previous
-        return tokens[: max(0, len(tokens) - self.k)] if self.mask == "draft" else tokens
+        return rules.drafted(previous, self.k, self.mask, self.session.eos) if previous else []
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Algorithm 1, lines 4 to 12, and the token at the divergence."""
@@ -176,7 +162,7 @@ class Retranslate(Method):
             node_p = biased(p[:n].gather(1, drafted[:, None])[:, 0], self.beta)
             kept = (send(u, p.device, exact_type(p.device)) < node_p).long().cumprod(0).sum()
             rest = p[kept.view(1)][0]
-            if n:  # behind a refusal the refused token is out of the draw; behind the last one nothing is
+            if n:  # after a rejection the rejected token cannot be drawn; after the last token any can
                 refused = drafted[kept.clamp(max=n - 1).view(1)]
                 without = rest.index_fill(0, refused, 0.0)
                 rest = torch.where(kept < n, without, rest)
@@ -185,7 +171,7 @@ class Retranslate(Method):
                 self.refused = None
             token = draw(rest, last)
         k, t, *tokens = torch.cat([kept[None], token[None], drafted]).tolist()  # the synchronisation
-        origin = "plain" if n == 0 else "bonus" if k == n else "correction" if p is None else "resampled"
+        origin = next_origin(n, k < n, "correction" if p is None else "resampled")
         verdict = Verdict(list(range(k)), tokens, t, origin, chain_status(n, k))
         if p is not None:
             verdict.u = np.where(np.arange(n) <= k, u, np.nan)
@@ -193,11 +179,6 @@ class Retranslate(Method):
         if self.second_pass and k < n:
             verdict.token, self.refused = None, tokens[k]
         return verdict
-
-
-def biased(p: Tensor, beta: float) -> Tensor:
-    """Equation 3 at the draft's own token: (1 - β) p + β."""
-    return (1 - beta) * p + beta
 
 
 def keeps(scores: Tensor, tokens: Tensor, beta: float) -> Tensor:
@@ -218,4 +199,4 @@ def keeps(scores: Tensor, tokens: Tensor, beta: float) -> Tensor:
         return best == tokens
     p = scores.softmax(-1)
     most, own = (p.gather(1, which[:, None])[:, 0] for which in (best, tokens))
-    return (best == tokens) | ((1 - beta) * most <= biased(own, beta))
+    return (best == tokens) | rules.keeps(most, own, beta)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
+
+from ..rules import gap as rules
 
 BLOCKS = 128  # see `top`
 FEW, SMALL = 16, 1 << 14  # see `ranked`: rows, and a vocabulary
@@ -38,7 +38,7 @@ def entropy_share(logits: Tensor) -> Tensor:
 
     Source: CM-ASD, section III (1), which calls this a confidence, though it rises with doubt.
     """
-    return entropy(logits) / math.log(logits.shape[-1])
+    return rules.entropy_share(entropy(logits), logits.shape[-1])
 
 
 def entropy_complement(logits: Tensor) -> Tensor:
@@ -59,11 +59,8 @@ def margin(logits: Tensor) -> Tensor:
 
 
 def softmax_margin(logits: Tensor) -> Tensor:
-    """`margin` over 1 - 1 / |V|, as CM-ASD scales it; shape [...] from [..., vocabulary].
-
-    A sure model has a margin of 1, so the scaled one exceeds 1 by up to 1 / (|V| - 1): it is cut there.
-    """
-    return (margin(logits) / (1 - 1 / logits.shape[-1])).clamp(max=1)
+    """`margin` over 1 - 1 / |V|, as CM-ASD scales it; shape [...] from [..., vocabulary]."""
+    return rules.margin_share(margin(logits), logits.shape[-1])
 
 
 def logit_margin(logits: Tensor) -> Tensor:
@@ -90,12 +87,9 @@ def variance(logits: Tensor) -> Tensor:
 def variance_share(logits: Tensor) -> Tensor:
     """v / (v + 2 log |V|) of the `variance` v, in [0, 1); shape [...] from [..., vocabulary].
 
-    CM-ASD names the logits' variance and gives no scale; this one is ours. Normally distributed logits put
-    their probability on a few tokens from a variance of about 2 log |V| on (Derrida 1981, the random energy
-    model): there it is 1/2.
+    The scale is ours, see `specviz.rules.gap.variance_share`.
     """
-    spread = variance(logits)
-    return spread / (spread + 2 * math.log(logits.shape[-1]))
+    return rules.variance_share(variance(logits), logits.shape[-1])
 
 
 def ensemble(
@@ -117,7 +111,7 @@ def ensemble(
     """
     # One softmax and one top-2 serve all; what has no weight is not computed.
     w_entropy, w_margin, w_softmax, w_variance = weights
-    size, total = logits.shape[-1], torch.zeros((), device=logits.device)
+    size, parts = logits.shape[-1], [(0.0, torch.zeros((), device=logits.device))]
     if w_entropy or w_margin or w_softmax:
         best, tokens = logits.topk(2)
         lead = best[..., 0] - best[..., 1]
@@ -128,15 +122,15 @@ def ensemble(
         # H = log sum exp(z) - sum p z, and log sum exp(z) = z1 - log p1. The clamp: 0 * -inf counts as 0.
         least = torch.finfo(logits.dtype).min
         rest = torch.linalg.vecdot(p, logits.clamp(min=least))
-        share = (best[..., 0] - p_best[..., 0].log() - rest).clamp(min=0) / math.log(size)
-        total = total + w_entropy * (1 - share if complement else share)
+        share = rules.entropy_share((best[..., 0] - p_best[..., 0].log() - rest).clamp(min=0), size)
+        parts.append((w_entropy, 1 - share if complement else share))
     if w_margin:
-        total = total + w_margin * (scale * lead).sigmoid()
+        parts.append((w_margin, (scale * lead).sigmoid()))
     if w_softmax:
-        total = total + w_softmax * ((p_best[..., 0] - p_best[..., 1]) / (1 - 1 / size)).clamp(max=1)
+        parts.append((w_softmax, rules.margin_share(p_best[..., 0] - p_best[..., 1], size)))
     if w_variance:
-        total = total + w_variance * variance_share(logits).nan_to_num(1)  # infinite where a logit is
-    return total.clamp(0, 1).float()
+        parts.append((w_variance, variance_share(logits).nan_to_num(1)))  # infinite where a logit is
+    return rules.blend(parts).float()
 
 
 def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -156,8 +150,8 @@ def top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     blocks = logits.reshape(rows * blocks_of_row, width)
     chosen = blocks.amax(-1).view(rows, -1).topk(k).indices
     first = torch.arange(0, len(blocks), blocks_of_row, device=logits.device)  # each row's first block
-    best_blocks = blocks.index_select(0, (chosen + first[:, None]).view(-1))
-    values, at = best_blocks.view(rows, -1).topk(k)
+    candidates = blocks.index_select(0, (chosen + first[:, None]).view(-1))
+    values, at = candidates.view(rows, -1).topk(k)
     return values, chosen.gather(1, at // width) * width + at % width
 
 

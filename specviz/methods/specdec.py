@@ -12,32 +12,21 @@ from typing import Any
 from torch import Tensor
 
 from ..draft import Draft
-from .base import Method, Parameter, Session, Verdict
-from .draft_model import drafter_of
+from ..rules.gap import SPECDEC
+from .base import Verdict
+from .draft_model import DraftModelMethod
 from .gap import verify_gap
+from .kinds import SizedMethod
 from .sampling import Sampling
 
-TOP_BETA = Parameter(
-    "top_beta", 3, 1, None, "tokens", "An accepted token is one of so many likeliest ones of the target.", "β"
-)
 
-
-class SpecDec(Method):
+class SpecDec(SizedMethod, DraftModelMethod):
     """The draft model writes k tokens; the target keeps those that are nearly as likely as its own."""
 
     name = "specdec"
     title = "SpecDec"
     paper = "Xia et al. 2023"
-    parameters = (
-        Parameter(
-            "draft_length", 10, 1, 64, "tokens", "Tokens that the draft model writes in a cycle.", "k"
-        ),
-        TOP_BETA,
-        Parameter(
-            "tau_base", 1.0, 0, None, "nats",
-            "How far the log probability of an accepted token may lie below that of the target's own.", "τ",
-        ),
-    )  # fmt: skip
+    parameters = SPECDEC
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    for i = 1 .. k:"),
@@ -54,20 +43,15 @@ class SpecDec(Method):
         ("commit", "    text = text + accepted + [y]; forget the other rows"),
     )
     exact = {"top_beta": 1}  # noqa: RUF012
-    needs_draft = True
     only_greedy = True
-    guessed = size = "draft_length"
+    block_length_param = size = "draft_length"
     draft_length: int
     top_beta: int
     tau_base: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         strict = self.top_beta == 1 or self.tau_base == 0  # only what is as likely as the likeliest passes
-        return "exact up to ties" if strict and sampling.greedy else "lossy"
-
-    def start(self, session: Session) -> None:
-        self.session = session
-        self.drafter = drafter_of(session)
+        return "exact up to ties" if strict else "lossy"
 
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
         n, stop = self.drafter.reach(self.draft_length, left - 1)
@@ -80,6 +64,3 @@ class SpecDec(Method):
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
         return verify_gap(draft, scores, self.tau_base, self.top_beta)
-
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
-        self.drafter.follow(len(verdict.path), verdict.token)

@@ -47,7 +47,7 @@ class Spectra(Lookahead):
             meaning="File of a datastore or of a text in UTF-8 (specviz datastore builds one); empty: none.",
         ),
         Parameter("longest", 8, 1, 64, "tokens", "Most last tokens that are looked for in the datastore."),
-        Parameter("reach", 10, 1, 64, "tokens", "Most tokens taken from behind a place in the datastore."),
+        Parameter("reach", 10, 1, 64, "tokens", "Most tokens taken from after a place in the datastore."),
         KEEP,
     )  # fmt: skip
     shape = ("ngram", "guesses", "run")
@@ -94,23 +94,24 @@ class Spectra(Lookahead):
     def guess(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
         text = self.text[: self.length]
         most = self.draft_size - self.cells
-        found = []
+        guesses = []
         if self.length >= self.run:
             chain = self.store.chain.follow(text[-self.run :].tolist(), min(self.chain, depth))
-            found.append((np.array([chain], np.int64), "chain", 0.0))
+            guesses.append((np.array([chain], np.int64), "chain", 0.0))
         grams, _ = super().guess(depth)
-        found.append((grams, "ngram", 1.0))
+        guesses.append((grams, "ngram", 1.0))
         if self.external is not None:
             reach = min(self.reach, depth)
-            found.append((self.external.continuations(text, self.longest, reach, most), "datastore", 1.5))
-        every = np.full((sum(len(rows) for rows, *_ in found), max(rows.shape[1] for rows, *_ in found)), END)
+            guesses.append((self.external.continuations(text, self.longest, reach, most), "datastore", 1.5))
+        size = sum(len(rows) for rows, *_ in guesses), max(rows.shape[1] for rows, *_ in guesses)
+        every = np.full(size, END)
         end = 0
-        for rows, *_ in found:
+        for rows, *_ in guesses:
             every[end : end + len(rows), : rows.shape[1]] = rows
             end += len(rows)
-        turn = np.concatenate([np.arange(len(rows)) + first for rows, _, first in found])
+        turn = np.concatenate([np.arange(len(rows)) + first for rows, _, first in guesses])
         order = np.argsort(turn, kind="stable")
-        source = np.repeat([name for _, name, _ in found], [len(rows) for rows, *_ in found])
+        source = np.repeat([name for _, name, _ in guesses], [len(rows) for rows, *_ in guesses])
         return every[order], source[order]
 
 
@@ -122,9 +123,9 @@ class Internal:
         self.get = self.pool.get
 
     @property
-    def known(self) -> int:
+    def entries(self) -> int:
         """N-grams that they hold."""
-        return self.pool.known + self.chain.known
+        return self.pool.entries + self.chain.entries
 
     @property
     def bytes(self) -> int:

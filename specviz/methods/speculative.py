@@ -16,26 +16,28 @@ from torch import Tensor
 
 from ..devices import send
 from ..draft import Draft
-from .base import Method, Parameter, Session, Verdict
-from .draft_model import drafter_of
+from ..rules.speculative import (
+    SPECULATIVE,
+    accepts,
+    chain_status,
+    common_prefix,
+    is_unsure,
+    next_origin,
+    residual,
+)
+from .base import Verdict
+from .draft_model import DraftModelMethod
+from .kinds import SizedMethod
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 
 
-class Speculative(Method):
+class Speculative(SizedMethod, DraftModelMethod):
     """A draft model writes a few tokens; the target keeps those it would have written itself."""
 
     name = "speculative"
     title = "Speculative decoding"
     paper = "Leviathan et al. 2023; Chen et al. 2023"
-    parameters = (
-        Parameter(
-            "draft_length", 4, 1, 64, "tokens", "Most tokens that the draft model writes in a cycle.", "γ"
-        ),
-        Parameter(
-            "stop", 0.0, 0, 1, "probability",
-            "The draft model stops where its largest probability is below this; 0 is off.",
-        ),
-    )  # fmt: skip
+    parameters = SPECULATIVE
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    for i = 1 .. γ:"),
@@ -51,24 +53,20 @@ class Speculative(Method):
         ("commit:bonus", "    if all were accepted:          y comes from p_γ+1, a bonus"),
         ("commit", "    text = text + accepted + [y]; forget the other rows"),
     )
-    needs_draft = True
-    guessed = size = "draft_length"
+    block_length_param = size = "draft_length"
     draft_length: int
     stop: float
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # Greedy compares argmaxes of a block pass: it can flip where two logits nearly tie. In sampling the
         # law of the output is the target's (Leviathan, theorem in appendix A.1), whatever a draw rounds to.
         return "exact up to ties" if sampling.greedy else "exact"
 
-    def start(self, session: Session) -> None:
-        self.session = session
-        self.drafter = drafter_of(session)
-
     def draft(self, left: int) -> Generator[Any, Any, Draft]:
         # The target adds a token to every draft, so one token of what is left is its own.
-        reach = self.drafter.reach(self.draft_length, left - 1)
-        return (yield from self.drafter.chain(*reach, least=self.stop))
+        n, stop = self.drafter.reach(self.draft_length, left - 1)
+        goes_on = (lambda p: not is_unsure(p, self.stop)) if self.stop else None
+        return (yield from self.drafter.chain(n, stop, goes_on))
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         assert scores is not None
@@ -79,14 +77,6 @@ class Speculative(Method):
             verdict = verify_sampled(draft, self.session.sampling.probabilities(scores), u, last)
         verdict.unsent = self.drafter.unsent
         return verdict
-
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
-        self.drafter.follow(len(verdict.path), verdict.token)
-
-
-def chain_status(n: int, kept: int) -> list[str]:
-    """Status of a chain's nodes when the first `kept` were accepted."""
-    return (["accepted"] * kept + ["rejected"] + ["unjudged"] * n)[:n]
 
 
 def verify_greedy(draft: Draft, scores: Tensor) -> Verdict:
@@ -101,17 +91,8 @@ def verify_greedy(draft: Draft, scores: Tensor) -> Verdict:
         drafted = send(draft.tokens, scores.device)
         both = torch.cat([scores.argmax(-1), drafted]).tolist()  # the synchronisation
         best, tokens = both[: n + 1], both[n + 1 :]
-    kept = matching(best, tokens)
-    origin = "plain" if n == 0 else "bonus" if kept == n else "correction"
-    return Verdict(list(range(kept)), tokens, best[kept], origin, chain_status(n, kept))
-
-
-def matching(best: list[int], tokens: list[int]) -> int:
-    """Length of the common prefix."""
-    kept = 0
-    while kept < len(tokens) and best[kept] == tokens[kept]:
-        kept += 1
-    return kept
+    kept = common_prefix(tokens, best)
+    return Verdict(list(range(kept)), tokens, best[kept], next_origin(n, kept < n), chain_status(n, kept))
 
 
 def verify_sampled(draft: Draft, p: Tensor, u: np.ndarray, last: float) -> Verdict:
@@ -130,27 +111,18 @@ def verify_sampled(draft: Draft, p: Tensor, u: np.ndarray, last: float) -> Verdi
     """
     n = len(draft)
     tokens = send(draft.tokens, p.device)
-    nothing = torch.zeros_like(p[:1])  # where nothing was drafted
-    q = torch.cat([draft.q, nothing]) if n else nothing
+    blank = torch.zeros_like(p[:1])  # of the row after the draft
+    q = torch.cat([draft.q, blank]) if n else blank
     p_node = p[:n].gather(1, tokens[:, None])[:, 0]
     q_node = q[:n].gather(1, tokens[:, None])[:, 0]
-    kept = accepts(p_node, q_node, send(u, p.device, exact_type(p.device)))
-    kept = kept.long().cumprod(0).sum()  # line 9: the first rejection ends the block
+    passed = accepts(p_node, q_node, send(u, p.device, exact_type(p.device)))
+    kept = passed.long().cumprod(0).sum()  # line 9: the first rejection ends the block
     token = draw(after(p, q, kept), last)
     k, t, *drafted = torch.cat([kept[None], token[None], tokens]).tolist()  # the synchronisation
-    origin = "plain" if n == 0 else "bonus" if k == n else "resampled"
+    origin = next_origin(n, k < n, "resampled")
     used = np.where(np.arange(n) <= k, u, np.nan)
     status = chain_status(n, k)
     return Verdict(list(range(k)), drafted, t, origin, status, used, last, p_node, q_node, p[k, t])
-
-
-def accepts(p: Tensor, q: Tensor, u: Tensor) -> Tensor:
-    """Line 9: accept where u < p(x) / q(x); bool [n].
-
-    Written as u q < p in the widest float, where the product of two float32 is exact: the decision can
-    be repeated from the recorded numbers.
-    """
-    return u * q.to(u.dtype) < p.to(u.dtype)
 
 
 def after(p: Tensor, q: Tensor, kept: Tensor) -> Tensor:
@@ -160,9 +132,3 @@ def after(p: Tensor, q: Tensor, kept: Tensor) -> Tensor:
     """
     at = kept.view(1)  # an index that is a single number would be read by the host
     return residual(p[at][0], q[at][0])
-
-
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """max(0, p - q), [vocabulary], unnormalised; p itself where rounding leaves nothing."""
-    rest = (p - q).clamp(min=0)
-    return torch.where(rest.sum() > 0, rest, p)

@@ -15,10 +15,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..draft import Draft
-from ..rules.cells import picked
-from .base import Parameter, Session
+from ..rules.cells import SSD as PARAMETERS
+from ..rules.cells import judge_cells, pick_cells
+from ..rules.speculative import next_origin
+from .base import Session
 from .sampling import Sampling
-from .unmasking import BLOCK, CACHE, REFRESH, SURE, WHOLE, Said, Unmasked, Unmasking, check_length, placed
+from .unmasking import (
+    BLOCK,
+    CACHE,
+    REFRESH,
+    SURE,
+    WHOLE,
+    CellReading,
+    Unmasked,
+    Unmasking,
+    check_length,
+    placed,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from ..models.canvas import Canvas
@@ -30,18 +43,7 @@ class SSD(Unmasking):
     name = "ssd"
     title = "Self speculative decoding"
     paper = "Gao et al. 2025"
-    parameters = (
-        Parameter("draft_length", 4, 1, 64, "tokens", "Cells that are drafted in a cycle.", "N"),
-        Parameter(
-            "tree", "chain", choices=("chain", "mix"),
-            meaning="A chain of N canvases, or mix-order: beside each but the last its successor, 2N − 1.",
-        ),
-        Parameter(
-            "tail", "stepwise", choices=("stepwise", "shorter"),
-            meaning="Where fewer than N cells are masked: one token a pass, as written, or fewer drafts.",
-        ),
-        BLOCK, CACHE, REFRESH, SURE, WHOLE,
-    )  # fmt: skip
+    parameters = (*PARAMETERS, BLOCK, CACHE, REFRESH, SURE, WHOLE)
     pseudocode = (
         ("", "x = prompt + L masks; no cell has a draft"),
         ("", "until no mask is left, or a complete block holds an end token:"),
@@ -65,7 +67,7 @@ class SSD(Unmasking):
         most = self.draft_length if self.cache == "none" else min(self.draft_length, self.refresh - 1)
         return max(2 * most - 1, 0) if self.tree == "mix" else most
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # The pass over several canvases can turn a near-tie, as a block pass can turn an argmax.
         return "exact up to ties"
 
@@ -79,7 +81,7 @@ class SSD(Unmasking):
         self.belief = np.full(session.limit, -np.inf)
 
     def propose(self, canvas: Canvas, row: int) -> Draft:
-        cells, parents, stop = picked(
+        cells, parents, stop = pick_cells(
             canvas.open_cells(row), self.belief, self.block, canvas.room(row), self.draft_length, self.tree,
             self.tail,
         )  # fmt: skip
@@ -93,28 +95,18 @@ class SSD(Unmasking):
             signals={"score": odds, "confidence": confidence},
         )  # fmt: skip
 
-    def judge(self, draft: Draft, told: Said) -> Unmasked:
-        path: list[int] = []
-        odds: list[float] = []
-        status = ["unjudged"] * len(draft)
-        at = told.surest(-1)
-        while at is not None:
-            children = np.flatnonzero(draft.parents == (path[-1] if path else -1))
-            next_ = [
-                node for node in children.tolist()
-                if draft.positions[node] == told.cell[at] and draft.tokens[node] == told.token[at]  # type: ignore[index]
-            ]  # fmt: skip
-            for node in children.tolist():
-                status[node] = "accepted" if node in next_ else "rejected"
-            if not next_:
-                break
-            path.append(next_[0])
-            odds.append(float(told.odds[at]))
-            at = told.surest(path[-1])
-        seen = np.isin(
-            told.canvas, [-1, *path]
-        )  # line 14: canvases along the path, the later over the earlier
-        self.guess[told.cell[seen]], self.belief[told.cell[seen]] = told.token[seen], told.rank[seen]
-        missed = (draft.parents == (path[-1] if path else -1)).any()
-        origin = "plain" if not len(draft) else "correction" if missed else "bonus"
-        return placed(path, told, [at], [origin], draft, status, odds)  # type: ignore[list-item]
+    def judge(self, draft: Draft, reading: CellReading) -> Unmasked:
+        def place(node: int) -> tuple[int, int] | None:
+            at = reading.surest(node)
+            return None if at is None else (int(reading.cell[at]), int(reading.token[at]))
+
+        path, status = judge_cells(draft, place)
+        *kept, own = (reading.surest(node) for node in [-1, *path])
+        odds = [float(reading.odds[at]) for at in kept if at is not None]
+        # Line 14: what the canvases along the path say, the later over the earlier.
+        seen = np.isin(reading.canvas, [-1, *path])
+        self.guess[reading.cell[seen]] = reading.token[seen]
+        self.belief[reading.cell[seen]] = reading.rank[seen]
+        rejected = bool((draft.parents == (path[-1] if path else -1)).any())
+        origin = next_origin(len(draft), rejected)
+        return placed(path, reading, [own], [origin], draft, status, odds)  # type: ignore[list-item]

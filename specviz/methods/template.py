@@ -47,16 +47,16 @@ def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
     -------
     list of rank paths
     """
-    found: list[Path_] = []
+    paths: list[Path_] = []
     # Of equal ones the shallower, then the likelier.
     front: list[tuple[float, int, Path_]] = [(-1.0, 0, ())]
-    while front and len(found) <= n:
+    while front and len(paths) <= n:
         value, depth, path = heapq.heappop(front)
-        found.append(path)
+        paths.append(path)
         for rank, rate in enumerate(rates[depth] if depth < len(rates) else ()):
             if rate > 0:
                 heapq.heappush(front, (value * rate, depth + 1, (*path, rank)))
-    return found[1:]
+    return paths[1:]
 
 
 def expected(rates: Sequence[Sequence[float]], paths: Iterable[Path_]) -> float:
@@ -74,12 +74,14 @@ def read(path: Path, candidates: int) -> list[Path_]:
         for too many nodes.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf8"))
+        content = json.loads(path.read_text(encoding="utf8"))
     except OSError as error:
         raise ParameterError(f"template {path}: it cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):
         raise ParameterError(f"template {path} is no JSON: {FORM}") from None
-    return ordered(found.get("paths") if isinstance(found, dict) else found, f"template {path}", candidates)
+    return ordered(
+        content.get("paths") if isinstance(content, dict) else content, f"template {path}", candidates
+    )
 
 
 def ordered(given: Any, name: str, candidates: int) -> list[Path_]:

@@ -70,8 +70,8 @@ class TokenRecycling(Remembering):
             paths = read(bundled(), MOST)
             paths = [path for path in paths if max(path) < self.candidates]
         self.paths = paths[: self.draft_size]
-        self.spare = len(self.paths)
-        self.taught = self.candidates
+        self.extra_cache_slots = len(self.paths)
+        self.learned_top_k = self.candidates
 
     def fresh(self, vocabulary: int) -> Adjacency:
         return Adjacency(vocabulary, min(self.candidates, vocabulary))
@@ -87,12 +87,12 @@ class TokenRecycling(Remembering):
         """Fill the template, a level at a time and no deeper than what may be emitted beside the bonus."""
         if left < 2:
             return Draft.empty("room")
-        known, tree = self.store.tokens, self.tree
+        successors, tree = self.store.tokens, self.tree
         word = np.full(len(tree) + 1, EMPTY, np.int64)  # the root's, then every node's
         word[0] = self.root
         for level in tree.levels[: left - 1]:
             above = word[level.above]
-            word[level.at] = np.where(above != EMPTY, known[above, level.rank], EMPTY)
+            word[level.at] = np.where(above != EMPTY, successors[above, level.rank], EMPTY)
         sent = np.flatnonzero(word[1:] != EMPTY)
         if not len(sent):
             return Draft.empty("none")

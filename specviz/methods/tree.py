@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..devices import send
 from ..draft import ROOT, Draft
+from ..rules.speculative import accepts, longest_path, next_origin
 from .base import Session, Verdict
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 
@@ -41,9 +42,9 @@ def judge(
     """
     if session.sampling.greedy:
         own, *brought = bring(scores.argmax(-1) if best is None else best, *more)
-        return greedy(draft, own), brought
+        return judge_greedy(draft, own), brought
     u, last = session.uniforms(ACCEPT, len(draft)), float(session.uniforms(FINAL, 1)[0])
-    return sampled(draft, scores, session.sampling, u, last, *more)
+    return judge_sampled(draft, scores, session.sampling, u, last, *more)
 
 
 def bring(*tensors: Tensor) -> list[np.ndarray]:
@@ -56,16 +57,14 @@ def bring(*tensors: Tensor) -> list[np.ndarray]:
     return [part.view(kind).view(t.shape).numpy() for part, t, kind in zip(parts, tensors, kinds)]
 
 
-def greedy(draft: Draft, best: np.ndarray) -> Verdict:
+def judge_greedy(draft: Draft, best: np.ndarray) -> Verdict:
     """Algorithm 3: the longest path of the target's own tokens, then its next one.
 
     `best` [1 + n] holds what the target writes after the root and after each node.
     """
     tokens, parents = np.asarray(draft.tokens), draft.parents
     candidate = np.ones(len(draft), bool) if draft.judge is None else np.asarray(draft.judge, bool)
-    wrong = ~candidate | (tokens != best[parents + 1])
-    alive = ~(draft.mask & wrong).any(1)  # right itself, and so are all above it
-    last = int(np.where(alive, draft.depths, 0).argmax()) if alive.any() else ROOT
+    last, alive = longest_path(draft, candidate & (tokens == best[parents + 1]))
     path = draft.path(last)
     kept = np.zeros(len(draft), bool)
     kept[path] = True
@@ -74,7 +73,7 @@ def greedy(draft: Draft, best: np.ndarray) -> Verdict:
     return _verdict(draft, path, kept, read & ~alive, int(best[last + 1]), "correction")
 
 
-def sampled(
+def judge_sampled(
     draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last: float, *more: Tensor
 ) -> tuple[Verdict, list[np.ndarray]]:
     """Algorithm 4: siblings are tried in their order; each rejection takes its token out of p.
@@ -85,7 +84,7 @@ def sampled(
     n, device = len(draft), scores.device
     p = sampling.probabilities(scores)
     if not n:
-        token, p_token = _drawn(p[0], last)
+        token, p_token = _draw_token(p[0], last)
         t, p_t, *brought = bring(token, p_token, *more)
         return Verdict([], [], int(t), "plain", [], np.empty(0), last, token_p=float(p_t)), brought
     tokens, parents = np.asarray(draft.tokens), draft.parents
@@ -94,12 +93,12 @@ def sampled(
     before = (parents[:, None] == parents) & (order < order[:, None]) & candidate  # [node, earlier sibling]
     again = (before & (tokens[:, None] == tokens)).any(1)  # its token was tried already
     tried = candidate & ~again
-    row, word, family, fair = _to(device, parents + 1, tokens, before & tried, tried)
+    row, word, family, fair = _send(device, parents + 1, tokens, before & tried, tried)
     p_node = p[row, word]
     # A masked sum, not a product with the mask: the same order of additions on every machine.
     left = (1 - torch.where(family, p_node, 0).sum(1)).clamp(min=torch.finfo(p.dtype).tiny)
     chance = send(u, device, exact_type(device))
-    accept = fair & (chance * left.to(chance.dtype) < p_node.to(chance.dtype))
+    accept = fair & accepts(p_node, left, chance)
     steps, chosen = _walk(draft, accept, row)
     end = steps[-1]
     p_end = p.index_select(0, end.view(1))[0]
@@ -107,16 +106,16 @@ def sampled(
     taken = torch.where(fair & (row == end), 0.0, torch.inf).to(rest.dtype)
     rest.scatter_reduce_(0, word, taken, "amin")
     rest = torch.where(rest.sum() > 0, rest, p_end)  # where rounding leaves nothing
-    token, _ = _drawn(rest, last)
+    token, _ = _draw_token(rest, last)
     walk, first, t, p_t, *brought = bring(steps, chosen, token, p_end.take(token), *more)
-    verdict = _sampled(draft, walk, first, candidate, int(t))
-    verdict.u = np.where(again, np.nan, _used(verdict, u))
+    verdict = _sampled_verdict(draft, walk, first, candidate, int(t))
+    verdict.u = np.where(again, np.nan, _used_uniforms(verdict, u))
     verdict.token_u, verdict.token_p = last, float(p_t)
     verdict.p, verdict.q = p_node, left
     return verdict, brought
 
 
-def drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last: float) -> Verdict:
+def judge_drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last: float) -> Verdict:
     """Judge a tree whose nodes were drawn, siblings without replacement: its ``q`` says from what.
 
     Leviathan's rule, sibling by sibling (Jeon et al. 2024, "Recursive Speculative Decoding"; EAGLE's own
@@ -139,7 +138,7 @@ def drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last:
     parents, order = draft.parents, np.arange(n)
     rank = ((parents[:, None] == parents) & (order < order[:, None])).sum(1)
     by_rank = np.argsort(rank, kind="stable")
-    row, word, turn = _to(device, parents + 1, np.asarray(draft.tokens), by_rank)
+    row, word, turn = _send(device, parents + 1, np.asarray(draft.tokens), by_rank)
     q_node = draft.q.gather(1, word[:, None])[:, 0]
     left, rest = torch.empty_like(q_node), p.clone()  # what each row's rejected children leave of p
     for nodes in turn.split(np.bincount(rank).tolist()):
@@ -151,15 +150,15 @@ def drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray, last:
         # Where nothing is left p was q, and the node was accepted.
         rest[above] = torch.where(total > 0, after / total, before)
     chance = send(u, device, exact_type(device))
-    accept = chance * q_node.to(chance.dtype) < left.to(chance.dtype)
+    accept = accepts(left, q_node, chance)
     steps, chosen = _walk(draft, accept, row)
     end = steps[-1:]
-    token, _ = _drawn(rest.index_select(0, end)[0], last)
+    token, _ = _draw_token(rest.index_select(0, end)[0], last)
     walk, first, t, p_t, own = bring(
         steps, chosen, token, p.index_select(0, end)[0].take(token), p[row, word]
     )
-    verdict = _sampled(draft, walk, first, np.ones(n, bool), int(t))
-    verdict.u = _used(verdict, u)
+    verdict = _sampled_verdict(draft, walk, first, np.ones(n, bool), int(t))
+    verdict.u = _used_uniforms(verdict, u)
     verdict.token_u, verdict.token_p = last, float(p_t)
     verdict.p, verdict.q, verdict.own_p = left, q_node, own
     return verdict
@@ -178,7 +177,9 @@ def _walk(draft: Draft, accept: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(steps), chosen
 
 
-def _sampled(draft: Draft, walk: np.ndarray, first: np.ndarray, candidate: np.ndarray, token: int) -> Verdict:
+def _sampled_verdict(
+    draft: Draft, walk: np.ndarray, first: np.ndarray, candidate: np.ndarray, token: int
+) -> Verdict:
     """The verdict on the rows that were met and each one's first accepted child."""
     path = draft.path(int(walk[-1]) - 1)
     kept = np.zeros(len(draft), bool)
@@ -188,28 +189,28 @@ def _sampled(draft: Draft, walk: np.ndarray, first: np.ndarray, candidate: np.nd
     return _verdict(draft, path, kept, judged & ~kept, token, "resampled")
 
 
-def _used(verdict: Verdict, u: np.ndarray) -> np.ndarray:
+def _used_uniforms(verdict: Verdict, u: np.ndarray) -> np.ndarray:
     """The uniforms of the nodes that were judged; NaN elsewhere."""
     return np.where(np.array(verdict.status) == "unjudged", np.nan, u)
 
 
-def _drawn(p: Tensor, u: float) -> tuple[Tensor, Tensor]:
+def _draw_token(p: Tensor, u: float) -> tuple[Tensor, Tensor]:
     token = draw(p, u)
     return token, p.take(token)
 
 
-def _to(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
+def _send(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
     return [send(np.ascontiguousarray(array), device) for array in arrays]
 
 
 def _verdict(
-    draft: Draft, path: list[int], kept: np.ndarray, rejected: np.ndarray, token: int, otherwise: str
+    draft: Draft, path: list[int], kept: np.ndarray, rejected: np.ndarray, token: int, instead: str
 ) -> Verdict:
-    """The verdict on a path; `otherwise` is the origin of a token that stands in a rejected one's place."""
+    """The verdict on a path; `instead` is the origin of a token in a rejected one's place."""
     status = np.where(kept, "accepted", np.where(rejected, "rejected", "unjudged")).tolist()
     last = path[-1] if path else ROOT
     refused = bool((rejected & (draft.parents == last)).any())
     tried = len(draft) if draft.judge is None else np.any(draft.judge)
-    origin = "plain" if not tried else otherwise if refused else "bonus"
+    origin = next_origin(int(tried), refused, instead)
     tokens: Any = np.asarray(draft.tokens).tolist()
     return Verdict(path, tokens, token, origin, status)

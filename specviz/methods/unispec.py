@@ -13,9 +13,9 @@ import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
-from ..rules.store import EMPTY, Growth, Store, grow
+from ..rules.store import EMPTY, UNISPEC, Growth, Store, grow
 from ..schema import Signal
-from .base import Parameter, Session, Unsent, Verdict
+from .base import Session, Unsent, Verdict
 from .memory import KEEP, Remembering
 from .signals import successors
 from .tree import judge
@@ -27,32 +27,7 @@ class UniSpec(Remembering):
     name = "unispec"
     title = "UniSpec"
     paper = "Do et al."
-    parameters = (
-        Parameter(
-            "draft_size", 24, 1, 512, "tokens", "Nodes of the tree that are sent, without the root.", "g"
-        ),
-        Parameter("depth", 10, 1, 64, "tokens", "Most levels of the tree.", "d"),
-        Parameter(
-            "candidates", 10, 1, 64, "tokens", "Successors kept of a token; nodes expanded a level.", "k"
-        ),
-        Parameter(
-            "threshold", 0.05, 0, 1, "probability", "Nodes below this score are not expanded; 0: off.", "r"
-        ),
-        Parameter("scores", True, meaning="Score by the target's probabilities, not by rank (Table 2)."),
-        Parameter(
-            "neighbours", True,
-            meaning="Widen the first level by what might have stood in the root's place (line 19; Table 2).",
-        ),
-        Parameter(
-            "score", "product", choices=("product", "least"),
-            meaning="A node's score, open in the paper: the path's probabilities multiplied, or their least.",
-        ),
-        Parameter(
-            "root_token", "drop", choices=("drop", "keep"),
-            meaning="Whether the root's own token, always a neighbour, is a candidate; open in the paper.",
-        ),
-        KEEP,
-    )  # fmt: skip
+    parameters = (*UNISPEC, KEEP)
     size = "draft_size"
     shape = ("candidates",)
     signals = (Signal("candidates", "nodes", "Nodes that were grown, sent or not.", "cycle"),)
@@ -82,7 +57,7 @@ class UniSpec(Remembering):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        self.spare, self.taught = self.draft_size, self.candidates
+        self.extra_cache_slots, self.learned_top_k = self.draft_size, self.candidates
 
     def fresh(self, vocabulary: int) -> Store:
         return Store(vocabulary, min(self.candidates, vocabulary))
@@ -98,12 +73,9 @@ class UniSpec(Remembering):
         """Lines 16-30. The tree goes no deeper than what may still be emitted beside the target's token."""
         if left < 2:
             return Draft.empty("room")
-        how = Growth(
-            min(self.depth, left - 1), self.candidates, self.threshold, self.scores, self.score == "least",
-            self.root_token == "drop",
-        )  # fmt: skip
-        tree = grow(self.store, self.root, self.near if self.neighbours else None, how)
-        draft, rest = tree.cut(self.draft_size, self.threshold if self.scores else 0)
+        growth = Growth.of(self.values, left)
+        tree = grow(self.store, self.root, self.near, growth)
+        draft, rest = tree.cut(self.draft_size, growth)
         self.unsent = Unsent(
             rest.tokens, rest.parents, rest.status, signals={"score": rest.score}, source=rest.source
         )

@@ -17,17 +17,14 @@ import torch
 
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
+from ..rules.cells import COARSE, FINE
 from .base import Method, Parameter, Session, Verdict
 from .sampling import Sampling
 
 if TYPE_CHECKING:
     from ..models.canvas import Canvas, Read
 
-# Log-odds and logits are compared on a grid, so that what is equal on paper is equal here, whatever the
-# shape of the pass that computed it, but for values at an edge of the grid. Equal cells: the leftmost. Equal
-# tokens: the lowest id. (Half precision has coarser steps of its own.)
-GRID = {torch.float64: 2.0**-30}
-COARSE = 2.0**-12
+GRID = {torch.float64: FINE}
 
 BLOCK = Parameter("block", 8, 1, 4096, "cells", "Cells of a block; a block is written before the next.", "B")
 CACHE = Parameter(
@@ -44,13 +41,13 @@ SURE = Parameter(
     "Cells whose log-odds are at least this are equally sure, and go from left to right.",
 )  # fmt: skip
 WHOLE = Parameter(
-    "whole", False, meaning="Write every cell, as in the papers; else end behind a block with an end token."
+    "whole", False, meaning="Write every cell, as in the papers; else end after a block with an end token."
 )
 
 
 @dataclass
-class Said:
-    """What a pass said of a row's cells, on the host.
+class CellReading:
+    """What a pass says of a row's cells, on the host.
 
     Attributes
     ----------
@@ -89,14 +86,14 @@ class Said:
 
 @dataclass
 class Unmasked(Verdict):
-    """A verdict over canvases: `path` as ever, and behind it tokens of the pass' own in `own_cells`.
+    """A verdict over canvases: `path` as ever, then tokens of the pass' own in `own_cells`.
 
     Parameters
     ----------
     cells : list of int
         Cells of all that is emitted: the path's, then `own_cells`.
     own_cells, own, origins : list
-        What is placed behind the path: cells, tokens, how each came about.
+        What is placed after the path: cells, tokens, how each came about.
     odds : list of float
         Log-odds of all that is emitted, as the verifying pass had them.
     read_odds : array of float
@@ -121,8 +118,10 @@ def log_odds(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return token, ((best[:, 0] - others) / grid).round_() * grid
 
 
-def said(reads: Sequence[Read], block: int, sure: float = np.inf, entropies: bool = False) -> list[Said]:
-    """What a pass said of each row, brought to the host in one transfer.
+def read_cells(
+    reads: Sequence[Read], block: int, sure: float = np.inf, entropies: bool = False
+) -> list[CellReading]:
+    """What a pass says of each row, brought to the host in one transfer.
 
     Parameters
     ----------
@@ -146,17 +145,17 @@ def said(reads: Sequence[Read], block: int, sure: float = np.inf, entropies: boo
     if entropies:
         log_p = logits.log_softmax(-1)
         entropy = -(log_p.exp() * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
-    found = torch.stack((token.to(odds.dtype), odds, entropy)).cpu().numpy()  # ids below 2^24 are exact
-    if np.isnan(found[1]).any():
+    values = torch.stack((token.to(odds.dtype), odds, entropy)).cpu().numpy()  # ids below 2^24 are exact
+    if np.isnan(values[1]).any():
         raise ModelError(
             "the model's scores are no numbers (NaN): load it with dtype='float32', or look at its weights"
         )
     ends = np.cumsum([len(read.cell) for read in reads])[:-1]
     rows = []
-    for read, (tokens, odds_of, spread) in zip(reads, np.split(found, ends, axis=1)):
+    for read, (tokens, odds_of, spread) in zip(reads, np.split(values, ends, axis=1)):
         numbers = odds_of.astype(np.float64), spread.astype(np.float64)
         rows.append(
-            Said(read.canvas, read.cell, tokens.astype(np.int64), *numbers, in_work(read, block), sure)
+            CellReading(read.canvas, read.cell, tokens.astype(np.int64), *numbers, in_work(read, block), sure)
         )
     return rows
 
@@ -203,11 +202,11 @@ class Unmasking(Method):
         """Nodes to read beside the state; their ``positions`` are cells."""
         return Draft.empty()
 
-    def judge(self, draft: Draft, told: Said) -> Unmasked:
-        """What of a draft is kept and what is placed behind it: by default the surest cell's token."""
-        at = told.surest(-1)
+    def judge(self, draft: Draft, reading: CellReading) -> Unmasked:
+        """What of a draft is kept and what is placed after it: by default the surest cell's token."""
+        at = reading.surest(-1)
         assert at is not None
-        return placed([], told, [at], ["plain"])
+        return placed([], reading, [at], ["plain"])
 
     def ends(self, cells: np.ndarray, masked: np.ndarray, eos: Collection[int]) -> bool:
         """Whether a state is the last one: no cell is masked, or a complete block holds an end token."""
@@ -216,23 +215,23 @@ class Unmasking(Method):
         done = int(masked.argmax()) // self.block * self.block
         return not self.whole and bool(np.isin(cells[:done], list(eos)).any())
 
-    def exactness(self, sampling: Sampling, dtype: str) -> str:
+    def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact"
 
 
 def placed(
-    path: list[int], told: Said, own: Sequence[int], origins: list[str], draft: Draft | None = None,
+    path: list[int], reading: CellReading, own: Sequence[int], origins: list[str], draft: Draft | None = None,
     status: list[str] | None = None, odds: Sequence[float] = (),
 ) -> Unmasked:  # fmt: skip
     """A verdict: `path` of the draft, then the entries `own` of what the pass said."""
     own = list(own)
     cells = [] if draft is None else [int(draft.positions[node]) for node in path]  # type: ignore[index]
-    own_cells, tokens = told.cell[own].tolist(), told.token[own].tolist()
+    own_cells, tokens = reading.cell[own].tolist(), reading.token[own].tolist()
     drafted = [] if draft is None else np.asarray(draft.tokens).tolist()
     return Unmasked(
         path, drafted, tokens[0] if tokens else None, origins[0] if origins else "", status or [],
         cells=cells + own_cells, own_cells=own_cells, own=tokens, origins=origins,
-        odds=[*odds, *told.odds[own].tolist()], read_odds=told.odds,
+        odds=[*odds, *reading.odds[own].tolist()], read_odds=reading.odds,
     )  # fmt: skip
 
 

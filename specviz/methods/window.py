@@ -4,7 +4,7 @@ Fu et al. 2024 ("Break the Sequential Dependency of LLM Inference Using Lookahea
 The window is W columns wide and N - 1 rows high, each row the answer to the row above one step
 before. A pass reads it as a comb: row 0 hangs below the root as a chain, the other cells of a column hang
 below that column's cell of row 0, column 0 below the root itself. So the cell of row r in column i stands
-i + r places behind the root, and what the target says of the last row is the next one.
+i + r places after the root, and what the target says of the last row is the next one.
 
 How it is filled at the beginning and how it moves on is the authors' implementation
 (https://github.com/hao-ai-lab/LookaheadDecoding): it moves one place a step, also where a step commits more.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from huggingface_hub import hf_hub_download, model_info, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -28,6 +28,7 @@ from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
 from specviz.models.loading import CONVERT, find
 from specviz.models.model import Model
+from specviz.models.schema import FILES, check_files
 from specviz.models.torch_model import no_room
 from specviz.models.zoo import bundled
 
@@ -76,11 +77,14 @@ def fetch(
     number = _dtype(dtype)
     source, name, local = _source(text, path)
     folder = path if path is not None else _hub_folder(source, revision)
-    if folder is not None and (addition := load_addition(folder, name)):
-        return addition  # on the device and in the format of the target that it will draft for
     given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
-    if folder is not None and diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
-        return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
+    if folder is not None:
+        check_files({file: folder / file for file in FILES if (folder / file).is_file()})
+        with _as_model_error(source, name):
+            if addition := load_addition(folder, name):
+                return addition  # on the device and in the format of the target that it will draft for
+            if diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
+                return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
     spread = {} if device_map is None else {"device_map": device_map}
     net, words = _fetch(source, name, local, revision, number, spread)
     words = words if given is None else given
@@ -90,7 +94,19 @@ def fetch(
         if "memory" not in str(error):
             raise
         raise no_room(name, target, sum(p.numel() * p.element_size() for p in net.parameters())) from None
-    return _model(net.eval().requires_grad_(False), words, name, kernels)
+    with _as_model_error(source, name):
+        return _model(net.eval().requires_grad_(False), words, name, kernels)
+
+
+@contextmanager
+def _as_model_error(source: str, name: str) -> Iterator[None]:
+    """Turns whatever a library raises over a damaged model into one line."""
+    try:
+        yield
+    except (SpecvizError, MemoryError):
+        raise
+    except Exception as error:  # tokenizers raises bare exceptions
+        raise ModelError(_why(source, name, True, None, error)) from None
 
 
 def from_gguf(path: Path, device: Any, dtype: Any, name: str, kernels: str | None) -> Model:
@@ -173,10 +189,6 @@ def _fetch(
     `spread` says to transformers where the weights go, if not to the CPU.
     """
     options = {"trust_remote_code": False} | ({"revision": revision} if revision else {})
-    known = (
-        OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError, SafetensorError,
-        StrictDataclassError,
-    )  # fmt: skip
     error: Exception | None = None
     bar = logging.is_progress_bar_enabled()
     try:
@@ -192,23 +204,31 @@ def _fetch(
                     ranks.check_plan(config, name)
                 words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
                 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-                net, found = kind.from_pretrained(
+                net, loaded = kind.from_pretrained(
                     source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only,
                     output_loading_info=True, **spread, **options,
                 )  # fmt: skip
-                if missing := sorted(found["missing_keys"]):  # they would be random
+                if missing := sorted(loaded["missing_keys"]):  # they would be random
                     raise ModelError(
                         f"{name} lacks {len(missing)} weights that its config asks for (first {missing[0]})"
                     )
+                if not local:
+                    check_files(_cached(source, revision))
                 return net, words
-            except SpecvizError:
+            except (SpecvizError, MemoryError):
                 raise
-            except known as found:
-                error = found
+            except Exception as fault:  # tokenizers raises bare exceptions
+                error = fault
     finally:
         if bar:
             logging.enable_progress_bar()
     raise ModelError(_why(source, name, local, revision, error)) from None
+
+
+def _cached(source: str, revision: str | None) -> dict[str, Path]:
+    """A hub model's files of JSON in the hub's cache."""
+    paths = {file: try_to_load_from_cache(source, file, revision=revision) for file in FILES}
+    return {file: Path(path) for file, path in paths.items() if isinstance(path, str)}
 
 
 def _hub_folder(source: str, revision: str | None) -> Path | None:
@@ -289,7 +309,7 @@ def _tokenizer(source: str | Path) -> Any:
         return AutoTokenizer.from_pretrained(
             text.removeprefix("hf:"), local_files_only=local, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # tokenizers raises bare exceptions
         raise ModelError(f"no tokenizer in {text}: {one_line(error, 200)}") from None
 
 

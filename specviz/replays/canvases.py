@@ -91,14 +91,14 @@ def write(
     model: Any, ids: Sequence[list[int]], way: Way, length: int, batch: int = 1, clock: Clock | None = None
 ) -> list[Written]:
     """Write the prompts' canvases, so many together; nothing is recorded."""
-    found = [Written() for _ in ids]
+    texts = [Written() for _ in ids]
     method = way()
     for first in range(0, len(ids), batch):
         some = list(ids[first : first + batch])
         for cycles in decode_canvases(model, some, method, max_new_tokens=length, first=first, clock=clock):
             for cycle in cycles:
-                found[cycle.prompt].take(cycle)
-    return found
+                texts[cycle.prompt].take(cycle)
+    return texts
 
 
 @dataclass
@@ -140,7 +140,7 @@ def timed(
     tick: Callable[[], None],
 ) -> list[Measured]:
     """Let all ways write text 0, then text 1 ..., in an order that rotates; each has written one before."""
-    found = [Measured(way) for way in ways]
+    results = [Measured(way) for way in ways]
     clock, ticks = clock_for(model.device), quiet_clock(model.device)[0]
     if type(clock) is Clock:  # phases and texts by the same clock
         clock.mark = ticks  # type: ignore[method-assign]
@@ -158,11 +158,11 @@ def timed(
         write(model, ids[:1], way, length)
     with settled():
         for _ in range(rounds):
-            decoders = {i: decoder(measured) for i, measured in enumerate(found)}
+            decoders = {i: decoder(measured) for i, measured in enumerate(results)}
             times = paired(decoders, len(ids), model.device, clock=ticks)
-            for i, measured in enumerate(found):
+            for i, measured in enumerate(results):
                 measured.seconds += times[i].seconds
-    return found
+    return results
 
 
 # -- prompts ------------------------------------------------------------------------------------
@@ -191,14 +191,14 @@ def suite(n: int, shots: int = 0, only: str | None = None) -> list[dict[str, Any
         raise ParameterError(f"{shots} examples are wanted, and {SHOTS} lie beside a prompt: ask for fewer")
     group = only or "mix"
     entries = [entry for entry in frozen("canvases") if entry["group"] == group]
-    found = []
+    prompts = []
     for entry in take(entries, n, "prompts" + (f" of {only}" if only else "")):
         before = []
         for question, answer in entry["shots"][:shots]:
             before += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        found.append({name: entry[name] for name in ("id", "kind", "language", "reference")}
+        prompts.append({name: entry[name] for name in ("id", "kind", "language", "reference")}
                      | {"prompt": before + entry["messages"]})  # fmt: skip
-    return found
+    return prompts
 
 
 # -- by batch size --------------------------------------------------------------------------------
@@ -211,8 +211,8 @@ Tick = Callable[[int, int, str], None]
 
 
 @dataclass
-class Found:
-    """What a part found."""
+class PartResult:
+    """Tables, bars and notes of a part of the measurement."""
 
     tables: list[Part]
     bars: list[Bar] = field(default_factory=list)
@@ -230,7 +230,7 @@ class Steps:
         self.tick(self.done, self.of, f"{self.name}: {label}" if label else self.name)
 
 
-def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """Figure 1: throughput by batch size, with and without cache."""
     ids = sorted((model.encode(entry["prompt"]) for entry in suite(prompts)), key=len)
     ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]
@@ -279,7 +279,7 @@ def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
         turning([row for row in rows if row["way"] == name]) for name in dict.fromkeys(r["way"] for r in rows)
     ]
     title = f"Figure 1: throughput by batch size, {len(ids)} prompts of {LENGTH} cells, {rounds} rounds"
-    return Found([Part(title, columns, rows, ("same",))], [], notes)
+    return PartResult([Part(title, columns, rows, ("same",))], [], notes)
 
 
 def passes_shared(texts: Sequence[Written], size: int) -> int:

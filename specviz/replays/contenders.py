@@ -9,18 +9,14 @@ from typing import Any
 from specviz.loop import generate
 from specviz.measure.sweep import BEAM, Measured, Point
 from specviz.measure.timing import BASELINE
+from specviz.replays.recipes import EXIT_FALLBACKS, EXIT_ROLLBACKS, FALLBACKS, ROLLBACKS, WINDOWS
 
 # ---------------------------------------------------------------- BiLD (Kim et al.)
 
-FALLBACKS = (0.3, 0.5, 0.7, 0.9)  # the paper: 0.5 to 0.9 for translation, 0.2 to 0.6 for summaries
-ROLLBACKS = (1.0, 2.0, 4.0, 8.0)  # the paper: 1 to 10, and 2 to 6
 NEVER = 1e6  # nats: no token is that unlikely
-WINDOWS = (3, 4, 5, 6, 7, 8, 9, 10)
-EXIT_FALLBACKS, EXIT_ROLLBACKS = (0.2, 0.5, 0.8), (0.5, 1.0, 1.5)
 CALM_THRESHOLDS, CALM_DECAYS = (0.7, 0.8, 0.9, 0.95, 0.98), (0, 4, 8)
 ORACLE = (0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 NUCLEUS = {"temperature": 1.0, "top_p": 0.8}
-UNALIGNED_CURVE, ALIGNED_CURVE = "BiLD, unaligned", "BiLD, aligned"
 NO_ROLLBACK, NO_FALLBACK = "no rollback", "no fallback"
 
 
@@ -38,50 +34,50 @@ def grid(target: Any, draft: Any, group: str) -> list[Point]:
 
 def without(target: Any, draft: Any) -> list[Point]:
     """Figure 5: no rollback, and no fallback (the small model always writes ten tokens)."""
-    found = [bild(target, draft, f, NEVER, NO_ROLLBACK, f"{NO_ROLLBACK}, fallback {f:g}") for f in FALLBACKS]
-    return found + [
+    points = [bild(target, draft, f, NEVER, NO_ROLLBACK, f"{NO_ROLLBACK}, fallback {f:g}") for f in FALLBACKS]
+    return points + [
         bild(target, draft, 0.0, r, NO_FALLBACK, f"{NO_FALLBACK}, rollback {r:g}") for r in ROLLBACKS
     ]
 
 
 def rejection(target: Any, draft: Any) -> list[Point]:
     """Tables 3 and 4: rejection sampling with fixed windows, greedy and at temperature 1."""
-    drawn = {"temperature": 1.0}
-    found = [Point("sampling: autoregressive", BASELINE, model=target, options=drawn, group="sampling")]
-    for options, said in (({}, "greedy"), (drawn, "sampling")):
+    options = {"temperature": 1.0}
+    points = [Point("sampling: autoregressive", BASELINE, model=target, options=options, group="sampling")]
+    for sampling, label_part in (({}, "greedy"), (options, "sampling")):
         for w in WINDOWS:
-            label, group = f"speculative, {said}: window {w}", f"speculative, {said}"
+            label, group = f"speculative, {label_part}: window {w}", f"speculative, {label_part}"
             values = {"draft_length": w}
-            found.append(Point(label, "speculative", values, target, draft, options, group=group))
-    return found
+            points.append(Point(label, "speculative", values, target, draft, sampling, group=group))
+    return points
 
 
 def nucleus(target: Any, draft: Any) -> list[Point]:
     """Table 5: nucleus sampling, p = 0.8."""
     base = Point("nucleus: autoregressive", BASELINE, model=target, options=NUCLEUS, group="nucleus")
-    drawn = [bild(target, draft, f, r, "nucleus") for f, r in ((0.7, 1.0), (0.7, 2.0), (0.5, 4.0))]
-    return [base, *(replace(point, options=NUCLEUS, base=base.label) for point in drawn)]
+    points = [bild(target, draft, f, r, "nucleus") for f, r in ((0.7, 1.0), (0.7, 2.0), (0.5, 4.0))]
+    return [base, *(replace(point, options=NUCLEUS, base=base.label) for point in points)]
 
 
 def leaving(exits: Any, calm: Any) -> list[Point]:
     """Figures 6 and 7: the first layer drafts, and CALM, each on the model that was tuned for it."""
-    found: list[Point] = []
+    points: list[Point] = []
     if exits is not None:
         base = "early exit: greedy"
-        found.append(Point(base, BASELINE, model=exits, base=base, group="early exit"))
+        points.append(Point(base, BASELINE, model=exits, base=base, group="early exit"))
         for r in EXIT_ROLLBACKS:
             drafted = [bild(exits, None, f, r, "early exit") for f in EXIT_FALLBACKS]
-            found += [replace(point, method="early_exit", base=base) for point in drafted]
+            points += [replace(point, method="early_exit", base=base) for point in drafted]
     if calm is not None:
         base = "CALM: greedy"
-        found.append(Point(base, BASELINE, model=calm, base=base, group="CALM"))
+        points.append(Point(base, BASELINE, model=calm, base=base, group="CALM"))
         for measure in ("state", "softmax"):
             for t in CALM_THRESHOLDS:
                 for d in CALM_DECAYS:
                     values = {"measure": measure, "threshold": t, "decay": d}
                     label, group = f"CALM: {measure}, λ {t:g}, t {d}", f"CALM, {measure}"
-                    found.append(Point(label, "calm", values, calm, base=base, group=group))
-    return found
+                    points.append(Point(label, "calm", values, calm, base=base, group=group))
+    return points
 
 
 def oracle(target: Any, draft: Any) -> list[Point]:
@@ -106,21 +102,21 @@ BEAMS = "beam 5 (transformers)"
 
 def lineup(target: Any, draft: Any, heads: Any = None, slots: Any = None) -> list[Point]:
     """Tables I and II: beams, greedy, blockwise, SpecDec and CM-ASD, with each kind of drafter."""
-    found = [
+    points = [
         Point(BASELINE, BASELINE, model=target),
         Point(BEAMS, BEAM, {"beams": 5}, target),
         Point("greedy (transformers)", BEAM, {"beams": 1}, target),
         Point("speculative, k 4", "speculative", {}, target, draft),
     ]
     if heads is not None:
-        found += [Point(f"blockwise, k {k}", "blockwise", {"k": k}, target, heads) for k in LONG]
-    for each, said in ((draft, ""), (slots, ", one pass")):
+        points += [Point(f"blockwise, k {k}", "blockwise", {"k": k}, target, heads) for k in LONG]
+    for each, suffix in ((draft, ""), (slots, ", one pass")):
         if each is not None:
-            found += [
-                Point(f"SpecDec, k {k}{said}", "specdec", {"draft_length": k}, target, each) for k in LONG
+            points += [
+                Point(f"SpecDec, k {k}{suffix}", "specdec", {"draft_length": k}, target, each) for k in LONG
             ]
-            found.append(Point(f"CM-ASD{said}", "cm_asd", FULL, target, each))
-    return found
+            points.append(Point(f"CM-ASD{suffix}", "cm_asd", FULL, target, each))
+    return points
 
 
 def ablation(target: Any, draft: Any) -> list[Point]:

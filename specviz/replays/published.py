@@ -147,10 +147,10 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     return paper, table, tables[table]
 
 
-def _near(word: str, known: Any, paper: str = "") -> str:
+def _near(word: str, names: Any, paper: str = "") -> str:
     """The end of the sentence: what was probably meant, or what there is."""
     front = f"{paper}/" if paper else ""
-    close = difflib.get_close_matches(word.lower(), list(known), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(word.lower(), list(names), n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(front + each for each in close) + "?"
-    return "; there is " + ", ".join(known)
+    return "; there is " + ", ".join(names)

@@ -442,7 +442,11 @@ RECIPES |= {
 
 # ---------------------------------------------------------------- BiLD
 
-UNALIGNED, ALIGNED = "BiLD, unaligned", "BiLD, aligned"
+UNALIGNED, ALIGNED, REJECTION = "BiLD, unaligned", "BiLD, aligned", "speculative, sampling"
+FALLBACKS = (0.3, 0.5, 0.7, 0.9)  # the paper: 0.5 to 0.9 for translation, 0.2 to 0.6 for summaries
+ROLLBACKS = (1.0, 2.0, 4.0, 8.0)  # the paper: 1 to 10, and 2 to 6
+WINDOWS = (3, 4, 5, 6, 7, 8, 9, 10)
+EXIT_FALLBACKS, EXIT_ROLLBACKS = (0.2, 0.5, 0.8), (0.5, 1.0, 1.5)
 LATENCY = (
     "speedup", "latency of the same texts, batch 1",
     "seconds of greedy decoding of the same texts over seconds here, the encoder's pass inside",
@@ -476,8 +480,8 @@ def big_little(rows: tuple[Row, ...], curves: tuple[str, ...], **more: Any) -> R
         "drafts": {"small": "town-t5-small", "aligned": "town-t5-small-aligned"},
         "differs": (LATENCY, POINTS), "data": "IWSLT 2017, WMT 2014, XSUM, CNN/DailyMail",
         "quick": {**few(16, 64), "fallbacks": (0.3, 0.6, 0.9), "rollbacks": (1.0, 4.0), "windows": (4, 8)},
-        "whole": {"prompts": 60, "max_new_tokens": 128, "fallbacks": (0.3, 0.5, 0.7, 0.9),
-                  "rollbacks": (1.0, 2.0, 4.0, 8.0), "windows": (3, 4, 5, 6, 7, 8, 9, 10)},
+        "whole": {"prompts": 60, "max_new_tokens": 128, "fallbacks": FALLBACKS, "rollbacks": ROLLBACKS,
+                  "windows": WINDOWS},
     }  # fmt: skip
     compare = more.pop("compare", ("method",))
     options = {"curves": curves, **more.pop("options", {})}
@@ -485,7 +489,6 @@ def big_little(rows: tuple[Row, ...], curves: tuple[str, ...], **more: Any) -> R
 
 
 VANILLA = Row({"method": "Vanilla Inference"}, "autoregressive")
-REJECTION = "speculative, sampling"
 REJECTING = Row(
     {"method": "Rejection Sampling Based"}, "speculative", {"curve": REJECTION, "pick": "fastest"}
 )
@@ -534,8 +537,8 @@ RECIPES |= {
         (fastest({"method": "BiLD"}, "early exit", ONE_POINT),), ("early exit",), model="town-t5-exit",
         parts={"dataset": {"IWSLT": {"task": "de-en"}, "WMT": {"task": "de-en"}}}, drafts={},
         quick={**few(16, 64), "fallbacks": (0.2, 0.8), "rollbacks": (0.5, 1.5)},
-        whole={"prompts": 60, "max_new_tokens": 128, "fallbacks": (0.2, 0.5, 0.8),
-               "rollbacks": (0.5, 1.0, 1.5)},
+        whole={"prompts": 60, "max_new_tokens": 128, "fallbacks": EXIT_FALLBACKS,
+               "rollbacks": EXIT_ROLLBACKS},
     ),
     "bild/figure8": big_little(
         (fastest({"method": "BiLD"}, ALIGNED, NO_LOSS),), (ALIGNED,),
@@ -662,7 +665,7 @@ CURVES: dict[str, Recipe] = {
 # Figures that need no run of their own.
 FIGURES: dict[str, str] = {
     "unispec/figure4": "the means of unispec/table5: replay that",
-    "unispec/figure6": "what a calibration of more prompts finds: specviz calibrate --prompts measures it",
+    "unispec/figure6": "what a calibration of more prompts finds: specviz calibrate --number measures it",
     "bild/figure10": "bild/figure4 on other data sets: replay that",
 }
 

@@ -17,7 +17,7 @@ import numpy as np
 from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
-from specviz.measure.claims import Drawn, Quality, ratio, resampled
+from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
 from specviz.measure.timing import closing, paired, quiet_clock, synchroniser
 from specviz.replays.translations import TARGETS, streams, texts
 from specviz.streams import Stream
@@ -98,24 +98,26 @@ class Decoded:
     chrf: float = float("nan")
     comet: float = float("nan")
 
-    def of(self, function: Callable[..., Any], *names: str) -> Drawn:
+    def of(self, function: Callable[..., Any], *names: str) -> BootstrapEstimate:
         """A function of sums over the texts."""
         return resampled(function, *(self.sums[name] for name in names))
 
-    def over(self, other: Decoded, prefill: bool = False) -> Drawn:
+    def over(self, other: Decoded, prefill: bool = False) -> BootstrapEstimate:
         """How many times the other's tokens a second."""
         names = ("emitted", "total" if prefill else "seconds")
         return self._against(other, lambda e, s, f, t: (e / s) / (f / t), names)
 
-    def more(self, other: Decoded, above: str, below: str) -> Drawn:
+    def more(self, other: Decoded, above: str, below: str) -> BootstrapEstimate:
         """By how much a ratio of sums is larger than the other's."""
         return self._against(other, lambda a, b, c, d: ratio(a, b) - ratio(c, d), (above, below))
 
-    def better(self, other: Decoded, quality: Quality) -> Drawn:
+    def better(self, other: Decoded, quality: Quality) -> BootstrapEstimate:
         """By how much BLEU is higher than the other's."""
         return self._against(other, lambda a, b: quality.bleu(a) - quality.bleu(b), ("bleu",))
 
-    def _against(self, other: Decoded, function: Callable[..., Any], names: Sequence[str]) -> Drawn:
+    def _against(
+        self, other: Decoded, function: Callable[..., Any], names: Sequence[str]
+    ) -> BootstrapEstimate:
         return resampled(function, *(side.sums[name] for side in (self, other) for name in names))
 
 
@@ -169,9 +171,9 @@ def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Any, quality
     sums["final"] = words["tokens"].last().to_numpy(float)
     sums["lag"] = metrics.lagging(trace)["AL"].to_numpy(float)
     sums["texts"] = np.ones(len(sums["lag"]))
-    said = trace.updates.groupby("prompt")["text"].last().tolist()
-    sums["bleu"] = quality.statistics(said)
-    found = Decoded(of, sums, quality.chrf(said))
+    outputs = trace.updates.groupby("prompt")["text"].last().tolist()
+    sums["bleu"] = quality.statistics(outputs)
+    decoded = Decoded(of, sums, quality.chrf(outputs))
     with suppress(ParameterError):  # it is not installed
-        found.comet = float(np.mean(metrics.comet(trace)))
-    return found
+        decoded.comet = float(np.mean(metrics.comet(trace)))
+    return decoded

@@ -1,26 +1,47 @@
-"""Which masked cells of a canvas self speculative decoding drafts, and as what tree: NumPy alone.
+"""Self speculative decoding's decisions: which masked cells it drafts, as what tree, and which are accepted.
 
-Gao et al. 2025, section 3.2.2 and Algorithm 1 (appendix A). `specviz.methods.ssd` drafts by it, and the
-what-ifs replay it from a record, where there is no model.
+Gao et al. 2025, section 3.2.2 and Algorithm 1 (appendix A). `specviz.methods.ssd` decides by these functions,
+and the what-ifs decide again by them from a record, where there is no model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from ..draft import ROOT, Draft
+from .parameters import Parameter
 
-class Picked(NamedTuple):
-    """Cells that are drafted.
+SSD = (
+    Parameter("draft_length", 4, 1, 64, "tokens", "Cells that are drafted in a cycle.", "N"),
+    Parameter(
+        "tree", "chain", choices=("chain", "mix"),
+        meaning="A chain of N canvases, or mix-order: beside each but the last its successor, 2N − 1.",
+    ),
+    Parameter(
+        "tail", "stepwise", choices=("stepwise", "shorter"),
+        meaning="Where fewer than N cells are masked: one token a pass, as written, or fewer drafts.",
+    ),
+)  # fmt: skip
+# Log-odds and logits of canvases are compared on a grid, so that what is equal on paper is equal here,
+# whatever the shape of the pass that computed it; values at an edge of the grid may still differ. (Half
+# precision has coarser steps of its own.)
+COARSE = 2.0**-12
+FINE = 2.0**-30  # of a run in float64
+
+
+class Cells(NamedTuple):
+    """The cells of a draft.
 
     Parameters
     ----------
     cells, parents : arrays of int [nodes]
         As `Draft` takes them.
     stop : str
-        Why there are no more: ``length`` (N of them), ``refresh`` or ``room`` (behind them comes a refresh or
-        the canvas ends), ``read`` (no more cells have been read), ``first`` (none has), ``tail`` (fewer
+        Why there are no more: ``length`` (N of them), ``refresh`` or ``room`` (a refresh comes next, or the
+        canvas ends), ``read`` (no pass has read more cells), ``first`` (none has read any), ``tail`` (fewer
         than N are masked).
     """
 
@@ -29,10 +50,10 @@ class Picked(NamedTuple):
     stop: str
 
 
-def picked(
+def pick_cells(
     masked: np.ndarray, belief: np.ndarray, block: int, room: int, draft_length: int, tree: str, tail: str
-) -> Picked:
-    """The surest drafts, those of the block in work first.
+) -> Cells:
+    """The masked cells of the surest drafts, those of the block in work first.
 
     Parameters
     ----------
@@ -49,9 +70,9 @@ def picked(
     none = np.zeros(0, np.int64)
     cells = np.flatnonzero(masked & (belief > -np.inf))
     if not len(cells):
-        return Picked(none, none, "first")  # nothing has been read yet: line 4
+        return Cells(none, none, "first")  # no pass has read a cell yet: line 4
     if masked.sum() < draft_length and tail == "stepwise":
-        return Picked(none, none, "tail")  # lines 8 and 9, which count the cells that can be drafted
+        return Cells(none, none, "tail")  # lines 8 and 9, which count the cells that can be drafted
     ahead = cells // block - int(masked.argmax()) // block
     cells, ahead = cells[ahead <= 1], ahead[ahead <= 1]
     # Section 3.2.2: the block in work first, then the next one, each by confidence; line 7.
@@ -64,19 +85,44 @@ def picked(
         stop = "read"
     order = order[:most]
     if tree == "mix" and len(order) > 1:
-        return Picked(*mixed(order, block), stop)
-    return Picked(order, np.arange(-1, len(order) - 1), stop)
+        return Cells(*mix_order(order, block), stop)
+    return Cells(order, np.arange(-1, len(order) - 1), stop)
 
 
-def mixed(order: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
+def mix_order(order: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
     """The mix-order tree (section 5.2, figure 4b): cells and parents.
 
-    Behind the chain stand its skips: the canvas of node k, given the cell that is the chain's after next.
-    Nothing grows from them. A skip over a block's last cell is left out: no state of stepwise decoding has
-    it.
+    After the chain come its skips: a skip fills node k's canvas with the chain's cell after next. A skip has
+    no children. A skip over a block's last cell is left out, for no state of stepwise decoding has it.
     """
     n = len(order)
     skips = np.arange(1, n)
     skips = skips[order[skips] // block == order[skips - 1] // block]
     cells = np.concatenate((order, order[skips]))
     return cells, np.concatenate((np.arange(-1, n - 1), skips - 2))
+
+
+def judge_cells(draft: Draft, place: Callable[[int], tuple[int, int] | None]) -> tuple[list[int], list[str]]:
+    """The accepted path of a draft, and each node's status.
+
+    A node is accepted where its parent's canvas would unmask this cell with this token next. The same token
+    placed a step later is another state.
+
+    Parameters
+    ----------
+    draft : Draft
+        Its positions are cells.
+    place : callable
+        ``place(node)`` is the cell and the token that a canvas places next (-1: the root's), or None.
+    """
+    cells, tokens, path = draft.offsets, draft.tokens, [ROOT]
+    status = ["unjudged"] * len(draft)
+    while (step := place(path[-1])) is not None:
+        children = np.flatnonzero(draft.parents == path[-1])
+        right = (cells[children] == step[0]) & (tokens[children] == step[1])
+        for child, good in zip(children.tolist(), right.tolist()):
+            status[child] = "accepted" if good else "rejected"
+        if not right.any():
+            break
+        path.append(int(children[right][0]))
+    return path[1:], status

@@ -1,12 +1,57 @@
-"""Looking up how a text went on the last time: the n-gram match of prompt lookup."""
+"""Prompt lookup's decisions: which earlier place matches the text's end, and what is copied from there."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 import numpy as np
+
+from .parameters import Parameter
+
+PROMPT_LOOKUP = (
+    Parameter("ngram_max", 3, 1, 16, "tokens", "Longest run of last tokens that is looked for."),
+    Parameter("ngram_min", 1, 1, 16, "tokens", "Shortest run of last tokens that is looked for."),
+    Parameter("draft_length", 10, 1, 64, "tokens", "Most tokens that are copied from after the match."),
+)
+
+
+def problem(values: Mapping[str, Any]) -> str:
+    """Why values of the parameters do not fit together; empty if they do."""
+    if values["ngram_min"] > values["ngram_max"]:
+        return f"ngram_min must be at most ngram_max, got {values['ngram_min']} and {values['ngram_max']}"
+    return ""
+
+
+def lookup(
+    text: np.ndarray, values: Mapping[str, Any], left: int, eos: Collection[int]
+) -> tuple[np.ndarray, str]:
+    """The draft after a text, and why it is no longer.
+
+    Parameters
+    ----------
+    text : array of int [length]
+    values : mapping
+        Prompt lookup's parameters.
+    left : int
+        Tokens that may still be emitted. The target adds one to every draft, so the draft has one less.
+    eos : collection of int
+        The draft ends with the first of these: nothing after it could be emitted.
+    """
+    most = min(values["draft_length"], left - 1)
+    if most < 1:
+        return text[:0], "room"
+    tokens = continuation(text, values["ngram_max"], values["ngram_min"], most)
+    if not len(tokens):
+        return tokens, "none"
+    ends = np.flatnonzero(np.isin(tokens, list(eos)))
+    if len(ends):
+        return tokens[: ends[0] + 1], "eos"
+    return tokens, "text" if len(tokens) < most else "length" if most == values["draft_length"] else "room"
 
 
 def continuation(text: np.ndarray, longest: int, shortest: int, count: int) -> np.ndarray:
-    """What followed the text's last n tokens where they stood before, at most `count` tokens.
+    """The tokens after an earlier occurrence of the text's last n tokens, at most `count` of them.
 
     The longest n that occurs earlier wins; of several places the first one from the left. That is what
     transformers' ``PromptLookupCandidateGenerator`` does (Saxena 2023, "Prompt Lookup Decoding").
@@ -25,9 +70,9 @@ def continuation(text: np.ndarray, longest: int, shortest: int, count: int) -> n
         Empty if no n-gram occurs again. It ends where the text ends.
     """
     last = len(text) - 1
-    # Where a match may end: an earlier place with the last token. Each further token leaves fewer of them.
+    # A match may end at any earlier place with the last token. Each further token leaves fewer places.
     ends = np.flatnonzero(text[:last] == text[last]) if last > 0 else np.empty(0, np.int64)
-    found = None
+    match = None
     for n in range(1, longest + 1):
         if n > 1:
             ends = ends[ends >= n - 1]
@@ -35,5 +80,5 @@ def continuation(text: np.ndarray, longest: int, shortest: int, count: int) -> n
         if not len(ends):
             break
         if n >= shortest:
-            found = int(ends[0])
-    return text[:0] if found is None else text[found + 1 : found + 1 + count]
+            match = int(ends[0])
+    return text[:0] if match is None else text[match + 1 : match + 1 + count]

@@ -1,22 +1,46 @@
-"""What training-free drafters remember, each token's likeliest successors, and the trees that grow from it.
+"""The stores of training-free drafters, each token's likeliest successors, and the trees that grow from them.
 
-Token Recycling (Luo et al. 2025) calls it the adjacency matrix; UniSpec keeps the probabilities beside it (Do
-et al., Algorithm 1; line numbers below are its). It lives on the host: what a pass teaches is small and comes
-over with the verdict, and a tree is built without waiting for the device. Pure arrays, so that what happened
-in a run can be replayed from its record.
+Token Recycling (Luo et al. 2025) calls its store the adjacency matrix; UniSpec's also keeps the probabilities
+(Do et al., Algorithm 1; line numbers below are its). A store lives on the host: the rows that a pass yields
+are small and come over with the verdict, and a tree is built without waiting for the device. A store is plain
+arrays, so that a run can be replayed from its record.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..draft import ROOT, Draft
+from .parameters import Parameter
 
 EMPTY = -1
-GHOSTS = 12  # candidates beyond those that are sent which are recorded all the same, at most, best first
+GHOSTS = 12  # most unsent candidates that are recorded, best first
+
+UNISPEC = (
+    Parameter("draft_size", 24, 1, 512, "tokens", "Nodes of the tree that are sent, without the root.", "g"),
+    Parameter("depth", 10, 1, 64, "tokens", "Most levels of the tree.", "d"),
+    Parameter("candidates", 10, 1, 64, "tokens", "Successors kept of a token; nodes expanded a level.", "k"),
+    Parameter(
+        "threshold", 0.05, 0, 1, "probability", "Nodes below this score are not expanded; 0: off.", "r"
+    ),
+    Parameter("scores", True, meaning="Score by the target's probabilities, not by rank (Table 2)."),
+    Parameter(
+        "neighbours", True,
+        meaning="Widen the first level by what might have stood in the root's place (line 19; Table 2).",
+    ),
+    Parameter(
+        "score", "product", choices=("product", "least"),
+        meaning="A node's score, open in the paper: the path's probabilities multiplied, or their least.",
+    ),
+    Parameter(
+        "root_token", "drop", choices=("drop", "keep"),
+        meaning="Whether the root's own token, always a neighbour, is a candidate; open in the paper.",
+    ),
+)  # fmt: skip
 
 
 class Adjacency:
@@ -32,8 +56,8 @@ class Adjacency:
         self.tokens = np.full((vocabulary, k), EMPTY, np.int32)
 
     @property
-    def known(self) -> int:
-        """Tokens of which a successor is known."""
+    def entries(self) -> int:
+        """Tokens that have a successor."""
         return int((self.tokens[:, 0] != EMPTY).sum())
 
     @property
@@ -49,7 +73,7 @@ class Adjacency:
         self.tokens[words] = tokens
 
     def forget(self, words: np.ndarray) -> None:
-        """Let nothing follow `words`: behind an end token no node could be emitted."""
+        """Let nothing follow `words`: after an end token no node could be emitted."""
         self.tokens[words[words < len(self.tokens)]] = EMPTY
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -89,20 +113,22 @@ class Store(Adjacency):
 
 @dataclass(frozen=True)
 class Growth:
-    """How UniSpec grows a tree: its parameters of the same names.
+    """How UniSpec grows a tree.
 
     Parameters
     ----------
     depth, candidates : int
         Most levels; nodes that are expanded on each.
     threshold : float
-        Nodes of a lower score are not expanded.
+        Nodes of a lower score are not expanded; 0 where scores are ranks.
     scores : bool
         Whether scores come from the store's probabilities; otherwise 2 to the minus rank.
     least : bool
         Whether a node scores the least probability of its path instead of their product.
     drop_root : bool
         Whether the root's own token is no neighbour.
+    neighbours : bool
+        Whether the root's neighbours widen the first level.
     """
 
     depth: int
@@ -111,6 +137,16 @@ class Growth:
     scores: bool = True
     least: bool = False
     drop_root: bool = True
+    neighbours: bool = True
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], left: int) -> Growth:
+        """By UniSpec's parameters, no deeper than what may be emitted with the target's own token."""
+        return cls(
+            min(values["depth"], left - 1), values["candidates"],
+            values["threshold"] if values["scores"] else 0.0, values["scores"],
+            values["score"] == "least", values["root_token"] == "drop", values["neighbours"],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,11 +168,11 @@ class Grown:
     score: np.ndarray
     near: np.ndarray
 
-    def cut(self, size: int, threshold: float) -> tuple[Draft, Rest]:
+    def cut(self, size: int, growth: Growth) -> tuple[Draft, Rest]:
         """Line 30: the draft of the `size` nodes of highest score, and of the others the best few.
 
-        Of equal scores the earlier node is better. A node scores at most what its parent does and stands
-        behind it, so what is cut off leaves a tree.
+        Of equal scores the earlier node is better. A node scores at most what its parent does and comes
+        after it, so what is left is a tree.
         """
         best = np.argsort(-self.score, kind="stable")[: size + GHOSTS]
         sent, rest = np.sort(best[:size]), best[size:]
@@ -151,7 +187,7 @@ class Grown:
             source=source[sent].tolist(),
             stop="budget" if len(rest) else "store" if len(sent) else "none",
         )
-        status = np.where(self.score[rest] < threshold, "pruned", "unsent")
+        status = np.where(self.score[rest] < growth.threshold, "pruned", "unsent")
         score = self.score[rest]
         parents = place[self.parents[rest]].tolist()
         return draft, Rest(self.tokens[rest].tolist(), parents, score, source[rest].tolist(), status.tolist())
@@ -176,7 +212,7 @@ class Rest(NamedTuple):
     status: list[str]
 
 
-def grow(store: Store, root: int, near: tuple[np.ndarray, np.ndarray] | None, how: Growth) -> Grown:
+def grow(store: Store, root: int, neighbours: tuple[np.ndarray, np.ndarray], growth: Growth) -> Grown:
     """Lines 16-29: every candidate below `root`.
 
     Parameters
@@ -184,20 +220,21 @@ def grow(store: Store, root: int, near: tuple[np.ndarray, np.ndarray] | None, ho
     store : Store
     root : int
         The last token of the text.
-    near : (tokens, p) of arrays [k], or None
-        What the target would have written in the root's place (the cache C of lines 45-46); it widens the
+    neighbours : (tokens, p) of arrays [k]
+        What the target would have written in the root's place (the cache C of lines 45-46); they widen the
         first level.
-    how : Growth
+    growth : Growth
     """
-    known = store.tokens
+    successors = store.tokens
     # Without scores a node counts by its rank: the tree is then the same whatever the target thought.
-    by_rank = (0.5 ** np.arange(1, known.shape[1] + 1)).astype(np.float32)
-    token, p = known[root], store.p[root] if how.scores else by_rank
+    by_rank = (0.5 ** np.arange(1, successors.shape[1] + 1)).astype(np.float32)
+    token, p = successors[root], store.p[root] if growth.scores else by_rank
     own = len(token)
-    if near is not None:  # lines 19-20
-        token, p = np.append(token, near[0]), np.append(p, near[1] if how.scores else by_rank)
+    if growth.neighbours:  # lines 19-20
+        token = np.append(token, neighbours[0])
+        p = np.append(p, neighbours[1] if growth.scores else by_rank)
     good = token != EMPTY
-    if how.drop_root:
+    if growth.drop_root:
         good[own:] &= token[own:] != root
     order = np.argsort(-p, kind="stable")
     order = order[good[order]]
@@ -205,16 +242,16 @@ def grow(store: Store, root: int, near: tuple[np.ndarray, np.ndarray] | None, ho
     order = order[np.sort(np.unique(token[order], return_index=True)[1])]
     levels = [(token[order], np.full(len(order), ROOT), p[order])]
     first, count = 0, len(order)
-    for _ in range(how.depth - 1):  # lines 22-29
+    for _ in range(growth.depth - 1):  # lines 22-29
         token, _, score = levels[-1]
-        leaves = np.argsort(-score, kind="stable")[: how.candidates]  # line 27
-        leaves = leaves[score[leaves] >= how.threshold] if how.scores else leaves  # line 28
-        child = known[token[leaves]]
+        leaves = np.argsort(-score, kind="stable")[: growth.candidates]  # line 27
+        leaves = leaves[score[leaves] >= growth.threshold]  # line 28
+        child = successors[token[leaves]]
         at, rank = np.nonzero(child != EMPTY)
         if not len(at):
             break
-        above, p = score[leaves, None], store.p[token[leaves]] if how.scores else by_rank
-        score = np.minimum(above, p) if how.least else above * p
+        above, p = score[leaves, None], store.p[token[leaves]] if growth.scores else by_rank
+        score = np.minimum(above, p) if growth.least else above * p
         levels.append((child[at, rank], first + leaves[at], score[at, rank]))
         first, count = count, count + len(at)
     tokens, parents, scores = (np.concatenate(each) for each in zip(*levels))

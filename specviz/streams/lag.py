@@ -86,14 +86,14 @@ def from_file(
     path = Path(path)
     text = read(path)
     numbered = enumerate(text.splitlines(), 1) if lines else [(1, text.strip())]
-    found = [
+    updates = [
         fixed_lag(line.strip(), words, language, id=f"{path.stem}:{number}" if lines else path.stem)
         for number, line in numbered
         if line.strip()
     ]
-    if not found:
+    if not updates:
         raise PromptError(f"{path} has no words")
-    return found
+    return updates
 
 
 def read(path: Path) -> str:

@@ -15,11 +15,11 @@ from random import Random
 from typing import Any
 
 from specviz.errors import ParameterError, PromptError
-from specviz.files import write_text
+from specviz.files import checked, parsed, write_text
 
 from .lag import read, whole
 from .segmentation import clusters, segmenter, words
-from .stream import HALF, Stream, Update, is_seconds
+from .stream import Stream, Update
 
 # What sounds alike in English. Any other word is misheard by being cut off.
 ALIKE = (
@@ -58,7 +58,7 @@ def from_partials(source: str | Path | Iterable[str | Mapping[str, Any]]) -> lis
         if not isinstance(source, Iterable) or isinstance(source, Mapping):
             raise PromptError("from_partials takes a file, or lines with text, time and final")
         name, lines, stem = "partials", source, "utterance"
-    found: list[list[Update]] = [[]]
+    grouped: list[list[Update]] = [[]]
     clock = -math.inf
     for number, line in enumerate(lines, 1):
         if isinstance(line, str) and not line.strip():
@@ -70,39 +70,23 @@ def from_partials(source: str | Path | Iterable[str | Mapping[str, Any]]) -> lis
                     f"{name}, line {number}: its time {update.time:g} s is before the {clock:g} s above it"
                 )
             clock = update.time
-        found[-1].append(update)
+        grouped[-1].append(update)
         if update.last:
-            found.append([])
+            grouped.append([])
             clock = -math.inf
-    utterances = [u for u in found if u]
+    utterances = [u for u in grouped if u]
     if not utterances:
         raise PromptError(f"{name} has no partial results")
     return [Stream(updates, id=f"{stem}:{n}") for n, updates in enumerate(utterances, 1)]
 
 
 def _update(line: Any, where: str) -> Update:
-    if isinstance(line, str):
-        try:
-            line = json.loads(line)
-        except ValueError as error:
-            told = str(error).replace("line 1 ", "")  # its own count, of this one line
-            raise PromptError(f"{where} is no JSON: {told}") from None
-        except RecursionError:
-            raise PromptError(f"{where} is nested too deeply") from None
-    if not isinstance(line, Mapping):
-        raise PromptError(f"{where} is no object with text, time and final")
-    if "text" not in line:
-        raise PromptError(f"{where} has no 'text'")
-    text, time, final = line["text"], line.get("time"), line.get("final", False)
-    if not isinstance(text, str):
-        raise PromptError(f"{where}: 'text' must be a text, got {text!r:.60}")
-    if HALF.search(text):
-        raise PromptError(f"{where}: 'text' holds half a character (a lone surrogate)")
-    if time is not None and not is_seconds(time):
-        raise PromptError(f"{where}: 'time' must be seconds, got {time!r:.60}")
-    if not isinstance(final, bool):
-        raise PromptError(f"{where}: 'final' must be true or false, got {final!r}")
-    return Update(text, None if time is None else float(time), final)
+    from .schema import Partial
+
+    given = parsed(line, where, error=PromptError) if isinstance(line, str) else line
+    partial = checked(Partial, given, where, error=PromptError)
+    time = partial.get("time")
+    return Update(partial["text"], None if time is None else float(time), partial.get("final", False))
 
 
 def save_partials(streams: Stream | Iterable[Stream], path: str | Path, *, force: bool = False) -> Path:
@@ -186,15 +170,15 @@ def simulate_partials(
     while heard < len(units):
         new = 1 + int(3 * random.random())
         if heard > 2 and random.random() < shrink:
-            told, time = units[: heard - min(2, new)], time + pace / 2
+            guess, time = units[: heard - min(2, new)], time + pace / 2
         else:
             new = min(new, len(units) - heard)
             heard, time = heard + new, time + pace * new
-            told = units[:heard]
-        for i in range(max(0, len(told) - 2), len(told)):
+            guess = units[:heard]
+        for i in range(max(0, len(guess) - 2), len(guess)):
             if random.random() < revise:
-                told[i] = _misheard(told[i], random)
-        updates.append(Update("".join(told).rstrip(), round(time, 3)))
+                guess[i] = _misheard(guess[i], random)
+        updates.append(Update("".join(guess).rstrip(), round(time, 3)))
     updates.append(Update(text, round(time + pace, 3), last=True))
     return Stream(updates, id, language, reference, segmenter(text, language))
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from specviz.errors import PromptError
-
-HALF = re.compile("[\ud800-\udfff]")  # half a character: no text in UTF-8 holds one
+from specviz.files import HALF
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,8 @@ class Stream:
 
     def __post_init__(self) -> None:
         listed = self.updates if isinstance(self.updates, list | tuple) else ()
-        known = isinstance(self.updates, Iterable) and not isinstance(self.updates, str)
-        if not known or not all(isinstance(update, Update) for update in listed):
+        iterable = isinstance(self.updates, Iterable) and not isinstance(self.updates, str)
+        if not iterable or not all(isinstance(update, Update) for update in listed):
             raise PromptError(
                 "a stream is a list of specviz.streams.Update(text), each with all of the source so far; of "
                 "a plain text specviz.streams.fixed_lag(text) makes one"

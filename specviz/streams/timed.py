@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import ParameterError, PromptError
+from specviz.files import checked
 
 from .lag import read, whole
 from .segmentation import unspaced
-from .stream import HALF, Stream, Update, is_seconds
+from .stream import Stream, Update
 
 ARROW = re.compile(r"^\s*([\d:.,]+)\s*-->\s*([\d:.,]+)")
 CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{2})[.,](\d{3})$")
@@ -107,33 +108,33 @@ def _entries(source: Any) -> tuple[str, list[Any]]:
                 except RecursionError:
                     raise PromptError(f"{path}, line {number} is nested too deeply") from None
                 except ValueError as error:
-                    told = whole_error if text.lstrip()[:1] == "[" else error
-                    where = getattr(told, "lineno", 1) if told is whole_error else number
-                    raise PromptError(f"{path}, line {where} is no JSON: {told.args[0]}") from None
+                    fault = whole_error if text.lstrip()[:1] == "[" else error
+                    where = getattr(fault, "lineno", 1) if fault is whole_error else number
+                    raise PromptError(f"{path}, line {where} is no JSON: {fault.args[0]}") from None
         return f"{path}, word", entries
 
 
-def _words(found: Any) -> list[Any]:
+def _words(document: Any) -> list[Any]:
     """The words of a JSON document: a list, under ``words``, or under the ``words`` of its ``segments``."""
-    if isinstance(found, Mapping):
-        if "word" in found:
-            return [found]
+    if isinstance(document, Mapping):
+        if "word" in document:
+            return [document]
         for key in ("words", "word_segments"):
-            if isinstance(found.get(key), list):
-                return found[key]
-        found = found.get("segments")
-        if isinstance(found, list) and not all(isinstance(s, Mapping) and "words" in s for s in found):
+            if isinstance(document.get(key), list):
+                return document[key]
+        document = document.get("segments")
+        if isinstance(document, list) and not all(isinstance(s, Mapping) and "words" in s for s in document):
             raise PromptError("the transcript's segments have no words: write it with word timestamps")
-    if not isinstance(found, list):
+    if not isinstance(document, list):
         raise PromptError("the transcript has no list of words: {word, start, end} is what is read")
-    inner = [s["words"] if isinstance(s, Mapping) and "words" in s else [s] for s in found]
+    inner = [s["words"] if isinstance(s, Mapping) and "words" in s else [s] for s in document]
     if not all(isinstance(part, list) for part in inner):
         raise PromptError("the transcript's words must be a list")
     return [word for part in inner for word in part]
 
 
 def _cues(text: str, path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    cues: list[dict[str, Any]] = []
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         lines = block.strip("\n").split("\n")
         at = next((i for i, line in enumerate(lines) if "-->" in line), None)
@@ -142,39 +143,31 @@ def _cues(text: str, path: Path) -> list[dict[str, Any]]:
         times = ARROW.match(lines[at])
         clocks = [CLOCK.match(t) for t in times.groups()] if times else [None]
         if not all(clocks):
-            raise PromptError(f"{path}, cue {len(found) + 1} has no times that can be read: {lines[at]!r}")
+            raise PromptError(f"{path}, cue {len(cues) + 1} has no times that can be read: {lines[at]!r}")
         start, end = (
             3600 * int(c[1] or 0) + 60 * int(c[2]) + int(c[3]) + int(c[4]) / 1e3 for c in clocks if c
         )
         words = " ".join(MARKUP.sub("", line).strip() for line in lines[at + 1 :]).strip()
         if words:
-            found.append({"word": words, "start": start, "end": end})
-    return found
+            cues.append({"word": words, "start": start, "end": end})
+    return cues
 
 
 def _checked(what: str, entries: list[Any]) -> list[tuple[str, float]]:
     """Words with their ends."""
-    found: list[tuple[str, float]] = []
+    from .schema import Word
+
+    ends: list[tuple[str, float]] = []
     before = -math.inf
     for number, entry in enumerate(entries, 1):
         where = f"{what} {number}"
-        if not isinstance(entry, Mapping):
-            raise PromptError(f"{where} is no object with word, start and end")
-        for key, kind in (("word", str), ("start", (int, float)), ("end", (int, float))):
-            if key not in entry:
-                raise PromptError(f"{where} has no {key!r}; each has word, start and end (seconds)")
-            if isinstance(entry[key], bool) or not isinstance(entry[key], kind):
-                raise PromptError(f"{where}: {key!r} must be a {'text' if kind is str else 'number'}")
-        if HALF.search(entry["word"]):
-            raise PromptError(f"{where} holds half a character (a lone surrogate)")
-        if not (is_seconds(entry["start"]) and is_seconds(entry["end"])):
-            raise PromptError(f"{where} has a time that is no number")
+        checked(Word, entry, where, "each word has word, start and end (seconds)", PromptError)
         start, end = float(entry["start"]), float(entry["end"])
         if end < start or end < before:
             raise PromptError(f"{where}: its times go backwards ({start:g} to {end:g} s)")
         before = end
         if entry["word"].strip():
-            found.append((entry["word"], end))
-    if not found:
+            ends.append((entry["word"], end))
+    if not ends:
         raise PromptError(f"{what.partition(',')[0]}: there are no words in it")
-    return found
+    return ends

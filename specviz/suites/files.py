@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import PromptError
+from specviz.files import checked
 
 LIMIT = 64 << 20  # bytes of a prompt file
 KEPT = ("id", "kind", "language", "reference", "source", "from")
@@ -52,16 +53,15 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     first = _json(path, lines)
     if first is None:
         return [{"prompt": text} for _, text in lines]
-    found = []
+    prompts = []
     for number, text in lines:
         try:
-            found.append(entry(json.loads(text)))
-        except PromptError as error:
-            raise PromptError(f"{path}, line {number}: {error}") from None
+            content = json.loads(text)
         except (ValueError, RecursionError) as error:
             why = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deep"
             raise PromptError(f"{path}, line {number}: not a JSON object ({why}); {first}") from None
-    return found
+        prompts.append(entry(content, f"{path}, line {number}"))
+    return prompts
 
 
 def _json(path: Path, lines: list[tuple[int, str]]) -> str | None:
@@ -99,41 +99,26 @@ def load(path: Path) -> bytes:
     return content
 
 
-def entry(line: Any) -> dict[str, Any]:
+def entry(line: Any, where: str) -> dict[str, Any]:
     """One object of a JSON lines file as a prompt.
 
     Raises
     ------
     PromptError
-        If it is none.
+        If it is none; it names `where` it stands.
     """
-    if not isinstance(line, dict):
-        raise PromptError(f"a JSON object with 'prompt' is wanted, not a {type(line).__name__}")
+    from specviz.suites.schema import Entry
+
+    line = dict(checked(Entry, line, where, error=PromptError))
     form = next((name for name in ("turns", "messages", "prompt") if line.get(name) is not None), None)
     if form is None:
         has = ", ".join(repr(name[:20]) for name in list(line)[:6]) or "nothing"
-        raise PromptError(f"'prompt', 'turns' or 'messages' is wanted; it has {has}")
-    body = line[form]
-    if form == "prompt":
-        if not isinstance(body, str) or not body.strip():
-            raise PromptError("'prompt' must be a text that is not empty")
-        found: dict[str, Any] = {"prompt": body}
-    elif form == "turns":
-        if not isinstance(body, list) or not body or not all(isinstance(t, str) and t.strip() for t in body):
-            raise PromptError("'turns' must be a list of texts that are not empty")
-        found = {"turns": body}
-    else:
-        chat = isinstance(body, list) and body and all(isinstance(m, dict) for m in body)
-        if not chat or not all(isinstance(m.get(part), str) for m in body for part in ("role", "content")):
-            raise PromptError("'messages' must be a list of {role, content}, both texts")
-        found = {"prompt": body}
+        raise PromptError(f"{where}: 'prompt', 'turns' or 'messages' is wanted; it has {has}")
+    entry: dict[str, Any] = {"turns" if form == "turns" else "prompt": line[form]}
     other = {"id": "question_id", "kind": "category", "reference": "references"}
     line = {name: line.get(theirs) for name, theirs in other.items()} | line
     if "category" in line:  # Spec-Bench's form, in which every turn has its reference
         line["kind"] = KINDS.get(line["kind"], line["kind"])
-        if len(found.get("turns", ())) > 1 and isinstance(line["reference"], list):
+        if len(entry.get("turns", ())) > 1 and isinstance(line["reference"], list):
             line["reference"] = [text for text in line["reference"][-1:] if text] or None
-    for name in ("id", "kind", "language", "source", "from"):
-        if not isinstance(line.get(name), str | int | None):
-            raise PromptError(f"'{name}' must be a word or a number")
-    return found | {name: line[name] for name in KEPT if line.get(name) is not None}
+    return entry | {name: line[name] for name in KEPT if line.get(name) is not None}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import PromptError, one_line
+from specviz.files import checked, parsed, shown
 
 from . import files
 
@@ -31,9 +32,7 @@ class Row:
 
     def __init__(self, where: str, values: Any) -> None:
         if not isinstance(values, Mapping):
-            raise PromptError(
-                f"{where}: an object with named fields is wanted, not a {type(values).__name__}"
-            )
+            raise PromptError(f"{where}: an object with named fields is wanted, not {shown(values)}")
         self.where, self.values = where, values
 
     def text(self, *names: str) -> str:
@@ -44,14 +43,13 @@ class Row:
         PromptError
             If it has none, or it is no text, or empty.
         """
+        from specviz.suites.schema import Words
+
         name = next((n for n in names if self.values.get(n) is not None), None)
         if name is None:
             has = ", ".join(repr(str(n)[:20]) for n in list(self.values)[:8]) or "nothing"
             raise PromptError(f"{self.where}: {' or '.join(map(repr, names))} is wanted; it has {has}")
-        value = self.values[name]
-        if not isinstance(value, str) or not value.strip():
-            raise PromptError(f"{self.where}: {name!r} must be a text that is not empty")
-        return value
+        return checked(Words, self.values[name], f"{self.where}, {name!r}", error=PromptError)
 
     def part(self, name: str) -> Row:
         """A field that has fields of its own."""
@@ -59,8 +57,18 @@ class Row:
 
     def each(self, name: str) -> Iterator[Row]:
         """The items of a field that is a list; there may be none."""
-        for number, values in enumerate(self.values.get(name) or [], 1):
+        for number, values in enumerate(self.listed(name), 1):
             yield Row(f"{self.where}, {name} {number}", values)
+
+    def listed(self, name: str) -> list[Any]:
+        """A field that is a list; it may be empty or not there.
+
+        Raises
+        ------
+        PromptError
+            If it is something else.
+        """
+        return checked(list[Any], self.values.get(name) or [], f"{self.where}, {name!r}", error=PromptError)
 
 
 def rows(paths: Path | Iterable[Path], columns: Sequence[str] | None = None) -> Iterator[Row]:
@@ -90,7 +98,7 @@ def rows(paths: Path | Iterable[Path], columns: Sequence[str] | None = None) -> 
             for number, line in enumerate(_text(path, files.load(path)).split("\n"), 1):
                 if line.strip():
                     where = f"{path}, line {number}"
-                    yield Row(where, parsed(where, line))
+                    yield Row(where, parsed(line, where, error=PromptError))
 
 
 def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
@@ -99,8 +107,8 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
 
     try:
         source = pq.ParquetFile(path)
-        known = source.schema_arrow.names
-        wanted = None if columns is None else [c for c in columns if c in known]
+        names = source.schema_arrow.names
+        wanted = None if columns is None else [c for c in columns if c in names]
         number = 0
         for batch in source.iter_batches(1024, columns=wanted):
             for values in batch.to_pylist():
@@ -130,38 +138,23 @@ def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[
 def _json(path: Path) -> Iterator[Row]:
     text = _text(path, files.load(path))
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         lines = [line for line in text.split("\n") if line.strip()]
         if len(lines) > 1 and lines[0].strip().endswith("}"):  # JSON lines under another name
             for number, line in enumerate(text.split("\n"), 1):
                 if line.strip():
-                    yield Row(f"{path}, line {number}", parsed(f"{path}, line {number}", line))
+                    where = f"{path}, line {number}"
+                    yield Row(where, parsed(line, where, error=PromptError))
             return
         raise PromptError(f"{path}, line {error.lineno}: no JSON ({error.msg})") from None
-    except RecursionError:
-        raise PromptError(f"{path} is nested too deep") from None
-    if isinstance(found, list):
-        for number, values in enumerate(found, 1):
+    except (RecursionError, ValueError):
+        raise PromptError(f"{path} is nested too deep, or has a number that is too long") from None
+    if isinstance(content, list):
+        for number, values in enumerate(content, 1):
             yield Row(f"{path}, item {number}", values)
     else:
-        yield Row(str(path), found)
-
-
-def parsed(where: str, line: str) -> Any:
-    """What a text of JSON says.
-
-    Raises
-    ------
-    PromptError
-        If it is none.
-    """
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise PromptError(f"{where}: no JSON ({error.msg})") from None
-    except RecursionError:
-        raise PromptError(f"{where}: nested too deep") from None
+        yield Row(str(path), content)
 
 
 def _text(where: Path | str, content: bytes) -> str:
@@ -188,11 +181,11 @@ def member(path: Path, pattern: str) -> tuple[str, str]:
     matches = re.compile(pattern).search
     try:
         if path.is_dir():
-            found = sorted(
+            matching = sorted(
                 p for p in path.rglob("*") if p.is_file() and matches(p.relative_to(path).as_posix())
             )
-            if found:
-                return str(found[0]), _text(found[0], files.load(found[0]))
+            if matching:
+                return str(matching[0]), _text(matching[0], files.load(matching[0]))
         elif zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 names = sorted(name for name in archive.namelist() if matches(name))
@@ -231,5 +224,5 @@ def squad(row: Row) -> Iterator[tuple[str, Row, list[str]]]:
     for article in row.each("data"):
         for paragraph in article.each("paragraphs"):
             context = paragraph.text("context")
-            for asked in paragraph.each("qas"):
-                yield context, asked, [answer.text("text") for answer in asked.each("answers")]
+            for question in paragraph.each("qas"):
+                yield context, question, [answer.text("text") for answer in question.each("answers")]

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from specviz.errors import PromptError
+from specviz.files import parsed
 
 from . import files, wording
 from .fetching import File
-from .rows import Row, member, parsed, rows, squad
+from .rows import Row, member, rows, squad
 
 Get = Callable[[File], list[Path]]
 Prompts = Iterator[dict[str, Any]]
@@ -57,10 +58,7 @@ def multi_specbench(get: Get, part: str) -> Prompts:
     pattern = rf"(^|[/_.-]){part}([/_.-][^/]*)?\.(jsonl?|parquet)$"
     language = {} if part == "mix" else {"language": part}
     for row in rows(get(File(pattern, repo="nguyenlab/Multi-SpecBench"))):
-        try:
-            yield files.entry(row.values) | language
-        except PromptError as error:
-            raise PromptError(f"{row.where}: {error}") from None
+        yield files.entry(row.values, row.where) | language
 
 
 # ---------------------------------------------------------------- code
@@ -185,7 +183,7 @@ def _passages(get: Get, part: str) -> Iterator[tuple[str, Row, list[str]]]:
             yield from (each for row in rows(path) for each in squad(row))
             return
         where, text = member(path, r"dev-v1\.1\.json$")
-        yield from squad(Row(where, parsed(where, text)))
+        yield from squad(Row(where, parsed(text, where, error=PromptError)))
         return
     if part == "ja":
         url = f"{GITHUB}yahoojapan/JGLUE/v1.1.0/datasets/jsquad-v1.1/valid-v1.1.json"
@@ -197,5 +195,5 @@ def _passages(get: Get, part: str) -> Iterator[tuple[str, Row, list[str]]]:
         if "data" in row.values:
             yield from squad(row)
         else:
-            known = row.part("answers").values.get("text")
-            yield row.text("context"), row, [str(text) for text in known or []]
+            answers = row.part("answers").listed("text")
+            yield row.text("context"), row, [str(text) for text in answers]

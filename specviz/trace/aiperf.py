@@ -58,7 +58,7 @@ def _record(number: int, row: dict[str, Any], steps: Any, most: int | None) -> d
     ):
         if row[column] is not None:
             metrics[tag] = {"value": row[column] * scale, "unit": unit}
-    found: dict[str, Any] = {"metadata": metadata, "metrics": metrics}
+    request: dict[str, Any] = {"metadata": metadata, "metrics": metrics}
     accepted, drafted, n = int(row["accepted"]), int(row["drafted"]), int(row["drafts"] or 0)
     if n and steps is not None:
         some = steps[steps["drafted"].isna() | (steps["drafted"] > 0)]
@@ -75,5 +75,5 @@ def _record(number: int, row: dict[str, Any], steps: Any, most: int | None) -> d
         if not some["drafted"].isna().any():
             record["per_step_accepted"] = [int(a) for a in some["accepted"]]
             record["per_step_drafted"] = [int(d) for d in some["drafted"]]
-        found["spec_decode_acceptance"] = record
-    return found
+        request["spec_decode_acceptance"] = record
+    return request

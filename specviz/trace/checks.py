@@ -5,18 +5,17 @@ A trace file is untrusted data. What is wrong with it is a `TraceError` of one l
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz import schema
+from specviz import files, schema
 from specviz.errors import TraceError
-from specviz.trace.files import KEY, KEYS, TOKEN_COLUMNS, arrow_schema
+from specviz.trace.files import KEY, KEYS, TOKEN_COLUMNS, arrow_schema, dump
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,9 +24,10 @@ if TYPE_CHECKING:
 METADATA_LIMIT = 64 << 20  # bytes of a file's footer or header
 DATA_LIMIT = 4 << 30  # bytes a file may need in memory, by its own account ...
 SMALL, SWELL = 256 << 20, 1000  # ... and not above SMALL if that is SWELL times its length
+ROW = ["prompt", "row", "update", "cycle"]  # of which no two rows have the same
+TIMES = tuple(c.name for c in schema.COLUMNS if "double" in c.type and c.name != "control_value")
 WORD_LIMIT = 256  # bytes of a word in a column ...
 TEXT_LIMIT = 1 << 20  # ... and of a source text: more than contexts hold
-LINES_LIMIT = 64  # of pseudocode
 
 
 # ---------------------------------------------------------------- metadata
@@ -35,95 +35,25 @@ LINES_LIMIT = 64  # of pseudocode
 
 def check_run(run: Any, where: str) -> dict[str, Any]:
     """The run's metadata, if every field is of the type it should be."""
-    if not isinstance(run, dict):
-        raise TraceError(f"{where}: the run's metadata is not an object")
-    version = run.get("schema")
+    from specviz.trace.metadata import Run
+
+    version = run.get("schema") if isinstance(run, dict) else None
     if type(version) is not int or version < 1:
         raise TraceError(f"{where}: the run's metadata names no schema version")
-    if version > schema.VERSION:
+    if version != schema.VERSION:
+        age, remedy = ("a newer", "upgrade") if version > schema.VERSION else ("an older", "record it anew")
         raise TraceError(
-            f"{where} is from a newer specviz (schema {version}; this one reads {schema.VERSION}): upgrade"
+            f"{where} is from {age} specviz (schema {files.shown(version)}; this one reads "
+            f"{schema.VERSION}): {remedy}"
         )
-    if version < schema.VERSION:
-        raise TraceError(
-            f"{where} is from an older specviz (schema {version}; this one reads {schema.VERSION}): "
-            "record it anew"
-        )
-    for name, kind in schema.RUN_TYPES.items():
-        value = run.get(name)
-        if value is None and name not in ("schema", "run", "method"):
-            continue
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise TraceError(f"{where}: the run's '{name}' is a {type(value).__name__}")
-    words = (str, int, type(None))
-    for prompt in run.get("prompts") or []:
-        whole = isinstance(prompt, dict) and _ids(prompt.get("tokens") or [])
-        if not whole or not all(
-            isinstance(prompt.get(k), words) for k in ("id", "kind", "language", "length", "turn")
-        ):
-            raise TraceError(f"{where}: the run's 'prompts' are not what they should be")
-    if not all(_signal(entry) for entry in run.get("signals") or []):
-        raise TraceError(f"{where}: the run's 'signals' are not what they should be")
-    for name in ("model", "draft", "dense", "peak_memory"):
-        about = dict(run.get(name) or {})
-        shape = about.pop("shape", None)
-        if not all(isinstance(v, (*words, float)) for v in about.values()) or not _known(shape):
-            raise TraceError(f"{where}: the run's '{name}' is not what it should be")
-    lines = run.get("pseudocode") or []
-    if len(lines) > LINES_LIMIT or not all(_line(line) for line in lines):
-        raise TraceError(f"{where}: the run's 'pseudocode' is not a short list of [when, line]")
-    if not _ids(run.get("eos") or []):
-        raise TraceError(f"{where}: the run's 'eos' is not a list of token ids")
-    decode_pieces(run.get("pieces"), where)
-    return {name: run.get(name) for name in schema.RUN_FIELDS}
+    checked = files.checked(Run, run, f"{where}: the run's metadata", "the file is damaged: record it anew")
+    return {name: dict(checked).get(name) for name in schema.RUN_FIELDS}
 
 
-def _line(line: Any) -> bool:
-    two = isinstance(line, list | tuple) and len(line) == 2
-    return two and all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in line)
-
-
-def _signal(entry: Any) -> bool:
-    """Whether an entry of a run's signals is one that `schema.Signal` takes."""
-    if not isinstance(entry, dict) or set(entry) != {"name", "unit", "meaning", "level"}:
-        return False
-    if not all(isinstance(word, str) and len(word) <= WORD_LIMIT for word in entry.values()):
-        return False
-    named = schema.is_signal if entry["level"] == "node" else schema.is_name
-    return entry["level"] in schema.LEVELS and named(entry["name"])
-
-
-def _known(shape: Any) -> bool:
-    """Whether a model's shape is one; not every model's is known."""
-    if not isinstance(shape, dict):
-        return shape is None
-    own = dict(shape)
-    encoder, eagle = own.pop("encoder", None), own.pop("eagle", None)
-    if encoder is None:
-        before = eagle is None or _shape(eagle, set(schema.EAGLE_FIELDS))
-        return before and _shape(own, set(schema.SHAPE_FIELDS))
-    return _shape(own, {*schema.SHAPE_FIELDS, "prefix"}) and _shape(encoder, set(schema.ENCODER_FIELDS))
-
-
-def _shape(shape: Any, fields: set[str]) -> bool:
-    """Whether a model's shape has these fields, all of them above zero or, of norms and yes-or-no, at it."""
-    if not isinstance(shape, dict) or set(shape) != fields:
-        return False
-    least = dict.fromkeys(("vectors", "last", "gated", "tied", "entered", "fused"), 0)
-    return all(isinstance(v, int | float) and least.get(name, 1e-6) <= v < 1e12 for name, v in shape.items())
-
-
-def _ids(values: Any) -> bool:
-    return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**31 for v in values)
-
-
-def decode_pieces(pieces: Any, where: str) -> dict[int, bytes]:
-    try:
-        if pieces is not None and not isinstance(pieces, dict):
-            raise ValueError
-        return {int(token): base64.b64decode(text, validate=True) for token, text in (pieces or {}).items()}
-    except (ValueError, TypeError, binascii.Error):
-        raise TraceError(f"{where}: the token pieces are not base64 by token id") from None
+def plain_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a run of this process as its file would give them: every field, as plain data."""
+    plain = json.loads(dump(run))
+    return {name: plain.get(name) for name in schema.RUN_FIELDS}
 
 
 def load_metadata(metadata: dict[bytes, bytes] | None, where: str) -> dict[str, Any]:
@@ -132,28 +62,28 @@ def load_metadata(metadata: dict[bytes, bytes] | None, where: str) -> dict[str, 
         raise TraceError(f"{where} is not a specviz trace (its metadata has no '{KEY.decode()}')")
     if len(text) > METADATA_LIMIT:
         raise TraceError(f"{where}: the run's metadata is longer than {METADATA_LIMIT >> 20} MiB")
+    run = files.parsed(text, f"{where}: the run's metadata")
     try:
-        run = json.loads(text)
         if b"\\u" in text:
-            json.dumps(run, ensure_ascii=False).encode("utf8")  # half a surrogate pair is no text
-    except (ValueError, RecursionError):
-        raise TraceError(f"{where}: the run's metadata is not JSON") from None
+            json.dumps(run, ensure_ascii=False).encode("utf8")
+    except (UnicodeEncodeError, RecursionError):
+        raise TraceError(f"{where}: the run's metadata is not JSON (half a surrogate pair)") from None
     return check_run(run, where)
 
 
 # ---------------------------------------------------------------- before columns are read
 
 
-def check_schema(found: pa.Schema, where: str) -> None:
+def check_schema(arrow: pa.Schema, where: str) -> None:
     import pyarrow as pa
 
     for field in arrow_schema():
-        if field.name in schema.ADDED and field.name not in found.names:
+        if field.name in schema.ADDED and field.name not in arrow.names:
             continue
-        index = found.get_field_index(field.name)  # -1 if missing or twice
+        index = arrow.get_field_index(field.name)  # -1 if missing or twice
         if index < 0:
             raise TraceError(f"{where}: column '{field.name}' is missing or stands there twice")
-        kind = found.field(index).type
+        kind = arrow.field(index).type
         inner = kind.value_type if pa.types.is_list(kind) else kind
         if isinstance(inner, pa.DictionaryType):
             kind = pa.list_(inner.value_type) if pa.types.is_list(kind) else inner.value_type
@@ -236,18 +166,18 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
                 f"{where}: cycle {i} has {size} of signal_value; its nodes and names ask for {wanted[i]}"
             )
     for group in (*schema.GROUPS, "control"):
-        known, first = np.full(rows, -1), group
+        expected, first = np.full(rows, -1), group
         for name in (
             n for n in sizes if n.startswith(group + "_")
         ):  # the schema's order: flat lists come late
             size, flat = sizes[name], name in schema.FLAT
-            wanted = np.maximum(known, 0) * k if flat else known
+            wanted = np.maximum(expected, 0) * k if flat else expected
             bad = (size >= 0) & (wanted >= 0) & (size != wanted)
             if bad.any():
                 i = int(np.argmax(bad))
                 raise TraceError(f"{where}: cycle {i} has {size[i]} of {name}; {first} asks for {wanted[i]}")
             if not flat:
-                known, first = np.maximum(known, size), name
+                expected, first = np.maximum(expected, size), name
 
 
 def check_values(table: pa.Table, where: str) -> None:
@@ -259,6 +189,11 @@ def check_values(table: pa.Table, where: str) -> None:
         raise TraceError(f"{where}: column '{name}' {what}")
 
     names = table.schema.names
+    for name in (name for name in names if name in TIMES):
+        column = table.column(name)
+        seconds = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+        if pc.any(pc.invert(pc.is_finite(seconds))).as_py():
+            fail(name, "has times that are not finite")
     for name in KEYS:
         if name in names and table.column(name).null_count:
             fail(name, "has empty cells")
@@ -302,3 +237,7 @@ def check_values(table: pa.Table, where: str) -> None:
             extra = set(pc.unique(flat).to_pylist()) - {*words, None}
             if extra:
                 fail(name, f"has the unknown word {min(extra)[:40]!r}")
+    if set(ROW) <= set(names):
+        rows = table.select(ROW).group_by(ROW, use_threads=False).aggregate([([], "count_all")])
+        if len(rows) < len(table):
+            fail("cycle", "has the same cycle of a prompt twice")

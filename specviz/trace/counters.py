@@ -129,21 +129,21 @@ def _page(path: Path) -> list[Engine]:
         if not 0 <= value <= MOST or not value.is_integer():
             engine.fail(key, f"has {sample[4][:20]}, which is no count")
         engine.value[key] = int(value)
-    found = [engine for engine in engines.values() if DRAFTS in engine.value]
-    if not found:
+    drafting = [engine for engine in engines.values() if DRAFTS in engine.value]
+    if not drafting:
         raise TraceError(f"{path} has no {DRAFTS}_total: it is no /metrics page of a vLLM that speculates")
-    models = sorted({value for engine in found for label, value in engine.labels if label == "model_name"})
+    models = sorted({value for engine in drafting for label, value in engine.labels if label == "model_name"})
     if len(models) > 1:
         names = ", ".join(models)[:120]
         raise TraceError(f"{path} counts {len(models)} models ({names}): leave the lines of one in the file")
-    for engine in found:
+    for engine in drafting:
         engine.check()
-    return found
+    return drafting
 
 
 def _between(before: list[Engine], after: list[Engine]) -> list[Engine]:
     """What was counted between two pages of a server."""
-    earlier, found = {engine.labels: engine for engine in before}, []
+    earlier, differences = {engine.labels: engine for engine in before}, []
     for new in after:
         old = earlier.get(new.labels)
         if old is None or len(before) != len(after) or len(old.positions()) != len(new.positions()):
@@ -157,5 +157,5 @@ def _between(before: list[Engine], after: list[Engine]) -> list[Engine]:
                 why = "the server was started anew between them, or the two are swapped"
                 new.fail(name, f"counts {new.value[name]}, but {old.path} {old.value[name]}: {why}")
         rest.check()
-        found.append(rest)
-    return found
+        differences.append(rest)
+    return differences

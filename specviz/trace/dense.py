@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from specviz import schema
-from specviz.trace.checks import check_run, list_sizes
-from specviz.trace.files import TOKEN_COLUMNS, arrow_schema, arrow_type, dump, encode_pieces
+from specviz.trace.checks import list_sizes, plain_run
+from specviz.trace.files import TOKEN_COLUMNS, arrow_schema, arrow_type, encode_pieces
 from specviz.trace.reading import Store
 from specviz.trace.trace import Trace
 
@@ -85,5 +84,5 @@ def attach(
     pieces = trace.pieces
     pieces |= {token: piece(token) for token in new if token not in pieces}
     run |= {"dense": about, "record": "dense", "pieces": encode_pieces(pieces)}
-    made = Trace([Store(check_run(json.loads(dump(run)), "the run"), table=table)])
+    made = Trace([Store(plain_run(run), table=table)])
     return made.select(prompt=trace.cycles["prompt"].unique().tolist())

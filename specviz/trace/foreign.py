@@ -17,19 +17,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from specviz.errors import ParameterError, TraceError
+from specviz.files import checked, parsed
 from specviz.trace.counts import Counts, left_out_table, request_table, step_table
 from specviz.trace.files import reason
 
+if TYPE_CHECKING:
+    from specviz.trace.foreign_schema import Acceptance
+
+Kind = TypeVar("Kind")
 FILE_LIMIT = 1 << 30  # bytes of a file
 STEP_LIMIT = 20_000_000  # steps of a file: a histogram names many in a few characters
-MOST = 2**31 - 1  # of any count
 COUNTERS = "vllm-metrics"  # a page of sums, not a file of requests
 NAME_LIMIT = 256  # characters of a name
 EACH = "responses of a server with --per-request-spec-decode-metrics have each request's counts"
-UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0, "seconds": 1.0}
 
 
 def read_counts(
@@ -85,35 +88,35 @@ def read_counts(
     seen: dict[str, int] = {}
     spans: list[tuple[float, float] | None] = []
     for line in _lines(path):
-        found = READERS[origin](line, plain)
-        if isinstance(found, str):
-            left_out.append({"line": line.number, "why": found})
+        request = READERS[origin](line, plain)
+        if isinstance(request, str):
+            left_out.append({"line": line.number, "why": request})
             continue
-        name = found.request["id"]
+        name = request.row["id"]
         if origin == "spec-bench" and (before := seen.setdefault(name, line.number)) != line.number:
             line.fail(f"answers question {name}, as line {before} does: keep one of them")
-        if len(steps["request"]) + len(found.accepted) > STEP_LIMIT:
+        if len(steps["request"]) + len(request.accepted) > STEP_LIMIT:
             line.fail(f"is the one with which the file has more than {STEP_LIMIT:,} steps")
-        steps["request"] += [len(requests)] * len(found.accepted)
-        steps["accepted"] += found.accepted
-        steps["drafted"] += found.drafted
-        steps["depth"] += found.drafted if found.chain else [None] * len(found.accepted)
-        steps["emitted"] += [a + 1 for a in found.accepted]
-        requests.append(found.request)
-        spans.append(found.span)
-        if found.most is not None:
-            lengths.append(found.most)
+        steps["request"] += [len(requests)] * len(request.accepted)
+        steps["accepted"] += request.accepted
+        steps["drafted"] += request.drafted
+        steps["depth"] += request.drafted if request.chain else [None] * len(request.accepted)
+        steps["emitted"] += [a + 1 for a in request.accepted]
+        requests.append(request.row)
+        spans.append(request.span)
+        if request.most is not None:
+            lengths.append(request.most)
     if not requests:
         why = f": {left_out[0]['why']}" if left_out else ""
         raise TraceError(f"{path} holds no request that was counted{why}")
-    known = [d for d in steps["drafted"] if d is not None]
-    whole = len(known) == len(steps["drafted"])
+    drafts = [d for d in steps["drafted"] if d is not None]
+    whole = len(drafts) == len(steps["drafted"])
     return Counts(
         origin=origin,
         where=str(path),
         requests=request_table(requests),
         steps=step_table({**steps, "beyond": [0] * len(steps["request"])}),
-        most=max(lengths) if lengths else max(known, default=None) if whole and known else None,
+        most=max(lengths) if lengths else max(drafts, default=None) if whole and drafts else None,
         wall=_wall(origin, requests, spans),
         left_out=left_out_table(left_out),
         plain=plain,
@@ -142,57 +145,16 @@ class Line:
     only: bool = False  # the file is this object
 
     def fail(self, what: str) -> NoReturn:
-        raise TraceError(f"{self.path}{'' if self.only else f', line {self.number}'} {what}")
+        raise TraceError(f"{self.where} {what}")
 
-    def part(self, value: Any, name: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            self.fail(f"has a {name} that is {_kind(value)}, not an object")
-        return value
+    @property
+    def where(self) -> str:
+        """The file and the line."""
+        return f"{self.path}{'' if self.only else f', line {self.number}'}"
 
-    def whole(self, value: Any, name: str, least: int = 0) -> int:
-        """A count."""
-        if type(value) is not int or not least <= value <= MOST:
-            self.fail(f"has {name} {_shown(value)}, which is no count" + f" from {least}" * bool(least))
-        return value
-
-    def wholes(self, value: Any, name: str, least: int = 0) -> list[int]:
-        if not isinstance(value, list):
-            self.fail(f"has {name} that is {_kind(value)}, not a list")
-        if len(value) > STEP_LIMIT:
-            self.fail(f"has more than {STEP_LIMIT:,} {name}")
-        for i, each in enumerate(value):
-            if type(each) is not int or not least <= each <= MOST:
-                self.whole(each, f"{name}[{i}]", least)
-        return value
-
-    def real(self, value: Any, name: str, least: float = 0.0) -> float:
-        """A time."""
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not least <= value < 1e12:  # also of NaN
-            self.fail(f"has {name} {_shown(value)}, which is no time")
-        return float(value)
-
-    def name(self, value: Any, name: str) -> str:
-        if type(value) not in (str, int) or not 0 < len(str(value)) <= NAME_LIMIT:
-            self.fail(f"has {name} that is no name")
-        return str(value)
-
-
-def _kind(value: Any) -> str:
-    names = {
-        "dict": "an object",
-        "list": "a list",
-        "str": "a text",
-        "NoneType": "null",
-        "bool": "true or false",
-    }
-    return names.get(type(value).__name__, "a number")
-
-
-def _shown(value: Any) -> str:
-    """A number as a person can read it; of anything else what it is."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if number and (value != value or abs(value) < 1e18) else _kind(value)
+    def checked(self, kind: type[Kind], data: Any, place: str = "") -> Kind:
+        """A part of the line, if it has the declared form."""
+        return checked(kind, data, f"{self.where}{place and f', {place}'}")
 
 
 def text_of(path: Path) -> str:
@@ -223,12 +185,7 @@ def _lines(path: Path) -> Iterator[Line]:
                 yield _checked(path, i, entry, only=isinstance(whole, dict))
             return
     for i, line in numbered:
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            what = f" ({error.msg}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-            raise TraceError(f"{path}, line {i} is not JSON{what}") from None
-        yield _checked(path, i, entry)
+        yield _checked(path, i, parsed(line, f"{path}, line {i}"))
 
 
 def _json(text: str) -> Any:
@@ -241,8 +198,7 @@ def _json(text: str) -> Any:
 
 def _checked(path: Path, number: int, entry: Any, only: bool = False) -> Line:
     line = Line(path, number, entry, only)
-    if not isinstance(entry, dict):
-        line.fail(f"is {_kind(entry)}, not an object")
+    line.checked(dict[str, Any], entry)
     return line
 
 
@@ -250,10 +206,10 @@ def _checked(path: Path, number: int, entry: Any, only: bool = False) -> Line:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A request and its steps; whether drafts are chains, so that each is as long as it has tokens."""
+class Request:
+    """A request's row and its steps; whether drafts are chains, so that each is as long as it has tokens."""
 
-    request: dict[str, Any]
+    row: dict[str, Any]
     accepted: list[int]
     drafted: list[int | None]
     chain: bool
@@ -261,11 +217,14 @@ class Found:
     span: tuple[float, float] | None = None
 
 
-def _vllm(line: Line, plain: bool) -> Found | str:
+def _vllm(line: Line, plain: bool) -> Request | str:
+    from specviz.trace.foreign_schema import VllmResponse
+
     entry = line.entry
     if "num_spec_steps" in entry:  # the bare object
         return _acceptance(line, entry, {"id": f"line {line.number}"}, engine="vllm")
-    metrics, usage = (line.part(entry.get(name) or {}, name) for name in ("metrics", "usage"))
+    response = line.checked(VllmResponse, entry)
+    metrics, usage = response.get("metrics") or {}, response.get("usage") or {}
     spec = metrics.get("speculative_decoding")
     choices = entry.get("choices")
     if not metrics and not usage and not isinstance(choices, list):
@@ -277,14 +236,17 @@ def _vllm(line: Line, plain: bool) -> Found | str:
             else "is no response of vLLM: it has neither metrics nor usage nor choices"
         )
     request: dict[str, Any] = {"id": f"line {line.number}"}
-    for name, there in (("prompt_tokens", "prompt_tokens"), ("output", "completion_tokens")):
-        if usage.get(there) is not None:
-            request[name] = line.whole(usage[there], f"usage.{there}")
-    first, rest = (metrics.get(f"{name}_ms") for name in ("time_to_first_token", "generation_time"))
+    for name, count in (
+        ("prompt_tokens", usage.get("prompt_tokens")),
+        ("output", usage.get("completion_tokens")),
+    ):
+        if count is not None:
+            request[name] = count
+    first, rest = metrics.get("time_to_first_token_ms"), metrics.get("generation_time_ms")
     if first is not None:
-        request["first"] = request["prefill"] = line.real(first, "metrics.time_to_first_token_ms") / 1e3
+        request["first"] = request["prefill"] = first / 1e3
         if rest is not None:
-            request["seconds"] = request["first"] + line.real(rest, "metrics.generation_time_ms") / 1e3
+            request["seconds"] = request["first"] + rest / 1e3
     last = choices[-1] if isinstance(choices, list) and choices and isinstance(choices[-1], dict) else {}
     if last.get("finish_reason") in ("stop", "length"):  # a stop string, or another id, is a stop_reason
         request["eos"] = last["finish_reason"] == "stop" and last.get("stop_reason") is None
@@ -294,110 +256,88 @@ def _vllm(line: Line, plain: bool) -> Found | str:
         return _plain(line, request, "usage.completion_tokens")
     if spec is None:
         return "no metrics.speculative_decoding: n > 1, or the server runs without speculation or its metrics"
-    return _acceptance(line, line.part(spec, "metrics.speculative_decoding"), request, engine="vllm")
+    return _acceptance(line, spec, request, engine="vllm", place="metrics.speculative_decoding")
 
 
-def _aiperf(line: Line, plain: bool) -> Found | str:
+def _aiperf(line: Line, plain: bool) -> Request | str:
+    from specviz.trace.foreign_schema import UNITS, AiperfRecord
+
     entry = line.entry
     if "num_spec_steps" in entry:  # the bare record
         return _acceptance(line, entry, {"id": f"line {line.number}"})
     if "metadata" not in entry:
         line.fail("is no record of AIPerf: it has neither metadata nor num_spec_steps")
-    about = line.part(entry["metadata"], "metadata")
-    if entry.get("error") is not None:
-        error = line.part(entry["error"], "error")
+    record = line.checked(AiperfRecord, entry)
+    about, metrics = record["metadata"], record.get("metrics") or {}
+    if (error := record.get("error")) is not None:
         return f"the request failed: {str(error.get('type') or error.get('message') or 'error')[:80]}"
     if about.get("benchmark_phase") not in (None, "profiling"):
         return f"it belongs to the phase {str(about['benchmark_phase'])[:40]}"
-    name = next(
-        (about[k] for k in ("conversation_id", "x_request_id", "session_num") if about.get(k) is not None),
-        None,
-    )
-    request: dict[str, Any] = {"id": line.name(name, "metadata.conversation_id")}
+    names = (about.get("conversation_id"), about.get("x_request_id"), about.get("session_num"))
+    name = next((name for name in names if name is not None), None)
+    if name is None:
+        line.fail("has metadata without a conversation_id, x_request_id or session_num")
+    request: dict[str, Any] = {"id": str(name)}
     if turn := about.get("turn_index"):
-        request["id"] += f"/{line.whole(turn, 'metadata.turn_index')}"
-    metrics = line.part(entry.get("metrics") or {}, "metrics")
-
-    def value(tag: str) -> Any:
-        return line.part(metrics[tag], f"metrics.{tag}") if metrics.get(tag) is not None else None
-
-    for tag, names in (("request_latency", ["seconds"]), ("time_to_first_token", ["first", "prefill"])):
-        if (found := value(tag)) is not None:
-            unit = found.get("unit")
-            if unit not in UNITS:
-                line.fail(f"has metrics.{tag} in {str(unit)[:20]}; known units are {', '.join(UNITS)}")
-            request |= dict.fromkeys(names, line.real(found.get("value"), f"metrics.{tag}") * UNITS[unit])
-    for tag, column in (("input_sequence_length", "prompt_tokens"), ("output_sequence_length", "output")):
-        if (found := value(tag)) is not None:
-            request[column] = line.whole(_integer(found.get("value")), f"metrics.{tag}")
+        request["id"] += f"/{turn}"
+    if (latency := metrics.get("request_latency")) is not None:
+        request["seconds"] = latency["value"] * UNITS[latency["unit"]]
+    if (first := metrics.get("time_to_first_token")) is not None:
+        request["first"] = request["prefill"] = first["value"] * UNITS[first["unit"]]
+    for column, length in (
+        ("prompt_tokens", metrics.get("input_sequence_length")),
+        ("output", metrics.get("output_sequence_length")),
+    ):
+        if length is not None:
+            request[column] = int(length["value"])
     span = None
-    if about.get("request_start_ns") is not None and about.get("request_end_ns") is not None:
-        span = tuple(_nanoseconds(line, about, f"request_{which}_ns") for which in ("start", "end"))
-        if span[1] < span[0]:
+    start, end = about.get("request_start_ns"), about.get("request_end_ns")
+    if start is not None and end is not None:
+        if end < start:
             line.fail("ends (request_end_ns) before it starts")
+        span = start / 1e9, end / 1e9
         request["begin"] = span[0]
-    spec = entry.get("spec_decode_acceptance")
+    spec = record.get("spec_decode_acceptance")
     if plain:
         if spec:
             line.fail("was speculated, so this is no run to compare with")
         return _plain(line, request, "metrics.output_sequence_length", span)
     if spec is None:
         return "no spec_decode_acceptance: no verify step, or a server without speculation or its metrics"
-    return _acceptance(line, line.part(spec, "spec_decode_acceptance"), request, span)
+    return _acceptance(line, spec, request, span, place="spec_decode_acceptance")
 
 
-def _integer(value: Any) -> Any:
-    """AIPerf writes some counts as 12.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _spec_bench(line: Line, plain: bool) -> Request | str:
+    from specviz.trace.foreign_schema import Answer, Choice
 
-
-def _nanoseconds(line: Line, about: dict[str, Any], name: str) -> float:
-    value = about[name]
-    if type(value) is not int or not 0 <= value < 2**63:
-        line.fail(f"has metadata.{name} that is no time in nanoseconds")
-    return value / 1e9
-
-
-def _spec_bench(line: Line, plain: bool) -> Found | str:
     entry = line.entry
     if "question_id" not in entry:
         line.fail("is no answer of Spec-Bench: it has no question_id")
     if "choices" not in entry:
         line.fail("has no choices: this is a file of questions, and answers are wanted")
-    name = line.name(entry["question_id"], "question_id")
-    choices = entry["choices"]
-    if not isinstance(choices, list) or not choices:
-        line.fail("has no choice")
-    choice = line.part(choices[0], "choice")
-    turns = choice.get("turns")
-    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
-        line.fail("has turns that are no list of texts")
-    for needed in ("new_tokens", "wall_time", "accept_lengths"):
-        if needed not in choice:
-            more = " (EAGLE's own scripts write none)" if needed == "accept_lengths" else ""
-            line.fail(f"has no {needed}{more}")
-    new = line.wholes(choice["new_tokens"], "new_tokens")
-    times = choice["wall_time"]
-    if not isinstance(times, list):
-        line.fail("has wall_time that is no list")
-    seconds = [line.real(each, f"wall_time[{i}]", 1e-9) for i, each in enumerate(times)]
+    answer = line.checked(Answer, entry)
+    first = answer["choices"][0]
+    if isinstance(first, dict) and "accept_lengths" not in first:
+        line.fail("has no accept_lengths (EAGLE's own scripts write none)")
+    choice = line.checked(Choice, first, "choices[0]")
+    name, turns, seconds = str(answer["question_id"]), choice["turns"], choice["wall_time"]
+    new, lengths = choice["new_tokens"], choice["accept_lengths"]
     if not len(new) == len(seconds) == len(turns):
         line.fail(f"has {len(turns)} turns, {len(new)} new_tokens and {len(seconds)} wall_time")
-    lengths = line.wholes(choice["accept_lengths"], "accept_lengths", 1)
     if "ERROR" in turns:
         return "a turn failed (ERROR), and the numbers beside it are an earlier call's"
     if plain and any(length != 1 for length in lengths):
         line.fail("has steps of more than one token, so this is no run to compare with")
-    emitted, answer, n = sum(lengths), sum(new), len(turns)
+    emitted, output, n = sum(lengths), sum(new), len(turns)
     # The drafters there count differently: of each turn the prefill may have emitted a token more, what the
     # last step accepted be cut off, or the prompt's last token be counted with the first (Token Recycling).
-    if not emitted - n * max(1, max(lengths, default=1) - 1) <= answer <= emitted + n:
-        line.fail(f"has {answer} new_tokens, but its {len(lengths)} accept_lengths add up to {emitted}")
+    if not emitted - n * max(1, max(lengths, default=1) - 1) <= output <= emitted + n:
+        line.fail(f"has {output} new_tokens, but its {len(lengths)} accept_lengths add up to {emitted}")
     request = {"id": name, "kind": _word(entry.get("category")), "steps": len(lengths), "emitted": emitted,
-               "accepted": emitted - len(lengths), "output": answer, "seconds": sum(seconds)}  # fmt: skip
+               "accepted": emitted - len(lengths), "output": output, "seconds": sum(seconds)}  # fmt: skip
     if plain:
         request |= {"drafts": 0, "drafted": 0}
-    return Found(request, [length - 1 for length in lengths], [0 if plain else None] * len(lengths), plain)
+    return Request(request, [length - 1 for length in lengths], [0 if plain else None] * len(lengths), plain)
 
 
 def _word(value: Any) -> str | None:
@@ -405,8 +345,8 @@ def _word(value: Any) -> str | None:
 
 
 def _plain(
-    line: Line, request: dict[str, Any], name: str, span: tuple[float, ...] | None = None
-) -> Found | str:
+    line: Line, request: dict[str, Any], name: str, span: tuple[float, float] | None = None
+) -> Request | str:
     """A request without speculation: every token had a step of its own."""
     output = request.get("output")
     if output is None:
@@ -416,31 +356,28 @@ def _plain(
     request |= dict.fromkeys(("steps", "emitted"), output) | dict.fromkeys(
         ("drafts", "drafted", "accepted"), 0
     )
-    return Found(request, [0] * output, [0] * output, True, 0, (span[0], span[1]) if span else None)
+    return Request(request, [0] * output, [0] * output, True, 0, span)
 
 
 def _acceptance(
     line: Line,
-    spec: dict[str, Any],
+    given: dict[str, Any],
     request: dict[str, Any],
-    span: tuple[float, ...] | None = None,
+    span: tuple[float, float] | None = None,
     engine: str | None = None,
-) -> Found:
+    place: str = "",
+) -> Request:
     """vLLM's object and AIPerf's record, which have the same fields and identities."""
+    from specviz.trace.foreign_schema import Acceptance, AcceptanceByCount
+
+    by_count = isinstance(given.get("acceptance_histogram"), dict)
+    spec = line.checked(AcceptanceByCount if by_count else Acceptance, given, place)
     chain = (engine or spec.get("engine")) == "vllm"  # others verify trees, too
-    for name in ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "acceptance_histogram"):
-        if name not in spec:
-            line.fail(f"has no {name}")
     steps, accepted, drafted = (
-        line.whole(spec[name], name)
-        for name in ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens")
-    )
-    most = (
-        None
-        if spec.get("num_spec_tokens") is None
-        else line.whole(spec["num_spec_tokens"], "num_spec_tokens")
-    )
-    counted = _histogram(line, spec["acceptance_histogram"])
+        spec["num_spec_steps"], spec["num_accepted_draft_tokens"], spec["num_draft_tokens"],
+    )  # fmt: skip
+    most, histogram = spec.get("num_spec_tokens"), given["acceptance_histogram"]
+    counted = {int(j): n for j, n in (histogram.items() if by_count else enumerate(histogram))}
     if engine and most is not None and len(counted) != most + 1:
         line.fail(f"has {len(counted)} entries of acceptance_histogram, but num_spec_tokens is {most}")
     if (total := sum(counted.values())) != steps:
@@ -458,12 +395,12 @@ def _acceptance(
         line.fail(f"drafted {drafted} tokens in {steps} steps, but num_spec_tokens is {most}")
     if steps > STEP_LIMIT:
         line.fail(f"has more than {STEP_LIMIT:,} steps")
-    each, of = _per_step(line, spec, steps, accepted, drafted, counted)
+    each, of = _per_step(line, spec, counted)
     if of is None:  # no draft of a step: it is known only if all did their most
         full = most is not None and drafted == most * steps
         of = [most if full else None] * steps
     if request.get("output") is None and spec.get("completion_tokens") is not None:
-        request["output"] = line.whole(spec["completion_tokens"], "completion_tokens")
+        request["output"] = spec["completion_tokens"]
     output, emitted = request.get("output"), accepted + steps
     last = each[-1] if each and spec.get("per_step_accepted") is not None else longest
     if output is not None and output < emitted - last:
@@ -474,42 +411,27 @@ def _acceptance(
     # A step without a draft is not counted. An answer longer than these steps and the prefill wrote had some.
     if output is None or output <= emitted + 1:
         request |= {"steps": steps, "emitted": emitted}
-    return Found(request, each, of, chain, most, (span[0], span[1]) if span else None)
-
-
-def _histogram(line: Line, given: Any) -> dict[int, int]:
-    """Steps by how many tokens they accepted; vLLM writes a list, AIPerf an object."""
-    name = "acceptance_histogram"
-    if isinstance(given, dict):
-        counted = {}
-        for key, value in given.items():
-            if not (key.isascii() and key.isdigit() and len(key) < 10):
-                line.fail(f"has {name} with the key {key[:20]!r}, which is no count")
-            counted[int(key)] = line.whole(value, f"{name}[{key}]")
-        return counted
-    return dict(enumerate(line.wholes(given, name)))
+    return Request(request, each, of, chain, most, span)
 
 
 def _per_step(
-    line: Line, spec: dict[str, Any], steps: int, accepted: int, drafted: int, counted: dict[int, int]
+    line: Line, spec: Acceptance, counted: dict[int, int]
 ) -> tuple[list[int], list[int | None] | None]:
     """Accepted and drafted tokens of each step; in the histogram's order where the first array is not there.
 
     vLLM writes both arrays or none, AIPerf what the engine tells.
     """
-    found: dict[str, list[int]] = {}
-    for name, whole, total in (
-        ("per_step_accepted", "num_accepted_draft_tokens", accepted),
-        ("per_step_drafted", "num_draft_tokens", drafted),
+    each, of, steps = spec.get("per_step_accepted"), spec.get("per_step_drafted"), spec["num_spec_steps"]
+    for name, values, whole, total in (
+        ("per_step_accepted", each, "num_accepted_draft_tokens", spec["num_accepted_draft_tokens"]),
+        ("per_step_drafted", of, "num_draft_tokens", spec["num_draft_tokens"]),
     ):
-        if spec.get(name) is None:
+        if values is None:
             continue
-        found[name] = values = line.wholes(spec[name], name)
         if len(values) != steps:
             line.fail(f"has {len(values)} entries of {name}, but num_spec_steps is {steps}")
         if sum(values) != total:
             line.fail(f"has {name} that adds up to {sum(values)}, but {whole} is {total}")
-    each, of = found.get("per_step_accepted"), found.get("per_step_drafted")
     if each is None:
         return [j for j, n in sorted(counted.items()) for _ in range(n)], None
     if Counter(each) != Counter(counted):
@@ -522,7 +444,7 @@ def _per_step(
     return each, list(of)
 
 
-READERS: dict[str, Callable[[Line, bool], Found | str]] = {
+READERS: dict[str, Callable[[Line, bool], Request | str]] = {
     "vllm": _vllm,
     "aiperf": _aiperf,
     "spec-bench": _spec_bench,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from specviz import schema
 from specviz.errors import TraceError
+from specviz.files import checked, parsed
 from specviz.trace.checks import (
     DATA_LIMIT,
     METADATA_LIMIT,
     check_run,
     check_schema,
     check_size,
-    decode_pieces,
     load_metadata,
     plain_message,
 )
@@ -53,7 +52,9 @@ class Store:
 
     @cached_property
     def pieces(self) -> dict[int, bytes]:
-        return decode_pieces(self.run.get("pieces"), self.where)
+        from specviz.trace.metadata import pieces_of
+
+        return pieces_of(self.run["pieces"] or {})
 
     @property
     def where(self) -> str:
@@ -64,7 +65,7 @@ class Store:
         import pyarrow as pa
 
         if self._table is not None:
-            found = self._table.select(list(names))
+            table = self._table.select(list(names))
         else:
             missing = [n for n in names if n not in self._read]
             if missing:
@@ -76,8 +77,8 @@ class Store:
                 new.validate(full=True)
                 new = _with_added(new, missing, sum(group.num_rows for group in groups))
                 self._read |= {name: new.column(name) for name in missing}
-            found = pa.table({name: self._read[name] for name in names})
-        return found.cast(pa.schema([_coded(found.field(name)) for name in names]))
+            table = pa.table({name: self._read[name] for name in names})
+        return table.cast(pa.schema([_coded(table.field(name)) for name in names]))
 
 
 def _with_added(table: pa.Table, names: Sequence[str], rows: int) -> pa.Table:
@@ -132,8 +133,8 @@ def _parquet(path: Path, words: bool = False) -> Iterator[pq.ParquetFile]:
                 yield file
                 return
             leaves = [file.schema.column(i).path for i in range(len(file.schema))]
-        known = {c.name for c in schema.COLUMNS if "string" in c.type}
-        coded = [leaf for leaf in leaves if leaf.split(".")[0] in known]
+        texts = {c.name for c in schema.COLUMNS if "string" in c.type}
+        coded = [leaf for leaf in leaves if leaf.split(".")[0] in texts]
         with pq.ParquetFile(path, read_dictionary=coded, **limits) as file:
             yield file
 
@@ -149,6 +150,8 @@ def open_file(path: Path) -> Store:
 def open_partial(path: Path) -> Store:
     """A run that was cut off, to its last whole batch."""
     import pyarrow as pa
+
+    from specviz.trace.metadata import BatchExtra
 
     with as_trace_error(path):
         size = path.stat().st_size
@@ -175,8 +178,13 @@ def open_partial(path: Path) -> Store:
                 if batch.get_total_buffer_size() > size:
                     raise TraceError(f"{path}: a batch is longer than the file")
                 if extra is not None:
-                    pieces.update(json.loads(extra.get(b"pieces", b"{}")))
-                    prompts.extend(json.loads(extra.get(b"prompts", b"[]")))
+                    more = {
+                        name: parsed(extra.get(name.encode(), empty), f"{path}: a batch's {name}")
+                        for name, empty in (("pieces", b"{}"), ("prompts", b"[]"))
+                    }
+                    added = checked(BatchExtra, more, f"{path}: a batch's metadata")
+                    pieces.update(added["pieces"])
+                    prompts.extend(added["prompts"])
                 batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema).replace_schema_metadata(None)
             table = _with_added(table, schema.ADDED, len(table))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable
 from itertools import chain
@@ -14,7 +13,7 @@ import numpy as np
 
 from specviz import schema
 from specviz.errors import TraceError
-from specviz.trace.checks import check_lengths, check_run
+from specviz.trace.checks import check_lengths, plain_run
 from specviz.trace.files import (
     TOKEN_COLUMNS,
     arrow_schema,
@@ -340,7 +339,7 @@ class Recorder:
         self.run |= {"complete": complete, "stopped": stopped, "pieces": encode_pieces(self._pieces)}
         if self.path is None:
             table = pa.Table.from_batches(self._batches, self._schema)
-            return Trace([Store(check_run(json.loads(dump(self.run)), "the run"), table=table)])
+            return Trace([Store(plain_run(self.run), table=table)])
         try:
             with pa.OSFile(str(self.partial)) as file, pa.ipc.open_stream(file) as stream:
                 write_parquet(self.path, self.run, stream)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from specviz import schema
 from specviz.draft import depths
 from specviz.errors import TraceError
 from specviz.trace.checks import check_lengths, check_values, index_within, list_sizes
+from specviz.trace.display import hook
 from specviz.trace.files import (
     KEYS,
     PARTIAL,
@@ -244,9 +245,9 @@ class Trace:
                 "cycle": [n[8:] for n in map(str, part.cycles) if n.startswith("control_")],
             }
             for level in schema.LEVELS:
-                known = schema.declared(part.run, level)
-                for name in dict.fromkeys([*known, *recorded[level]]):
-                    signal = known.get(name) or schema.Signal(name, level=level)
+                declared = schema.declared(part.run, level)
+                for name in dict.fromkeys([*declared, *recorded[level]]):
+                    signal = declared.get(name) or schema.Signal(name, level=level)
                     rows.append({"run": part.run["run"], "signal": name, "level": level}
                                 | {"unit": signal.unit, "meaning": signal.meaning})  # fmt: skip
         return pd.DataFrame(rows, columns=["run", "signal", "level", "unit", "meaning"])
@@ -500,7 +501,7 @@ class Trace:
         return result
 
     def _in_order(self, store: Store, index: np.ndarray) -> np.ndarray:
-        """A canvas' tokens from left to right, up to its first end token; what pads it behind is no text."""
+        """A canvas' tokens from left to right, up to its first end token; padding after that is no text."""
         index = index[np.argsort(self._cells[index, 0], kind="stable")]
         cells = self._cells[index, 0]
         index = index[: int((cells == np.arange(len(cells))).cumprod().sum())]  # an open cell ends the text
@@ -545,10 +546,10 @@ class Trace:
         prompt : int, optional
             Which prompt; needed if there are several.
         """
-        found = [s for s in self._survivors if prompt is None or s[1] == prompt]
-        if len(found) != 1:
-            raise TraceError(f"{len(found)} texts fit: select one run and name its prompt")
-        store, _, index = found[0]
+        matching = [s for s in self._survivors if prompt is None or s[1] == prompt]
+        if len(matching) != 1:
+            raise TraceError(f"{len(matching)} texts fit: select one run and name its prompt")
+        store, _, index = matching[0]
         ids = self.outputs["token"].to_numpy()[index].tolist()
         return whole_characters([(token, bytes_of(store, token)) for token in ids])
 
@@ -567,48 +568,39 @@ class Trace:
 
     def summary(self) -> pd.DataFrame:
         """One row a run with the field's metrics; `specviz.metrics` defines each."""
-        from specviz import metrics
-
-        return metrics.summary(self)
+        frame: pd.DataFrame = hook("summary")(self)
+        return frame
 
     def recheck(self) -> pd.DataFrame:
         """Every judged node decided again from what was recorded; see `specviz.metrics.recheck`."""
-        from specviz import metrics
-
-        return metrics.recheck(self)
+        frame: pd.DataFrame = hook("recheck")(self)
+        return frame
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
         """Write one offline page with the player of every run; an existing file only with `force`."""
-        from specviz.widgets import page
-
-        return page.write(self, Path(path), force)
+        page: Path = hook("page")(self, Path(path), force)
+        return page
 
     def _repr_html_(self) -> str:
-        from specviz import view
-
-        return cast(str, view.html(self))
+        return str(hook("html")(self))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": repr(self)}
         with contextlib.suppress(ImportError):  # without matplotlib the words are left
-            from specviz.view import html, png
-
-            bundle["text/html"] = html(self)
-            bundle["image/png"] = base64.b64encode(png(self)).decode("ascii")
+            bundle["text/html"] = hook("html")(self)
+            bundle["image/png"] = base64.b64encode(hook("png")(self)).decode("ascii")
         return bundle
 
     def __repr__(self) -> str:
         try:
-            from specviz.view import text
-
-            return cast(str, text(self))
+            return str(hook("text")(self))
         except ImportError:
             methods = ", ".join(dict.fromkeys(s.run["method"] for s in self._stores))
             return f"<Trace of {len(self._stores)} run(s): {methods}; {len(self.cycles)} cycles>"
 
 
 def is_trace(given: Any) -> Trace:
-    """What was given, if it is a trace; a file's name and other things are told how to become one."""
+    """What was given, if it is a trace; else an error that says how to make one of it."""
     if isinstance(given, Trace):
         return given
     how = f"open the file first, with specviz.open({str(given)!r})" if isinstance(given, str | Path) else ""
@@ -618,7 +610,7 @@ def is_trace(given: Any) -> Trace:
 
 
 def _prompt_by_prompt(table: pa.Table) -> pa.Table:
-    """The cycles of each prompt behind one another, as a run of one prompt at a time has them.
+    """The cycles of each prompt one after another, as a run of one prompt at a time has them.
 
     A batch writes its rows' cycles as they come; all that reads a text goes through its cycles in turn.
     """
@@ -686,8 +678,8 @@ def _redact(store: Store, table: pa.Table) -> dict[str, Any]:
         kept[name] = run[name]
     kept["stopped"] = None if run["stopped"] is None else "stopped"
     device = (run["machine"] or {}).get("device")
-    known = isinstance(device, str) and re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device)
-    kept["machine"] = {"device": device} if known else None
+    plain = isinstance(device, str) and re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device)
+    kept["machine"] = {"device": device} if plain else None
     kept["prompts"] = [
         {name: p.get(name) for name in ("kind", "language", "turn")} | {"length": len(p.get("tokens") or [])}
         for p in run["prompts"] or []

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import TraceError
+from specviz.escape import visible
 from specviz.trace.checks import list_sizes
-from specviz.view.picture import name_of, prompts, visible
+from specviz.view.picture import name_of, prompts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,8 @@ import numpy as np
 
 from specviz import schema
 from specviz.errors import TraceError
-from specviz.view.picture import FATES, name_of, prompts, visible
+from specviz.escape import visible
+from specviz.view.picture import FATES, name_of, prompts
 from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, _open
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
+from specviz.escape import visible
 from specviz.view.lattices import FRAME, INK, short
-from specviz.view.picture import FATES, visible
+from specviz.view.picture import FATES
 from specviz.view.plots import _axes, drawable, fonts
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import TraceError
+from specviz.escape import spaced, visible
 from specviz.files import write_text
-from specviz.view.picture import KINDS, name_of, picture, prompts, spaced, visible
+from specviz.view.picture import KINDS, name_of, picture, prompts
 from specviz.view.static import document, style
 from specviz.view.terminal import COLOURS
 

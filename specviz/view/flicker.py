@@ -17,8 +17,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specviz.escape import spaced, visible
 from specviz.files import write_text
-from specviz.view.picture import prompts, spaced, visible
+from specviz.view.picture import prompts
 from specviz.view.plots import _axes, fonts
 from specviz.view.static import chips, document, style
 from specviz.view.updates import (

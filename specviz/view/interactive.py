@@ -7,6 +7,7 @@ shows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError, install
+from specviz.escape import script_sources, spaced, visible
 from specviz.files import write_text
 from specviz.view.control import MOST, loop
-from specviz.view.picture import FATES, spaced, visible
+from specviz.view.picture import FATES
 from specviz.view.tradeoff import based, columns_of, curves, on_front
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ OPEN = """document.getElementById("{plot_id}").on("plotly_click", (event) => {
   const link = event.points.map((point) => point.customdata).find((to) => typeof to === "string" && to);
   if (link) window.open(link, "_blank", "noopener");
 });"""
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+POLICY = "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data: blob:"
+OWN_SCRIPTS = 3  # that plotly writes; one more would come from the data, and is not run
+SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 
 
 def _plotly() -> Any:
@@ -88,14 +92,15 @@ class Interactive:
         TraceError
             If the file exists (unless `force`) or cannot be written.
         """
-        title = escape(visible(self.title))
+        title, figure = escape(visible(self.title)), self._html("figure")
+        policy = POLICY.format(script_sources(*SCRIPT.findall(figure)[:OWN_SCRIPTS]))
         page = (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             '<meta name="viewport" content="width=device-width,initial-scale=1"></head>'
             '<body style="margin:0 auto;max-width:1100px"><main>'
             f'<h1 style="font:600 20px system-ui;margin:12px">{title}</h1>'
-            f"{self._html('figure')}</main></body></html>"
+            f"{figure}</main></body></html>"
         )
         return write_text(Path(path), page, force)
 

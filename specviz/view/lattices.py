@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specviz.escape import spaced
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, canvas
-from specviz.view.picture import spaced
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:

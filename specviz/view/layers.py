@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.view.picture import picture, prompts, spaced
+from specviz.escape import spaced
+from specviz.view.picture import picture, prompts
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:

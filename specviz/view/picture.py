@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz import schema
+from specviz.escape import visible, written_out
 from specviz.trace import whole_characters
 
 if TYPE_CHECKING:
@@ -76,34 +77,6 @@ BELIEFS = {
     "score": ("The score of each drafted node", "threshold"),
     "weighted confidence": ("The drafter's weighted confidence in each draft token", ""),
 }
-
-# Characters that would vanish, command a terminal, or reorder what stands beside them: controls, format
-# characters, line separators, tags, lone surrogates. Joiners stay (emoji and Persian need them).
-UNSEEN = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
-    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff\xa0]"
-)
-BLANKS = re.compile("^ +$| {2,}|(?<=\n) +| +(?=\n)")
-
-
-def _sign(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, as Python's surrogateescape writes it
-        return f"⟨0x{code - 0xDC00:02X}⟩"
-    return {9: "⇥", 0xA0: "⍽"}.get(code) or f"⟨U+{code:04X}⟩"
-
-
-def visible(text: str) -> str:
-    """The text with every unseen character but the line break and the plain space written out.
-
-    A tab is ``⇥``, a no-break space ``⍽``, any other ``⟨U+202E⟩`` by its code point.
-    """
-    return UNSEEN.sub(_sign, text)
-
-
-def spaced(text: str) -> str:
-    """:func:`visible`, and spaces that would be lost (several, alone, at a line's edge) as ``␣``."""
-    return BLANKS.sub(lambda found: "␣" * len(found[0]), visible(text))
 
 
 @dataclass(frozen=True)
@@ -268,7 +241,7 @@ def _written(text: str, tokens: list[int], pieces: dict[int, bytes]) -> str:
     if "\ufffd" not in text:
         return text
     whole = b"".join(pieces.get(t, b"<%d>" % t) for t in tokens).decode("utf8", "surrogateescape")
-    return re.sub("[\udc80-\udcff]", _sign, whole)
+    return re.sub("[\udc80-\udcff]", written_out, whole)
 
 
 def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:

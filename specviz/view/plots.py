@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specviz.escape import spaced, visible
 from specviz.view.picture import (
     FATES,
     KINDS,
@@ -23,8 +24,6 @@ from specviz.view.picture import (
     picture,
     pictures,
     prompts,
-    spaced,
-    visible,
 )
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz import metrics
-from specviz.view.picture import name_of, visible
+from specviz.escape import visible
+from specviz.view.picture import name_of
 from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, LOOKS, _open
 from specviz.view.updates import named

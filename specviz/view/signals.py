@@ -12,11 +12,12 @@ import numpy as np
 
 from specviz import metrics
 from specviz.errors import ParameterError
+from specviz.escape import visible
 from specviz.metrics.signals import SIGNALS, signal_names
 from specviz.schema import Signal
 from specviz.view.control import LOOKS as FATE_LOOKS
 from specviz.view.control import MOST
-from specviz.view.picture import prompts, visible
+from specviz.view.picture import prompts
 from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, LOOKS, _open
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import TraceError
+from specviz.escape import spaced
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, Placed, canvas
 from specviz.view.lattices import FRAME, GRID, INK, short
-from specviz.view.picture import name_of, prompts, spaced
+from specviz.view.picture import name_of, prompts
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:

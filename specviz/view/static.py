@@ -14,20 +14,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.escape import spaced, visible
 from specviz.files import write_text
-from specviz.view.picture import (
-    FATES,
-    KINDS,
-    PHASES,
-    Numbers,
-    Picture,
-    Span,
-    headline,
-    pictures,
-    prompts,
-    spaced,
-    visible,
-)
+from specviz.view.picture import FATES, KINDS, PHASES, Numbers, Picture, Span, headline, pictures, prompts
 
 if TYPE_CHECKING:
     import pandas as pd

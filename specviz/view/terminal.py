@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from specviz.escape import spaced, visible
 from specviz.view.lattices import rows
-from specviz.view.picture import KINDS, Numbers, Picture, spaced, visible
+from specviz.view.picture import KINDS, Numbers, Picture
 
 COLOURS = {
     "plain": "",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.view.picture import visible
+from specviz.escape import visible
 from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, LOOKS, _open
 from specviz.view.updates import name, named

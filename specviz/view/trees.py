@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import ParameterError
+from specviz.escape import spaced
 from specviz.view.canvas import STATES, WHY, Canvas, Node, Pass, canvas
 from specviz.view.lattices import FRAME, GRID, INK, OUTLINED, short
-from specviz.view.picture import spaced
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:

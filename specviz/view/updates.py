@@ -16,8 +16,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import TraceError
+from specviz.escape import visible
 from specviz.trace import is_trace, whole_characters
-from specviz.view.picture import Numbers, name_of, prompts, visible
+from specviz.view.picture import Numbers, name_of, prompts
 
 if TYPE_CHECKING:
     import pandas as pd

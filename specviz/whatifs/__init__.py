@@ -4,9 +4,9 @@ Every answer says how sure it is. ``exact``: a rerun would do the same, cycle fo
 between two numbers. ``modelled``: computed from prices that were measured. ``needs a rerun``: the record does
 not say. Needs no torch and no model.
 
-Its files from the bottom up: `known` (what a trace says of each place of a text), `walk` (the replays),
-`gap` (CM-ASD's and SpecDec's), `tree` (UniSpec's), `canvases` (SSD's), `answer`, `costs`, `cell` (a replayed
-setting as a trace), `updates` (of streams), `question`.
+Its files from the bottom up: `texts` (what a trace says of each place of a text), `walk` (the replays),
+`gap` (CM-ASD's and SpecDec's), `tree` (UniSpec's), `answer`, `costs`, `cell` (a replayed setting as a trace),
+`canvases` (SSD's replay), `updates` (of streams), `question`. The decisions are those of `specviz.rules`.
 """
 
 from specviz.whatifs.answer import BADGES, Answer

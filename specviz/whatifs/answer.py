@@ -18,18 +18,8 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 EXACT, BOUNDED, MODELLED, RERUN = BADGES = ("exact", "bounded", "modelled", "needs a rerun")
-COUNTS = (
-    "cycles",
-    "drafted",
-    "sent",
-    "accepted",
-    "emitted",
-    "tau",
-    "A/D",
-    "A/O",
-    "target_passes",
-    "draft_passes",
-)
+COUNTS = ("cycles", "drafted", "sent", "accepted", "emitted", "tau", "A/D", "A/O", "target_passes",
+          "draft_passes")  # fmt: skip
 BOUNDS = ("drafted", "sent", "A/D", "draft_passes")  # what depends on drafts that nobody saw
 SHOWN = 12  # rows of an answer in a notebook
 
@@ -47,14 +37,15 @@ class Answer:
     why : str
         One line on it.
     table : DataFrame
-        One row a setting: its parameters, ``texts`` (how many were told to their end), then as
+        One row a setting: its parameters, ``texts`` (how many were replayed to their end), then as
         `specviz.metrics` defines them ``cycles``, ``drafted``, ``sent``, ``accepted``, ``emitted``, ``tau``,
         ``A/D``, ``A/O``, ``target_passes`` and ``draft_passes``, and the row's ``badge``. Where something is
         only bounded, ``<column>_lo`` and ``<column>_hi`` stand beside it, and the column is their mean.
         A row that needs a rerun counts the cycles up to where the replay had to stop.
     places : DataFrame
         Where and why replays stopped, or went on as a model: the parameters, ``prompt``, ``cycle``,
-        ``position``, ``token`` (what would stand there, -1 if unknown), ``text`` (that token's) and ``why``.
+        ``position``, ``token`` (what would stand there, -1 if the record does not say), ``text`` (that
+        token's) and ``why``.
     badges : dict of str to str
         The badge of each column of numbers.
     walks : list of list of Walk
@@ -64,7 +55,7 @@ class Answer:
     drafter : bool
         Whether drafting takes passes.
     begun : bool
-        Whether a row that needs a rerun shows what it told up to there: of streams, whole updates.
+        Whether a row that needs a rerun can be shown up to there: of streams, whole updates.
     """
 
     question: str
@@ -108,8 +99,8 @@ class Answer:
         """The replayed cycles of a row as a trace, so that every view shows them.
 
         It says so in its metadata (``replayed``) and has no times, for none were measured. A token that was
-        drafted in vain and not recorded stands as ``⟨?⟩`` (`schema.UNKNOWN`); where only bounds are known of
-        how many there are, the least is shown.
+        drafted in vain and not recorded stands as ``⟨?⟩`` (`schema.UNKNOWN`); where their number is only
+        bounded, the least is shown.
 
         Parameters
         ----------
@@ -119,8 +110,8 @@ class Answer:
         Raises
         ------
         ParameterError
-            If the row's replay had to stop: then there is no whole trace to show. But of streams the updates
-            that were told are.
+            If the row's replay had to stop: then there is no whole trace to show. Of streams the updates
+            before that are shown all the same.
         """
         row = self.row(**setting) if row is None else row
         if not 0 <= row < len(self.table):
@@ -157,23 +148,21 @@ def tabulate(rows: list[tuple[dict[str, Any], list[Walk]]], drafter: bool) -> pd
 def _row(walks: list[Walk], drafter: bool) -> dict[str, Any]:
     steps = [step for walk in walks for step in walk.steps]
     total = {name: sum(getattr(step, name) for step in steps) for name in Step._fields[3:-1]}
-    told = [walk for walk in walks if walk.place is None]
     low = {"drafted": total["drafted"], "sent": total["sent"]}
     high = {"drafted": total["drafted_high"], "sent": total["sent_high"]}
     low["draft_passes"], high["draft_passes"] = ((x["drafted"] if drafter else 0) for x in (low, high))
     # The more was sent in vain, the smaller the share that was accepted.
     low["A/D"], high["A/D"] = (_ratio(total["accepted"], x["sent"] - total["cut"]) for x in (high, low))
-    found: dict[str, Any] = {"texts": len(told), "cycles": len(steps)}
-    found |= {name: (low[name] + high[name]) / 2 if low[name] != high[name] else low[name] for name in BOUNDS}
-    found |= {"accepted": total["accepted"], "emitted": total["emitted"]}
-    found["tau"] = _ratio(total["emitted"], len(steps))
-    found["A/O"] = _ratio(total["accepted"], total["emitted"])
-    found["target_passes"] = sum(not step.unreviewed for step in steps)
-    found = {name: found[name] for name in ("texts", *COUNTS)}
-    found["badge"] = badge(walks)
+    row: dict[str, Any] = {"texts": sum(walk.place is None for walk in walks), "cycles": len(steps)}
+    row |= {name: (low[name] + high[name]) / 2 if low[name] != high[name] else low[name] for name in BOUNDS}
+    row |= {"accepted": total["accepted"], "emitted": total["emitted"]}
+    row["tau"] = _ratio(total["emitted"], len(steps))
+    row["A/O"] = _ratio(total["accepted"], total["emitted"])
+    row["target_passes"] = sum(not step.unreviewed for step in steps)
+    row = {name: row[name] for name in ("texts", *COUNTS)} | {"badge": badge(walks)}
     for name in BOUNDS:
-        found[f"{name}_lo"], found[f"{name}_hi"] = low[name], high[name]
-    return found
+        row[f"{name}_lo"], row[f"{name}_hi"] = low[name], high[name]
+    return row
 
 
 def badge(walks: Iterable[Walk]) -> str:
@@ -199,11 +188,11 @@ def list_places(rows: list[tuple[dict[str, Any], list[Walk]]], piece: Callable[[
     """Where replays stopped, or went on as a model."""
     import pandas as pd
 
-    found = []
+    places = []
     for setting, walks in rows:
         for place in filter(None, (place for walk in walks for place in (walk.modelled, walk.place))):
             token = -1 if place.token is None else place.token
             text = "" if place.token is None else piece(place.token)
-            found.append(setting | place._asdict() | {"token": token, "text": text})
+            places.append(setting | place._asdict() | {"token": token, "text": text})
     names = [*(rows[0][0] if rows else ()), *Place._fields[:-1], "text", "why"]
-    return pd.DataFrame(found, columns=names)
+    return pd.DataFrame(places, columns=names)

@@ -1,16 +1,16 @@
 """Replaying SSD with another draft length or tree, from the passes of stepwise decoding or of SSD itself.
 
-Why this is exact. SSD writes stepwise decoding's tokens in its order, so at every state the record says
-which cell comes next with which token. What it drafts follows from what the verified passes said of each cell
-(`specviz.rules.cells`), the latest one's word counting. It verifies every state up to the one it is at, and
-stepwise decoding has a pass at each of them. That pass reads the same cells: the masked ones of the block in
-work and of the next one, as far as it computed them, and under one cache policy it computes the same.
-Refreshes stand at the same states, for both come with every R-th token. Nothing else decides.
+Why this is exact: SSD writes stepwise decoding's tokens in the same order, so at every state the record says
+which cell comes next with which token. What SSD drafts follows from what the verified passes said of each
+cell (`specviz.rules.cells`); the latest pass that read a cell counts. SSD verifies every state up to the one
+it is at, and stepwise decoding has a pass at each of them. That pass reads the same cells: the masked ones of
+the block in work and of the next one, as far as it computed them, and under one cache policy it computes the
+same. Refreshes stand at the same states, for both come with every R-th token. Nothing else decides.
 
-What can turn it: a pass over many canvases rounds otherwise than one over one. Cycles in which choices lie
-within a step of the grid on which odds are compared are counted (`Replayed.close`). Log-odds are recorded in
-float32, which holds the grid of float32 runs, 2^-12, exactly; of a float64 run the record is coarser than the
-grid, and what it cannot tell apart counts as close.
+What can differ: a pass over many canvases rounds differently from a pass over one. Cycles in which choices
+lie within a step of the grid on which odds are compared are counted (`CanvasWalk.close`). Log-odds are
+recorded in float32, which holds the grid of float32 runs, 2^-12, exactly. Of a float64 run the record is
+coarser than the grid; choices that it cannot distinguish count as close.
 """
 
 from __future__ import annotations
@@ -20,41 +20,42 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.draft import depths
-from specviz.rules.cells import picked
+from specviz.draft import Draft, depths
+from specviz.rules.cells import COARSE, judge_cells, pick_cells
+from specviz.rules.speculative import next_origin
 from specviz.trace import Recorder
+from specviz.whatifs.cell import replayed_run
 from specviz.whatifs.walk import STOPPED, Place, Step, Walk
 
 if TYPE_CHECKING:
     from specviz.trace import Reading, Trace, Written
 
-UNSAID = "no pass at this state is in the record"
-GRID = 2.0**-12  # as specviz.methods.unmasking
+NO_PASS = "no pass at this state is in the record"
 SINGLE = 2.0**-23  # relative spacing of float32
 
 
 @dataclass
-class Replayed(Walk):
+class CanvasWalk(Walk):
     """A replayed canvas; `close` says in how many cycles a choice was a near-tie."""
 
     close: int = 0
 
 
 class Memory:
-    """What SSD believes of each cell: the word of the latest verified pass that read it."""
+    """What the latest verified pass that read a cell said of it."""
 
     def __init__(self, cells: int) -> None:
         self.token = np.zeros(cells, np.int64)
         self.odds = np.full(cells, -np.inf)
         self.lead = np.full(cells, np.inf)  # of the token over the second one, in nats
 
-    def learn(self, said: Reading) -> None:
+    def learn(self, reading: Reading) -> None:
         """Take in what a pass said."""
-        self.token[said.cell], self.odds[said.cell] = said.token, said.odds
-        self.lead[said.cell] = lead(said)
+        self.token[reading.cell], self.odds[reading.cell] = reading.token, reading.odds
+        self.lead[reading.cell] = lead(reading)
 
 
-def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, tail: str) -> Replayed:
+def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, tail: str) -> CanvasWalk:
     """The cycles that SSD would have had.
 
     Parameters
@@ -67,63 +68,55 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
     draft_length, tree, tail
         SSD's parameters.
     """
-    found = Replayed()
+    walk = CanvasWalk()
     memory, masked, start = Memory(text.length), np.ones(text.length, bool), 0
     while start < len(text):
         room = text.length - start
         if text.refresh:
             room = min(room, text.refresh - start % text.refresh)
-        draft = picked(masked, memory.odds, text.block, room, draft_length, tree, tail)
-        tokens, odds = memory.token[draft.cells], memory.odds[draft.cells]
-        path, status = judged(text, start, draft.cells, tokens, draft.parents)
+        cells, parents, stop = pick_cells(masked, memory.odds, text.block, room, draft_length, tree, tail)
+        draft = Draft(memory.token[cells], parents, positions=cells)
+        path, status = judge(text, start, draft)
         end = min(start + len(path) + 1, len(text))  # the pass places one more, unless the text has ended
-        states, number, n = range(start, end), len(found.steps) + 1, len(draft.cells)
-        if lost := [state for state in states if state not in text.said]:
-            found.place = Place(text.prompt, number, lost[0], None, UNSAID)
-            return found
-        found.close += (
+        states, count, n = range(start, end), len(walk.steps) + 1, len(draft)
+        if missing := [state for state in states if state not in text.said]:
+            walk.place = Place(text.prompt, count, missing[0], None, NO_PASS)
+            return walk
+        walk.close += (
             bool(n) and unsure(masked, memory, text.block, draft_length, dtype, sure)
         ) or any(contested(text, state, dtype, sure) for state in states)  # fmt: skip
+        odds = memory.odds[cells]
         for state in states:
             memory.learn(text.said[state])
         masked[text.cell[start:end]] = False
-        found.nodes.append(
+        walk.nodes.append(
             {
-                "node_token": tokens.tolist(),
-                "node_parent": draft.parents.tolist(),
-                "node_position": draft.cells.tolist(),
+                "node_token": draft.tokens.tolist(),
+                "node_parent": parents.tolist(),
+                "node_position": cells.tolist(),
                 "node_status": status,
                 "node_score": odds.tolist(),
             }
         )
         cut = status.count("cut")
-        found.steps.append(
-            Step(text.prompt, number, start, n, n, n, n, len(path), cut, 0, end - start, draft.stop)
-        )
+        walk.steps.append(Step(text.prompt, count, start, n, n, n, n, len(path), cut, 0, end - start, stop))
         start = end
     if text.end not in ("eos", "length"):
-        found.place = Place(text.prompt, len(found.steps) + 1, start, None, STOPPED)
-    return found
+        walk.place = Place(text.prompt, len(walk.steps) + 1, start, None, STOPPED)
+    return walk
 
 
-def judged(
-    text: Written, start: int, cells: np.ndarray, tokens: np.ndarray, parents: np.ndarray
-) -> tuple[list[int], list[str]]:
+def judge(text: Written, start: int, draft: Draft) -> tuple[list[int], list[str]]:
     """Which nodes stepwise decoding places next, in a row; and every node's status."""
-    path: list[int] = []
-    status = ["unjudged"] * len(cells)
-    for at in range(start, len(text)):
-        children = np.flatnonzero(parents == (path[-1] if path else -1))
-        right = (cells[children] == text.cell[at]) & (tokens[children] == text.token[at])
-        for node, good in zip(children.tolist(), right.tolist()):
-            status[node] = "accepted" if good else "rejected"
-        if not right.any():
-            return path, status
-        path.append(int(children[right][0]))
-    below = {path[-1]}  # the text ended with a drafted token: what stood behind it is cut
-    for node, parent in enumerate(parents.tolist()):
-        if parent in below:
-            below.add(node)
+    states = iter(range(start, len(text)))
+
+    def place(_: int) -> tuple[int, int] | None:
+        state = next(states, None)
+        return None if state is None else (int(text.cell[state]), int(text.token[state]))
+
+    path, status = judge_cells(draft, place)
+    if start + len(path) == len(text) and path:  # the text ends with a drafted token: those below are cut
+        for node in np.flatnonzero(draft.mask[:, path[-1]])[1:].tolist():
             status[node] = "cut"
     return path, status
 
@@ -133,34 +126,34 @@ def judged(
 
 def near(odds: np.ndarray, others: np.ndarray, dtype: str, sure: float) -> np.ndarray:
     """Whether odds lie within a step of what a run compares and the record holds."""
-    width = SINGLE * np.maximum(np.abs(odds), np.abs(others)) if dtype == "float64" else GRID
+    width = SINGLE * np.maximum(np.abs(odds), np.abs(others)) if dtype == "float64" else COARSE
     settled = (odds == sure) & (others == sure)  # equally sure, whatever they were
     return (np.abs(odds - others) <= width) & ~settled
 
 
-def lead(said: Reading) -> np.ndarray:
+def lead(reading: Reading) -> np.ndarray:
     """How far the likeliest token of each cell is ahead of the second, in nats."""
-    if said.p.shape[1] < 2:
-        return np.full(len(said.cell), np.inf)
+    if reading.p.shape[1] < 2:
+        return np.full(len(reading.cell), np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.log(said.p[:, 0].astype(np.float64)) - np.log(said.p[:, 1].astype(np.float64))
-    return np.where(np.isfinite(found), found, np.inf)
+        nats = np.log(reading.p[:, 0].astype(np.float64)) - np.log(reading.p[:, 1].astype(np.float64))
+    return np.where(np.isfinite(nats), nats, np.inf)
 
 
 def unsure(
     masked: np.ndarray, memory: Memory, block: int, draft_length: int, dtype: str, sure: float
 ) -> bool:
     """Whether another rounding could draft other cells, another order or another token."""
-    order = picked(masked, memory.odds, block, len(masked), draft_length + 1, "chain", "shorter").cells
+    order = pick_cells(masked, memory.odds, block, len(masked), draft_length + 1, "chain", "shorter").cells
     odds = memory.odds[order]
     same = order[1:] // block == order[:-1] // block
-    return bool((near(odds[1:], odds[:-1], dtype, sure) & same).any() or (memory.lead[order] <= GRID).any())
+    return bool((near(odds[1:], odds[:-1], dtype, sure) & same).any() or (memory.lead[order] <= COARSE).any())
 
 
 def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
     """Whether another rounding could unmask another cell at a state."""
-    said = text.said[state]
-    odds = np.sort(said.odds[said.cell // text.block == text.cell[state] // text.block])[-2:]
+    reading = text.said[state]
+    odds = np.sort(reading.odds[reading.cell // text.block == text.cell[state] // text.block])[-2:]
     return len(odds) > 1 and bool(near(odds[1:], odds[:1], dtype, sure).any())
 
 
@@ -171,14 +164,11 @@ def build(
     trace: Trace, texts: list[Written], walks: list[Walk], parameters: dict[str, Any], label: str
 ) -> Trace:
     """The replayed cycles with the metadata of the run they are taken from; times were not measured."""
-    run = dict(trace.run)
-    for name in ("machine", "threads", "created", "timing", "peak_memory", "stopped"):
-        run[name] = None
+    run = replayed_run(trace)
     shared = {name: run["parameters"][name] for name in ("block", "cache", "refresh", "sure", "whole")}
     if run["method"] != "ssd":
         run |= {"exactness": "exact up to ties", "pseudocode": None}
-    words = f"replayed from run {run['run']}; times were not measured"
-    run |= {"run": label, "method": "ssd", "parameters": parameters | shared, "replayed": words}
+    run |= {"run": label, "method": "ssd", "parameters": parameters | shared}
     pieces = trace.pieces
     recorder = Recorder(run, piece=lambda token: pieces.get(token, b""))
     shift = (run["canvas"] or {}).get("shift") or 0
@@ -195,15 +185,14 @@ def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> dic
     status, parents = nodes["node_status"], np.array(nodes["node_parent"], np.int64)
     path = [node for node, word in enumerate(status) if word == "accepted"]
     state = dict(zip([-1, *path], range(start, end)))  # of each canvas that was verified
-    said = {node: text.said[at] for node, at in state.items()}
-    own = end - start - len(path)
+    readings = {node: text.said[at] for node, at in state.items()}
     refused = any(
         word == "rejected" and parents[i] == (path[-1] if path else -1) for i, word in enumerate(status)
     )
-    origin = "plain" if not n else "correction" if refused else "bonus"
-    p, rank = zip(*(_rated(said, nodes, node) for node in range(n))) if n else ((), ())
+    origins = ["draft"] * len(path) + [next_origin(n, refused)] * (end - start - len(path))
+    p, rank = zip(*(_rated(readings, nodes, node) for node in range(n))) if n else ((), ())
     level = depths(parents) if n else np.zeros(0, np.int64)
-    k = min((each.top.shape[1] for each in said.values()), default=0)
+    k = min((each.top.shape[1] for each in readings.values()), default=0)
     row: dict[str, Any] = {
         "prompt": text.prompt, "cycle": step.cycle, "context": text.context + start, "keep": start,
         "depth": int(level.max(initial=0)), "width": int(np.bincount(level).max()) if n else 0,
@@ -211,17 +200,19 @@ def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> dic
         "block": text.work(start), "refreshed": not text.refresh or start % text.refresh == 0,
         "node_source": ["self"] * n, "node_confidence": sure(nodes["node_score"]),
         "node_p": list(p), "node_rank": list(rank),
-        "pred_node": [node for node, each in said.items() for _ in each.cell],
+        "pred_node": [node for node, each in readings.items() for _ in each.cell],
         "out_position": text.cell[start:end].tolist(), "out_token": text.token[start:end].tolist(),
-        "out_origin": ["draft"] * len(path) + [origin] * own,
+        "out_origin": origins,
         "out_p": text.p[start:end].tolist(), "out_order": list(range(start, end)),
         "out_odds": text.odds[start:end].tolist(), "top_k": k,
         "pass_model": ["target"], "pass_rows": [1], "pass_tokens": [_fed(text, step, nodes, shift)],
     }  # fmt: skip
-    for name, values in (("position", "cell"), ("odds", "odds"), ("entropy", "entropy")):
-        row[f"pred_{name}"] = np.concatenate([getattr(each, values) for each in said.values()]).tolist()
-    row["pred_top_token"] = np.concatenate([each.top.ravel() for each in said.values()]).tolist()
-    row["pred_top_p"] = np.concatenate([each.p.ravel() for each in said.values()]).tolist()
+    for name, attribute in (("position", "cell"), ("odds", "odds"), ("entropy", "entropy")):
+        row[f"pred_{name}"] = np.concatenate(
+            [getattr(each, attribute) for each in readings.values()]
+        ).tolist()
+    row["pred_top_token"] = np.concatenate([each.top.ravel() for each in readings.values()]).tolist()
+    row["pred_top_p"] = np.concatenate([each.p.ravel() for each in readings.values()]).tolist()
     return row | nodes
 
 
@@ -231,15 +222,15 @@ def sure(odds: list[float]) -> list[float]:
         return (1 / (1 + np.exp(-np.array(odds)))).tolist()
 
 
-def _rated(said: dict[int, Reading], nodes: dict[str, list], node: int) -> tuple[float, float]:
+def _rated(readings: dict[int, Reading], nodes: dict[str, list], node: int) -> tuple[float, float]:
     """The model's probability of a judged node's token and its rank, where they are among the recorded."""
     parent, cell = nodes["node_parent"][node], nodes["node_position"][node]
     if nodes["node_status"][node] not in ("accepted", "rejected"):
         return np.nan, np.nan
-    each = said[parent]
-    at = np.flatnonzero(each.cell == cell)
-    held = np.flatnonzero(each.top[at[0]] == nodes["node_token"][node]) if len(at) else at
-    return (float(each.p[at[0], held[0]]), float(held[0])) if len(held) else (np.nan, np.nan)
+    reading = readings[parent]
+    at = np.flatnonzero(reading.cell == cell)
+    rank = np.flatnonzero(reading.top[at[0]] == nodes["node_token"][node]) if len(at) else at
+    return (float(reading.p[at[0], rank[0]]), float(rank[0])) if len(rank) else (np.nan, np.nan)
 
 
 def _fed(text: Written, step: Step, nodes: dict[str, list], shift: int) -> int:

@@ -23,14 +23,14 @@ LIMIT = 16 << 20  # bytes of a report
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of passes over g tokens, and of what a cycle takes beside its passes.
+    """Seconds of passes over g tokens, and of the rest of a cycle.
 
     Parameters
     ----------
     target, draft : dict of int to float
         Seconds of one pass over g tokens.
     rest : float
-        Seconds a cycle beside its passes.
+        Seconds of a cycle that are not spent in its passes.
     source : str
         Where the figures come from.
     """
@@ -44,8 +44,9 @@ class Costs:
     def of(cls, trace: Trace) -> Costs:
         """The means over a run's own cycles: s(g) as far as the run has passes of that size.
 
-        Means, not medians: whatever else the machine did took its share of every run. A pass of the drafter
-        counts with what the method does around it; nearly all are over one token, so they have one price.
+        Means, not medians: whatever else the machine did took its share of every run. The price of a
+        drafter's pass includes what the method does around it; nearly all are over one token, so they have
+        one price.
 
         Raises
         ------
@@ -58,11 +59,11 @@ class Costs:
     def fit(cls, cycles: pd.DataFrame) -> Costs:
         """The means over some cycles, as `timed` gives them."""
         sizes = cycles[cycles["fed"].notna()].groupby("fed")["forward_time"].mean()
-        drawn = cycles[cycles["asked"] > 0]
-        rest = (
-            cycles["duration"] - cycles["draft_time"].where(cycles["asked"] > 0, 0) - cycles["forward_time"]
-        )
-        one = {1: float(drawn["draft_time"].sum() / drawn["asked"].sum())} if len(drawn) else {}
+        drafting = cycles["draft_passes"] > 0
+        draft_time = cycles["draft_time"].where(drafting, 0)
+        rest = cycles["duration"] - draft_time - cycles["forward_time"]
+        passes = cycles["draft_passes"][drafting].sum()
+        one = {1: float(cycles["draft_time"][drafting].sum() / passes)} if drafting.any() else {}
         target = {int(g): float(s) for g, s in zip(sizes.index.to_numpy(), sizes.to_numpy())}
         return cls(target, one, float(rest.mean()), "the trace's own passes")
 
@@ -74,7 +75,7 @@ class Costs:
         ----------
         report : path or dict
         rest : float
-            Seconds a cycle beside its passes, which the report does not hold.
+            Seconds of a cycle that are not spent in its passes; the report does not hold them.
 
         Raises
         ------
@@ -83,29 +84,27 @@ class Costs:
         """
         where = "the report"
         try:
-            said: Any = report
+            content: Any = report
             if not isinstance(report, Mapping):
                 where = str(report)
                 if Path(report).stat().st_size > LIMIT:
                     raise ValueError("it is too long")
-                said = json.loads(Path(report).read_text(encoding="utf8"))
-            if said["bench"] != "passes":
+                content = json.loads(Path(report).read_text(encoding="utf8"))
+            if content["bench"] != "passes":
                 raise ValueError("it is of another bench")
-            found: dict[str, dict[int, float]] = {}
-            for row in said["rows"]:
+            prices: dict[str, dict[int, float]] = {}
+            for row in content["rows"]:
                 if not row.get("used", True):  # another layout or format than the model ran in
                     continue
-                found.setdefault(str(row["model"]), {})[int(row["g"])] = float(row["median"]) / 1e3
-            names = list(found)
-            device = str(said["setting"]["device"])
-            known = cls(
-                found[names[0]], found[names[1]] if names[1:] else {}, rest, f"passes measured on {device}"
-            )
+                prices.setdefault(str(row["model"]), {})[int(row["g"])] = float(row["median"]) / 1e3
+            target, *draft = prices.values()
+            device = str(content["setting"]["device"])
+            costs = cls(target, draft[0] if draft else {}, rest, f"passes measured on {device}")
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise TraceError(f"{where} is no report of 'specviz bench passes --json': {error}") from None
-        if not all(s > 0 for costs in (known.target, known.draft) for s in costs.values()):
+        if not all(seconds > 0 for seconds in (*costs.target.values(), *costs.draft.values())):
             raise TraceError(f"{where}: a pass takes more than no time")
-        return known
+        return costs
 
     def seconds(self, walks: list[Walk], drafter: bool) -> float:
         """Of all cycles, the prefill left out; where drafts are only bounded, of their mean.
@@ -126,18 +125,17 @@ class Costs:
     def each(self, steps: list[Step], drafter: bool) -> np.ndarray:
         """Seconds of each cycle, [cycles]."""
         sent = np.array([(s.sent + s.sent_high) / 2 for s in steps])
-        asked = np.array([(s.drafted + s.drafted_high) / 2 for s in steps])
-        reads = np.array([not s.unreviewed for s in steps])
+        draft_passes = np.array([(s.drafted + s.drafted_high) / 2 for s in steps])
+        verified = np.array([not s.unreviewed for s in steps])
         total = np.full(len(steps), self.rest)
-        total += np.where(reads, price(self.target, sent + 1, "target"), 0)  # the root is read, too
-        if drafter and asked.any():
-            total += asked * price(self.draft, np.ones(1), "draft")[0]
+        total += np.where(verified, price(self.target, sent + 1, "target"), 0)  # the root goes with it
+        if drafter and draft_passes.any():
+            total += draft_passes * price(self.draft, np.ones(1), "draft")[0]
         return total
 
 
 def timed(trace: Trace) -> pd.DataFrame:
-    """The cycles after the prefill that have times, with ``fed`` tokens of the target's pass and ``asked``,
-    the drafter's passes.
+    """Timed cycles after the prefill, with ``fed``, the target pass' tokens, and ``draft_passes``.
 
     Raises
     ------
@@ -151,8 +149,8 @@ def timed(trace: Trace) -> pd.DataFrame:
     keys = ["prompt", "update", "cycle"]
     passes = trace.passes
     fed = passes[passes["model"] == "target"].groupby(keys)["tokens"].sum().rename("fed")
-    asked = passes[passes["model"] == "draft"].groupby(keys).size().rename("asked")
-    return cycles.join(fed, on=keys).join(asked, on=keys).fillna({"asked": 0})
+    drafted = passes[passes["model"] == "draft"].groupby(keys).size().rename("draft_passes")
+    return cycles.join(fed, on=keys).join(drafted, on=keys).fillna({"draft_passes": 0})
 
 
 def price(costs: Mapping[int, float], g: np.ndarray, model: str) -> np.ndarray:

@@ -1,19 +1,21 @@
-"""What one may ask of a saved trace: what would another setting have done?"""
+"""Questions to a saved trace: what would another setting have done?"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
+from specviz.rules import bild, gap, ngrams, retranslation, speculative, store
+from specviz.rules import cells as cell_rules
+from specviz.rules.parameters import Parameter
 from specviz.trace import Written, is_trace, written
-from specviz.whatifs import canvases, gap
-from specviz.whatifs import walk as replays
+from specviz.whatifs import canvases, walk
 from specviz.whatifs.answer import (
     BOUNDED,
     COUNTS,
@@ -24,23 +26,23 @@ from specviz.whatifs.answer import (
     list_places,
     tabulate,
     weakest,
-)
+)  # fmt: skip
 from specviz.whatifs.cell import build
 from specviz.whatifs.costs import Costs, timed
-from specviz.whatifs.gap import Asked, asked
-from specviz.whatifs.known import Known, Rounding, read, whole
-from specviz.whatifs.tree import NOT_ALL, STALE, Lessons, Trees, lessons
+from specviz.whatifs.gap import DraftRecord, GapReplay, read_drafts
+from specviz.whatifs.texts import Rounding, TextRecord, positive, read_texts
+from specviz.whatifs.tree import NOT_ALL, STALE, Lessons, Trees, read_lessons
 from specviz.whatifs.updates import (
     Choice,
     StreamWalk,
-    Told,
+    UpdateRecord,
     build_updates,
     read_updates,
     replay,
     tabulate_updates,
     tolerance,
-)
-from specviz.whatifs.walk import TURN, Place, Walk
+)  # fmt: skip
+from specviz.whatifs.walk import TURN, Place, Step, Walk
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,81 +50,42 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 
-class Setting(NamedTuple):
-    """A parameter as a what-if takes it: default, least and greatest legal value, or the choices."""
-
-    default: Any
-    low: float = 0
-    high: float = 0
-    choices: tuple[str, ...] = ()
-
-
-# What can be asked of the methods that can be replayed, as the methods declare it (a test compares).
-METHODS: dict[str, dict[str, Setting]] = {
-    "speculative": {"draft_length": Setting(4, 1, 64), "stop": Setting(0.0, 0, 1)},
-    "prompt_lookup": {
-        "ngram_max": Setting(3, 1, 16),
-        "ngram_min": Setting(1, 1, 16),
-        "draft_length": Setting(10, 1, 64),
-    },
-    "bild": {
-        "fallback": Setting(0.5, 0, 1),
-        "rollback": Setting(2.0, 0, float("inf")),
-        "cap": Setting(10, 1, 64),
-        "review_end": Setting(False, 0, 1),
-    },
-    "specdec": {
-        "draft_length": Setting(10, 1, 64),
-        "top_beta": Setting(3, 1, float("inf")),
-        "tau_base": Setting(1.0, 0, float("inf")),
-    },
-    "cm_asd": {
-        "k_max": Setting(10, 1, 64),
-        "k_min": Setting(1, 1, 64),
-        "alpha": Setting(1.0, 0, 1),
-        "tau_base": Setting(0.1, 0, float("inf")),
-        "gamma": Setting(0.5, 0, float("inf")),
-        "top_beta": Setting(3, 1, float("inf")),
-        "w_entropy": Setting(1 / 3, 0, 1),
-        "w_margin": Setting(1 / 3, 0, 1),
-        "w_softmax": Setting(1 / 3, 0, 1),
-        "w_variance": Setting(0.0, 0, 1),
-        "margin_scale": Setting(1.0, 0, float("inf")),
-        "entropy": Setting("complement", choices=("complement", "as_written")),
-        "gap": Setting("as_written", choices=("as_written", "as_described")),
-        "adaptive_drafting": Setting(True, 0, 1),
-        "adaptive_verification": Setting(True, 0, 1),
-        "controller": Setting("look_ahead", choices=("look_ahead", "early_stop")),
-    },
-    "unispec": {"draft_size": Setting(24, 1, 512), "threshold": Setting(0.05, 0, 1)},
-    "retranslate": {
-        "mode": Setting("ssbd", choices=("rt", "ssbd", "cd")),
-        "beta": Setting(0.2, 0, 1),
-        "k": Setting(0, 0, float("inf")),
-        "mask": Setting("display", choices=("display", "draft")),
-    },
-    "ssd": {
-        "draft_length": Setting(4, 1, 64),
-        "tree": Setting("chain", choices=("chain", "mix")),
-        "tail": Setting("stepwise", choices=("stepwise", "shorter")),
-    },
+# The methods that can be replayed, with the parameters that a question can change.
+METHODS: dict[str, dict[str, Parameter]] = {
+    name: {p.name: p for p in parameters}
+    for name, parameters in {
+        "speculative": speculative.SPECULATIVE,
+        "prompt_lookup": ngrams.PROMPT_LOOKUP,
+        "bild": bild.BILD,
+        "specdec": gap.SPECDEC,
+        "cm_asd": gap.CM_ASD,
+        "unispec": [p for p in store.UNISPEC if p.name in ("draft_size", "threshold")],
+        "retranslate": retranslation.RETRANSLATE,
+        "ssd": cell_rules.SSD,
+    }.items()
 }
-UNTOLD = "{} cannot be replayed from a trace"
+# Why values of a method's parameters do not fit together.
+PROBLEMS = {"prompt_lookup": ngrams.problem, "cm_asd": gap.problem}
+REPLAYS: dict[str, Callable[..., walk.Replay]] = {
+    "speculative": walk.SpeculativeReplay,
+    "prompt_lookup": walk.PromptLookupReplay,
+    "bild": walk.BiLDReplay,
+}
+NO_REPLAY = "{} cannot be replayed from a trace"
 # Why not, of methods of which one might expect it.
 NO_TREE = {"eagle": ", for another tree begins cycles at places where this run grew none: rerun it"}
-GAPS = ("specdec", "cm_asd")  # methods whose drafts say what the other one would do with them
-WEIGHTS = ("w_entropy", "w_margin", "w_softmax", "w_variance")
+GAPS = ("specdec", "cm_asd")  # the drafts of each say what the other would do with them
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
 VAIN = "; how much was drafted in vain lies between the bounds"
 UNSEEN = ", for nobody saw it: sv.densify(trace, model, draft) records it"
 BEYOND = ": a draft may go on beyond the {} recorded tokens behind a wrong one, or a choice there is a tie"
 TAILED = ", behind a wrong token up to {} more"
 PARTS = "exact up to the first cycle where the text would part; the place is named"
-ASKED = (
+DRAFTED_PARTS = (
     "exact up to the first cycle where the text would part or no draft of the run stood; the place is named"
 )
-DRAWN = "every draft that a cycle needs is recorded"
-BEYOND_DRAFTS = DRAWN + "; how many tokens were drafted in vain, behind the run's own drafts, is bounded"
+ALL_DRAFTS = "every draft that a cycle needs is recorded"
+BEYOND_DRAFTS = ALL_DRAFTS + "; how many tokens were drafted in vain, behind the run's own drafts, is bounded"
 SIZE = "the trace does not say how large the draft model's vocabulary is: record it anew"
 STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are of the cycles before"
 STORED = "exact until a tree grows from what this run never read, a model from there on"
@@ -137,28 +100,28 @@ STATES = "a pass at every state that it would verify is recorded"
 CLOSE = "; in {} of {} cycles two choices are closer than passes of different shape may round"
 CANVAS = "this run of {} wrote a canvas, which {} does not"
 UNTIMED = "how long a pass over several canvases takes is not in prices a token: rerun it"
-ROUNDING = 1e-5  # of weights that are given in a few digits
 WARM = "the store was warm when the run began, and what it held is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
 
 
-def untold(method: str) -> str:
-    """That a method cannot be replayed, and where it needs to be said why."""
-    return UNTOLD.format(method) + NO_TREE.get(method, "")
+def no_replay(method: str) -> str:
+    """The message that a method cannot be replayed, with the reason if one might expect otherwise."""
+    return NO_REPLAY.format(method) + NO_TREE.get(method, "")
 
 
 class WhatIf:
-    """Questions to the trace of one greedy run; each method answers one, each answer says how sure it is.
+    """Questions to the trace of one greedy run. Each method answers one; each answer says how sure it is.
 
     Parameters
     ----------
     trace : Trace
-        Of one run. `specviz.generate(..., record="dense")` and `specviz.densify` make those that know most.
+        Of one run. One with a dense record answers most: `specviz.generate(..., record="dense")`,
+        `specviz.densify`.
 
     Raises
     ------
     TraceError
-        If the trace cannot be asked: several runs, a sampled one, one without prompts.
+        If the trace holds several runs, a sampled one, or one without prompts.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -174,18 +137,18 @@ class WhatIf:
         self._eos = frozenset(run["eos"] or ())
 
     @cached_property
-    def _read(self) -> tuple[list[Known], Rounding]:
-        return read(self.trace)
+    def _records(self) -> tuple[list[TextRecord], Rounding]:
+        return read_texts(self.trace)
 
     @property
-    def texts(self) -> list[Known]:
-        """What is known of each text."""
-        return self._read[0]
+    def texts(self) -> list[TextRecord]:
+        """The record of each text."""
+        return self._records[0]
 
     @property
     def rounding(self) -> Rounding:
-        """Decisions nearer than this are ties: passes of another shape may turn them."""
-        return self._read[1]
+        """Decisions nearer than this are ties: passes of another shape may swap them."""
+        return self._records[1]
 
     @cached_property
     def costs(self) -> Costs:
@@ -195,15 +158,15 @@ class WhatIf:
     def __repr__(self) -> str:
         own = self._run["method"]
         count = len(self._streams if own == "retranslate" else self._written or self.texts)
-        asked = "ssd" if self._written else own
-        known = METHODS.get(asked, {})
+        method = "ssd" if self._written else own
+        parameters = METHODS.get(method, {})
         lines = [f"What if, of run {self._run['run']} ({count} text{'s' * (count != 1)}):"]
-        for name in known:
-            badge, why = self.can_answer(name, asked)
+        for name in parameters:
+            badge, why = self.can_answer(name, method)
             lines.append(f"  {name}: {badge}; {why}")
-        if known:
-            name, setting = next(iter(known.items()))
-            lines.append(f"Ask it with .{asked}({name}={setting.default!r}), a list asks several at once.")
+        if parameters:
+            name, first = next(iter(parameters.items()))
+            lines.append(f"Ask it with .{method}({name}={first.default!r}), a list asks several at once.")
         else:
             lines.append(f"  Nothing: {self._problem(own)}.")
         return "\n".join(lines)
@@ -225,7 +188,7 @@ class WhatIf:
         """
         method = getattr(method, "name", method) or self._run["method"]
         if method in NO_TREE:
-            return RERUN, untold(method)
+            return RERUN, no_replay(method)
         if parameter not in METHODS.get(method, {}):
             return RERUN, f"nothing in a trace says what another {parameter} would do"
         problem = self._problem(method)
@@ -234,7 +197,7 @@ class WhatIf:
         if method == "bild":
             return EXACT, PARTS
         if method in GAPS:
-            return EXACT, ASKED
+            return EXACT, DRAFTED_PARTS
         if method == "prompt_lookup":
             return EXACT, "the drafts follow from the tokens alone"
         if method == "unispec":
@@ -251,10 +214,10 @@ class WhatIf:
         return (EXACT, ALL_CYCLES + TAILED.format(self._tail)) if self._tail else (BOUNDED, self._vain)
 
     def _problem(self, method: str) -> str:
-        """Why nothing can be said of a method; empty if something can."""
+        """Why no question about a method can be answered; empty if one can."""
         own, lossy = self._run["method"], self._run["exactness"] == "lossy"
         if method not in METHODS:
-            return untold(method)
+            return no_replay(method)
         canvas = self._run["canvas"] is not None
         if method == "ssd" and canvas and lossy:
             return f"this run of {own} passed over states of stepwise decoding"
@@ -273,7 +236,7 @@ class WhatIf:
                 return f"its text is its own, and this is a run of {own}"
             return "" if self._size else SIZE
         if method == "unispec":
-            return self._untaught
+            return self._store_problem
         if lossy:
             return f"the text of this run of {own} need not be the target's own"
         if method == "speculative" and not (self._run["dense"] or self._run["draft"]):
@@ -282,16 +245,17 @@ class WhatIf:
 
     @property
     def _size(self) -> int | None:
-        """How large the drafter's vocabulary is."""
-        return whole(((self._run["draft"] or {}).get("shape") or {}).get("vocabulary"))
+        """Size of the drafter's vocabulary."""
+        return positive(((self._run["draft"] or {}).get("shape") or {}).get("vocabulary"))
 
     @cached_property
-    def _asked(self) -> dict[int, Asked]:
-        """What the run's drafts said along each text."""
-        return {known.prompt: told for known, told in zip(self.texts, asked(self.trace, self.texts))}
+    def _drafts(self) -> dict[int, DraftRecord]:
+        """What the run's drafts say along each text."""
+        drafts = read_drafts(self.trace, self.texts)
+        return {record.prompt: draft for record, draft in zip(self.texts, drafts)}
 
     @property
-    def _untaught(self) -> str:
+    def _store_problem(self) -> str:
         """Why the store cannot be replayed; empty if it can."""
         run = self._run
         if run["method"] != "unispec":
@@ -306,29 +270,29 @@ class WhatIf:
         return written(self.trace) if self._run["canvas"] is not None else []
 
     @cached_property
-    def _streams(self) -> list[list[Told]]:
-        """What is told of each stream."""
+    def _streams(self) -> list[list[UpdateRecord]]:
+        """The record of each stream."""
         return read_updates(self.trace)
 
     @cached_property
     def _lessons(self) -> tuple[list[Lessons], int]:
-        """What the run's passes taught of each text, and an id above every token's."""
-        found = lessons(self.trace, self.texts, self._run["parameters"]["candidates"])
-        seen = [known.ids.max() for known in self.texts]
-        seen += [max(token, *row[0]) for lesson in found for _, token, row in lesson.taught]
-        return found, int(max(seen)) + 1
+        """What the run's passes taught the store, of each text, and an id above every token's."""
+        lessons = read_lessons(self.trace, self.texts, self._run["parameters"]["candidates"])
+        largest = [record.ids.max() for record in self.texts]
+        largest += [max(token, *row[0]) for lesson in lessons for _, token, row in lesson.in_order]
+        return lessons, int(max(largest)) + 1
 
     @cached_property
     def _dense(self) -> bool:
-        """Whether the drafter's opinion is known at every place that it can be asked about."""
+        """Whether the drafter's prediction is recorded at every place where it can draft."""
         return all(
-            bool((known.draft[: max(0, known.full - len(known.ids))] >= 0).all()) for known in self.texts
+            bool((record.draft[: max(0, record.full - len(record.ids))] >= 0).all()) for record in self.texts
         )
 
     @property
     def _tail(self) -> int:
-        """How far the record follows the drafter behind a wrong token."""
-        return whole((self._run["dense"] or {}).get("tail")) or 0
+        """How far the record follows the drafter after a wrong token."""
+        return positive((self._run["dense"] or {}).get("tail")) or 0
 
     @property
     def _vain(self) -> str:
@@ -348,14 +312,14 @@ class WhatIf:
         method = self._run["method"]
         question = getattr(self, method, None) if method in METHODS else None
         if question is None:
-            raise ParameterError(f"{untold(method)}; there is {', '.join(METHODS)}")
+            raise ParameterError(f"{no_replay(method)}; there is {', '.join(METHODS)}")
         return question(**parameters)
 
     def speculative(self, **parameters: Any) -> Answer:
         """What would speculative decoding have done, with this drafter, this draft length and this `stop`?
 
         The text is the target's own whatever is drafted, so the cycles follow from what the drafter says at
-        the text's places. Exact with a dense record. With a `stop` above 0, what was drafted behind a
+        the text's places. Exact with a dense record. With a `stop` above 0, what was drafted after a
         rejected token is exact as far as the record's tails go, and bounded beyond.
 
         Parameters
@@ -363,7 +327,7 @@ class WhatIf:
         draft_length, stop : number or several
             Default: as in the run, if it was one of speculative decoding.
         """
-        return self._answer("speculative", partial(partial, replays.speculative), parameters)
+        return self._answer("speculative", parameters)
 
     def prompt_lookup(self, **parameters: Any) -> Answer:
         """What would prompt lookup have done? Exact, from the tokens alone.
@@ -372,7 +336,7 @@ class WhatIf:
         ----------
         ngram_max, ngram_min, draft_length : number or several
         """
-        return self._answer("prompt_lookup", partial(partial, replays.prompt_lookup), parameters)
+        return self._answer("prompt_lookup", parameters)
 
     def bild(self, **parameters: Any) -> Answer:
         """What would BiLD have done with other thresholds? Exact up to where its text would part.
@@ -381,7 +345,7 @@ class WhatIf:
         ----------
         fallback, rollback, cap, review_end : number or several
         """
-        return self._answer("bild", partial(partial, replays.bild), parameters)
+        return self._answer("bild", parameters)
 
     def specdec(self, **parameters: Any) -> Answer:
         """What would SpecDec have done? From a run of it or of CM-ASD, as `cm_asd`.
@@ -390,13 +354,7 @@ class WhatIf:
         ----------
         draft_length, top_beta, tau_base : number or several
         """
-
-        def begin(draft_length: int, top_beta: int, tau_base: float) -> Callable[..., Walk]:
-            fixed = {"k_max": draft_length, "top_beta": top_beta, "tau_base": tau_base, "gamma": 0.0}
-            fixed |= {"adaptive_drafting": False, "adaptive_verification": False}
-            return self._gap({name: known.default for name, known in METHODS["cm_asd"].items()} | fixed)
-
-        return self._answer("specdec", begin, parameters)
+        return self._answer("specdec", parameters)
 
     def cm_asd(self, **parameters: Any) -> Answer:
         """What would CM-ASD have done with other weights, windows or thresholds? See `specviz.whatifs.gap`.
@@ -412,17 +370,7 @@ class WhatIf:
             Combinations that do not sum to 1 are left out.
         margin_scale, entropy, gap, adaptive_drafting, adaptive_verification, controller : several, too
         """
-        return self._answer("cm_asd", lambda **setting: self._gap(setting), parameters)
-
-    def _gap(self, setting: dict[str, Any]) -> Callable[..., Walk]:
-        """The replay of a setting of CM-ASD."""
-        size = self._size
-        assert size is not None
-
-        def replay(known: Known, eos: frozenset[int], rounding: Rounding) -> Walk:
-            return gap.cm_asd(known, eos, rounding, self._asked[known.prompt], size, **setting)
-
-        return replay
+        return self._answer("cm_asd", parameters)
 
     def unispec(self, **parameters: Any) -> Answer:
         """What would UniSpec have done with another draft size or threshold? See `specviz.whatifs.tree`.
@@ -434,11 +382,7 @@ class WhatIf:
         ----------
         draft_size, threshold : number or several
         """
-
-        def begin(**setting: Any) -> Callable[..., Walk]:
-            return Trees(self.texts, *self._lessons, self._run["parameters"] | setting)
-
-        return self._answer("unispec", begin, parameters)
+        return self._answer("unispec", parameters)
 
     def retranslate(self, tokenize: str | None = None, **parameters: Any) -> Answer:
         """What would re-translation have done with another bias, mask or mode? See `specviz.whatifs.updates`.
@@ -460,41 +404,33 @@ class WhatIf:
         Returns
         -------
         Answer
-            Its table has one row a choice: ``streams`` that are told to their end; exact ``updates``, ``of``
-            how many; over these ``drafted``, ``accepted`` and ``emitted`` tokens, ``A/D``, ``A/O``,
-            ``target_passes``, and what is displayed: ``tokens`` of each stream's last one that is told,
+            Its table has one row a choice: ``streams`` that are replayed to their end; exact ``updates``,
+            ``of`` how many; over these ``drafted``, ``accepted`` and ``emitted`` tokens, ``A/D``, ``A/O``,
+            ``target_passes``, and what is displayed: ``tokens`` of each stream's last replayed update,
             ``erased`` ones, ``NE``. As `specviz.metrics.by_stream` defines them. In `places` stands the
-            ``update``, and what the text would have there. `Answer.trace` gives the updates that are told, as
-            a trace.
+            ``update``, and what the text would have there. `Answer.trace` gives the replayed updates as a
+            trace.
         """
-        grid = self._grid("retranslate", parameters)
-        choices = [Choice(**row) for row in grid]
-        question = self._question("retranslate", grid)
-        if problem := self._problem("retranslate"):
-            raise TraceError(f"nothing can be said of retranslate: {problem}")
+        grid, question = self._ask("retranslate", parameters)
         run, own = self._run, Choice(*(self._run["parameters"][name] for name in Choice._fields))
         width, twice = tolerance(run), bool(run["parameters"].get("second_pass"))
         rows: list[tuple[Choice, list[StreamWalk]]] = [
-            (choice, [replay(told, own, choice, self._eos, width, twice) for told in self._streams])
-            for choice in choices
+            (choice, [replay(stream, own, choice, self._eos, width, twice) for stream in self._streams])
+            for choice in (Choice(**row) for row in grid)
         ]
         table = tabulate_updates(self.trace, rows, tokenize)
-        pieces = self.trace.pieces
-        places = list_places(
-            [(choice._asdict(), list[Walk](walks)) for choice, walks in rows],
-            lambda token: pieces.get(token, b"").decode("utf8", "backslashreplace"),
-        ).rename(columns={"cycle": "update"})
+        settings = [(choice._asdict(), list[Walk](walks)) for choice, walks in rows]
+        places = list_places(settings, self._piece).rename(columns={"cycle": "update"})
         badge, least = weakest(table["badge"]), table["updates"].min()
         why = FIRST.format(least, len(self.trace.updates)) if badge == RERUN else WHOLE
         names = table.columns[len(Choice._fields) : -1]
         return Answer(
-            question, badge, why, table, places, dict.fromkeys(names, badge),
-            [list[Walk](walks) for _, walks in rows], Choice._fields, False,
-            lambda row: self._begun(rows[row]), True,
+            question, badge, why, table, places, dict.fromkeys(names, badge), [row for _, row in settings],
+            Choice._fields, False, lambda row: self._stream_cell(rows[row]), True,
         )  # fmt: skip
 
-    def _begun(self, row: tuple[Choice, list[StreamWalk]]) -> Trace:
-        """The updates of a row that are told, as a trace."""
+    def _stream_cell(self, row: tuple[Choice, list[StreamWalk]]) -> Trace:
+        """The replayed updates of a row as a trace."""
         choice, walks = row
         label = ", ".join([self._run["run"], *(f"{k}={v}" for k, v in choice._asdict().items())])
         return build_updates(self.trace, walks, choice, label)
@@ -516,34 +452,29 @@ class WhatIf:
         ParameterError
             If a draft is longer than the canvas.
         """
-        grid = self._grid("ssd", parameters)
-        question = self._question("ssd", grid)
-        if problem := self._problem("ssd"):
-            raise TraceError(f"nothing can be said of ssd: {problem}")
+        grid, question = self._ask("ssd", parameters)
         texts, dtype = self._written, self._run["dtype"] or ""
         sure = self._run["parameters"].get("sure", np.inf)
         cells, most = min(text.length for text in texts), max(row["draft_length"] for row in grid)
         if most > cells:
             raise ParameterError(f"ssd: a draft_length of {most} is more than the canvas' {cells} cells")
-        told = [[canvases.ssd(text, dtype, sure, **row) for text in texts] for row in grid]
-        close = max(sum(walk.close for walk in walks) for walks in told)
-        walks = [list[Walk](row) for row in told]
-        rows = list(zip(grid, walks))
+        replays = [[canvases.ssd(text, dtype, sure, **row) for text in texts] for row in grid]
+        close = max(sum(walk.close for walk in walks) for walks in replays)
+        rows = [(setting, list[Walk](walks)) for setting, walks in zip(grid, replays)]
         table = tabulate(rows, drafter=False)
         badge, why = weakest(table["badge"]), STATES
         if badge == RERUN:
-            stopped = max(sum(walk.place is not None for walk in row) for row in walks)
-            why = STOPPED.format(f"up to {stopped}" if len(walks) > 1 else stopped, len(texts))
+            why = _stopped([walks for _, walks in rows])
         if close:
-            why += CLOSE.format(f"up to {close}" if len(walks) > 1 else close, int(table["cycles"].max()))
+            why += CLOSE.format(f"up to {close}" if len(rows) > 1 else close, int(table["cycles"].max()))
 
         def cell(row: int) -> Trace:
-            label = ", ".join([self._run["run"], *(f"{k}={_said(v)}" for k, v in grid[row].items())])
-            return canvases.build(self.trace, texts, walks[row], grid[row], label)
+            setting, walks = rows[row]
+            return canvases.build(self.trace, texts, walks, setting, self._label(setting))
 
         return Answer(
-            question, badge, why, table, list_places(rows, str), dict.fromkeys(COUNTS, badge), walks,
-            tuple(METHODS["ssd"]), False, cell,
+            question, badge, why, table, list_places(rows, str), dict.fromkeys(COUNTS, badge),
+            [walks for _, walks in rows], tuple(METHODS["ssd"]), False, cell,
         )  # fmt: skip
 
     def clock(self, answer: Answer, costs: Costs | None = None) -> Answer:
@@ -564,16 +495,18 @@ class WhatIf:
         """
         if self._written:
             raise TraceError(UNTIMED)
-        found = costs or self.costs
-        seconds = np.array([found.seconds(walks, answer.drafter) for walks in answer.walks])
+        prices = costs or self.costs
+        seconds = np.array([prices.seconds(walks, answer.drafter) for walks in answer.walks])
         table = answer.table.drop(columns="badge")
         table = table.assign(seconds=seconds, tokens_per_second=table["emitted"] / seconds)
         table["badge"] = [weakest([badge, MODELLED]) for badge in answer.table["badge"]]
         if costs is None:
-            why = f"from {found.source}; priced by half its cycles, the other half is off by {self.error:.1%}"
+            why = (
+                f"from {prices.source}; priced by half its cycles, the other half is off by {self.error:.1%}"
+            )
         else:
-            why = f"from {found.source}; this run's time cannot check it"
-        least, largest = min(found.target, default=0), max(found.target, default=0)
+            why = f"from {prices.source}; this run's time cannot check it"
+        least, largest = min(prices.target, default=0), max(prices.target, default=0)
         few = min((s.sent + 1 for row in answer.walks for w in row for s in w.steps), default=least)
         if few < least:
             why += f"; passes of fewer than {least} tokens (down to {few}) are priced as {least}"
@@ -596,78 +529,108 @@ class WhatIf:
         """
         cycles = timed(self.trace)
         halves = cycles.iloc[::2], cycles.iloc[1::2]
-        found = []
+        errors = []
         for part, other in (halves, halves[::-1]):
             if len(part) and len(other):
                 costs = Costs.fit(other)
                 seconds = costs.each(_steps(part), bool(costs.draft)).sum()
-                found.append(abs(float(seconds) / float(part["duration"].sum()) - 1))
-        return max(found, default=float("nan"))
+                errors.append(abs(float(seconds) / float(part["duration"].sum()) - 1))
+        return max(errors, default=float("nan"))
 
-    # -- how ----------------------------------------------------------------------------------------
+    # -- the replays ---------------------------------------------------------------------------------
 
-    def _answer(
-        self, method: str, begin: Callable[..., Callable[..., Walk]], parameters: dict[str, Any]
-    ) -> Answer:
+    def _ask(self, method: str, parameters: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+        """The settings that are asked about, and the question in words.
+
+        Raises
+        ------
+        TraceError
+            If no question about the method can be answered.
+        """
         grid = self._grid(method, parameters)
-        question = self._question(method, grid)
+        if problem := self._problem(method):
+            raise TraceError(f"nothing can be said of {method}: {problem}")
+        return grid, self._question(method, grid)
+
+    def _piece(self, token: int) -> str:
+        """A token's text."""
+        return self.trace.pieces.get(token, b"").decode("utf8", "backslashreplace")
+
+    def _label(self, setting: dict[str, Any]) -> str:
+        """The name of a replayed run."""
+        return ", ".join([self._run["run"], *(f"{k}={_format(v)}" for k, v in setting.items())])
+
+    def _answer(self, method: str, parameters: dict[str, Any]) -> Answer:
+        grid = self._grid(method, parameters)
         problem = self._problem(method)
         if problem:
             walks = [[Walk([], Place(0, 0, 0, None, problem))] for _ in grid]
         else:
-            walks = [self._replay(begin(**setting)) for setting in grid]
+            walks = [self._replay(self._begin(method, setting)) for setting in grid]
         rows = list(zip(grid, walks))
         drafter = method in ("speculative", "bild", *GAPS)
         table = tabulate(rows, drafter)
-        pieces = self.trace.pieces
-        places = list_places(rows, lambda token: pieces.get(token, b"").decode("utf8", "backslashreplace"))
         badge = weakest(table["badge"])
         badges = {name: BOUNDED if f"{name}_lo" in table else EXACT for name in COUNTS}
         if badge in (RERUN, MODELLED):
             badges = dict.fromkeys(COUNTS, badge)
-        why = problem or self._why(method, badge, walks)
 
         def cell(row: int) -> Trace:
-            told = grid[row]
+            setting = grid[row]
             if method in GAPS:  # a name has a limit, and they have many parameters
-                told = {k: v for k, v in told.items() if v != METHODS[method][k].default}
-            label = ", ".join([self._run["run"], *(f"{k}={_said(v)}" for k, v in told.items())])
-            return build(self.trace, self.texts, walks[row], method, grid[row], label)
+                setting = {k: v for k, v in setting.items() if v != METHODS[method][k].default}
+            return build(self.trace, self.texts, walks[row], method, grid[row], self._label(setting))
 
         return Answer(
-            question, badge, why, table, places, badges, walks, tuple(METHODS[method]), drafter, cell
-        )
+            self._question(method, grid), badge, problem or self._why(method, badge, walks), table,
+            list_places(rows, self._piece), badges, walks, tuple(METHODS[method]), drafter, cell,
+        )  # fmt: skip
+
+    def _begin(self, method: str, setting: dict[str, Any]) -> Callable[..., Walk]:
+        """The replay of a setting: a function of a text, its end tokens and the rounding."""
+        if method == "unispec":
+            return Trees(self.texts, *self._lessons, self._run["parameters"] | setting)
+        if method not in GAPS:
+            return lambda *text: REPLAYS[method](*text, **setting).walk()
+        if method == "specdec":  # which is CM-ASD with nothing adaptive
+            fixed = {"k_max": setting["draft_length"], "gamma": 0.0}
+            fixed |= {"adaptive_drafting": False, "adaptive_verification": False}
+            fixed |= {name: setting[name] for name in ("top_beta", "tau_base")}
+            setting = {p.name: p.default for p in gap.CM_ASD} | fixed
+        vocabulary = cast(int, self._size)
+
+        def begin(record: TextRecord, eos: frozenset[int], rounding: Rounding) -> Walk:
+            drafts = self._drafts[record.prompt]
+            return GapReplay(record, eos, rounding, drafts, vocabulary, setting).walk()
+
+        return begin
 
     def _why(self, method: str, badge: str, walks: list[list[Walk]]) -> str:
+        """One line on a badge."""
         if badge == RERUN:
-            stopped = max(sum(walk.place is not None for walk in row) for row in walks)
-            words = STOPPED.format(f"up to {stopped}" if len(walks) > 1 else stopped, len(self.texts))
-            return (
-                words
-                if method in ("bild", "prompt_lookup", "unispec", *GAPS) or self._dense
-                else f"{words}; {NOT_DENSE}"
-            )
+            enough = method in ("bild", "prompt_lookup", "unispec", *GAPS) or self._dense
+            return _stopped(walks) + ("" if enough else f"; {NOT_DENSE}")
         if badge == MODELLED:
-            told = [sum(walk.exact for walk in row) for row in walks]
-            least = int(np.argmin(told))
-            return MODEL.format(told[least], sum(len(walk.steps) for walk in walks[least]))
+            exact = [sum(walk.exact for walk in row) for row in walks]
+            least = int(np.argmin(exact))
+            return MODEL.format(exact[least], sum(len(walk.steps) for walk in walks[least]))
         if badge == BOUNDED:
             return BEYOND_DRAFTS if method in GAPS else self._vain
         if method in GAPS:
-            return DRAWN
+            return ALL_DRAFTS
         if method == "unispec":
             return GROWN
         return "the drafts follow from the tokens alone" if method == "prompt_lookup" else ALL_CYCLES
 
     def _replay(self, replay: Callable[..., Walk]) -> list[Walk]:
         walks: list[Walk] = []
-        for before, known in zip([None, *self.texts], self.texts):
+        for before, record in zip([None, *self.texts], self.texts):
             # A later turn's prompt holds the answers before it.
-            again = before is not None and known.turn > 0 and before.prompt == known.prompt - 1
+            again = before is not None and record.turn > 0 and before.prompt == record.prompt - 1
             if again and walks[-1].place is not None:
-                walks.append(Walk([], Place(known.prompt, 1, 0, None, TURN)))
+                walks.append(Walk([], Place(record.prompt, 1, 0, None, TURN)))
             else:
-                walks.append(replay(known, self._eos, self.rounding))
+                walks.append(replay(record, self._eos, self.rounding))
         return walks
 
     @staticmethod
@@ -679,65 +642,39 @@ class WhatIf:
 
     def _grid(self, method: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
         """Every combination of the parameters' values."""
-        known = METHODS[method]
+        declared = METHODS[method]
         for name in parameters:
-            if name not in known:
+            if name not in declared:
                 raise ParameterError(
-                    f"{method} has no parameter {name!r}; a what-if takes {', '.join(known)}"
+                    f"{method} has no parameter {name!r}; a what-if takes {', '.join(declared)}"
                 )
         own = (self._run["parameters"] or {}) if method == self._run["method"] else {}
         values = []
-        for name, setting in known.items():
-            given = parameters.get(name, own.get(name, setting.default))
+        for name, parameter in declared.items():
+            given = parameters.get(name, own.get(name, parameter.default))
             several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-            checked = [check(name, value, setting) for value in several]
+            checked = [parameter.check(value) for value in several]
             if not checked:
                 raise ParameterError(f"{name} has no values")
             values.append(checked)
-        grid = [dict(zip(known, each)) for each in itertools.product(*values)]
-        if method == "prompt_lookup":
-            grid = [row for row in grid if row["ngram_min"] <= row["ngram_max"]]
-            if not grid:
-                raise ParameterError("ngram_min must be at most ngram_max")
-        if method == "cm_asd":
-            grid = [row for row in grid if abs(sum(row[name] for name in WEIGHTS) - 1) <= ROUNDING]
-            if not grid:
-                raise ParameterError(f"the weights {', '.join(WEIGHTS)} must sum to 1")
-            grid = [row for row in grid if row["k_min"] <= row["k_max"]]
-            if not grid:
-                raise ParameterError("k_min must be at most k_max")
-        return grid
+        grid = [dict(zip(declared, each)) for each in itertools.product(*values)]
+        problem = PROBLEMS.get(method, lambda _: "")
+        fitting = [row for row in grid if not problem(row)]
+        if not fitting:
+            raise ParameterError(problem(grid[0]))
+        return fitting
 
 
-def check(name: str, value: Any, setting: Setting) -> Any:
-    """A parameter's value in its type.
-
-    Raises
-    ------
-    ParameterError
-        If it has another type or lies outside the range.
-    """
-    kind = type(setting.default)
-    if kind is str:
-        if value in setting.choices:
-            return value
-        raise ParameterError(f"{name} must be one of {', '.join(setting.choices)}, got {value!r}")
-    if kind is bool:
-        if isinstance(value, bool | np.bool_):
-            return bool(value)
-        raise ParameterError(f"{name} must be True or False, got {value!r}")
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or value != value or (kind is int and value != int(value)):
-        raise ParameterError(f"{name} must be {'a whole' if kind is int else 'a'} number, got {value!r}")
-    if not setting.low <= value <= setting.high:
-        raise ParameterError(f"{name} must lie in [{setting.low:g}, {setting.high:g}], got {value:g}")
-    return kind(value)
+def _stopped(walks: list[list[Walk]]) -> str:
+    """In how many texts replays had to stop."""
+    stopped = max(sum(walk.place is not None for walk in row) for row in walks)
+    return STOPPED.format(f"up to {stopped}" if len(walks) > 1 else stopped, len(walks[0]))
 
 
-def _steps(cycles: pd.DataFrame) -> list[replays.Step]:
+def _steps(cycles: pd.DataFrame) -> list[Step]:
     """Real cycles as steps."""
     return [
-        replays.Step(
+        Step(
             row.prompt, row.cycle, row.keep, row.sent, row.sent, row.drafted, row.drafted, row.accepted,
             row.cut, row.unreviewed, row.emitted, row.stop,
         )
@@ -748,11 +685,12 @@ def _steps(cycles: pd.DataFrame) -> list[replays.Step]:
 def _spell(values: list[Any]) -> str:
     """A parameter's values in words."""
     if len(values) > 4:
-        return f"{_said(values[0])} ... {_said(values[-1])}"
-    return " or ".join(map(_said, values))
+        return f"{_format(values[0])} ... {_format(values[-1])}"
+    return " or ".join(map(_format, values))
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
+    """A parameter's value in words."""
     return str(value) if isinstance(value, bool | str) else f"{value:g}"
 
 
@@ -761,8 +699,8 @@ def whatif(trace: Trace) -> WhatIf:
 
     Examples
     --------
-    >>> found = specviz.whatif(trace).speculative(draft_length=range(1, 9))  # doctest: +SKIP
-    >>> found.badge, found.table  # doctest: +SKIP
-    >>> found.trace(draft_length=8)  # doctest: +SKIP
+    >>> answer = specviz.whatif(trace).speculative(draft_length=range(1, 9))  # doctest: +SKIP
+    >>> answer.badge, answer.table  # doctest: +SKIP
+    >>> answer.trace(draft_length=8)  # doctest: +SKIP
     """
     return WhatIf(is_trace(trace))

@@ -1,10 +1,10 @@
 """Replaying UniSpec under another draft size or threshold, with the store that it would have had.
 
 The text is the target's own, so which nodes of a tree survive follows from the text. Which tree grows
-follows from the store, and the store from what earlier passes read: the replay keeps a store of its own and
-teaches it what the recorded passes said (``record="all"`` keeps every row of them). Another setting also
-reads what the run never asked. Then a word's successors are stale; once a tree grows from such a word, it is
-a model of what would have been and no longer exact. The first such cycle is named.
+follows from the store, and the store from what earlier passes read. The replay keeps a store of its own and
+teaches it what the recorded passes read (``record="all"`` keeps every row of them). Another setting also
+reads texts that the run never read. Then a word's successors are stale. Once a tree grows from such a word,
+it is a model of what would have been and no longer exact. The first such cycle is named.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 
 from specviz.draft import ROOT, Draft
 from specviz.errors import TraceError
+from specviz.rules.speculative import common_prefix, longest_path
 from specviz.rules.store import EMPTY, Growth, Rest, Store, grow
-from specviz.whatifs.known import Known, Rounding
-from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk, following, replayed
+from specviz.whatifs.texts import Rounding, TextRecord
+from specviz.whatifs.walk import DraftSize, Place, Replay, Step, Walk, following
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
@@ -26,44 +27,37 @@ if TYPE_CHECKING:
 STALE = "the store would hold what the target thinks of a text that the run never read"
 NOT_ALL = "the record does not hold what the store learnt: record with record='all'"
 COLUMNS = (
-    "prompt",
-    "keep",
-    "top_k",
-    "node_token",
-    "node_parent",
-    "pred_node",
-    "pred_top_token",
-    "pred_top_p",
-)
-Row = tuple[np.ndarray, np.ndarray]
+    "prompt", "keep", "top_k", "node_token", "node_parent", "pred_node", "pred_top_token", "pred_top_p",
+)  # fmt: skip
+Row = tuple[np.ndarray, np.ndarray]  # tokens [k] and their probabilities, best first
 
 
 @dataclass
 class Lessons:
-    """What the passes of one text said.
+    """The successors that the passes of one text read.
 
     Parameters
     ----------
-    said : dict of (place, tokens off the text behind it) to Row
-        The successors of each text that was read.
-    taught : list of (place, word, Row)
+    rows : dict of (place, tokens off the text after it) to Row
+        By the text that a pass read.
+    in_order : list of (place, word, Row)
         The same in the order in which the run's own store learnt it; a cycle's place is where it began.
     """
 
-    said: dict[tuple[int, ...], Row] = field(default_factory=dict)
-    taught: list[tuple[int, int, Row]] = field(default_factory=list)
+    rows: dict[tuple[int, ...], Row] = field(default_factory=dict)
+    in_order: list[tuple[int, int, Row]] = field(default_factory=list)
 
 
-def lessons(trace: Trace, texts: list[Known], k: int) -> list[Lessons]:
-    """What the run's passes taught, of each text, with `k` successors a row.
+def read_lessons(trace: Trace, texts: list[TextRecord], k: int) -> list[Lessons]:
+    """What the run's passes read, of each text, with `k` successors a row.
 
     Raises
     ------
     TraceError
         If the record holds fewer successors of a row than the store keeps.
     """
-    found = [Lessons() for _ in texts]
-    place = {known.prompt: i for i, known in enumerate(texts)}
+    lessons = {record.prompt: Lessons() for record in texts}
+    records = {record.prompt: record for record in texts}
     for row in trace.arrow(COLUMNS).to_pylist():
         if not row["pred_node"]:
             continue
@@ -75,24 +69,21 @@ def lessons(trace: Trace, texts: list[Known], k: int) -> list[Lessons]:
                 f"the record holds {size} successors of a token, the store kept up to {k}: set candidates to "
                 f"{size} or less"
             )
-        known, lesson = texts[place[row["prompt"]]], found[place[row["prompt"]]]
-        draft = Draft(
-            np.array(row["node_token"] or (), np.int64), np.array(row["node_parent"] or (), np.int64)
-        )
+        record, lesson = records[row["prompt"]], lessons[row["prompt"]]
+        nodes, parents = (np.array(row[name] or (), np.int64) for name in ("node_token", "node_parent"))
+        draft = Draft(nodes, parents)
         tokens, p = (np.array(row[name]).reshape(-1, size)[:, :k] for name in COLUMNS[-2:])
         for i, node in enumerate(row["pred_node"]):
             path = [int(draft.tokens[j]) for j in draft.path(node)]
-            said = tokens[i], p[i].astype(np.float32)
-            lesson.said[prefix(known, start, path)] = said
-            lesson.taught.append((start, path[-1] if path else known.before(start), said))
-    return found
+            entry = tokens[i], p[i].astype(np.float32)
+            lesson.rows[prefix(record, start, path)] = entry
+            lesson.in_order.append((start, path[-1] if path else record.before(start), entry))
+    return list(lessons.values())
 
 
-def prefix(known: Known, start: int, path: list[int]) -> tuple[int, ...]:
-    """A prefix of the text, and what stands behind it that is not the text's: (its length, *tokens)."""
-    same = 0
-    while same < len(path) and start + same < len(known.text) and path[same] == known.text[start + same]:
-        same += 1
+def prefix(record: TextRecord, start: int, path: list[int]) -> tuple[int, ...]:
+    """A prefix of the text, and the tokens after it that are not the text's: (its length, *tokens)."""
+    same = common_prefix(path, record.text[start : start + len(path)].tolist())
     return (start + same, *path[same:])
 
 
@@ -101,8 +92,8 @@ class Trees:
 
     Parameters
     ----------
-    texts : list of Known
-    taught : list of Lessons
+    texts : list of TextRecord
+    lessons : list of Lessons
         Of each.
     vocabulary : int
         An id above every token's.
@@ -111,100 +102,100 @@ class Trees:
     """
 
     def __init__(
-        self, texts: list[Known], taught: list[Lessons], vocabulary: int, parameters: dict[str, Any]
+        self, texts: list[TextRecord], lessons: list[Lessons], vocabulary: int, parameters: dict[str, Any]
     ) -> None:
         self.parameters, self.vocabulary = parameters, vocabulary
-        self.k = parameters["candidates"]
-        self.lessons = dict(zip((known.prompt for known in texts), taught))
+        self.k: int = parameters["candidates"]
+        self.lessons = dict(zip((record.prompt for record in texts), lessons))
         self._forget()
 
     def _forget(self) -> None:
         self.store = Store(self.vocabulary, self.k)
         self.own = Store(self.vocabulary, self.k)  # the run's, as far as it had come at the same place
-        self.stale = np.zeros(self.vocabulary, bool)  # words whose successors are not known to be right
-        self.modelled = False  # what was taught since hangs on which tree grew, and that is a model
+        self.stale = np.zeros(self.vocabulary, bool)  # words whose successors may be wrong
+        self.modelled = False  # the store depends on which tree grew, and that is a model
 
-    def __call__(self, known: Known, eos: frozenset[int], rounding: Rounding) -> Walk:
+    def __call__(self, record: TextRecord, eos: frozenset[int], rounding: Rounding) -> Walk:
         """`specviz.methods.unispec`, greedy, over one text."""
         if self.parameters["keep"] == "prompt":
             self._forget()
-        self.eos = eos
-        lesson, values = self.lessons[known.prompt], self.parameters
-        said, untaught = lesson.said, list(reversed(lesson.taught))
-        text, n = known.text, len(known.text)
-        edge = np.array([p[0] - p[1] for i in range(n) for p in said[(i,)][1:]]) if self.k > 1 else np.ones(n)
-        tie = following(edge < rounding.target)
-        near: Row = np.full(self.k, EMPTY), np.zeros(self.k, np.float32)
-        first: list[Place] = [Place(known.prompt, 1, 0, None, STALE)] if self.modelled else []
+        return TreeReplay(self, record, eos, rounding).walk()
 
-        def cycle(start: int, count: int) -> Step:
-            nonlocal near
-            left = known.limit - start
-            root = known.before(start)
-            draft, rest = Draft.empty("room"), None
-            if left >= 2:
-                how = Growth(
-                    min(values["depth"], left - 1), self.k, values["threshold"], values["scores"],
-                    values["score"] == "least", values["root_token"] == "drop",
-                )  # fmt: skip
-                tree = grow(self.store, root, near if values["neighbours"] else None, how)
-                expanded = tree.tokens[tree.score >= values["threshold"]] if values["scores"] else tree.tokens
-                if not first and (self.stale[root] or self.stale[expanded].any()):
-                    first.append(Place(known.prompt, count, start, None, STALE))
-                draft, rest = tree.cut(values["draft_size"], values["threshold"] if values["scores"] else 0)
-            at = start + draft.depths - 1
-            right = (at < n) & (draft.tokens == text[np.minimum(at, n - 1)])
-            alive = ~(draft.mask & ~right).any(1)
-            last = int(np.where(alive, draft.depths, 0).argmax()) if alive.any() else ROOT
-            accepted = int(draft.depths[last]) if last != ROOT else 0
-            ended = start + accepted == n
-            if ended and known.end != "eos":
-                raise Halt(n, STOPPED)
-            emitted = accepted + (not ended)
-            if int(tie[start]) < start + emitted:
-                raise Halt(int(tie[start]), TIE)
-            cut = int(draft.mask[:, last].sum()) - 1 if ended else 0
-            while untaught and untaught[-1][0] < start + emitted:
-                _, word, row = untaught.pop()
-                self.own.tokens[word], self.own.p[word] = row
-            if start + emitted < n:
-                near = self._teach(known, start, root, draft, said, last)
-            nodes.append(_nodes(draft, rest, last, cut))
-            k, more = len(draft), len(rest.tokens) if rest else 0
-            return Step(
-                known.prompt, count, start, k, k, k + more, k + more, accepted, cut, 0, emitted, draft.stop
-            )
 
-        nodes: list[dict[str, list]] = []
-        walk = replayed(known, cycle)
-        walk.nodes = nodes
-        while untaught:
-            _, word, row = untaught.pop()
-            self.own.tokens[word], self.own.p[word] = row
-        walk.modelled = first[0] if first else None
-        self.modelled = bool(first)
+class TreeReplay(Replay):
+    """One text's replay; it reads and teaches the stores of `run`."""
+
+    def __init__(self, run: Trees, record: TextRecord, eos: frozenset[int], rounding: Rounding) -> None:
+        super().__init__(record, eos, rounding)
+        self.run, lessons = run, run.lessons[record.prompt]
+        self.rows, self.untaught = lessons.rows, lessons.in_order[::-1]
+        lead = np.ones(self.n)
+        if run.k > 1:
+            lead = np.array([p[0] - p[1] for i in range(self.n) for p in self.rows[(i,)][1:]])
+        self.next_tie = following(lead < rounding.target)
+        self.neighbours: Row = np.full(run.k, EMPTY), np.zeros(run.k, np.float32)
+        self.modelled = Place(record.prompt, 1, 0, None, STALE) if run.modelled else None
+        self.nodes: list[dict[str, list]] = []
+
+    def walk(self) -> Walk:
+        walk = super().walk()
+        walk.nodes, walk.modelled = self.nodes, self.modelled
+        self.teach_own(self.n)
+        self.run.modelled = self.modelled is not None
         return walk
 
-    def _teach(
-        self, known: Known, start: int, root: int, draft: Draft, said: dict[tuple[int, ...], Row], last: int
-    ) -> Row:
-        """Lines 38-46, in order; gives what stood where the new root was predicted."""
-        near: Row = np.full(self.k, EMPTY), np.zeros(self.k, np.float32)
+    def cycle(self, start: int, count: int) -> Step:
+        n, root = self.n, self.record.before(start)
+        draft, rest = self.draft(start, count, root)
+        at = start + draft.depths - 1
+        right = (at < n) & (draft.tokens == self.text[np.minimum(at, n - 1)])
+        last, _ = longest_path(draft, right)
+        accepted = int(draft.depths[last]) if last != ROOT else 0
+        emitted = self.emitted(start, accepted)
+        cut = int(draft.mask[:, last].sum()) - 1 if start + accepted == n else 0
+        self.teach_own(start + emitted)
+        if start + emitted < n:
+            self.teach(start, root, draft, last)
+        self.nodes.append(_nodes(draft, rest, last, cut))
+        size = DraftSize.exactly(len(draft), len(draft) + len(rest.tokens), draft.stop)
+        return self.step(start, count, size, accepted, emitted, cut)
+
+    def draft(self, start: int, count: int, root: int) -> tuple[Draft, Rest]:
+        """The tree that grows from the replay's store, and what is not sent of it."""
+        left, values = self.record.limit - start, self.run.parameters
+        if left < 2:
+            return Draft.empty("room"), Rest([], [], np.empty(0, np.float32), [], [])
+        growth = Growth.of(values, left)
+        tree = grow(self.run.store, root, self.neighbours, growth)
+        expanded = tree.tokens[tree.score >= growth.threshold]
+        if self.modelled is None and (self.run.stale[root] or self.run.stale[expanded].any()):
+            self.modelled = Place(self.record.prompt, count, start, None, STALE)
+        return tree.cut(values["draft_size"], growth)
+
+    def teach_own(self, end: int) -> None:
+        """Teach the run's own store what it had learnt when the text was `end` tokens long."""
+        own = self.run.own
+        while self.untaught and (end == self.n or self.untaught[-1][0] < end):
+            _, word, row = self.untaught.pop()
+            own.tokens[word], own.p[word] = row
+
+    def teach(self, start: int, root: int, draft: Draft, last: int) -> None:
+        """Lines 38-46, in order: the replay's store, and the neighbours of the new root."""
+        run = self.run
         for node in range(-1, len(draft)):
             word = root if node == ROOT else int(draft.tokens[node])
-            row = said.get(prefix(known, start, [int(draft.tokens[i]) for i in draft.path(node)]))
-            unknown = row is None
-            if row is None:  # what the run's store had learnt of the word by then is the nearest to it
-                row = self.own.tokens[word], self.own.p[word]
+            row = self.rows.get(prefix(self.record, start, [int(draft.tokens[i]) for i in draft.path(node)]))
+            unread = row is None
+            if row is None:  # the nearest to it is what the run's store had learnt of the word by then
+                row = run.own.tokens[word], run.own.p[word]
             if node == last:
-                near = row
+                self.neighbours = row
             if word not in self.eos:
-                self.stale[word] = unknown
-                self.store.tokens[word], self.store.p[word] = row
-        return near
+                run.stale[word] = unread
+                run.store.tokens[word], run.store.p[word] = row
 
 
-def _nodes(draft: Draft, rest: Rest | None, last: int, cut: int) -> dict[str, list]:
+def _nodes(draft: Draft, rest: Rest, last: int, cut: int) -> dict[str, list]:
     """The record's columns of a replayed tree."""
     path = draft.path(last)
     parents, n = draft.parents.tolist(), len(draft)
@@ -214,7 +205,6 @@ def _nodes(draft: Draft, rest: Rest | None, last: int, cut: int) -> dict[str, li
         below = draft.mask[:, last].copy()
         below[last] = False
         status[below] = "cut"
-    rest = rest or Rest([], [], np.empty(0, np.float32), [], [])
     positions = draft.offsets.tolist()
     for parent in rest.parents:
         positions.append(1 if parent == ROOT else positions[parent] + 1)

@@ -1,9 +1,11 @@
-"""Replaying a text cycle by cycle under another setting, from what is known of its places.
+"""Replaying a text cycle by cycle under another setting, from the record of its places.
 
-While a draft follows the text, every prediction it needs stands in `Known`. Behind its first token that is
-not the text's own it is on a tail: what it wrote there is known as far as the dense record followed it, or
-the run itself wrote it. In an exact method that concerns what was drafted in vain and nothing else. In a
+While a draft follows the text, every prediction it needs stands in the `TextRecord`. After its first token
+that is not the text's own it is on a tail. A tail is recorded as far as the dense record followed it, or as
+far as the run itself wrote it. In an exact method that only concerns tokens that are drafted in vain. In a
 lossy one the text may part.
+
+Each decision is the method's own (`specviz.rules`). A replay adds only one answer: the record does not say.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specviz.rules.ngrams import continuation
-from specviz.whatifs.known import Known, Rounding
+from specviz.rules import bild
+from specviz.rules.ngrams import lookup
+from specviz.rules.speculative import common_prefix, is_unsure, reach
+from specviz.whatifs.texts import Rounding, Tail, TextRecord
 
 
 class Step(NamedTuple):
@@ -33,7 +37,7 @@ class Step(NamedTuple):
     accepted, cut, unreviewed, emitted : int
         As in `specviz.Trace.cycles`.
     stop : str
-        Why drafting stopped; empty where that is not known.
+        Why drafting stopped; empty where the record does not say.
     """
 
     prompt: int
@@ -55,6 +59,26 @@ class Step(NamedTuple):
         return self.drafted == self.drafted_high and self.sent == self.sent_high
 
 
+class DraftSize(NamedTuple):
+    """How much of a draft is sent and drafted, at least and at most, and why no more."""
+
+    sent: int
+    sent_high: int
+    drafted: int
+    drafted_high: int
+    stop: str
+
+    @classmethod
+    def exactly(cls, sent: int, drafted: int, stop: str) -> DraftSize:
+        """Of a draft of which the record says everything."""
+        return cls(sent, sent, drafted, drafted, stop)
+
+    def after(self, tokens: int) -> DraftSize:
+        """The same with so many tokens before it."""
+        sent, drafted = tokens + self.sent, tokens + self.drafted
+        return DraftSize(sent, tokens + self.sent_high, drafted, tokens + self.drafted_high, self.stop)
+
+
 class Place(NamedTuple):
     """Where a replay had to stop.
 
@@ -63,7 +87,7 @@ class Place(NamedTuple):
     prompt, cycle, position : int
         Its text, the cycle that could not be replayed, the output position.
     token : int or None
-        What would stand there in place of the text's token, where that is known.
+        What would stand there in place of the text's token, if the record says so.
     why : str
     """
 
@@ -103,33 +127,12 @@ class Halt(Exception):
 
 HOLE = "the record does not hold what the draft model would write here: a dense record does (sv.densify)"
 UNRATED = "the record does not hold what the target thinks of this token: a dense record does (sv.densify)"
-BEHIND = "what the draft model writes behind this token is not recorded, and it could end the text there"
+UNRECORDED_TAIL = (
+    "what the draft model writes behind this token is not recorded, and it could end the text there"
+)
 TIE = "two choices are closer here than passes of different shape round"
 STOPPED = "the run was stopped here"
 TURN = "the answer before it may be another, and with it this prompt"
-
-
-def replayed(known: Known, cycle: Callable[[int, int], Step]) -> Walk:
-    """Cycle after cycle until the text is whole, or the record says no more."""
-    found = Walk()
-    start, count = 0, 0
-    while start < len(known.text):
-        count += 1
-        try:
-            step = cycle(start, count)
-        except Halt as halt:
-            found.place = Place(known.prompt, count, halt.position, halt.token, halt.why)
-            return found
-        found.steps.append(step)
-        start += step.emitted
-    if known.end not in ("eos", "length", "context"):
-        found.place = Place(known.prompt, count + 1, start, None, STOPPED)
-    return found
-
-
-def _near(values: np.ndarray, width: float) -> np.ndarray:
-    """For each place the next one, itself included, where a value is closer to zero than `width`; [n + 1]."""
-    return following(np.abs(values) < width)
 
 
 def following(marks: np.ndarray) -> np.ndarray:
@@ -139,241 +142,269 @@ def following(marks: np.ndarray) -> np.ndarray:
     return np.append(np.minimum.accumulate(places[::-1])[::-1], n)
 
 
-def _tail(
-    known: Known,
-    at: int,
-    room: int,
-    goes_on: Callable[[float], bool | None],
-    ends: frozenset[int],
-    width: float,
-) -> tuple[int, int, int, int, str]:
-    """How much was drafted behind the drafter's own token at a place, at least and at most.
+class Replay:
+    """One text under another setting; a subclass replays a cycle.
 
-    Returns
-    -------
-    sent, sent_high, drafted, drafted_high : int
-        Of at most `room` tokens.
-    stop : str
-        ``unsure``, ``eos``, ``length``; empty if the record does not say.
+    Parameters
+    ----------
+    record : TextRecord
+    eos : frozenset of int
+        Ids that end a text.
+    rounding : Rounding
     """
-    tail = known.tails.get(at, [])
-    for i, (token, sure, lead) in enumerate(tail[:room]):
-        on = goes_on(sure)
-        if on is None:
-            return i, room, i + 1, room, ""
-        if not on:
-            return i, i, i + 1, i + 1, "unsure"
-        if lead < width:  # it goes on, but with which token?
-            return i + 1, room, i + 1, room, ""
-        if token in ends:
-            return i + 1, i + 1, i + 1, i + 1, "eos"
-    if len(tail) >= room:
-        return room, room, room, room, "length"
-    return len(tail), room, len(tail) + 1, room, ""
 
+    def __init__(self, record: TextRecord, eos: frozenset[int], rounding: Rounding) -> None:
+        self.record, self.eos, self.rounding = record, eos, rounding
+        self.text, self.n = record.text, len(record.text)
+        self.next_tie = following(np.abs(record.target_lead) < rounding.target)
 
-def speculative(
-    known: Known, eos: frozenset[int], rounding: Rounding, draft_length: int, stop: float
-) -> Walk:
-    """`specviz.methods.speculative`, greedy: the draft's own choices, kept while they are the text's."""
-    text, n = known.text, len(known.text)
-    other = following(known.draft != text)  # the next place where the drafter writes something else
-    hole = following(known.draft < 0)
-    unsure = following(known.sure < stop)
-    close = _near(known.gap, rounding.draft)
-    if stop:
-        close = np.minimum(close, _near(known.sure - stop, rounding.draft))
-    tie = _near(known.edge, rounding.target)
+    def walk(self) -> Walk:
+        """Cycle after cycle until the text is complete, or the record says no more."""
+        walk, start, count = Walk(), 0, 0
+        while start < self.n:
+            count += 1
+            try:
+                step = self.cycle(start, count)
+            except Halt as halt:
+                walk.place = Place(self.record.prompt, count, halt.position, halt.token, halt.why)
+                return walk
+            walk.steps.append(step)
+            start += step.emitted
+        if self.record.end not in ("eos", "length", "context"):
+            walk.place = Place(self.record.prompt, count + 1, start, None, STOPPED)
+        return walk
 
-    def goes_on(sure: float) -> bool | None:
-        return sure >= stop if abs(sure - stop) >= rounding.draft else None
+    def cycle(self, start: int, count: int) -> Step:
+        """The cycle that begins at output position `start`."""
+        raise NotImplementedError
 
-    def cycle(start: int, count: int) -> Step:
-        left = known.limit - start
-        most = max(0, min(draft_length, left - 1, known.full - len(known.ids) - start))
-        matched = min(most, int(other[start]) - start)
-        quits = int(unsure[start]) - start
-        asked = start + min(
-            matched, quits, most - 1
-        )  # the last place where the drafter was asked on the text
-        if most and (at := min(int(hole[start]), int(close[start]))) <= min(asked, n - 1):
-            raise Halt(at, HOLE if known.draft[at] < 0 else TIE)
-        ended = start + matched == n and quits >= matched
-        if ended and known.end != "eos":
-            raise Halt(n, STOPPED)
-        accepted = min(matched, quits)
-        emitted = accepted + (not ended)
-        if int(tie[start]) < start + emitted:
-            raise Halt(int(tie[start]), TIE)
-        why = "length" if most == draft_length else "room"
-        cut = 0
-        if ended and stop:
-            sent = high = drafted = drafted_high = matched
-            why = "eos"
-        elif ended:  # without a look at its tokens it drafts on behind the end
-            sent = high = drafted = drafted_high = most
-            cut = most - matched
-        elif quits <= matched and quits < most:
-            sent = high = quits
-            drafted = drafted_high = quits + 1
-            why = "unsure"
-        elif matched == most or not stop:
-            sent = high = drafted = drafted_high = most
-        else:
-            room = most - matched - 1
-            first = int(known.draft[start + matched])
-            if first in eos:
-                more = (0, 0, 0, 0, "eos")
-            else:
-                more = _tail(known, start + matched, room, goes_on, eos, rounding.draft)
-            sent, high, drafted, drafted_high = (matched + 1 + x for x in more[:4])
-            why = more[4] if more[4] != "length" else why
+    def step(
+        self, start: int, count: int, size: DraftSize, accepted: int, emitted: int, cut: int = 0,
+        unreviewed: int = 0,
+    ) -> Step:  # fmt: skip
+        """A step of this text."""
         return Step(
-            known.prompt, count, start, sent, high, drafted, drafted_high, accepted, cut, 0, emitted, why
-        )
+            self.record.prompt, count, start, size.sent, size.sent_high, size.drafted, size.drafted_high,
+            accepted, cut, unreviewed, emitted, size.stop,
+        )  # fmt: skip
 
-    return replayed(known, cycle)
+    def reach(self, start: int, longest: int, reserved: int = 1) -> tuple[int, str]:
+        """How many tokens can be drafted, `reserved` of what may be emitted being the target's, and why."""
+        record = self.record
+        return reach(longest, record.limit - start - reserved, record.full - len(record.ids) - start)
 
-
-def prompt_lookup(
-    known: Known, eos: frozenset[int], rounding: Rounding, ngram_max: int, ngram_min: int, draft_length: int
-) -> Walk:
-    """`specviz.methods.prompt_lookup`, greedy: from the tokens alone."""
-    whole = np.concatenate([known.ids, known.text])
-    tie = _near(known.edge, rounding.target)
-
-    def cycle(start: int, count: int) -> Step:
-        drafted, why = copied(known, eos, start, ngram_max, ngram_min, draft_length, whole)
-        here = known.text[start : start + len(drafted)]
-        wrong = np.flatnonzero(drafted[: len(here)] != here)
-        accepted = int(wrong[0]) if len(wrong) else len(here)
-        ended = start + accepted == len(known.text)
-        if ended and known.end != "eos":
-            raise Halt(len(known.text), STOPPED)
+    def emitted(self, start: int, accepted: int) -> int:
+        """Tokens of a cycle of a method whose text is the target's own."""
+        ended = start + accepted == self.n
+        if ended and self.record.end != "eos":
+            raise Halt(self.n, STOPPED)
         emitted = accepted + (not ended)
-        if int(tie[start]) < start + emitted:
-            raise Halt(int(tie[start]), TIE)
-        k = len(drafted)
-        return Step(known.prompt, count, start, k, k, k, k, accepted, 0, 0, emitted, why)
+        if int(self.next_tie[start]) < start + emitted:
+            raise Halt(int(self.next_tie[start]), TIE)
+        return emitted
 
-    return replayed(known, cycle)
+    def check_target(self, at: int) -> None:
+        """The target writes its own token here: it must be the text's."""
+        record = self.record
+        if record.target[at] < 0:
+            raise Halt(at, UNRATED)
+        if record.target_lead[at] < self.rounding.target:
+            raise Halt(at, TIE)
+        if record.target[at] != self.text[at]:
+            raise Halt(at, "the target's own token stands here, and it is another", int(record.target[at]))
+
+    def check_next(self, at: int) -> None:
+        """After a draft that was accepted to its end the target adds its own token, unless the text ends."""
+        if at < self.n:
+            self.check_target(at)
+        elif self.record.end != "eos":
+            raise Halt(at, STOPPED)
+
+    def tail(self, at: int, room: int, goes_on: Callable[[float], bool | None]) -> DraftSize:
+        """How much is drafted from a place on at which the drafter's own token is not the text's.
+
+        Parameters
+        ----------
+        at : int
+        room : int
+            Most tokens after that one.
+        goes_on : callable
+            Whether a token of this probability is sent; None where rounding could decide.
+        """
+        if int(self.record.draft[at]) in self.eos:
+            return DraftSize.exactly(1, 1, "eos")
+        tail = self.record.tails.get(at, [])[:room]
+        return read_tail(tail, room, goes_on, self.eos, self.rounding.draft).after(1)
 
 
-def copied(
-    known: Known,
-    eos: frozenset[int],
-    start: int,
-    ngram_max: int,
-    ngram_min: int,
-    draft_length: int,
-    whole: np.ndarray | None = None,
-) -> tuple[np.ndarray, str]:
-    """What prompt lookup drafts when `start` tokens stand there, and why no more."""
-    whole = np.concatenate([known.ids, known.text]) if whole is None else whole
-    most = min(draft_length, known.limit - start - 1)
-    if most < 1:
-        return whole[:0], "room"
-    found = continuation(whole[: len(known.ids) + start], ngram_max, ngram_min, most)
-    ends = np.flatnonzero(np.isin(found, list(eos)))
-    if len(ends):
-        return found[: ends[0] + 1], "eos"
-    if not len(found):
-        return found, "none"
-    return found, "length" if len(found) == draft_length else "room" if len(found) == most else "text"
+def read_tail(
+    tail: Tail, room: int, goes_on: Callable[[float], bool | None], eos: frozenset[int], width: float
+) -> DraftSize:
+    """How much of a tail of at most `room` tokens is sent and drafted."""
+    for i, (token, p, lead) in enumerate(tail):
+        on = goes_on(p)
+        if on is None:
+            return DraftSize(i, room, i + 1, room, "")
+        if not on:
+            return DraftSize.exactly(i, i + 1, "unsure")
+        if lead < width:  # it goes on, but with which token?
+            return DraftSize(i + 1, room, i + 1, room, "")
+        if token in eos:
+            return DraftSize.exactly(i + 1, i + 1, "eos")
+    if len(tail) == room:
+        return DraftSize.exactly(room, room, "length")
+    return DraftSize(len(tail), room, len(tail) + 1, room, "")
 
 
-def bild(
-    known: Known,
-    eos: frozenset[int],
-    rounding: Rounding,
-    fallback: float,
-    rollback: float,
-    cap: int,
-    review_end: bool,
-) -> Walk:
+class SpeculativeReplay(Replay):
+    """`specviz.methods.speculative`, greedy: the draft's own choices, kept while they are the text's."""
+
+    def __init__(
+        self, record: TextRecord, eos: frozenset[int], rounding: Rounding, draft_length: int, stop: float
+    ) -> None:
+        super().__init__(record, eos, rounding)
+        self.draft_length, self.stop = draft_length, stop
+        self.next_other = following(record.draft != self.text)  # where the drafter writes something else
+        self.next_hole = following(record.draft < 0)
+        self.next_unsure = following(is_unsure(record.draft_p, stop))
+        close = np.abs(record.draft_lead) < rounding.draft
+        if stop:
+            close |= np.abs(record.draft_p - stop) < rounding.draft
+        self.next_close = following(close)
+
+    def goes_on(self, p: float) -> bool | None:
+        return not is_unsure(p, self.stop) if abs(p - self.stop) >= self.rounding.draft else None
+
+    def cycle(self, start: int, count: int) -> Step:
+        record = self.record
+        most, why = self.reach(start, self.draft_length)
+        matched = min(most, int(self.next_other[start]) - start)
+        sure = int(self.next_unsure[start]) - start
+        last = start + min(matched, sure, most - 1)  # where the drafter last predicts on the text
+        if most and (at := min(int(self.next_hole[start]), int(self.next_close[start]))) <= min(
+            last, self.n - 1
+        ):
+            raise Halt(at, HOLE if record.draft[at] < 0 else TIE)
+        accepted = min(matched, sure)
+        emitted = self.emitted(start, accepted)
+        size, cut = self.size(start, most, why, matched, sure), 0
+        if start + accepted == self.n and not self.stop:  # it drafts past the end without noticing
+            cut = most - matched
+        return self.step(start, count, size, accepted, emitted, cut)
+
+    def size(self, start: int, most: int, why: str, matched: int, sure: int) -> DraftSize:
+        """How much is drafted, of which `matched` tokens follow the text and `sure` ones are sure."""
+        if not self.stop:
+            return DraftSize.exactly(most, most, why)
+        if start + matched == self.n and sure >= matched:
+            return DraftSize.exactly(matched, matched, "eos")
+        if sure <= matched and sure < most:
+            return DraftSize.exactly(sure, sure + 1, "unsure")
+        if matched == most:
+            return DraftSize.exactly(most, most, why)
+        size = self.tail(start + matched, most - matched - 1, self.goes_on).after(matched)
+        return size._replace(stop=why) if size.stop == "length" else size
+
+
+class PromptLookupReplay(Replay):
+    """`specviz.methods.prompt_lookup`, greedy: from the tokens alone."""
+
+    def __init__(self, record: TextRecord, eos: frozenset[int], rounding: Rounding, **values: int) -> None:
+        super().__init__(record, eos, rounding)
+        self.values = values
+        self.tokens = np.concatenate([record.ids, record.text])
+
+    def draft(self, start: int) -> tuple[np.ndarray, str]:
+        """What is drafted when `start` tokens stand there, and why no more."""
+        end = len(self.record.ids) + start
+        return lookup(self.tokens[:end], self.values, self.record.limit - start, self.eos)
+
+    def cycle(self, start: int, count: int) -> Step:
+        tokens, stop = self.draft(start)
+        accepted = common_prefix(tokens.tolist(), self.text[start : start + len(tokens)].tolist())
+        size = DraftSize.exactly(len(tokens), len(tokens), stop)
+        return self.step(start, count, size, accepted, self.emitted(start, accepted))
+
+
+class BiLDReplay(Replay):
     """`specviz.methods.bild`, greedy (Algorithm 1), up to where another token would be written."""
-    text, n = known.text, len(known.text)
-    least = math.exp(-rollback)  # equation 3: a token stays while the target's p of it is not below this
 
-    def goes_on(sure: float) -> bool | None:
-        return sure > fallback if abs(sure - fallback) >= rounding.draft else None
+    def __init__(
+        self, record: TextRecord, eos: frozenset[int], rounding: Rounding, fallback: float, rollback: float,
+        cap: int, review_end: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(record, eos, rounding)
+        self.fallback, self.rollback, self.cap, self.review_end = fallback, rollback, cap, review_end
 
-    def stays(at: int, p: float) -> bool:
+    def goes_on(self, p: float) -> bool | None:
+        clear = abs(p - self.fallback) >= self.rounding.draft
+        return bool(bild.goes_on(p, self.fallback)) if clear else None
+
+    def stays(self, at: int, p: float) -> bool:
+        """Whether a token of this probability under the target is kept."""
+        least = math.exp(-self.rollback)
         if least == 0:
             return True
         if p != p:
             raise Halt(at, UNRATED)
-        if abs(p - least) < rounding.target:
+        if abs(p - least) < self.rounding.target:
             raise Halt(at, TIE)
-        return p >= least
+        return not bild.rolls_back(-math.log(p) if p > 0 else math.inf, self.rollback)
 
-    def own(at: int) -> None:
-        """The target writes its own token here: it must be the text's."""
-        if known.best[at] < 0:
-            raise Halt(at, UNRATED)
-        if known.edge[at] < rounding.target:
-            raise Halt(at, TIE)
-        if known.best[at] != text[at]:
-            raise Halt(at, "the target's own token stands here, and it is another", int(known.best[at]))
+    def cycle(self, start: int, count: int) -> Step:
+        most, why = self.reach(start, self.cap, int(self.review_end))
+        matched, why, parts = self.draft(start, most, why)
+        size = DraftSize.exactly(matched, matched + (why == "fallback"), why)
+        if parts:
+            size = self.size(start, matched, most, why)
+        elif matched and not self.review_end and (why == "eos" or matched == self.record.limit - start):
+            return self.step(start, count, DraftSize.exactly(0, matched, why), 0, matched, unreviewed=matched)
+        accepted = self.review(start, matched, parts)
+        return self.step(start, count, size, accepted, min(accepted + 1, self.n - start))
 
-    def cycle(start: int, count: int) -> Step:
-        left = known.limit - start
-        most = max(0, min(cap, left - review_end, known.full - len(known.ids) - start))
-        why = "length" if most == cap else "room"
-        matched, unsent, off = 0, 0, False
-        while matched < most:  # lines 3-6
-            at = start + matched
-            if at == n:
+    def draft(self, start: int, most: int, why: str) -> tuple[int, str, bool]:
+        """Lines 3-6 along the text: how many tokens, why no more, and whether the next is not the text's."""
+        record = self.record
+        for at in range(start, start + most):
+            if at == self.n:
                 raise Halt(at, STOPPED)
-            if known.draft[at] < 0:
+            if record.draft[at] < 0:
                 raise Halt(at, HOLE)
-            on = goes_on(float(known.sure[at]))
-            if on is None or known.gap[at] < rounding.draft:
+            on = self.goes_on(float(record.draft_p[at]))
+            if on is None or record.draft_lead[at] < self.rounding.draft:
                 raise Halt(at, TIE)
             if not on:
-                unsent, why = 1, "fallback"
-                break
-            if known.draft[at] != text[at]:
-                off = True
-                break
-            matched += 1
-            if text[at] in eos:
-                why = "eos"
-                break
-        sent = high = matched
-        drafted = drafted_high = matched + unsent
-        if off:
-            at = start + matched
-            first, room = int(known.draft[at]), most - matched - 1
-            more = (
-                (0, 0, 0, 0, "eos") if first in eos else _tail(known, at, room, goes_on, eos, rounding.draft)
-            )
-            sent, high, drafted, drafted_high = (matched + 1 + x for x in more[:4])
-            why = {"unsure": "fallback", "length": why}.get(more[4], more[4])
-            if not review_end:  # line 2: what ends the text is not reviewed, and this is not how it ended
-                if why == "eos" or sent == left:
-                    raise Halt(at, "the small model would end the text from here on, unreviewed", first)
-                if high > sent or drafted_high > drafted:
-                    raise Halt(at, BEHIND)
-        elif matched and not review_end and (why == "eos" or matched == left):
-            return Step(known.prompt, count, start, 0, 0, matched, matched, 0, 0, matched, matched, why)
-        for i in range(matched):  # lines 9-16
-            at = start + i
-            if not stays(at, float(known.p[at])):
-                own(at)
-                accepted = i
-                break
-        else:
-            accepted, at = matched, start + matched
-            if off and stays(at, float(known.rated[at])):
-                raise Halt(at, "the small model's token would stay here", int(known.draft[at]))
-            if at < n:
-                own(at)
-            elif known.end != "eos":  # an end token was reviewed and kept
-                raise Halt(at, STOPPED)
-        emitted = min(accepted + 1, n - start)
-        return Step(
-            known.prompt, count, start, sent, high, drafted, drafted_high, accepted, 0, 0, emitted, why
-        )
+                return at - start, "fallback", False
+            if record.draft[at] != self.text[at]:
+                return at - start, why, True
+            if self.text[at] in self.eos:
+                return at - start + 1, "eos", False
+        return most, why, False
 
-    return replayed(known, cycle)
+    def size(self, start: int, matched: int, most: int, why: str) -> DraftSize:
+        """How much is drafted where the small model leaves the text after `matched` tokens."""
+        at = start + matched
+        size = self.tail(at, most - matched - 1, self.goes_on).after(matched)
+        size = size._replace(stop={"unsure": "fallback", "length": why}.get(size.stop, size.stop))
+        if self.review_end:
+            return size
+        # Line 2: an end of the text is not reviewed, and this is not how the text ended.
+        if size.stop == "eos" or size.sent == self.record.limit - start:
+            first = int(self.record.draft[at])
+            raise Halt(at, "the small model would end the text from here on, unreviewed", first)
+        if size.sent_high > size.sent or size.drafted_high > size.drafted:
+            raise Halt(at, UNRECORDED_TAIL)
+        return size
+
+    def review(self, start: int, matched: int, parts: bool) -> int:
+        """Lines 9-16: how many of the tokens that follow the text are kept."""
+        record = self.record
+        for at in range(start, start + matched):
+            if not self.stays(at, float(record.p[at])):
+                self.check_target(at)
+                return at - start
+        at = start + matched
+        if parts and self.stays(at, float(record.draft_target_p[at])):
+            raise Halt(at, "the small model's token would stay here", int(record.draft[at]))
+        self.check_next(at)  # at the end an end token was reviewed and kept
+        return matched

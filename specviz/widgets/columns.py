@@ -16,10 +16,11 @@ import numpy as np
 
 from specviz import schema
 from specviz.errors import TraceError
+from specviz.escape import visible
 from specviz.trace import whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
-from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times, visible
+from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times
 
 if TYPE_CHECKING:
     import pandas as pd

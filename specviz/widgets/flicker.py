@@ -16,9 +16,9 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
+from specviz.escape import spaced, visible
 from specviz.files import write_text
 from specviz.view.flicker import block, figure, marks
-from specviz.view.picture import spaced, visible
 from specviz.view.updates import FATES, Ribbon, Row, alike, distinct, name, named, ribbon
 from specviz.whatifs import whatif
 from specviz.widgets.assets import script, style

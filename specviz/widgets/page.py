@@ -15,9 +15,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specviz.escape import script_sources, visible
 from specviz.files import write_text
 from specviz.view import html
-from specviz.view.picture import name_of, visible
+from specviz.view.picture import name_of
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 STILLS = 5  # texts of each run in the still picture
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data: blob:; "
+    "default-src 'none'; script-src {} blob:; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
 
@@ -96,7 +97,7 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
     styles = assets.text("page.css") + "".join(assets.style(n) for n in names)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(visible(title))}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(script_sources(boot))}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{styles}</style></head><body><main>"
         f'<h1 class="unseen">{escape(visible(title))}</h1>{nav}<p id="failed" role="alert" hidden></p>'

@@ -13,9 +13,10 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
+from specviz.escape import visible
 from specviz.files import write_text
 from specviz.trace import is_trace
-from specviz.view.picture import PHASES, visible
+from specviz.view.picture import PHASES
 from specviz.view.static import table
 from specviz.view.updates import is_stream
 from specviz.widgets import columns

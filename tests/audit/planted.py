@@ -28,15 +28,16 @@ class SmallTree(Method):
 
     name = "small-tree"
     needs_draft = True
-    spare = 12
+    extra_cache_slots = 12
     branches = (2, 2, 1)
 
-    def exactness(self, sampling, dtype):
+    def guarantee(self, sampling, dtype):
         return "exact up to ties" if sampling.greedy else "lossy"
 
     def start(self, session):
         self.session = session
-        self.drafter = session.open(session.drafter, session.prompt, session.limit + self.spare, "draft")
+        room = session.limit + self.extra_cache_slots
+        self.drafter = session.open(session.drafter, session.prompt, room, "draft")
         self.drafter.prefill()
 
     def draft(self, left):
@@ -204,12 +205,12 @@ def rollback_keeps_the_token():
 @contextmanager
 def undivided_siblings():
     """A sibling is tested against p itself, not against what the rejected ones before it left."""
-    real = tree._to
+    real = tree._send
 
     def to(device, row, word, family, fair):
         return real(device, row, word, family & False, fair)
 
-    with patch.object(tree, "_to", to):
+    with patch.object(tree, "_send", to):
         yield
 
 

@@ -15,7 +15,7 @@ from specviz import audit
 from specviz.errors import ParameterError
 from specviz.methods import unmasking
 from specviz.methods.ssd import SSD
-from specviz.methods.unmasking import Said
+from specviz.methods.unmasking import CellReading
 from specviz.models.canvas import Canvas
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
@@ -97,14 +97,14 @@ def test_planted_bugs(name):
 
 
 def test_a_bug_that_stepwise_shares_has_the_stock_module_against_it():
-    right = unmasking.said
+    right = unmasking.read_cells
 
     def off(reads, *rest):
         for read in reads:
             read.logits = read.logits * 1.5
         return right(reads, *rest)
 
-    with patch("specviz.loop.unmasking.said", off):
+    with patch("specviz.loop.unmasking.read_cells", off):
         result = run([dual("stepwise"), dual()])
     assert result.rows[0].bug > 0
     assert "stock module" in result.rows[0].differences[0].reason
@@ -113,13 +113,13 @@ def test_a_bug_that_stepwise_shares_has_the_stock_module_against_it():
 class Rightmost(SSD):
     """Breaks ties, and all that are nearly such, the other way round."""
 
-    def judge(self, draft, told):
-        class Turned(Said):
+    def judge(self, draft, reading):
+        class Turned(CellReading):
             def surest(self, canvas):
                 mine = np.flatnonzero((self.canvas == canvas) & self.work)
                 return int(mine[-1]) if len(mine) else None
 
-        return super().judge(draft, Turned(**vars(told)))
+        return super().judge(draft, Turned(**vars(reading)))
 
 
 @pytest.mark.parametrize(

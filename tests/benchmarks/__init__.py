@@ -1,6 +1,7 @@
 """Benches that measure this project itself, and promises of the papers' methods that a replay does not judge.
 
 ``python -m tests.benchmarks`` lists them, ``python -m tests.benchmarks NAME --help`` says what one takes.
+``python -m tests.benchmarks same`` compares the texts, counts and untimed verdicts of two versions.
 """
 
 from collections.abc import Callable

@@ -85,7 +85,12 @@ def subjects(name: str, given: argparse.Namespace) -> list[Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one; 0 if every bar is held, 1 if one is missed, 2 after a line that says what is wrong."""
-    given = parsed(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["same"]:  # it compares two versions, and prints no report
+        from .same import main as same
+
+        return same(words[1:])
+    given = parsed(words)
     values = {option: getattr(given, option) for option in options(given.name) if hasattr(given, option)}
     try:
         from specviz.measure.timing import threads

@@ -11,16 +11,14 @@ from typing import Any
 
 from specviz import metrics
 from specviz.errors import ParameterError
-from specviz.measure.claims import Claim, together
+from specviz.measure.claims import Claim, bars_of
 from specviz.measure.pairs import suite
 from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE, quiet_clock, setting
 from specviz.replays.contenders import (  # fmt: skip
-    ALIGNED_CURVE,
     NO_FALLBACK,
     NO_ROLLBACK,
-    UNALIGNED_CURVE,
     fastest,
     grid,
     leaving,
@@ -29,20 +27,14 @@ from specviz.replays.contenders import (  # fmt: skip
     rejection,
     without,
 )
+from specviz.replays.recipes import ALIGNED, NO_LOSS, ONE_POINT, UNALIGNED
+
+from . import printed
 
 TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # where nobody names others
 BESIDE = {"exits": "town-t5-exit", "calm": "town-t5-calm"}
 TASKS = ("de-en", "en-de", "sum-en", "sum-de")
-SAME, NEAR = 0.2, 1.0  # points of the score that count as none lost, and as little
-GOALS = {SAME: 1.3, NEAR: 1.5}
-# Kim et al., Table 1 (T4): score lost and speedup, without and with about one point lost.
-TABLE_1 = {
-    ("translation", "vanilla"): "40.32 / 31.38",
-    ("translation", UNALIGNED_CURVE): "1.43, 1.58 / 1.34, 1.43",
-    ("translation", ALIGNED_CURVE): "1.62, 1.78 / 1.47, 1.70",
-    ("summarization", UNALIGNED_CURVE): "1.48, 1.72 / 1.71, 2.05",
-    ("summarization", ALIGNED_CURVE): "1.50, 1.80 / 1.85, 2.12",
-}
+GOALS = {NO_LOSS: 1.3, ONE_POINT: 1.5}  # by points of the score that may be lost
 COLUMNS = [
     ("label", "", ""),
     ("score", "score [95%]", ""),
@@ -59,7 +51,7 @@ NOTES = [
     "up to eight right answers a text. lost: what the large model's greedy texts have more. speedup: seconds "
     "of greedy decoding of the same texts by our own loop over seconds here, encoders inside. Fallbacks, "
     "rollbacks and the large model's own tokens: of the tokens written; the paper names no denominator. "
-    "Intervals: 95 % bootstrap over texts, both sides drawn together.",
+    "Intervals: 95 % bootstrap over texts, both sides drawn together."
 ]
 
 
@@ -104,7 +96,7 @@ def bench(
     for task in tasks:
         points = [Point(BASELINE, BASELINE, model=target)]
         points += [Point(f"{each.name} alone", BASELINE, model=each, group="small alone") for each in drafts]
-        points += grid(target, small, UNALIGNED_CURVE) + grid(target, aligned, ALIGNED_CURVE)
+        points += grid(target, small, UNALIGNED) + grid(target, aligned, ALIGNED)
         points += without(target, aligned) + rejection(target, small) + nucleus(target, aligned)
         points += oracle(target, small)
         plans[task] = points + (leaving(exits, calm) if task == "de-en" else [])
@@ -127,7 +119,7 @@ def bench(
     about["clock"] = quiet_clock(target.device)[1]
     title = f"Table 1: {target.name} with {small.name} and {aligned.name}, {prompts} texts a task"
     columns = [("task", "", ""), *COLUMNS, ("paper", "paper: ×", "")]
-    return Report("bild", title, about, columns, head, together(claims), [*NOTES, f"Time: {about['clock']}."],
+    return Report("bild", title, about, columns, head, bars_of(claims), [*NOTES, f"Time: {about['clock']}."],
                   ("paper", *SPARE), parts)  # fmt: skip
 
 
@@ -158,12 +150,12 @@ def summary(task: str, found: dict[str, Measured]) -> list[dict[str, Any]]:
     kind = "translation" if base.score.name == "BLEU" else "summarization"
     rows = [row(base, found, f"greedy ({base.score.name})") | {"task": task}]
     rows += [row(each, found) | {"task": task} for each in group(found, "small alone")]
-    for curve in (UNALIGNED_CURVE, ALIGNED_CURVE):
-        for lost in (SAME, NEAR):
+    for curve in (UNALIGNED, ALIGNED):
+        for lost in (NO_LOSS, ONE_POINT):
             best = fastest(group(found, curve), base, lost)
             if best is not None:
                 label = f"{best.point.label} (≤ {lost:g} lost)"
-                rows.append(row(best, found, label) | {"task": task, "paper": TABLE_1.get((kind, curve))})
+                rows.append(row(best, found, label) | {"task": task, "paper": printed.speedups(kind, curve)})
     return rows
 
 
@@ -171,7 +163,7 @@ def tables(task: str, found: dict[str, Measured]) -> list[Part]:
     """The other tables and figures of a task."""
     base = found[BASELINE]
     parts = []
-    curves = group(found, UNALIGNED_CURVE, ALIGNED_CURVE)
+    curves = group(found, UNALIGNED, ALIGNED)
     ahead = metrics.front([e.quality.median for e in curves], [e.over(base).median for e in curves])
     best = [each for each, kept in zip(curves, ahead) if kept]
     for title, those in (
@@ -194,7 +186,7 @@ def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
     """What must hold of a task."""
     base = found[BASELINE]
     nothing = Estimate(float("nan"), float("nan"), float("nan"), 0)
-    aligned, unaligned = group(found, ALIGNED_CURVE), group(found, UNALIGNED_CURVE)
+    aligned, unaligned = group(found, ALIGNED), group(found, UNALIGNED)
     claims = []
     for lost, goal in GOALS.items():
         best, other = fastest(aligned + unaligned, base, lost), fastest(unaligned, base, lost)
@@ -207,9 +199,11 @@ def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
         ahead = mine.over(other or base) if mine else nothing
         claims.append(Claim(f"aligned over unaligned, each at its fastest with at most {lost:g} lost",
                             task, ahead.median, 1.0, "more than", ahead))  # fmt: skip
-    chosen = fastest(aligned, base, NEAR)
+    chosen = fastest(aligned, base, ONE_POINT)
     little = min(each.lost(base).median for each in group(found, "small alone"))
-    if chosen is not None and little > NEAR:  # else the small model alone is as good: nothing can be shown
+    if (
+        chosen is not None and little > ONE_POINT
+    ):  # else the small model alone is as good: nothing can be shown
         values = chosen.point.values
         bare = found[f"no rollback, fallback {values['fallback']:g}"]
         worse = bare.lost(chosen)

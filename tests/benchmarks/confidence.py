@@ -24,6 +24,8 @@ from specviz.methods import find
 from specviz.metrics.tokens import ABSENT
 from specviz.replays.contenders import BEAMS, ablation, drafting, lineup
 
+from . import printed
+
 TARGET, DRAFTS = "town-t5", ("town-t5-small",)  # where nobody names others
 BESIDE = {"heads": "town-t5-heads", "slots": "town-t5-slots"}
 TASKS = ("de-en", "en-de", "sum-en")
@@ -31,25 +33,8 @@ SEEDS = 3  # sets of texts: the paper repeats with three seeds, and greedy decod
 EXACT = 6  # prompts of the check that nothing is lost, for each text of a set
 TOGETHER, TOGETHER_METHODS = 2, ("autoregressive", "speculative", "specdec", "cm_asd", "unispec")
 
-# Sen et al.: speed over beam 5 (Table I, DE-EN and EN-DE; Table IV, CNN/DailyMail), BLEU or ROUGE-L.
-PAPER = {
-    ("de-en", "greedy"): (1.1, 32.18), ("de-en", "blockwise, k 10"): (2.0, 32.18),
-    ("de-en", "blockwise, k 25"): (1.7, 32.18), ("de-en", "SpecDec, k 10"): (4.6, 32.61),
-    ("de-en", "SpecDec, k 25"): (5.5, 32.55), ("de-en", "CM-ASD"): (5.0, 32.58),
-    ("de-en", BEAMS): (1.0, 32.53),
-    ("en-de", "greedy"): (1.1, 28.73), ("en-de", "blockwise, k 10"): (1.9, 28.73),
-    ("en-de", "blockwise, k 25"): (1.6, 28.73), ("en-de", "SpecDec, k 10"): (4.2, 28.90),
-    ("en-de", "SpecDec, k 25"): (5.1, 28.93), ("en-de", "CM-ASD"): (4.7, 28.91),
-    ("en-de", BEAMS): (1.0, 28.89),
-    ("sum-en", "greedy"): (1.1, 39.96), ("sum-en", "SpecDec, k 25"): (5.1, 40.19),
-    ("sum-en", "CM-ASD"): (4.0, 38.10), ("sum-en", BEAMS): (1.0, 40.15),
-}  # fmt: skip
-# Table III, EN-DE: accepted tokens an iteration, drafting ms an iteration, speed.
-TABLE_3 = {
-    "w/o adaptive drafting": (3.10, 3.72, 3.5), "w/o adaptive verification": (3.95, 3.51, 3.9),
-    "w/o confidence": (2.91, 3.68, 3.2), "entropy only": (4.10, 3.95, 4.2), "margin only": (4.08, 3.98, 4.1),
-    "softmax only": (4.03, 3.90, 4.1), "CM-ASD": (4.27, 3.81, 4.7),
-}  # fmt: skip
+# Column of Table III: its metric.
+PARTS = {"paper_tok": "accepted_tokens", "paper_td": "draft_latency", "paper": "speedup"}
 COLUMNS = [
     ("label", "", ""),
     ("score", "score", ""),
@@ -140,7 +125,8 @@ def bench(
         head += [{"task": task} | rows[point.label] for point in points]
         if len(plan) > len(points):
             names = ["CM-ASD", *(point.label for point in plan[len(points) :])]
-            chosen = [rows[name] | dict(zip(("paper_tok", "paper_td", "paper"), TABLE_3.get(name, ())))
+            chosen = [rows[name] | {column: printed.point("cm_asd/table3", metric, "en-de", name)
+                                    for column, metric in PARTS.items()}
                       for name in names]  # fmt: skip
             columns = [*COLUMNS[:-2], ("paper_tok", "paper: Tok", "{:.2f}"), ("paper_td", "t_d", "{:.2f}"),
                        ("paper", "×", "{:.1f}")]  # fmt: skip
@@ -157,7 +143,7 @@ def bench(
         notes += said
     if batch:
         entries_of_a_batch = suite(tasks[0], TOGETHER * max(batch))
-        report = batches.bench(target, [draft], entries_of_a_batch, TOGETHER_METHODS, batch)
+        report = batches.bench(target, [draft], entries_of_a_batch, only=TOGETHER_METHODS, sizes=batch)
         parts.append(replace(report.table, title=f"Figure 2, {tasks[0]}: {report.title}"))
         bars += report.bars
         notes += report.notes
@@ -177,7 +163,7 @@ def row(
     scores = [each[label].quality.median for each in sets]
     deviation = float(np.std(scores, ddof=1)) if len(scores) > 1 else float("nan")
     cycled = measured.point.method not in (BEAM, BASELINE)
-    published = PAPER.get((task, label if label != BASELINE else "greedy"), (None, None))
+    published = printed.speedup_and_score(task, label)
     return {
         "label": "greedy" if label == BASELINE else label,
         "score": f"{np.mean(scores):.1f} ± {deviation:.1f}",

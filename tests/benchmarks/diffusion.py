@@ -25,12 +25,12 @@ from specviz.loop.clock import clock_for
 from specviz.loop.unmasking import session_of
 from specviz.measure.report import Bar, Estimate, Part, Report
 from specviz.measure.timing import paired, quiet_clock, setting
-from specviz.methods.unmasking import Said, said
+from specviz.methods.unmasking import CellReading, read_cells
 from specviz.replays.canvases import (  # fmt: skip
     LENGTH,
     MIX,
     PAPER,
-    Found,
+    PartResult,
     Steps,
     Way,
     batches,
@@ -44,6 +44,7 @@ from specviz.replays.canvases import (  # fmt: skip
 from specviz.replays.sources.canvases import DRAFTS
 from specviz.whatifs import whatif
 
+from . import printed
 from .loading import loading as loaded
 
 TARGET = "town-diffusion"  # where nobody names another
@@ -55,17 +56,10 @@ SHARED = 40  # prompts of an audit, several of which run beside each other
 GROWING = (32, 64, 128, 256)  # cells of Figure 3
 FEWER, FASTER = 0.5, 1.4  # passes saved at N = 4, and times stepwise decoding's speed
 
-# Gao et al., Table 3 (LLaDA-8B-Instruct, MATH): step reduction of the chain and of mix-order.
-TABLE_3: dict[tuple[Any, Any], float] = {("chain", 3): 0.590, ("chain", 4): 0.621, ("chain", 5): 0.633,
-           ("mix", 3): 0.615, ("mix", 4): 0.652, ("mix", 5): 0.664}  # fmt: skip
-# Table 2: step reduction if all that the draft's top k hold were accepted, k = 1 to 5.
-TABLE_2 = {3: (0.684, 0.734, 0.738, 0.746, 0.746), 4: (0.723, 0.777, 0.781, 0.785, 0.789),
-           5: (0.715, 0.793, 0.801, 0.809, 0.820)}  # fmt: skip
-
 Tick = Callable[[int, int, str], None]
 
 
-def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[int] = BLOCKS) -> Found:
+def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[int] = BLOCKS) -> PartResult:
     """Same cells, same tokens, same order as stepwise decoding under the same policy, by the audit's rule."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
     kept = [("none", 8), *(("dual", refresh) for refresh in REFRESH)]
@@ -110,7 +104,7 @@ def exact(model: Any, prompts: int, rounds: int, tick: Tick, blocks: Sequence[in
         f"a bug. ssd writes up to {TOGETHER} prompts together, stepwise decoding each alone. Log-odds of "
         "every cell in work are compared besides, within the audit's bound."
     )
-    return Found(tables, bars, [note])
+    return PartResult(tables, bars, [note])
 
 
 Job = tuple[dict[str, Any], list[tuple[int, str]], int, list[list[int]]]  # policy, drafts, first prompt, some
@@ -142,7 +136,7 @@ def bound(n: int, policy: Mapping[str, Any]) -> float:
     return 1 - -(-policy["refresh"] // (n + 1)) / policy["refresh"]
 
 
-def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """Tables 1 and 3: passes saved; mix-order against the chain; the lossy neighbours."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
     policies = [PAPER, PAPER | {"refresh": 32}, PAPER | {"cache": "none"}, PAPER | {"sure": 100.0}]
@@ -173,7 +167,7 @@ def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
                     "bound": bound(n, policy) if n else None,
                     "a_pass": sum(len(text.order) for text in texts) / mine.sum(),
                     "differ": differ / len(ids),
-                    "paper": TABLE_3.get((tree, n)) if whole else None,
+                    "paper": printed.saved(tree, n) if whole and tree else None,
                 })  # fmt: skip
                 if n == 4 and tree == "chain" and policy == PAPER:
                     bars.append(Bar(f"passes saved at N 4, chain, whole canvases of {LENGTH} cells, "
@@ -212,7 +206,7 @@ def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
                ("bound", "bound", "{:.1%}"), ("a_pass", "tokens a pass", "{:.2f}"),
                ("differ", "differ", "{:.0%}"), ("paper", "paper", "{:.1%}")]  # fmt: skip
     title = f"Tables 1 and 3: passes saved, {len(ids)} prompts of {LENGTH} cells"
-    return Found([Part(title, columns, rows, ("paper", "canvases", "a_pass"))], bars, notes)
+    return PartResult([Part(title, columns, rows, ("paper", "canvases", "a_pass"))], bars, notes)
 
 
 def side_by_side(
@@ -232,11 +226,11 @@ def side_by_side(
         while canvas.open_cells().any():
             drafts = [each.propose(canvas, 0) for each in (chain, mix)]
             (read,) = canvas.forward(drafts[1])
-            (told,) = said([read], mix.block, mix.sure)
+            (reading,) = read_cells([read], mix.block, mix.sure)
             guess, belief = mix.guess.copy(), mix.belief.copy()
-            counts.append((len(chain.judge(drafts[0], first(told, len(drafts[0]))).path),
-                           len(mix.judge(drafts[1], told).path)))  # fmt: skip
-            root = first(told, 0)
+            counts.append((len(chain.judge(drafts[0], first(reading, len(drafts[0]))).path),
+                           len(mix.judge(drafts[1], reading).path)))  # fmt: skip
+            root = first(reading, 0)
             guess[root.cell], belief[root.cell] = root.token, root.rank
             for each in (chain, mix):
                 each.guess, each.belief = guess.copy(), belief.copy()
@@ -249,14 +243,16 @@ def side_by_side(
     return counts
 
 
-def first(told: Said, nodes: int) -> Said:
-    """What was said of the root and of the first so many nodes."""
-    kept = told.canvas < nodes
-    canvas, cell, token, odds = (each[kept] for each in (told.canvas, told.cell, told.token, told.odds))
-    return Said(canvas, cell, token, odds, told.entropy[kept], told.work[kept], told.sure)
+def first(reading: CellReading, nodes: int) -> CellReading:
+    """What a pass says of the root and of the first so many nodes."""
+    kept = reading.canvas < nodes
+    canvas, cell, token, odds = (
+        each[kept] for each in (reading.canvas, reading.cell, reading.token, reading.odds)
+    )
+    return CellReading(canvas, cell, token, odds, reading.entropy[kept], reading.work[kept], reading.sure)
 
 
-def time(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+def time(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """Wall-clock of ssd over stepwise decoding with the same cache, and where it goes."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
     policies = [PAPER, PAPER | {"refresh": 32}]
@@ -304,7 +300,7 @@ def time(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
     ]
     tables = [Part(title, columns, rows, ("same", "ms")),
               Part("Where the time of a pass goes", more + phases, split)]  # fmt: skip
-    return Found(tables, bars, notes)
+    return PartResult(tables, bars, notes)
 
 
 def recorded(model: Any, rounds: int, prompts: int) -> str:
@@ -333,7 +329,7 @@ def recorded(model: Any, rounds: int, prompts: int) -> str:
     )
 
 
-def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """The dual cache against none, one token a pass, at the paper's generation length."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
     ways = [stepwise(**PAPER | {"cache": "none"})] + [stepwise(**PAPER | {"refresh": r}) for r in REFRESH]
@@ -357,10 +353,10 @@ def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
     ]
     notes = ["same texts: the dual cache is an approximation, and its texts are its own."]
     title = f"Stepwise decoding with and without cache, {len(ids)} prompts of {LONG} cells"
-    return Found([Part(title, columns, rows)], bars, notes)
+    return PartResult([Part(title, columns, rows)], bars, notes)
 
 
-def lengths(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+def lengths(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """Figure 3: valid tokens a second by generation length, and by examples in front of the prompt; N = 3."""
     ways = [stepwise(**PAPER), ssd(3, **PAPER)]
     asked = [(length, 0) for length in GROWING] + [(LENGTH, shots) for shots in (0, 1, 2, 3)]
@@ -378,7 +374,7 @@ def lengths(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
                ("plain", "stepwise tokens/s [95%]", ""), ("drafted", "ssd [95%]", ""),
                ("over", "× [95%]", ""), ("fewer", "fewer", "{:.1%}")]  # fmt: skip
     words = f"{prompts} prompts, ssd with N 3, {spelt(PAPER)}"
-    return Found([
+    return PartResult([
         Part(f"Figure 3, left: valid tokens a second by generation length, {words}", columns, tables[0]),
         Part("Figure 3, right: by examples in front of the prompt",
              [("shots", "examples", "{:d}"), *columns], tables[1]),
@@ -389,7 +385,7 @@ def lengths(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
 READINGS = {"reduction": "rounds of N + 1", "restarted": "until a miss"}
 
 
-def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """Table 2 and Figure 4 (a), counted: what self-drafting could save, and why its chains break off."""
     entries = suite(prompts)
     limit: list[dict[str, Any]] = []
@@ -411,9 +407,9 @@ def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
             row |= dict(zip(found.index.astype(str), found["share"])) | {"held": int(found["held"].sum())}
             causes.append(row)
         steps(f"causes, {spelt(policy)}")
-    for n, published in TABLE_2.items():
+    for n in DRAFTS:
         row = {"policy": "paper: LLaDA-8B, MATH", "n": n, "reading": "", "bound": n / (n + 1)}
-        limit.append(row | {f"k{k}": f"{value:.3f}" for k, value in enumerate(published, 1)})
+        limit.append(row | {f"k{k}": f"{value:.3f}" for k, value in enumerate(printed.limits(n), 1)})
     columns = [("policy", "", ""), ("n", "N", "{:d}"), ("reading", "", "")]
     columns += [(f"k{k}", f"k = {k} [95%]", "") for k in range(1, 6)] + [("bound", "bound", "{:.3f}")]
     title = f"Table 2: passes saved if all that the draft's top k hold were accepted, {prompts} prompts of "
@@ -430,10 +426,10 @@ def limits(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
         "where the chain's next draft was refused: the drafted token in another order, another token, or a "
         "token of a block that was not in work when the drafts were made."
     )
-    return Found(tables, [], [note])
+    return PartResult(tables, [], [note])
 
 
-def loading(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
+def loading(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """What a process holds while it loads a checkpoint of several files, made for the purpose."""
     steps = Steps(tick, "loading", 1)
     found = loaded()
@@ -446,11 +442,11 @@ def loading(model: Any, prompts: int, rounds: int, tick: Tick) -> Found:
     ]  # fmt: skip
     name = f"peak memory of loading {row['gigabytes']:.2f} GB over its size"
     title = "Loading a synthetic checkpoint of LLaDA's names and proportions: resident memory over its size"
-    return Found([Part(title, columns, [row])], [Bar(name, found["resident_ratio"], 1.1, "at most")])
+    return PartResult([Part(title, columns, [row])], [Bar(name, found["resident_ratio"], 1.1, "at most")])
 
 
 # Name: what is measured, with how many prompts.
-PARTS: dict[str, tuple[Callable[..., Found], int]] = {
+PARTS: dict[str, tuple[Callable[..., PartResult], int]] = {
     "exact": (exact, 200),
     "passes": (passes, 40),
     "time": (time, 20),
@@ -504,10 +500,10 @@ def bench(
     about["clock"] = quiet_clock(model.device)[1]
     head = tables[0]
     return Report("diffusion", f"{model.name}. {head.title}", about, head.columns, head.rows, bars, notes,
-                  head.spare, tables[1:])  # fmt: skip
+                  head.dropped, tables[1:])  # fmt: skip
 
 
-def asked(name: str) -> tuple[str, Callable[..., Found], int]:
+def asked(name: str) -> tuple[str, Callable[..., PartResult], int]:
     """A part by its name.
 
     Raises

@@ -565,4 +565,4 @@ def bench(
                     size=size, languages=list(languages))  # fmt: skip
     about["clock"] = quiet_clock(target.device)[1]
     head = tables[0]
-    return Report("eagle", head.title, about, head.columns, head.rows, bars, notes, head.spare, tables[1:])
+    return Report("eagle", head.title, about, head.columns, head.rows, bars, notes, head.dropped, tables[1:])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from specviz import audit, metrics
-from specviz.measure.claims import Claim, Quality, ratio, together
+from specviz.measure.claims import Claim, Quality, bars_of, ratio
 from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.timing import quiet_clock, setting
 from specviz.methods import find
@@ -15,7 +15,7 @@ from specviz.models.template import Template
 from specviz.replays.retranslation import METHOD, RT, Decoded, Setting, measure
 from specviz.replays.translations import TARGETS, streams, texts
 
-from . import late
+from . import late, printed
 
 MODELS = ("town-translator", "town-translator-prefix")  # where nobody names others
 BETAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
@@ -25,22 +25,6 @@ CD, TWICE = "CD", "two passes"
 GOAL = 1.3  # times RT's tokens a second, English to German
 SAME = 0.05  # a difference of NE that counts as none
 
-# Zeng et al., Flores, Tower+ 2B on an Apple M2 Pro: COMET, NE, A/D, A/O, speedup.
-TABLE_2 = {
-    ("de", RT): (0.877, 1.17, None, None, 1.00), ("de", "β = 0.2"): (0.877, 0.77, 0.790, 0.631, 1.69),
-    ("zh", RT): (0.882, 1.72, None, None, 1.00), ("zh", "β = 0.2"): (0.880, 1.01, 0.717, 0.570, 1.48),
-    ("ja", RT): (0.912, 2.06, None, None, 1.00), ("ja", "β = 0.2"): (0.911, 1.49, 0.604, 0.485, 1.36),
-}  # fmt: skip
-# The same of English to Chinese: Table 3, then Table 4.
-TABLES_3_4 = {
-    RT: (0.882, 1.72, None, None, 1.00), "β = 0": (0.882, 1.53, 0.538, 0.427, 1.28),
-    "β = 0.1": (0.881, 1.19, 0.662, 0.526, 1.40), "β = 0.2": (0.880, 1.01, 0.717, 0.570, 1.48),
-    "β = 0.3": (0.870, 0.83, 0.773, 0.614, 1.58), "β = 0.4": (0.842, 0.57, 0.850, 0.674, 1.70),
-    "β = 0.5": (0.742, 0.0, 1.0, 0.775, 2.10), "β = 1": (0.742, 0.0, 1.0, 0.775, 2.10),
-    CD: (0.742, 0.0, 1.0, 0.775, 2.60),
-    "mask-3": (0.880, 0.52, 0.806, 0.523, 1.42), "mask-5": (0.881, 0.34, 0.845, 0.472, 1.39),
-    "display-3": (0.880, 0.53, 0.717, 0.570, 1.48), "display-5": (0.880, 0.35, 0.717, 0.570, 1.48),
-}  # fmt: skip
 PUBLISHED = ("paper_comet", "paper_ne", "paper_ad", "paper_ao", "paper_speedup")
 
 FIGURES = [
@@ -193,8 +177,8 @@ def bench(
     about["clock"] = quiet_clock(models[0].device)[1]
     notes.append(f"Time: {about['clock']}, recording off.")
     head, *rest = parts
-    return Report("retranslation", head.title, about, head.columns, head.rows, together(claims), notes,
-                  head.spare, rest)  # fmt: skip
+    return Report("retranslation", head.title, about, head.columns, head.rows, bars_of(claims), notes,
+                  head.dropped, rest)  # fmt: skip
 
 
 def rows_of(found: dict[str, Decoded], quality: Quality, code: str) -> dict[str, dict[str, Any]]:
@@ -222,14 +206,14 @@ def rows_of(found: dict[str, Decoded], quality: Quality, code: str) -> dict[str,
             "prefilled": None if base else decoded.over(found[RT], prefill=True),
         }
         if code == "zh":
-            rows[name] |= dict(zip(PUBLISHED, TABLES_3_4.get(name, ())))
+            rows[name] |= dict(zip(PUBLISHED, printed.setting(name)))
     return rows
 
 
 def table_2(rows: dict[str, dict[str, Any]], code: str) -> list[dict[str, Any]]:
     """A language's two rows of Table 2."""
     return [
-        rows[name] | {"method": said} | dict(zip(PUBLISHED, TABLE_2.get((code, name), ())))
+        rows[name] | {"method": said} | dict(zip(PUBLISHED, printed.pair(code, name)))
         for name, said in ((RT, RT), (label(BETA), "SSBD"))
     ]
 

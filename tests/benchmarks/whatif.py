@@ -266,7 +266,7 @@ def judge(rows: list[dict[str, Any]], widths: list[float], where: dict[str, Any]
         notes.append(
             f"Median error of the modelled time: {np.median(errors):.1%}, the largest {max(errors):.1%}."
         )
-    return Report("whatif", "What-ifs against reruns", where, COLUMNS, rows, bars, notes, spare=("texts",))
+    return Report("whatif", "What-ifs against reruns", where, COLUMNS, rows, bars, notes, dropped=("texts",))
 
 
 def least(rows: list[dict[str, Any]], name: str) -> float:

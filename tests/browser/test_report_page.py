@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from specviz.measure.report import Estimate
 from specviz.measure.rows import begin, key_of, write_json
 from specviz.replays import page, replays
 from specviz.replays.recipes import RECIPES, SETTINGS
-from specviz.replays.sources.shared import Found
+from specviz.replays.sources.shared import Measurement
 
 pytest.importorskip("plotly", reason="needs the lab extra")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -52,13 +53,14 @@ def results(folder: Path) -> None:
 def report(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("report")
     results(root / "unispec-table3" / "run")
-    found = Found(environment={"device": EVIL, "processor": "P", "threads": 1, "dtype": "float32"}, data=EVIL)
+    place = {"device": EVIL, "processor": "P", "threads": 1, "dtype": "float32"}
+    found = Measurement(environment=place, data=EVIL)
     for i, method in enumerate(("EAGLE-2", "EAGLE-3", "UNISPEC (ours)")):
         found.add({"method": method, "language": "EN"}, "speedup", Estimate(1.0 + i, 0.8 + i, 1.2 + i, 9))
         found.add({"method": method, "language": "EN"}, "tau", 2.0 + i)
     found.runs, found.notes = ["run"], [EVIL]
     made = replays.compared("unispec/table3", RECIPES["unispec/table3"], found, {"table": "unispec/table3"})
-    made = replays.replace(made, path=root / "unispec-table3")
+    made = replace(made, path=root / "unispec-table3")
     return page.write(replays.Replays(root, [made], dict(SETTINGS)))
 
 

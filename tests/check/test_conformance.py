@@ -38,7 +38,7 @@ class LastWords(sv.Method):
 class Believes(LastWords):
     """Accepts its first token, whatever the target says."""
 
-    def exactness(self, sampling: Any, dtype: str) -> str:
+    def guarantee(self, sampling: Any, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "lossy"
 
     def verify(self, draft: sv.Draft, scores: Any) -> sv.Verdict:
@@ -53,7 +53,7 @@ class Believes(LastWords):
 class Misreports(LastWords):
     """Decides rightly, and records other probabilities."""
 
-    exactness = Believes.exactness
+    guarantee = Believes.guarantee
 
     def verify(self, draft: sv.Draft, scores: Any) -> sv.Verdict:
         verdict = judge(draft, scores, self.session)[0]
@@ -65,7 +65,7 @@ class Misreports(LastWords):
 class Biased(LastWords):
     """Draws its last token with uniforms that are not uniform: its law is not the target's."""
 
-    def exactness(self, sampling: Any, dtype: str) -> str:
+    def guarantee(self, sampling: Any, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"
 
     def verify(self, draft: sv.Draft, scores: Any) -> sv.Verdict:

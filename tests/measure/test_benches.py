@@ -57,7 +57,7 @@ def printed(width, columns, rows, **more):
 def test_a_table_fits_its_terminal():
     columns = [
         report.Column("name"), report.Column("what it is", folds=10),
-        report.Column("a number", True, spare=1), report.Column("another", True, spare=0),
+        report.Column("a number", True, drop_rank=1), report.Column("another", True, drop_rank=0),
     ]  # fmt: skip
     rows = [["first-of-all", "a long sentence here", "1.00", "2"], ["b", "short", "13.00", "–"]]
     wide = printed(80, columns, rows)
@@ -85,7 +85,7 @@ def test_every_table_fits_80_columns():
             "format": "bfloat16",
         }
         setting = {"device": "cpu", "threads": 1, "dtype": "float32"}
-        found = report.Report("x", "title", setting, room.COLUMNS, [row], spare=getattr(room, "SPARE", ()))
+        found = report.Report("x", "title", setting, room.COLUMNS, [row], dropped=getattr(room, "SPARE", ()))
         for width in (80, 120):
             console = Console(width=width, file=io.StringIO(), force_terminal=True, no_color=True)
             found.show(console)
@@ -211,7 +211,7 @@ def test_overhead(pair):
     target, draft = pair
     ticks = []
     found = overhead.bench(
-        target, [draft], ENTRIES, prompts=2, max_new_tokens=6, rounds=3, tick=lambda *a: ticks.append(a)
+        target, [draft], ENTRIES, number=2, max_new_tokens=6, rounds=3, tick=lambda *a: ticks.append(a)
     )
     data = check(found, bars=len(METHODS))
     assert [bar["limit"] for bar in data["bars"]] == [1.03] * len(METHODS)
@@ -230,7 +230,7 @@ def test_overhead_compares_a_record_with_none(pair, monkeypatch):
             super().__init__(*args, **options)
 
     monkeypatch.setattr(overhead, "Run", Watched)
-    overhead.bench(pair[0], [], ENTRIES, prompts=1, max_new_tokens=2, rounds=2)
+    overhead.bench(pair[0], [], ENTRIES, number=1, max_new_tokens=2, rounds=2)
     assert records[: len(ALONE)] == [None] * len(ALONE)  # each method is tried before any is timed
     del records[: len(ALONE)]
     assert sorted(records, key=str) == [None] * 3 * len(ALONE) + ["judged"] * 3 * len(ALONE)
@@ -245,7 +245,7 @@ def test_overhead_leaves_out_what_the_model_refuses(pair, monkeypatch):
         raise ParameterError("calm cannot run here")
 
     monkeypatch.setattr(kind, "prepare", refuse)
-    options = {"prompts": 1, "max_new_tokens": 2, "rounds": 1}
+    options = {"number": 1, "max_new_tokens": 2, "rounds": 1}
     found = overhead.bench(target, [], ENTRIES, **options)
     assert {row["method"] for row in found.rows} == set(ALONE) - {"calm"}
     assert "left out: calm cannot run here" in found.notes
@@ -257,7 +257,7 @@ def test_overhead_leaves_out_what_the_model_refuses(pair, monkeypatch):
 
 def test_passes(pair):
     target, draft = pair
-    found = passes.bench(target, [draft], [], prompts=20, max_new_tokens=8, rounds=4)
+    found = passes.bench(target, [draft], context=20, largest=8, rounds=4)
     data = check(found, bars=0)
     used = [r for r in data["rows"] if r["used"]]
     assert [(r["model"], r["g"]) for r in used] == [
@@ -293,7 +293,7 @@ def test_passes_feed_g_tokens(pair, monkeypatch):
 
 def test_peers(pair):
     target, draft = pair
-    found = peers.bench(target, [draft], ENTRIES, prompts=3, max_new_tokens=12)
+    found = peers.bench(target, [draft], ENTRIES, number=3, max_new_tokens=12)
     data = check(found, bars=5)
     assert [bar["limit"] for bar in data["bars"]] == [1.0, 1.0, 1.2, 1.0, 1.0]
     same = {(row["decoder"], row["draft"]): row["same"] for row in data["rows"]}

@@ -13,6 +13,7 @@ from specviz.calibration import Calibration
 from specviz.errors import ParameterError, PromptError, SpecvizError
 from specviz.measure import calibrate as room
 from specviz.measure import fits
+from specviz.measure.benches import calibrate as calibrate_bench
 from specviz.methods import find, names
 from specviz.methods.unispec import UniSpec
 
@@ -198,10 +199,11 @@ def test_bad_input(model, monkeypatch):
         ({"method": "autoregressive"}, "no draft size that could be calibrated; .*unispec"),
         ({"draft_size": 3}, "leave it out"), ({"sizes": [1, 2]}, "at least 4 sizes"),
         ({"sizes": [0, 1, 2, 3]}, "draft_size must lie"), ({"rounds": 0}, "rounds must be"),
-        ({"prompts": 0}, "prompts must be"), ({"method": "speculative"}, "needs a draft model"),
+        ({"number": 0}, "number must be"), ({"suite": 5}, "how many is number = 5"),
+        ({"method": "speculative"}, "needs a draft model"),
     ):  # fmt: skip
         with pytest.raises(ParameterError, match=words):
-            specviz.calibrate(model, **{"method": "unispec", "prompts": TEXTS} | values)
+            specviz.calibrate(model, **{"method": "unispec", "suite": TEXTS} | values)
     with pytest.raises(PromptError, match="leaves no room"):
         specviz.calibrate(model, "unispec", [[1] * 95], warm_up=0)
     with pytest.raises(ParameterError, match="draft_size must be a whole number"):
@@ -218,7 +220,7 @@ def test_resizing_keeps_what_is_remembered(model):
     specviz.generate(model, TEXTS[0], method, max_new_tokens=8, record=None)
     known = method.store.known
     method.resize(7)
-    assert (method.draft_size, method.spare, method.depth, method.store.known) == (7, 7, 3, known)
+    assert (method.draft_size, method.extra_cache_slots, method.depth, method.store.known) == (7, 7, 3, known)
     other = UniSpec(depth=3)
     other.like(method)
     specviz.generate(model, TEXTS[1], other, max_new_tokens=8, record=None)
@@ -235,7 +237,7 @@ def test_the_bench_tells_the_best_from_the_lucky(model, monkeypatch):
 
     monkeypatch.setattr(room.Turns, "text", text)
     entries = [{"prompt": [1 + i % 20, 2]} for i in range(40)]
-    report = room.bench(model, [], entries, prompts=10, rounds=10, max_new_tokens=8)
+    report = calibrate_bench.bench(model, [], entries, number=10, rounds=10, max_new_tokens=8)
     assert [row["prompts"] for row in report.rows] == ["1", "2", "5", "10", "20", "5 others", "5 others"]
     assert report.bars[0].held
     assert all(row["grid_share"] < 1.05 for row in report.rows)
@@ -261,7 +263,7 @@ def test_the_command(folders, tmp_path, capsys):
     assert " by calibration\n" in capsys.readouterr().out
     assert cli.run([*said, "draft_size=calibrated", "--set", "depth=2"]) == 2
     assert "run: specviz calibrate" in capsys.readouterr().err
-    assert cli.run(["calibrate", "--prompts", "9999"]) == 2
+    assert cli.run(["calibrate", "--number", "9999"]) == 2
     assert "70 prompts, and 9999 + 20 are wanted" in capsys.readouterr().err
     assert cli.run(["calibrate", "--sizes", "1,two"]) == 2
     assert calibration.folder() == tmp_path / "kept"

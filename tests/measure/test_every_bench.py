@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial, update_wrapper
 from importlib import import_module
 from inspect import signature
 
@@ -12,13 +11,11 @@ import pytest
 from benchmarks.__main__ import main
 
 from specviz import cli
-from specviz import measure as bench
-from specviz.measure import BENCHES
+from specviz.measure import BENCHES, find
 from specviz.suites import spread, suite
 
-# The least that each can be asked for: by the options of the command line, and where it has none for it.
-LEAST = {"prompts": 1, "max_new_tokens": 2, "rounds": 1}
-OPTIONS = {"prompts": "--number", "max_new_tokens": "-n", "rounds": "--rounds"}
+# The least that each can be given.
+LEAST = {"number": 1, "max_new_tokens": 2, "rounds": 1, "context": 4, "largest": 2}
 OWN_OPTIONS = {
     "retranslation": ("--languages", "de", "--betas", "0.2", "--masks", "3", "--age", 10, "--old", 10),
     "bild": ("--tasks", "de-en"),
@@ -27,7 +24,8 @@ OWN_OPTIONS = {
     "eagle": ("--parts", "table", "cause", "time", "--languages", "en", "ja"),
 }
 CONSTANTS = {
-    "specviz.measure.calibrate": {"NUMBERS": (5, 10), "SIZES": (1, 2, 3, 4)},
+    "specviz.measure.benches.calibrate": {"NUMBERS": (5, 10)},
+    "specviz.measure.calibrate": {"SIZES": (1, 2, 3, 4)},
     "specviz.measure.benches.trees": {"WARM": 1},
     "benchmarks.stores": {"WARM": 1, "LARGE": 2000},
 }
@@ -49,15 +47,10 @@ def few(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", BENCHES)
-def test_a_bench_starts_and_ends_with_a_table(name, few, monkeypatch, capsys):
-    real = bench.find
-    smaller = {"batches": {"sizes": (1, 2)}}.get(name, {})
-    monkeypatch.setattr(
-        bench, "find", lambda name: update_wrapper(partial(real(name), **smaller), real(name))
-    )
-    taken = signature(real(name)).parameters
-    least = LEAST | ({"rounds": 2} if name == "calibrate" else {})
-    options = [word for key, value in least.items() if key in taken for word in (OPTIONS[key], value)]
+def test_a_bench_starts_and_ends_with_a_table(name, few, capsys):
+    taken = signature(find(name)).parameters
+    least = LEAST | {"calibrate": {"rounds": 2}, "batches": {"sizes": "1,2"}}.get(name, {})
+    options = [w for key, n in least.items() if key in taken for w in ("--" + key.replace("_", "-"), n)]
     options += ["--prompts", few] if "entries" in taken else []
     ended_with_a_table(name, cli.run(["bench", name, *map(str, options)]), capsys)
 

@@ -27,7 +27,7 @@ def quick(monkeypatch):
 
 def test_the_bench_prints_every_kind_of_pass(quick):
     model, draft = (llama(seed, max_length=160, name=f"llama-{seed}") for seed in (0, 1))
-    found = roofline.bench(model, [draft], [], rounds=2)
+    found = roofline.bench(model, [draft], rounds=2)
     assert len(found.rows) == 2 * 2 * 5
     shape = Shape(model.geometry)
     row = next(r for r in found.rows if r["pass"] == "4 tokens" and r["rows"] == 8)
@@ -50,8 +50,8 @@ def test_the_bench_prints_every_kind_of_pass(quick):
 def test_what_cannot_be_counted_is_refused():
     short = llama(0)
     with pytest.raises(ParameterError, match="needs 144 tokens"):
-        roofline.bench(short, [], [])
+        roofline.bench(short, [])
     odd = llama(0, max_length=160)
     odd.geometry = None
     with pytest.raises(ParameterError, match="costs of llama-0 are unknown"):
-        roofline.bench(odd, [], [])
+        roofline.bench(odd, [])

@@ -51,7 +51,7 @@ def plan(folders, tmp_path):
         "models": [{"model": str(folders.target), "draft": str(folders.draft)}],
         "methods": ["speculative", {"method": "prompt_lookup", "draft_length": [2, 4]}],
         "suites": [suite(tmp_path / "words.jsonl", 5)],
-        "prompts": 3, "warm_up": 2, "max_new_tokens": 10,
+        "number": 3, "warm_up": 2, "max_new_tokens": 10,
     }  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def test_prefill_and_decoding_are_timed_apart_when_the_device_is_done(plan, tmp_
 
     monkeypatch.setattr(work, "clock_of", lambda model: (clock, "a clock"))
     monkeypatch.setattr(work, "synchroniser", lambda device: lambda: events.append("wait"))
-    found = specviz.measure.run(plan, out=tmp_path / "run", methods=["prompt_lookup"], prompts=1)
+    found = specviz.measure.run(plan, out=tmp_path / "run", methods=["prompt_lookup"], number=1)
     assert events == ["wait", "read"] * 6
     first, second = sorted(found.records(), key=lambda row: row["place"])
     assert (first["prefill_seconds"], first["decode_seconds"]) == (4 - 1, 9 - 4)
@@ -267,14 +267,14 @@ def test_every_prompt_begins_with_the_same_memory(folders, tmp_path):
         "max_new_tokens": 12,
     }
     given = {"words": [texts[i] for i in (0, 1, 2, 3, 4, 5)]}
-    one = specviz.measure.run(common, suites=given, prompts=4, out=tmp_path / "a")
+    one = specviz.measure.run(common, suites=given, number=4, out=tmp_path / "a")
     turned = {"words": [texts[i] for i in (3, 2, 1, 0, 4, 5)]}
-    other = specviz.measure.run(common, suites=turned, prompts=4, out=tmp_path / "b")
+    other = specviz.measure.run(common, suites=turned, number=4, out=tmp_path / "b")
     keep = ("id", "cell", "ids", "steps", "sent", "accepted", "memory")
     both = [sorted([[row[k] for k in keep] for row in r.records()], key=str) for r in (one, other)]
     assert both[0] == both[1]
     assert {row["memory"] for row in one.records()} == {None, "warm"}
-    cold = specviz.measure.run(common, suites=given, prompts=4, warm_up=0, out=tmp_path / "c")
+    cold = specviz.measure.run(common, suites=given, number=4, warm_up=0, out=tmp_path / "c")
     assert {row["memory"] for row in cold.records()} == {None, "cold"}
     assert [r["steps"] for r in cold.records()] != [r["steps"] for r in one.records()]
 
@@ -321,7 +321,7 @@ def child(plan, out):
 
 
 def test_a_run_killed_ten_times_has_the_same_rows(plan, tmp_path):
-    plan |= {"prompts": 14, "suites": [suite(tmp_path / "more.jsonl", 15)], "warm_up": 1}
+    plan |= {"number": 14, "suites": [suite(tmp_path / "more.jsonl", 15)], "warm_up": 1}
     plan |= {"methods": ["speculative"], "max_new_tokens": 8}
     whole = specviz.measure.run(plan, out=tmp_path / "whole")
     context = get_context("forkserver")
@@ -409,7 +409,7 @@ def test_failures_are_rows(plan, tmp_path, monkeypatch):
 
     long = {"id": "long", "prompt": "x" * 400}
     given = {"words": [*entries(2), long]}
-    plan |= {"suites": given, "prompts": None}
+    plan |= {"suites": given, "number": None}
     fail.length = len(specviz.load(plan["models"][0]["model"]).encode(entries(2)[1]["prompt"]))
     monkeypatch.setattr(Speculative, "verify", fail)
     found = specviz.measure.run(plan, out=tmp_path / "run")
@@ -545,7 +545,7 @@ def hold_up(seconds):
 
 def test_a_cluster_loses_a_worker_and_gets_the_same_table(plan, tmp_path):
     distributed = pytest.importorskip("distributed")
-    plan |= {"prompts": 8, "suites": [suite(tmp_path / "more.jsonl", 10)], "timed": False}
+    plan |= {"number": 8, "suites": [suite(tmp_path / "more.jsonl", 10)], "timed": False}
     alone = specviz.measure.run(plan, out=tmp_path / "alone")
     killed = []
     with (
@@ -641,8 +641,9 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
         ("methods = ['unispec']\nmodels = ['town', 'town']", "models holds 'town' twice"),
         ("methods = ['unispec']\nsuites = ['twon']", "no prompts 'twon'"),
         ("methods = ['unispec']\nsuites = ['bad.jsonl']", "bad.jsonl, line 2: not a JSON object"),
-        ("methods = ['unispec']\nprompts = ['a.jsonl']", r"got \[.a.jsonl.\]; files and suites are named by"),
-        ("methods = ['unispec']\nprompts = 0", "prompts must be a whole number of at least 1"),
+        ("methods = ['unispec']\nprompts = ['a.jsonl']", r"no key 'prompts'.* suites and files"),
+        ("methods = ['unispec']\nprompts = 20", r"no key 'prompts': number = 20 says how many"),
+        ("methods = ['unispec']\nnumber = 0", "number must be a whole number of at least 1"),
         ("methods = ['unispec']\nseeds = [1, 1]", "seeds holds 1 twice"),
         ("methods = ['unispec']\ntemperature = -1", "temperature"),
         ("methods = ['cm_asd']\ntemperature = [0, 1]", "cm_asd decodes greedily"),
@@ -662,8 +663,8 @@ def test_a_bad_plan_is_one_line_before_any_work(text, says, tmp_path, monkeypatc
 
 def test_a_folder_of_another_run_says_what_differs(plan, tmp_path):
     out = tmp_path / "run"
-    specviz.measure.run(plan, out=out, prompts=1, methods=["prompt_lookup"])
-    plan |= {"prompts": 1, "methods": ["prompt_lookup"]}
+    specviz.measure.run(plan, out=out, number=1, methods=["prompt_lookup"])
+    plan |= {"number": 1, "methods": ["prompt_lookup"]}
     (tmp_path / "x").mkdir()
     changed = suite(tmp_path / "x" / "words.jsonl", 5, seed=1)
     for other, says in (
@@ -685,11 +686,11 @@ def test_a_folder_of_another_run_says_what_differs(plan, tmp_path):
 
 def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
     out = tmp_path / "run"
-    plan |= {"prompts": 2}
+    plan |= {"number": 2}
     specviz.measure.run(plan, out=out)
     file = out / "rows" / "c001-r0-p0001.json"
     file.write_text("{")
-    with pytest.raises(TraceError, match=r"c001-r0-p0001.json is damaged \("):
+    with pytest.raises(TraceError, match=r"c001-r0-p0001.json is not JSON \("):
         specviz.measure.results(out).table()
     file.unlink()
     assert len(specviz.measure.results(out).missing) == 1
@@ -746,7 +747,7 @@ def test_models_in_memory(folders, tmp_path):
 def test_plans_cross_their_lists():
     plan = Plan.of(
         {"methods": [{"method": "unispec", "draft_size": [8, 16], "depth": [2, 3]}, "autoregressive"]},
-        temperature=[0, 0.7], seeds=[0, 1], prompts=2,
+        temperature=[0, 0.7], seeds=[0, 1], number=2,
     )  # fmt: skip
     assert len(plan.cells) == 10 and plan.rows == 40
     assert {c.temperature for c in plan.cells} == {0.0, 0.7}
@@ -811,7 +812,7 @@ def test_a_table_breaks_no_word(tmp_path, width):
 def test_a_run_that_goes_on_keeps_its_kernels(plan, tmp_path, monkeypatch):
     """Another layout rounds differently, and a text may part from its reference."""
     monkeypatch.setenv("SPECVIZ_KERNELS", "plain")
-    plan = plan | {"prompts": 2}
+    plan = plan | {"number": 2}
     first = running.run(plan, out=tmp_path / "run")
     used = {each["kernels"] for each in first.environments.values()}
     assert used == {"plain"}

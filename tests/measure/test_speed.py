@@ -13,7 +13,7 @@ from test_benches import check
 from typer.testing import CliRunner
 
 from specviz.cli import app
-from specviz.cli.benching import _rounds_of
+from specviz.cli.benching import _rounds_file
 from specviz.cli.terminal import Lines
 from specviz.errors import ParameterError, PromptError
 from specviz.measure import report
@@ -279,7 +279,7 @@ class TestLineup:
 def test_bench(target):
     ticks = []
     result = speed.bench(
-        target, [], ENTRIES, prompts=6, max_new_tokens=12, rounds=2, sizes=[3],
+        target, ENTRIES, number=6, max_new_tokens=12, rounds=2, size=[3],
         tick=lambda *given: ticks.append(given),
     )  # fmt: skip
     everything = result.as_dict()
@@ -347,9 +347,7 @@ class TestStores:
                     runs.append((method, [tuple(p["prompt"]) for p in prompts], before))
 
         monkeypatch.setattr(speed, "Run", Watched)
-        speed.bench(
-            target, [], ENTRIES, prompts=3, max_new_tokens=8, rounds=2, own={"unispec": 2}, only=USED[3:5]
-        )
+        speed.bench(target, ENTRIES, number=3, max_new_tokens=8, rounds=2, size=["unispec=2"], only=USED[3:5])
         chosen = Selection.of(ENTRIES, 3)
         timed, warm = (
             [tuple(target.encode(e["prompt"])) for e in group] for group in (chosen.timed, chosen.warm)
@@ -375,9 +373,8 @@ class TestStores:
         monkeypatch.setattr(speed, "calibrate", watched)
         speed.bench(
             target,
-            [],
             ENTRIES,
-            prompts=3,
+            number=3,
             max_new_tokens=6,
             rounds=1,
             only=["unispec-cold", "prompt_lookup-tuned"],
@@ -387,20 +384,20 @@ class TestStores:
 
     def test_too_few_other_prompts(self, target):
         with pytest.raises(PromptError, match="there are 1 others, and 3 are wanted"):
-            speed.bench(target, [], ENTRIES, prompts=9)
-        speed.bench(target, [], ENTRIES[:1], prompts=1, max_new_tokens=2, rounds=1, only=["prompt_lookup"])
+            speed.bench(target, ENTRIES, number=9)
+        speed.bench(target, ENTRIES[:1], number=1, max_new_tokens=2, rounds=1, only=["prompt_lookup"])
 
     def test_sizes_are_unispec_s(self, target):
         with pytest.raises(ParameterError, match="unispec=NUMBER"):
-            speed.bench(target, [], ENTRIES, own={"spectra": 3})
+            speed.bench(target, ENTRIES, size=["spectra=3"])
         with pytest.raises(ParameterError, match="draft_length"):
-            speed.bench(target, [], ENTRIES, own={"prompt_lookup": 65})
+            speed.bench(target, ENTRIES, size=["prompt_lookup=65"])
         with pytest.raises(ParameterError, match="draft_size"):
-            speed.bench(target, [], ENTRIES, sizes=[0])
+            speed.bench(target, ENTRIES, size=[0])
 
     def test_a_prompt_without_room(self, target):
         with pytest.raises(PromptError, match=r"prompt list-0 has .* context of 160"):
-            speed.bench(target, [], ENTRIES, prompts=1, max_new_tokens=159)
+            speed.bench(target, ENTRIES, number=1, max_new_tokens=159)
 
 
 OPTIONS = {
@@ -421,7 +418,7 @@ class TestGoingOn:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt, match="1 of 2 rounds are kept"):
-            speed.bench(target, [], ENTRIES, kept=kept, tick=tick, **OPTIONS)
+            speed.bench(target, ENTRIES, rounds_file=kept, tick=tick, **OPTIONS)
         before = json.loads(kept.read_text())
         assert len(before["rounds"]) == 1
         monkeypatch.setattr(speed, "calibrate", None)  # the draft size is kept, too
@@ -433,19 +430,19 @@ class TestGoingOn:
             return one_round(stage, turn, tick)
 
         monkeypatch.setattr(speed, "one_round", watched)
-        result = speed.bench(target, [], ENTRIES, kept=kept, **OPTIONS)
+        result = speed.bench(target, ENTRIES, rounds_file=kept, **OPTIONS)
         assert turns == [1]
         assert result.measurements[0] == before["rounds"][0]
         assert {row["same"] for row in result.rows} == {"2/2"}
 
-    def test_rounds_of_something_else_are_refused(self, target, tmp_path):
+    def test_rounds_file_something_else_are_refused(self, target, tmp_path):
         kept = tmp_path / "rounds"
-        speed.bench(target, [], ENTRIES, kept=kept, **OPTIONS)
+        speed.bench(target, ENTRIES, rounds_file=kept, **OPTIONS)
         with pytest.raises(ParameterError, match=r"rounds of another measurement \(other max_new_tokens\)"):
-            speed.bench(target, [], ENTRIES, kept=kept, **OPTIONS | {"max_new_tokens": 7})
+            speed.bench(target, ENTRIES, rounds_file=kept, **OPTIONS | {"max_new_tokens": 7})
         kept.write_text("{}")
         with pytest.raises(ParameterError, match="delete it"):
-            speed.bench(target, [], ENTRIES, kept=kept, **OPTIONS)
+            speed.bench(target, ENTRIES, rounds_file=kept, **OPTIONS)
 
 
 def test_llama_cpp_decodes_the_same_file(tmp_path):
@@ -454,9 +451,9 @@ def test_llama_cpp_decodes_the_same_file(tmp_path):
 
     model = load(f"gguf:{write_gguf('town-draft', tmp_path / 'x.gguf', 'f32').path}")
     with pytest.raises(ParameterError, match="transformers cannot run here"):
-        speed.bench(model, [], ENTRIES, only=["transformers"])
+        speed.bench(model, ENTRIES, only=["transformers"])
     only = ["prompt_lookup", "llama.cpp", "llama.cpp-lookup"]
-    result = speed.bench(model, [], ENTRIES, prompts=2, max_new_tokens=12, rounds=1, only=only)
+    result = speed.bench(model, ENTRIES, number=2, max_new_tokens=12, rounds=1, only=only)
     assert [row["same"] for row in result.rows] == ["2/2"] * 4
     assert result.setting["versions"]["llama-cpp-python"]
     texts = result.measurements[0]["measurements"]["llama.cpp"]
@@ -480,7 +477,7 @@ def test_the_command(folders, tmp_path):
     ]  # fmt: skip
     assert data["setting"]["calibration"] == {}
     assert len(data["measurements"]) == 1
-    assert not _rounds_of(out).exists()
+    assert not _rounds_file(out).exists()
 
 
 def test_a_log_gets_a_line_a_minute(capsys):

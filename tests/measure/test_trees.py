@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 
 import specviz
 from specviz.cli import app
-from specviz.cli.benching import _sizes
 from specviz.errors import ParameterError
 from specviz.measure import report, timing
 from specviz.measure.benches import trees
-from specviz.measure.benches.trees import Side
+from specviz.measure.benches.trees import Side, draft_sizes
 from specviz.methods.template import grow
 from specviz.models import load
 from specviz.suites.frozen import frozen
@@ -40,7 +39,7 @@ def _few(monkeypatch):
 def test_trees(target):
     ticks = []
     found = trees.bench(
-        target, [], ENTRIES, prompts=3, max_new_tokens=10, size=6, own={"unispec": 3},
+        target, ENTRIES, number=3, max_new_tokens=10, size=[6, "unispec=3"],
         tick=lambda *given: ticks.append(given),
     )  # fmt: skip
     installed = [name for name in trees.FAMILY if name in specviz.list_methods()]
@@ -74,7 +73,7 @@ def test_trees(target):
 def test_cold_and_warm_are_what_they_say(target, monkeypatch):
     methods = {}
     monkeypatch.setattr(trees, "Run", watched(trees.Run, methods))
-    trees.bench(target, [], ENTRIES, prompts=2, max_new_tokens=6, size=4)
+    trees.bench(target, ENTRIES, number=2, max_new_tokens=6, size=[4])
     runs = methods["token_recycling"]
     assert [(m.keep, n, record) for m, n, record in runs] == [
         ("prompt", 2, None), ("prompt", 2, "judged"), ("run", 2, None), ("run", 2, "judged"),
@@ -125,12 +124,11 @@ def test_bars_turn_on_what_they_name():
 
 
 def test_sizes_are_read_and_checked():
-    assert _sizes(["24", "unispec=8", "token_recycling=6"]) == {
-        "sizes": [24], "own": {"unispec": 8, "token_recycling": 6},
-    }  # fmt: skip
+    given = ["24", 12, "unispec=8", "token_recycling=6"]
+    assert draft_sizes(given) == ([24, 12], {"unispec": 8, "token_recycling": 6})
     for bad in ("x", "unispec=", "=", "-3", "unispec=2.5"):
         with pytest.raises(ParameterError, match="--size takes a number"):
-            _sizes([bad])
+            draft_sizes([bad])
     with pytest.raises(ParameterError, match="did you mean unispec"):
         trees.sides(24, {"unispek": 3})
     with pytest.raises(ParameterError, match="no draft size to compare for 'bild'"):
@@ -192,7 +190,7 @@ class TestTemplate:
         paths = grow([[0.5, 0.25, 0.2]] * 3, 20)
         probe = template.Probe(candidates=3, draft_size=20)
         probe.paths = paths
-        probe.spare = len(paths)
+        probe.extra_cache_slots = len(paths)
         right, reached = np.zeros((9, 3)), np.zeros(9)
         text, known = [3, 4, 5], np.full((12, 3), -1)
         for cycle in specviz.loop.decode(model, [*text], probe, max_new_tokens=90):

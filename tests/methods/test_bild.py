@@ -242,6 +242,8 @@ def test_unbroken_policies_differ_nowhere():
     [
         ("goes_on", lambda sure, fallback: sure > 0.9 * fallback),
         ("goes_on", lambda sure, fallback: sure < fallback),
+        ("rolls_back", lambda distance, rollback: distance > 0.9 * rollback),
+        ("rolls_back", lambda distance, rollback: distance < rollback),
         ("distances", lambda scores, tokens: -scores[1:].log_softmax(-1).gather(1, tokens[:, None])[:, 0]),
         ("distances", lambda scores, tokens: 1 - scores[:-1].softmax(-1).gather(1, tokens[:, None])[:, 0]),
         ("distances", lambda scores, tokens: torch.zeros(len(tokens))),

@@ -14,7 +14,7 @@ from specviz.audit.reference import Wide
 from specviz.draft import Draft
 from specviz.loop.unmasking import decode_canvases
 from specviz.methods.ssd import SSD
-from specviz.methods.unmasking import Said
+from specviz.methods.unmasking import CellReading
 
 WALKS = 36  # random walks through random trees
 SLOW = 60  # canvases written the slow way
@@ -190,7 +190,9 @@ class Both(SSD):
         n = int((draft.parents == np.arange(len(draft)) - 1).argmin() or len(draft)) if len(draft) else 0
         mine = told.canvas < n
         chain = Draft(draft.tokens[:n], draft.parents[:n], positions=draft.positions[:n]) if n else draft
-        some = Said(*(getattr(told, f)[mine] for f in ("canvas", "cell", "token", "odds", "entropy", "work")))
+        some = CellReading(
+            *(getattr(told, f)[mine] for f in ("canvas", "cell", "token", "odds", "entropy", "work"))
+        )
         other = deepcopy(self, {id(self.session): self.session})
         fewer = SSD.judge(other, chain, some).path
         verdict = super().judge(draft, told)

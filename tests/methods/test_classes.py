@@ -22,7 +22,6 @@ import specviz as sv
 
 class Echo(sv.Method):
     parameters = (sv.Parameter("most", 3, 1, 16, "tokens", "Most tokens that are copied."),)
-    size = "most"
 
     def draft(self, left):
         text = self.session.text
@@ -38,7 +37,6 @@ class Copies(sv.Method):
     """Copies the text's beginning."""
 
     parameters = (sv.Parameter("most", 3, 1, 16, "tokens", "Most tokens that are copied."),)
-    size = "most"
 
     def draft(self, left: int) -> sv.Draft:
         return sv.Draft.chain(self.session.text[: min(self.most, left - 1)], source="prompt")

@@ -213,7 +213,7 @@ def test_the_prompts_states_go_when_they_are_read(target, monkeypatch, rows):
 
 
 def test_the_law_is_the_targets():
-    assert all(each.holds for each in law.check(lambda: Eagle(**Eagle.toy)))
+    assert all(each.holds for each in law.check(lambda: Eagle(**Eagle.law_check_params)))
     short = {"draft_size": 3, "depth": 2, "branches": 2}
     results = law.check(lambda: Eagle(**short), law.SETTINGS[:1])  # two levels, and a choice of what is sent
     assert all(each.holds for each in results), results
@@ -231,7 +231,7 @@ def test_what_is_chosen_by_its_own_token_has_another_law(monkeypatch):
         return tokens, p, p, q
 
     monkeypatch.setattr(eagle, "without_replacement", sly)
-    assert law.check(lambda: Eagle(**Eagle.toy), law.SETTINGS[:1])[0].error > 0.01
+    assert law.check(lambda: Eagle(**Eagle.law_check_params), law.SETTINGS[:1])[0].error > 0.01
 
 
 def test_siblings_that_forget_each_other_have_another_law(monkeypatch):
@@ -241,10 +241,10 @@ def test_siblings_that_forget_each_other_have_another_law(monkeypatch):
         return torch.cat([each.q for each in self.levels])[torch.from_numpy(row)]
 
     monkeypatch.setattr(eagle.Growth, "_from", forgetful)
-    assert law.check(lambda: Eagle(**Eagle.toy), law.SETTINGS[:1])[0].error > 0.001
+    assert law.check(lambda: Eagle(**Eagle.law_check_params), law.SETTINGS[:1])[0].error > 0.001
     monkeypatch.setattr(eagle.Growth, "_from", honest)
     # The same residual for every sibling: the verdict forgets what was rejected.
-    judged = tree.drawn
+    judged = tree.judge_drawn
 
     def unmoved(draft, scores, sampling, u, last):
         first = [i for i, parent in enumerate(draft.parents) if parent not in draft.parents[:i]]
@@ -252,8 +252,8 @@ def test_siblings_that_forget_each_other_have_another_law(monkeypatch):
         verdict.token = judged(draft.take(first[:1]), scores[:2], sampling, u[:1], last).token
         return verdict
 
-    monkeypatch.setattr(eagle, "drawn", unmoved)
-    assert law.check(lambda: Eagle(**Eagle.toy), law.SETTINGS[:1])[0].error > 0.01
+    monkeypatch.setattr(eagle, "judge_drawn", unmoved)
+    assert law.check(lambda: Eagle(**Eagle.law_check_params), law.SETTINGS[:1])[0].error > 0.01
 
 
 def test_draws_without_replacement():
@@ -449,7 +449,7 @@ def test_a_template_that_fits_no_vocabulary(target, tmp_path):
 def test_the_law_where_texts_end():
     ended = law.Table(3, 8, eos=(2,)), law.Reader(3, 9, near=law.Table(3, 8))
     sampling = Sampling(1.0)
-    found, _ = law.law_of(lambda: Eagle(**Eagle.toy), *ended, [0, 1], 2, sampling)
+    found, _ = law.law_of(lambda: Eagle(**Eagle.law_check_params), *ended, [0, 1], 2, sampling)
     expected: dict[tuple, float] = {}
     for first, p in enumerate(sampling.probabilities(ended[0].logits([0, 1])).tolist()):
         if first == 2:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from specviz.loop.reduce import Predictions
+from specviz.loop.predictions import Predictions
 from specviz.methods import signals
 
 
@@ -93,9 +93,9 @@ def test_a_large_mean_does_not_swallow_the_variance(logits):
 def test_the_record_reduces_to_the_same_numbers(logits):
     tokens = [3, 49, 0, 7, 12, 30, 30]
     work = Predictions(spread=True)
-    work.add(logits[:4], range(4), tokens[:4])
-    work.add(list(logits[4:]), range(3), tokens[4:])
-    reduced = work.reduce()
+    work.add(logits[:4])
+    work.add(list(logits[4:]))
+    reduced = work.reduce(range(7), tokens)
     p = logits.softmax(-1)
     np.testing.assert_allclose(reduced.entropy, signals.entropy(logits), atol=1e-9)
     np.testing.assert_allclose(reduced.top_p[:, 0], signals.confidence(logits), atol=1e-9)
@@ -106,7 +106,7 @@ def test_the_record_reduces_to_the_same_numbers(logits):
     ranks = [(row > row[t]).sum().item() for row, t in zip(logits, tokens)]
     assert reduced.rank.tolist() == ranks
     assert reduced.top_token.tolist() == logits.topk(5).indices.tolist()
-    assert work.reduce() is None
+    assert work.reduce([], []) is None
 
 
 def test_the_first_of_equals_stands_first():
@@ -114,8 +114,8 @@ def test_the_first_of_equals_stands_first():
         [[0.0, 2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0], [5.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
     )
     work = Predictions()
-    work.add(logits, [0, 0], [7, 2])
-    reduced = work.reduce()
+    work.add(logits)
+    reduced = work.reduce([0, 0], [7, 2])
     assert reduced.top_token[0, 0] == logits[0].argmax() == 1
     assert len(set(reduced.top_token[0].tolist())) == 5
     assert reduced.top_token[1, 0] == 0

@@ -111,7 +111,7 @@ def test_ranks_and_gaps():
     np.testing.assert_allclose(gap.gaps(scores, scores.argmax(-1), tokens), logp[:5].max(1) - here, atol=1e-6)
     for beta in range(1, 10):
         least = np.sort(logp[:5])[:, ::-1][:, beta - 1]
-        assert gap.within(scores, tokens, beta).tolist() == (here >= least).tolist()
+        assert (gap.ranks(scores, tokens) < beta).tolist() == (here >= least).tolist()
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +177,8 @@ def test_the_unbroken_rule_differs_nowhere():
         ("gaps", lambda scores, best, tokens, old=gap.gaps: -old(scores, best, tokens)),
         ("gaps", lambda scores, best, tokens, old=gap.gaps: old(scores[1:], best[1:], tokens)),
         ("gaps", lambda scores, best, tokens, old=gap.gaps: 0.5 * old(scores, best, tokens)),
-        ("within", lambda scores, tokens, beta, old=gap.within: old(scores, tokens, beta + 1)),
-        ("within", lambda scores, tokens, beta, old=gap.within: old(scores, tokens, beta - 1)),
+        ("ranks", lambda scores, tokens, old=gap.ranks: old(scores, tokens) - 1),
+        ("ranks", lambda scores, tokens, old=gap.ranks: old(scores, tokens) + 1),
     ],
 )
 def test_a_broken_rule_is_noticed(monkeypatch, name, broken):

@@ -41,7 +41,7 @@ def templates(draw, k=4, most=14):
 
 def made(paths, k=4, **values):
     method = TokenRecycling(candidates=k, **values)
-    method.paths, method.spare = paths, len(paths)
+    method.paths, method.extra_cache_slots = paths, len(paths)
     return method
 
 

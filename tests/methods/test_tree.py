@@ -52,7 +52,7 @@ def test_greedy_is_the_walk(draft, data):
         if text not in answer:
             answer[text] = data.draw(st.integers(0, V - 1))
         best.append(answer[text])
-    verdict = tree.greedy(draft, np.array(best))
+    verdict = tree.judge_greedy(draft, np.array(best))
     expected = by_hand(draft, best)
     assert [verdict.tokens[i] for i in verdict.path] + [verdict.token] == expected
     assert draft.path(verdict.path[-1]) == verdict.path if verdict.path else True
@@ -112,7 +112,7 @@ def test_sampling_keeps_the_law(shape, sampling):
         u = np.full(len(tokens), 0.5)
         for node, value in fixed.items():
             u[node] = value
-        verdict, _ = tree.sampled(draft, scores, sampling, u, 0.5)
+        verdict, _ = tree.judge_sampled(draft, scores, sampling, u, 0.5)
         asked = [i for i in np.flatnonzero(~np.isnan(verdict.u)) if i not in fixed]
         if asked:
             i = int(asked[0])
@@ -125,7 +125,7 @@ def test_sampling_keeps_the_law(shape, sampling):
         if not volume:
             continue
         for last in np.linspace(0.5 / 20_000, 1 - 0.5 / 20_000, 400 if volume else 0):
-            verdict, _ = tree.sampled(draft, scores, sampling, u, float(last))
+            verdict, _ = tree.judge_sampled(draft, scores, sampling, u, float(last))
             text = (*(verdict.tokens[i] for i in verdict.path), verdict.token)
             law[text[:1]] = law.get(text[:1], 0) + volume / 400
     p = sampling.probabilities(scores[0]).numpy()
@@ -139,7 +139,7 @@ def test_sampled_decisions_can_be_repeated(draft, seed):
     rng = np.random.default_rng(seed)
     scores = torch.from_numpy(rng.normal(0, 2, (len(draft) + 1, V))).float()
     u = rng.random(len(draft)).astype(np.float32).astype(np.float64)
-    verdict, _ = tree.sampled(draft, scores, Sampling(1.0), u, float(rng.random()))
+    verdict, _ = tree.judge_sampled(draft, scores, Sampling(1.0), u, float(rng.random()))
     p = None if verdict.p is None else verdict.p.double().numpy()
     for i in np.flatnonzero(~np.isnan(verdict.u)):
         accepted = verdict.u[i] * float(verdict.q[i]) < p[i]

@@ -11,8 +11,8 @@ import torch
 
 import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.methods.unmasking import COARSE, GRID, Said, log_odds
-from specviz.rules.cells import mixed
+from specviz.methods.unmasking import COARSE, GRID, CellReading, log_odds
+from specviz.rules.cells import mix_order
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from canvases import plain, tiny
@@ -22,10 +22,10 @@ PROMPT = [9, 2, 11, 4]
 METHODS = ("stepwise", "ssd", "fast_dllm", "entropy_bounded")
 
 
-def told(cells: list[int], odds: list[float], work: list[bool] | None = None) -> Said:
+def told(cells: list[int], odds: list[float], work: list[bool] | None = None) -> CellReading:
     n = len(cells)
     mine = np.ones(n, bool) if work is None else np.array(work)
-    return Said(np.full(n, -1), np.array(cells), np.arange(n), np.array(odds), np.zeros(n), mine)
+    return CellReading(np.full(n, -1), np.array(cells), np.arange(n), np.array(odds), np.zeros(n), mine)
 
 
 def test_log_odds_do_not_saturate() -> None:
@@ -64,12 +64,12 @@ def test_the_surest_cell_of_the_block_in_work_is_next() -> None:
 
 def test_the_mix_order_tree_counts_as_table_3_does() -> None:
     for n, count in ((3, 6), (4, 8), (5, 10)):
-        cells, parents = mixed(np.arange(n), block=8)
+        cells, parents = mix_order(np.arange(n), block=8)
         assert 1 + len(cells) == count
         skips = range(n, len(cells))
         assert [cells[i] for i in skips] == list(range(1, n))
         assert [parents[i] for i in skips] == list(range(-1, n - 2))
-    cells, _ = mixed(np.array([6, 7, 8, 9]), block=8)  # 8 can not come before 7: another block
+    cells, _ = mix_order(np.array([6, 7, 8, 9]), block=8)  # 8 can not come before 7: another block
     assert cells.tolist() == [6, 7, 8, 9, 7, 9]
 
 
@@ -191,9 +191,9 @@ def test_what_is_held_for_the_record_is_what_is_kept() -> None:
     from specviz.methods import make
 
     for (cycle,) in decode_canvases(model, [PROMPT], make("ssd", tree="mix", block=8), max_new_tokens=16):
-        if cycle.read is not None:
+        if cycle.cells_read is not None:
             kept = kept_cells(cycle, False)
-            assert len(kept.scores) == len(kept.read.logits) == len(kept.read.cell)
+            assert len(kept.scores) == len(kept.cells_read.logits) == len(kept.cells_read.cell)
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

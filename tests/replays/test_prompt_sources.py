@@ -10,7 +10,7 @@ from specviz import metrics
 from specviz.measure.plan import others
 from specviz.metrics.rouge import Rouge
 from specviz.models import load
-from specviz.replays.sources.prompts import behind, in_dtype
+from specviz.replays.sources.prompts import in_dtype, with_context
 
 ENTRIES = [
     {"turns": ["Hello there", "And now?"], "kind": "conversation"},
@@ -53,13 +53,13 @@ def test_rouge_reads_every_script():
 
 def test_earlier_turns_stand_in_front(model):
     entry = ENTRIES[1]
-    found = behind(entry, ENTRIES[1:], 100, model)
+    found = with_context(entry, ENTRIES[1:], 100, model)
     *earlier, last = found["prompt"]
     assert last == {"role": "user", "content": "One two three"}
     assert [turn["role"] for turn in earlier[:2]] == ["user", "assistant"]
     assert len(model.encode(found["prompt"])) <= 100
     assert "One two three" not in [turn["content"] for turn in earlier]
-    assert len(behind(entry, ENTRIES[1:], 10**6, model)["prompt"]) == 7
+    assert len(with_context(entry, ENTRIES[1:], 10**6, model)["prompt"]) == 7
 
 
 def test_another_number_format_is_a_copy(model):

@@ -5,6 +5,7 @@ What decodes is put in the place of; what the sources make of it is what is look
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from specviz.replays import contenders, replays, retranslation, sources
 from specviz.replays.recipes import BEST, RECIPES, Best
 from specviz.replays.retranslation import Decoded
 from specviz.replays.sources import beams, canvases, prompts, streams, thresholds
-from specviz.replays.sources.shared import Found, How
+from specviz.replays.sources.shared import Measurement, RunOptions
 
 MODEL = SimpleNamespace(name="m", device="cpu", eos=(0,), kind="diffusion", dtype="float32")
 
@@ -25,18 +26,18 @@ MODEL = SimpleNamespace(name="m", device="cpu", eos=(0,), kind="diffusion", dtyp
 def how(monkeypatch, tmp_path):
     for module in (beams, canvases, streams, thresholds):
         monkeypatch.setattr(module, "about", lambda model: {"device": "cpu"})
-    monkeypatch.setattr(Found, "record", lambda *_: None)
+    monkeypatch.setattr(Measurement, "record", lambda *_: None)
 
     def made(**options):
         drafts = {"small": "s", "aligned": "a", "heads": "h"}
-        return How(MODEL, drafts, None, 2, 8, 1, options, tmp_path, tmp_path, {}, lambda *_: None)
+        return RunOptions(MODEL, drafts, None, 2, 8, 1, options, tmp_path, tmp_path, {}, lambda *_: None)
 
     return made
 
 
 def value(found, metric, **where):
-    (row,) = (r for r in found.rows if r["metric"] == metric and r["where"].items() >= where.items())
-    return row["value"]
+    (figure,) = (f for f in found.figures if f.metric == metric and f.where.items() >= where.items())
+    return figure.value
 
 
 # ---------------------------------------------------------------- which row is which method
@@ -130,7 +131,7 @@ def test_figures_of_prompts():
 
 
 def test_figures_of_streams(how, monkeypatch):
-    def measure(model, code, chosen, *, prompts, tick, **_):
+    def measure(model, code, chosen, *, tick, **_):
         def decoded(setting):
             fast = setting.values.get("beta") == 0.2
             sums = {"emitted": [8, 12], "drafted": [10, 6] if fast else [0, 0],
@@ -153,13 +154,12 @@ def test_figures_of_streams(how, monkeypatch):
     assert value(found, "a_d", **ours) == 100 * 8 / 16 and value(found, "a_o", **ours) == 100 * 8 / 20
     assert value(found, "throughput", **rt) == 4 and value(found, "throughput", **ours) == 10
     assert value(found, "speedup", **rt) == 1 and value(found, "speedup", **ours) == 2.5
-    assert not any(r["metric"] in ("a_d", "a_o") for r in found.rows if r["where"]["method"] == "RT")
+    assert not any(f.metric in ("a_d", "a_o") for f in found.figures if f.where["method"] == "RT")
     made = replays.compared("ssbd/table2", RECIPES["ssbd/table2"], found, {})
     verdicts = made.comparisons().groupby("metric")["verdict"].agg(set).to_dict()
     assert verdicts == {"ne": {"agrees"}, "throughput": {"agrees"}, "speedup": {"agrees"}}
-    swapped = [{**r, "where": {**r["where"], "method": {"RT": "SSBD", "SSBD": "RT"}[r["where"]["method"]]}}
-               for r in found.rows]  # fmt: skip
-    found.rows = swapped
+    other = {"RT": "SSBD", "SSBD": "RT"}
+    found.figures = [replace(f, where={**f.where, "method": other[f.where["method"]]}) for f in found.figures]
     made = replays.compared("ssbd/table2", RECIPES["ssbd/table2"], found, {})
     assert set(made.comparisons()["verdict"]) == {"against"}
 
@@ -181,7 +181,7 @@ def test_figures_of_canvases(how, monkeypatch):
 
     monkeypatch.setattr(canvases, "timed", timed)
     monkeypatch.setattr(
-        canvases, "asked", lambda recipe, how, *_: {t: [[1]] * 2 for t in recipe.parts["task"]}
+        canvases, "prompt_ids", lambda recipe, how, *_: {t: [[1]] * 2 for t in recipe.parts["task"]}
     )
     found = canvases.canvases(RECIPES["ssd/table1"], how(rounds=2))
     for task in ("GSM8K", "Mean"):
@@ -189,7 +189,7 @@ def test_figures_of_canvases(how, monkeypatch):
                         for m, n in (("Origin", "-"), ("Origin+SSD", "3")))  # fmt: skip
         assert value(found, "throughput", **origin) == 1 and value(found, "throughput", **ours) == 3
         assert value(found, "speedup", **ours) == 3 and value(found, "step_reduction", **ours) == 50
-    assert {r["texts"] for r in found.rows if r["metric"] == "throughput"} == {2, 8}, "rounds are no texts"
+    assert {f.texts for f in found.figures if f.metric == "throughput"} == {2, 8}, "rounds are no texts"
     found = canvases.canvases(RECIPES["ssd/table3"], how())
     assert value(found, "verification_nodes", method="Greedy", draft_length=4) == 5
     assert value(found, "verification_nodes", method="Mix-order", draft_length=4) == 8
@@ -240,7 +240,7 @@ def test_figures_of_thresholds(how, monkeypatch):
     assert value(found, "speedup", score_drop="~1 point", **unaligned) == 6 / 3
     assert value(found, "bleu", score_drop="~1 point", **unaligned) == pytest.approx(39.1)
     assert value(found, "bleu_gain", score_drop="~1 point", **unaligned) == pytest.approx(-0.9)
-    assert not any(r["where"]["method"] == "BiLD (Aligned)" for r in found.rows), "all lose more than a point"
+    assert not any(f.where["method"] == "BiLD (Aligned)" for f in found.figures), "all lose more than a point"
     assert any("loses so little" in why for _, why in found.absent)
     found = sources.find("thresholds")(RECIPES["bild/table4"], how())
     ours = {"method": ["BiLD (Better BLEU)", "BiLD (Better ROUGE-L)"], "dataset": "IWSLT"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 
 import specviz
-from specviz import cli
+from specviz import cli, escape
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.report import Estimate
-from specviz.replays import page, replays, sources
+from specviz.replays import layout, markdown, page, plots, replays, running, sources, terminal
 from specviz.replays.published import list_published, published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
-from specviz.replays.sources.shared import Found, known, totals
+from specviz.replays.sources.shared import Measurement, exact, totals
 from specviz.suites import Suite
 
 TABLES = list(list_published()["name"])
@@ -75,7 +75,7 @@ def test_every_row_of_a_table_is_measured_or_has_a_reason(table):
 
 
 def made(table="unispec/table3", rows=(), absent=()):
-    found = Found(environment={"device": "cpu", "processor": "P", "threads": 1, "dtype": "float32",
+    found = Measurement(environment={"device": "cpu", "processor": "P", "threads": 1, "dtype": "float32",
                                "model": {"name": "town", "parameters": 2_300_000}}, data="ours")  # fmt: skip
     for where, metric, value in rows:
         found.add(where, metric, value)
@@ -101,7 +101,7 @@ def test_cells_stand_beside_what_was_printed():
     for name, value in (("EAGLE-2", 1.5), ("UNISPEC (ours)", 3.0)):
         assert here.loc[name, "ratio"] == pytest.approx(value / here.loc[name, "value"])
     assert found.counts()["measured"] == 2 and found.counts()["cells"] == 18
-    assert all(cell["why"] for cell in found.cells if cell["measured"] is None)
+    assert all(cell.why for cell in found.cells if cell.measured is None)
 
 
 def test_directions_are_compared_within_a_column():
@@ -117,11 +117,11 @@ def test_directions_are_compared_within_a_column():
     counts = made(rows=by_method("EN", "speedup", **like)).counts()
     assert (counts["agrees"], counts["against"], counts["clear_against"]) == (0, 3, 0)
     found = made(rows=by_method("EN", "speedup", **like))
-    assert [marks for marks in found.agreement() if any(marks)] == [(0, 2, 0)] * 3
+    assert [marks for marks in found.tallies() if any(marks)] == [(0, 2, 0)] * 3
     like = {name: figure(-value.median) for name, value in like.items()}
     like[names[order[1]]] = like[names[order[0]]]  # level with the one that the paper puts below it
     found = made(rows=by_method("EN", "speedup", **like))
-    assert [marks for marks in found.agreement() if any(marks)] == [(1, 0, 0), (2, 0, 0), (1, 0, 0)]
+    assert [marks for marks in found.tallies() if any(marks)] == [(1, 0, 0), (2, 0, 0), (1, 0, 0)]
 
 
 def test_one_figure_beside_several_printed_numbers_is_one_figure():
@@ -165,31 +165,31 @@ def on_texts(values):
 def test_totals_are_means_of_all_parts_or_nothing():
     recipe = Recipe("run", ("method",), parts={"task": {"A": {}, "B": {}}}, total=("task", "AVG"))
     rng = np.random.default_rng(1)
-    texts, found = {"A": rng.normal(1, 1, 40), "B": rng.normal(2, 3, 40)}, Found()
+    texts, found = {"A": rng.normal(1, 1, 40), "B": rng.normal(2, 3, 40)}, Measurement()
     for task, values in texts.items():
         found.add({"method": "m", "task": task}, "speedup", on_texts(values))
         found.add({"method": "more", "task": task}, "speedup", on_texts(values + 0.01))
-        found.add({"method": "same", "task": task}, "speedup", known(1.0))
+        found.add({"method": "same", "task": task}, "speedup", exact(1.0))
     found.add({"method": "n", "task": "A"}, "speedup", figure(2.0))
     totals(found, recipe)
-    mean, more, same = (row for row in found.rows if row["where"]["task"] == "AVG")
-    assert [row["where"]["method"] for row in (mean, more, same)] == ["m", "more", "same"]
-    assert mean["value"] == pytest.approx((texts["A"].mean() + texts["B"].mean()) / 2) and mean["texts"] == 80
-    parts = [row for row in found.rows if row["where"]["method"] == "m" and row is not mean]
-    widths = [row["high"] - row["low"] for row in parts]
-    assert mean["high"] - mean["low"] == pytest.approx(np.hypot(*widths) / 2, rel=0.1)
+    mean, more, same = (each for each in found.figures if each.where["task"] == "AVG")
+    assert [each.where["method"] for each in (mean, more, same)] == ["m", "more", "same"]
+    assert mean.value == pytest.approx((texts["A"].mean() + texts["B"].mean()) / 2) and mean.texts == 80
+    parts = [each for each in found.figures if each.where["method"] == "m" and each is not mean]
+    widths = [each.high - each.low for each in parts]
+    assert mean.high - mean.low == pytest.approx(np.hypot(*widths) / 2, rel=0.1)
     assert replays.ahead(mean, more), "two that differ by the same on every text"
-    assert same["low"] == same["high"] == same["value"] == 1.0
+    assert same.low == same.high == same.value == 1.0
 
 
 def test_what_is_clear_is_so_on_the_same_texts():
     texts = np.random.default_rng(0).normal(5, 2, 12)
 
     def clear(one, two):
-        found = Found()
+        found = Measurement()
         for value in (one, two):
             found.add({}, "tau", value)
-        return replays.ahead(*found.rows)
+        return replays.ahead(*found.figures)
 
     assert clear(on_texts(texts), on_texts(texts + 0.1)), "though the intervals overlap by far"
     assert clear(on_texts(texts + 0.1), on_texts(texts))
@@ -197,7 +197,7 @@ def test_what_is_clear_is_so_on_the_same_texts():
     assert not clear(on_texts(texts[:5]), on_texts(texts[:5] + 0.1)), "five texts are too few"
     assert not clear(on_texts(texts), on_texts(texts[:11] + 0.1)), "other texts: by the intervals"
     assert clear(figure(1.0, 0.3), figure(2.0, 0.3)) and not clear(figure(1.0, 0.3), figure(2.0, 0.8))
-    assert clear(known(1.0), on_texts(texts)) and not clear(known(5.0), on_texts(texts))
+    assert clear(exact(1.0), on_texts(texts)) and not clear(exact(5.0), on_texts(texts))
     assert not clear(1.0, 2.0), "without an interval nobody knows"
 
 
@@ -219,7 +219,7 @@ def prompts(n=9):
 
 
 def tiny_options(model):
-    return {"model": model, "suite": prompts(16), "prompts": 7, "max_new_tokens": 6, "tick": lambda *_: None}
+    return {"model": model, "suite": prompts(16), "number": 7, "max_new_tokens": 6, "tick": lambda *_: None}
 
 
 @pytest.fixture
@@ -270,10 +270,10 @@ def test_a_replay_is_what_its_run_says(done, tmp_path):
 
 
 def test_a_replay_is_written_and_read(tmp_path):
-    found = replays.replace(made(rows=by_method("EN", "speedup", two=figure(1.5))), path=tmp_path)
+    found = replace(made(rows=by_method("EN", "speedup", two=figure(1.5))), path=tmp_path)
     found.save()
     again = replays.opened(tmp_path)
-    assert again.cells == json.loads(json.dumps(found.cells)) and again.summary == found.summary
+    assert again.cells == found.cells and again.summary == found.summary
 
 
 def test_what_is_finished_is_not_measured_again(done, run, monkeypatch, tmp_path):
@@ -291,14 +291,14 @@ def test_a_model_of_one_s_own_without_its_drafter_lacks_rows(run):
     found = run("unispec/table3", suite=Suite([{**p, "language": lang} for p in prompts(4)
                                                for lang in ("en", "ja", "de")
                                                for p in [{**p, "id": f"{p['id']}-{lang}"}]], "three"),
-                prompts=3)  # fmt: skip
+                number=3)  # fmt: skip
     reasons = {why for _, why, _ in found.missing()}
     assert any("--draft eagle3=NAME" in why for why in reasons)
     assert found.counts()["measured"] == 6, "UniSpec in three languages: speedup and τ"
 
 
 def test_contexts_become_longer(run):
-    found = run("unispec/table10", prompts=2, suite=Suite(
+    found = run("unispec/table10", number=2, suite=Suite(
         [{**p, "reference": ["the cook lost her bag"]} for p in prompts(14)], "tiny"))  # fmt: skip
     frame = found.frame()
     assert frame["measured"].notna().all() and len(found.runs) == 2
@@ -308,12 +308,12 @@ def test_contexts_become_longer(run):
 
 @pytest.mark.parametrize("name", ["unispec/figure2", "unispec/figure3", "cm_asd/figure2", "bild/figure5"])
 def test_a_curve_without_printed_values_is_measured_all_the_same(name, tmp_path):
-    found = specviz.replay(name, quick=True, prompts=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
-    assert found.cells and all(np.isfinite(cell["measured"]) for cell in found.cells)
-    assert all(cell["printed"] == "" for cell in found.cells) and not len(found.comparisons())
+    found = specviz.replay(name, quick=True, number=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
+    assert found.cells and all(np.isfinite(cell.measured) for cell in found.cells)
+    assert all(cell.printed == "" for cell in found.cells) and not len(found.comparisons())
     assert "without printed values" in found.summary and replays.opened(tmp_path).summary == found.summary
-    assert "→" not in "".join(cell for row in found.grid()[1] for cell in row)
-    assert page.curve_figures(found)
+    assert "→" not in "".join(cell for row in layout.grid(found).rows for cell in row)
+    assert plots.curve_figures(found)
 
 
 BUNDLED = {
@@ -324,11 +324,11 @@ BUNDLED = {
 
 @pytest.mark.parametrize("table", BUNDLED)
 def test_the_bundled_models_answer_every_family(table, tmp_path):
-    found = specviz.replay(table, quick=True, prompts=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
-    lacking = {cell["metric"] for cell in found.cells if cell["measured"] is None}
+    found = specviz.replay(table, quick=True, number=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
+    lacking = {cell.metric for cell in found.cells if cell.measured is None}
     assert lacking <= {BUNDLED[table]}
-    assert all(cell["why"] for cell in found.cells if cell["measured"] is None)
-    assert all(np.isfinite(cell["measured"]) for cell in found.cells if cell["measured"] is not None)
+    assert all(cell.why for cell in found.cells if cell.measured is None)
+    assert all(np.isfinite(cell.measured) for cell in found.cells if cell.measured is not None)
     assert found.environment["device"] == "cpu" and found.setup[0]["here"].startswith("town")
     names = [each["name"] for each in found.traces]
     assert names == ([] if table in ("ssd/table2", "unispec/table8") else ["best", "median", "worst"])
@@ -341,30 +341,31 @@ def test_the_bundled_models_answer_every_family(table, tmp_path):
 def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     seen = []
 
-    def measure(table, recipe, asked, *_):
+    def measure(recipe, settings, *_):
+        table = settings["table"]
         seen.append(table)
         if table == "bild/table1":
             raise ModelError("no model 'town-t5'")
         path = tmp_path / table.replace("/", "-")
-        it = replays.replace(made("unispec/table3"), table=table, path=path)
-        it.asked = asked
+        it = replace(made("unispec/table3"), table=table, path=path)
+        it.settings = settings
         it.save()
         return it
 
-    monkeypatch.setattr(replays, "measure", measure)
-    found = replays.replay_all(tmp_path, quick=True)
+    monkeypatch.setattr(running, "measure", measure)
+    found = running.replay_all(tmp_path, quick=True)
     every = {*RECIPES, *CURVES}
     assert found.complete and set(seen) == every
     assert found.left["bild/table1"] == "no model 'town-t5'" and {*SETTINGS, *FIGURES} < set(found.left)
     again = replays.opened_all(tmp_path)
-    assert again.complete and again.left == found.left and len(again.found) == len(every) - 1
+    assert again.complete and again.left == found.left and len(again.tables) == len(every) - 1
     seen.clear()
-    replays.replay_all(tmp_path, quick=True)
+    running.replay_all(tmp_path, quick=True)
     assert seen == ["bild/table1"], "what is finished is kept, what failed is tried again"
     with pytest.raises(SpecvizError, match="other settings"):
-        replays.replay_all(tmp_path, quick=False)
+        running.replay_all(tmp_path, quick=False)
     assert not found.left.keys() & {"unispec/table1"}
-    missing = replays.Replays(tmp_path, found.found[1:], found.left)
+    missing = replays.Replays(tmp_path, found.tables[1:], found.left)
     assert not missing.complete
 
 
@@ -386,11 +387,11 @@ def test_unknown_tables_are_named(table, says):
 
 
 def test_bad_settings_are_refused_before_any_work(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(replays, "measure", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(running, "measure", lambda *_: pytest.fail("work was done"))
     for more, says in (
         ({"draft": "x", "table": "unispec/table3"}, "--draft eagle=..., eagle3=..."),
         ({"draft": {"small": "x"}}, "no drafter 'small'"),
-        ({"prompts": 0}, "prompts must be a whole number"),
+        ({"number": 0}, "number must be a whole number"),
         ({"suite": "no-such-suite"}, "no-such-suite"),
     ):
         with pytest.raises(SpecvizError, match=says):
@@ -419,7 +420,7 @@ def test_other_results_are_not_written_into(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     for call in (
         lambda: specviz.replay("unispec/table1", out=tmp_path),
-        lambda: replays.replay_all(tmp_path),
+        lambda: running.replay_all(tmp_path),
     ):
         with pytest.raises(SpecvizError, match="another kind of result"):
             call()
@@ -435,21 +436,21 @@ def test_texts_of_a_replay(done):
 
     found = done
     out = StringIO()
-    found.show(Console(file=out, width=200))
+    terminal.show(found, Console(file=out, width=200))
     told = out.getvalue()
     assert "unispec/table12" in told and "→" in told and "Set-up:" in told and found.summary in told
-    markdown = found.markdown()
-    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    text = markdown.markdown(found)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
-    assert found.summary in markdown
-    assert replays.cellular("a|b\nc") == "a\\|b c"
+    assert found.summary in text
+    assert escape.markdown("a|b\nc") == "a\\|b c"
 
 
 def test_the_page_of_a_replay(done, tmp_path):
     pytest.importorskip("plotly")
     found = done
     for cell in found.cells:
-        cell["device"] = "<script>alert(1)</script>"
+        cell.device = "<script>alert(1)</script>"
     file = page.write(found)
     told = file.read_text(encoding="utf8")
     assert len(told.encode()) < 5_000_000 and "<script>alert" not in told and "http-equiv" in told
@@ -476,22 +477,22 @@ def test_best_median_and_worst_are_those_of_the_rows(done, tmp_path):
 def test_the_page_of_a_run_and_of_all(done, tmp_path):
     pytest.importorskip("plotly")
     found = done
-    results = page.opened(tmp_path / "replay" / "run")
+    results = replays.opened_result(tmp_path / "replay" / "run")
     told = page.write(results, tmp_path / "run.html").read_text(encoding="utf8")
     assert "unispec" in told and "data-figure" in told and "Environment" in told
-    assert "threshold=0.05" in page.markdown(results)
-    read = pd.read_csv(StringIO(page.csv(results)))
+    assert "threshold=0.05" in markdown.markdown(results)
+    read = pd.read_csv(StringIO(markdown.csv(results)))
     assert read["tau"].tolist() == results.table()["tau"].tolist() and "paired_speedup_low" in read
     every = replays.Replays(tmp_path, [found], dict(SETTINGS))
     told = page.write(every, tmp_path / "all.html").read_text(encoding="utf8")
     assert "href='#unispec-table12'" in told and "id='unispec-table12'" in told
     assert all(why.replace("'", "&#x27;") in told for why in SETTINGS.values())
-    assert "unispec/table12" in page.markdown(every)
+    assert "unispec/table12" in markdown.markdown(every)
 
 
 def test_pages_of_two_tables_do_not_meet(done, tmp_path):
     pytest.importorskip("plotly")
-    other = replays.replace(done, table="unispec/table13")
+    other = replace(done, table="unispec/table13")
     told = page.write(replays.Replays(tmp_path, [done, other], {})).read_text(encoding="utf8")
     files = sorted(each.name for each in (tmp_path / "pages").iterdir())
     assert {name[:15] for name in files} == {"unispec-table12", "unispec-table13"}
@@ -502,32 +503,31 @@ def test_a_recorded_result_is_shown_without_torch_and_names_its_device(tmp_path)
     """Its one file suffices, on a machine that has neither the device nor what runs."""
     found = made(rows=by_method("EN", "speedup", two=figure(1.5), uni=figure(3.0)))
     found.environment |= {"device": "NVIDIA H100 80GB HBM3", "threads": 4}
-    replays.replace(found, path=tmp_path).save()
+    replace(found, path=tmp_path).save()
     code = f"""
 import sys
 sys.modules["torch"] = None
 from rich.console import Console
-from specviz.measure import page
-from specviz.replays import replays
-found = page.opened({str(tmp_path)!r})
-found.show(Console(width=120))
-print(found.markdown())
+from specviz.replays import markdown, replays, terminal
+found = replays.opened_result({str(tmp_path)!r})
+terminal.show(found, Console(width=120))
+print(markdown.markdown(found))
 print(found.frame()[["printed", "measured"]].dropna())
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.count("measured on NVIDIA H100 80GB HBM3") == 1 and "1.5" in told
     assert found.device == "NVIDIA H100 80GB HBM3"
     if importlib.util.find_spec("plotly"):
-        page_ = page.write(page.opened(tmp_path)).read_text(encoding="utf8")
+        page_ = page.write(replays.opened_result(tmp_path)).read_text(encoding="utf8")
         assert "seconds on NVIDIA H100 80GB HBM3" in page_
 
 
 def test_a_run_without_traces_says_so(done, tmp_path):
-    results = page.opened(tmp_path / "replay" / "run")
+    results = replays.opened_result(tmp_path / "replay" / "run")
     shutil.rmtree(results.path / "traces")
     assert page.marked(results) is None
     with pytest.raises(TraceError, match="holds no result"):
-        page.opened(tmp_path)
+        replays.opened_result(tmp_path)
 
 
 def test_the_commands(done, tmp_path, capsys):

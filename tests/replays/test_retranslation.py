@@ -16,7 +16,7 @@ from benchmarks.retranslation import CD, label
 import specviz
 from specviz.errors import ParameterError
 from specviz.measure import claims
-from specviz.measure.claims import Claim, Quality, ratio, resampled, together
+from specviz.measure.claims import Claim, Quality, bars_of, ratio, resampled
 from specviz.measure.report import Bar, Estimate
 from specviz.models import load
 from specviz.replays import translations
@@ -111,10 +111,10 @@ def test_a_claim_stands_where_it_is_least_clear():
     claims = [Claim("x", "a", 0.3, 0, "more than", estimate), Claim("x", "b", 0.1), Claim("x", "c", 0.2)]
     claims += [Claim("y", "a", 0.2, 0.1, "at most"), Claim("y", "b", float("nan"), 0.1, "at most")]
     claims.append(Claim("z", "a", 1, 1, "at least"))
-    x, y, z = together(claims)
+    x, y, z = bars_of(claims)
     assert x.held and "(b, of 3 the least clear)" in x.name and x.value == 0.1
     assert not y.held and "missed in a; b" in y.name and y.value != y.value
-    assert z.held and "0.400" in together(claims[:1])[0].name
+    assert z.held and "0.400" in bars_of(claims[:1])[0].name
     assert "missed by 0.200" in str(Bar("w", -0.2, 0, "more than"))
 
 

@@ -280,11 +280,11 @@ def test_talks_become_simulated_partials(tmp_path, capsys, monkeypatch):
 
 WRONG = {
     "a broken line": ("gsm8k", lambda f: text(f / "t.jsonl", '{"question": "a", "answer": "b"}\n{"question": "c"'),
-                      "t.jsonl, line 2: no JSON"),
+                      "t.jsonl, line 2 is not JSON"),
     "a missing field": ("gsm8k", lambda f: lines(f / "t.jsonl", {"question": "a", "answer": "b"}, {"question": "c", "Answer": "d"}),
                         "t.jsonl, line 2: 'answer' is wanted; it has 'question', 'Answer'"),
     "an empty field": ("gsm8k", lambda f: lines(f / "t.jsonl", {"question": " ", "answer": "b"}),
-                       "line 1: 'question' must be a text that is not empty"),
+                       "line 1, 'question' must be a text that is not empty"),
     "no object": ("gsm8k", lambda f: text(f / "t.jsonl", "[1]\n"), "line 1: an object with named fields is wanted, not a list"),
     "an empty file": ("gsm8k", lambda f: text(f / "t.jsonl", ""), "gsm8k holds no prompt"),
     "not UTF-8": ("gsm8k", lambda f: (f / "t.jsonl").write_bytes(b'{"question": "a",\n"\xff"}') and f / "t.jsonl", "line 2: not UTF-8"),
@@ -301,7 +301,7 @@ WRONG = {
     "a cut archive": ("flores:en-de", lambda f: (f / "c.tar.gz").write_bytes(flores_tar(f).read_bytes()[:80]) and f / "c.tar.gz", "c.tar.gz"),
     "an empty folder": ("gsm8k", lambda f: f, "has no file of gsm8k"),
     "no turns": ("multi-specbench:de", lambda f: lines(f / "de.jsonl", {"turns": ["a"]}, {"turns": [1]}),
-                 "de.jsonl, line 2: 'turns' must be a list of texts"),
+                 "de.jsonl, line 2, turns[0] should be a text, not 1"),
     "no tasks": ("mbpp", lambda f: lines(f / "t.jsonl", {"prompt": "a"}), "line 1: 'task_id and test_list' is wanted"),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
 from specviz import view
 from specviz.errors import TraceError
-from specviz.view.picture import visible
+from specviz.escape import visible
 
 DRAFTED = ("draft", "unreviewed")
 

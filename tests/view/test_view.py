@@ -12,8 +12,9 @@ import pytest
 import traces
 from specviz import metrics, schema, view
 from specviz.errors import TraceError
+from specviz.escape import spaced, visible
 from specviz.view import plots, static
-from specviz.view.picture import FATES, KINDS, PHASES, Span, picture, pictures, spaced, visible
+from specviz.view.picture import FATES, KINDS, PHASES, Span, picture, pictures
 
 METHODS = ("autoregressive", "speculative", "bild")
 

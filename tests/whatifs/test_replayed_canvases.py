@@ -13,10 +13,11 @@ import torch
 
 import specviz
 from specviz import metrics
+from specviz.draft import Draft
 from specviz.errors import ParameterError, TraceError
-from specviz.rules.cells import picked
+from specviz.rules.cells import pick_cells
 from specviz.trace import Recorder, Trace, written
-from specviz.whatifs.canvases import Memory, judged
+from specviz.whatifs.canvases import Memory, judge
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from canvases import tiny
@@ -106,9 +107,9 @@ def test_mix_order_never_accepts_fewer_from_a_state() -> None:
             for state in range(len(text)):
                 room, kept = text.length - state, {}
                 for tree in ("chain", "mix"):
-                    draft = picked(masked, memory.odds, text.block, room, 4, tree, "shorter")
-                    tokens = memory.token[draft.cells]
-                    kept[tree] = len(judged(text, state, draft.cells, tokens, draft.parents)[0])
+                    cells, parents, _ = pick_cells(masked, memory.odds, text.block, room, 4, tree, "shorter")
+                    draft = Draft(memory.token[cells], parents, positions=cells)
+                    kept[tree] = len(judge(text, state, draft)[0])
                 assert kept["mix"] >= kept["chain"]
                 more += kept["mix"] > kept["chain"]
                 memory.learn(text.said[state])

@@ -149,9 +149,9 @@ def test_what_cannot_be_asked(run):
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
-        ("threshold", lambda self, sure: self.setting["tau_base"] + self.setting["gamma"] * sure),
-        ("clipped", lambda self, mean: max(self.setting["k_min"], round(mean * self.setting["k_max"]))),
-        ("confidence", lambda self, signals, old=gap.Policy.confidence: 0.8 * old(self, signals)),
+        ("threshold", lambda self, sure: self.values["tau_base"] + self.values["gamma"] * sure),
+        ("clipped_window", lambda self, mean: max(self.values["k_min"], round(mean * self.values["k_max"]))),
+        ("confidence", lambda self, signals, old=gap.GapReplay.confidence: 0.8 * old(self, signals)),
     ],
 )
 def test_the_comparison_can_fail(monkeypatch, name, broken):
@@ -159,7 +159,7 @@ def test_the_comparison_can_fail(monkeypatch, name, broken):
     own = {"tau_base": 0.0, "gamma": 1.0, "top_beta": 6}
     trace = specviz.generate(TARGET, prompts, "cm_asd", draft=GOOD, max_new_tokens=30, **own)
     compare(whatif(trace).ask(), 0, GOOD, prompts, "cm_asd", 30)
-    monkeypatch.setattr(gap.Policy, name, broken)
+    monkeypatch.setattr(gap.GapReplay, name, broken)
     found = whatif(trace).ask()
     stopped = any(walk.place is not None for walk in found.walks[0])
     try:

@@ -8,8 +8,8 @@ from tiny import llama
 import specviz
 from specviz.errors import TraceError
 from specviz.trace import validate
-from specviz.whatifs.known import read
-from specviz.whatifs.tree import STALE, Trees, lessons
+from specviz.whatifs.texts import read_texts
+from specviz.whatifs.tree import STALE, Trees, read_lessons
 
 PROMPTS = [[3, 4, 5], [7, 8, 9, 3, 4], [3, 4], [11, 5, 7]]
 FIELDS = ("cycle", "keep", "sent", "drafted", "accepted", "cut", "emitted", "stop")
@@ -27,10 +27,10 @@ def record(model, **parameters):
 
 
 def replay(trace, **changed):
-    texts, rounding = read(trace)
+    texts, rounding = read_texts(trace)
     parameters = trace.run["parameters"] | changed
-    trees = Trees(texts, lessons(trace, texts, 6), 24, parameters)
-    return [trees(known, frozenset(trace.run["eos"]), rounding) for known in texts]
+    trees = Trees(texts, read_lessons(trace, texts, 6), 24, parameters)
+    return [trees(record, frozenset(trace.run["eos"]), rounding) for record in texts]
 
 
 def real(trace):
@@ -84,9 +84,9 @@ def test_a_model_stays_one_while_the_store_does(model):
 
 def test_a_record_of_what_was_judged_is_not_enough(model):
     trace = specviz.generate(model, PROMPTS, "unispec", max_new_tokens=10)
-    texts, _ = read(trace)
+    texts, _ = read_texts(trace)
     with pytest.raises(TraceError, match="record='all'"):
-        lessons(trace, texts, 10)
+        read_lessons(trace, texts, 10)
 
 
 def test_the_answer(model):

@@ -2,13 +2,13 @@
 
 Every method decodes the same prompts with each batch size; in each round all of them take turns, beginning
 with another one, so that what else the machine does falls on all alike. Batch 1 is the plain loop. Nothing is
-recorded. Run alone: ``python -m specviz.measure.benches.batches``.
+recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from specviz.measure.report import Bar, Estimate, Report
 from specviz.measure.timing import (
     BASELINE,
     Entrant,
+    counter,
     first_turns,
     lineup,
     quiet_clock,
@@ -28,7 +29,6 @@ from specviz.measure.timing import (
     settled,
     synchroniser,
 )
-from specviz.measure.timing import threads as on_threads
 from specviz.methods.base import Method
 
 SIZES = (1, 2, 4, 8, 16)
@@ -46,11 +46,11 @@ def bench(
     model: Any,
     drafts: list[Any],
     entries: list[dict[str, Any]],
-    names: Sequence[str] = METHODS,
-    sizes: Sequence[int] = SIZES,
-    rounds: int = 5,
-    max_new_tokens: int = 64,
-    count: int | None = None,
+    *,
+    only: Annotated[Sequence[str], "Methods, as autoregressive,unispec."] = METHODS,
+    sizes: Annotated[Sequence[int], "Batch sizes; the first is 1."] = SIZES,
+    rounds: Annotated[int, "Rounds in which all take turns."] = 5,
+    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 64,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Measure each method at each batch size.
@@ -60,14 +60,12 @@ def bench(
     model, drafts : Model
     entries : list of dict
         Prompts; of conversations the first turn. Best as many as the largest batch, or a multiple.
-    names : sequence of str
+    only : sequence of str
         Methods.
     sizes : sequence of int
         The first is 1, which the others are compared with.
     rounds : int
     max_new_tokens : int
-    count : int, optional
-        Threads.
     tick : callable
         Told (measurements done, of how many, whose).
 
@@ -80,27 +78,26 @@ def bench(
         ``token`` the same for each of its tokens, in ms; ``tau``; how many texts are the ``same`` as with
         batch 1.
     """
+    sizes = [int(size) for size in sizes]  # texts from the command line
     if not sizes or sizes[0] != 1:
-        raise ParameterError(f"the first batch size is 1, which others are compared with, got {list(sizes)}")
+        raise ParameterError(f"the first batch size is 1, which others are compared with, got {sizes}")
     ids = first_turns(model, entries)
-    with on_threads(count):
-        said = quiet_clock(model.device)[1]
-        runs = [(entrant, size) for entrant in lineup(drafts, list(names)) for size in sizes]
-        makes = {entrant: cold(entrant) for entrant, _ in runs}
-        found: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
-        for entrant, size in runs:  # warm
-            once(model, entrant, makes[entrant], ids[:size], size, min(8, max_new_tokens))
-        done = 0
-        with settled():
-            for turn in range(rounds):
-                first = turn * len(sizes) % len(runs)
-                for entrant, size in runs[first:] + runs[:first]:
-                    made = once(model, entrant, makes[entrant], ids, size, max_new_tokens)
-                    found[entrant, size].append(made)
-                    done += 1
-                    tick(done, rounds * len(runs), entrant.label)
-        rows = [row(entrant, size, found[entrant, size], found[entrant, 1]) for entrant, size in runs]
-        where = setting(model, drafts, prompts=len(ids), max_new_tokens=max_new_tokens, rounds=rounds)
+    clock_name = quiet_clock(model.device)[1]
+    runs = [(entrant, size) for entrant in lineup(drafts, list(only)) for size in sizes]
+    makes = {entrant: cold(entrant) for entrant, _ in runs}
+    results: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
+    for entrant, size in runs:  # warm
+        once(model, entrant, makes[entrant], ids[:size], size, min(8, max_new_tokens))
+    step = counter(tick, rounds * len(runs))
+    with settled():
+        for turn in range(rounds):
+            first = turn * len(sizes) % len(runs)
+            for entrant, size in runs[first:] + runs[:first]:
+                made = once(model, entrant, makes[entrant], ids, size, max_new_tokens)
+                results[entrant, size].append(made)
+                step(entrant.label)
+    rows = [row(entrant, size, results[entrant, size], results[entrant, 1]) for entrant, size in runs]
+    where = setting(model, drafts, prompts=len(ids), max_new_tokens=max_new_tokens, rounds=rounds)
     own = [each for each in rows if each["method"] == BASELINE and each["batch"] == 8]
     return Report(
         "batches",
@@ -110,7 +107,7 @@ def bench(
         rows,
         [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own],
         [
-            f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {said}.",
+            f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {clock_name}.",
             "latency: from the start of a prompt's prefill to its end; waiting for a free row is outside.",
         ],
         ("tau", "token", "whole"),
@@ -189,26 +186,3 @@ def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> di
         "tau": made[0].tokens / max(made[0].steps, 1),
         "same": f"{same} of {len(made[0].texts)}",
     }
-
-
-def main() -> None:
-    """``python -m specviz.measure.benches.batches [rounds] [prompts] [threads]`` on the bundled pair."""
-    import sys
-
-    from rich.console import Console
-
-    from specviz.models import load
-    from specviz.suites import suite
-
-    rounds, prompts, threads = ([*map(int, sys.argv[1:]), 0, 0, 0])[:3]
-    entries = list(suite("town"))
-    step = max(1, len(entries) // (prompts or 16))
-    report = bench(
-        load("town"), [load("town-draft")], entries[::step][: prompts or 16], rounds=rounds or 5,
-        count=threads or 2,
-    )  # fmt: skip
-    report.show(Console())
-
-
-if __name__ == "__main__":
-    main()

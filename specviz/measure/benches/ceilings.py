@@ -24,14 +24,9 @@ LEAST = 0.02  # seconds of one timing
 WIDE = 1024  # elements of a row, of the matrix that a vector is multiplied with
 SIDE = {"cpu": 1024, "mps": 4096, "cuda": 8192}  # of the square matrices whose product is timed
 COLUMNS = [
-    ("what", "ceiling", ""),
-    ("size", "block, MB", "{:.1f}"),
-    ("kernel", "kernel", ""),
-    ("median", "median", "{:.1f}"),
-    ("q25", "25%", "{:.1f}"),
-    ("q75", "75%", "{:.1f}"),
-    ("unit", "", ""),
-]
+    ("what", "ceiling", ""), ("size", "block, MB", "{:.1f}"), ("kernel", "kernel", ""),
+    ("median", "median", "{:.1f}"), ("q25", "25%", "{:.1f}"), ("q75", "75%", "{:.1f}"), ("unit", "", ""),
+]  # fmt: skip
 
 
 def measure(
@@ -100,11 +95,11 @@ def measure(
             2.0 * side**3,
             lambda: torch.mm(left, right),
         )
-    said = machine(device)
-    name = said["processor"] if device.type == "cpu" else said["device"]
+    here = machine(device)
+    name = here["processor"] if device.type == "cpu" else here["device"]
     words = str(dtype).removeprefix("torch.")
-    found = Ceilings(compute, memory, cache, name, words, torch.get_num_threads())
-    return found, rows
+    ceilings = Ceilings(compute, memory, cache, name, words, torch.get_num_threads())
+    return ceilings, rows
 
 
 def _timed(call: Callable[[], Any], device: torch.device, rounds: int) -> list[float]:

@@ -8,18 +8,27 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
 import torch
 
-from specviz import metrics
 from specviz.draft import Draft
 from specviz.loop import Run
 from specviz.loop.run import threads
-from specviz.measure.benches.peers import spent
+from specviz.measure.benches import peers
+from specviz.measure.benches.peers import compared_row, spent
 from specviz.measure.report import Bar, Report
-from specviz.measure.timing import BASELINE, Texts, Timed, closing, first_turns, paired, quiet_clock, setting
+from specviz.measure.timing import (
+    BASELINE,
+    Texts,
+    Timed,
+    closing,
+    counter,
+    first_turns,
+    paired,
+    quiet_clock,
+    setting,
+)
 from specviz.methods import find
 from specviz.methods.signals import likeliest
 from specviz.models import load
@@ -27,18 +36,8 @@ from specviz.models.llamacpp import write_gguf
 from specviz.models.llamacpp.native import Native
 from specviz.suites import spread
 
-COLUMNS = [
-    ("file", "file", ""),
-    ("decoder", "decoder", ""),
-    ("speed", "tokens/s with prefill", "{:,.0f}"),
-    ("q25", "25%", "{:,.0f}"),
-    ("q75", "75%", "{:,.0f}"),
-    ("peer", "over its peer [95%]", ""),
-    ("baseline", "over our autoregressive [95%]", ""),
-    ("tau", "τ", "{:.2f}"),
-    ("same", "same text", ""),
-]
-SPARE = ("q25", "q75", "tau", "same")
+COLUMNS = [("file", "file", ""), *(each for each in peers.COLUMNS if each[0] != "draft")]
+SPARE = peers.SPARE
 THROUGH = "our context"
 GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python prompt lookup", "prompt_lookup"
 PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
@@ -79,12 +78,11 @@ class Side:
 
 def bench(
     model: Any,
-    drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 21,
-    max_new_tokens: int = 128,
-    rounds: int = 1,
+    number: Annotated[int, "Prompts."] = 21,
+    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
+    rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and prompt lookup on llama.cpp against its Python package's own.
@@ -100,26 +98,26 @@ def bench(
             model if hasattr(model, "gives_hidden") else _written(model, Path(home) / f"{model.name}.gguf")
         )
         wide = _written(_wide(), Path(home) / "wide.gguf")
-        ids = first_turns(given, spread(entries, prompts)) * rounds
+        ids = first_turns(given, spread(entries, number)) * rounds
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
-        todo = 5 * len(ids) + 3 * len(few)
-        done = 0
-
-        def told(name: Any) -> None:
-            nonlocal done
-            done += 1
-            tick(done, todo, str(name))
-
+        step = counter(tick, 5 * len(ids) + 3 * len(few))
         sides = [
-            _decoded(given, given.name, ids, max_new_tokens, [BASELINE, LOOKUP], told),
-            _decoded(wide, "wide", few, max_new_tokens, [BASELINE], told),
+            _decoded(given, given.name, ids, max_new_tokens, [BASELINE, LOOKUP], step),
+            _decoded(wide, "wide", few, max_new_tokens, [BASELINE], step),
         ]
         around = [_around(side) for side in sides]
-        found = setting(
+        about = setting(
             given, [], prompts=len(ids) // rounds, rounds=rounds, max_new_tokens=max_new_tokens,
             clock=quiet_clock("cpu")[1], backend=given.backend,
         )  # fmt: skip
-    rows = [row for side in sides for row in _rows(side)]
+    rows = [
+        {"file": side.name, "decoder": name}
+        | compared_row(
+            timed, side.times[BASELINE], side.times.get(PEERS.get(name, "")), side.traces.get(name)
+        )
+        for side in sides
+        for name, timed in side.times.items()
+    ]
     by = {(row["file"], row["decoder"]): row for row in rows}
     bars = [
         Bar(f"{ours} over generate, {name}", by[name, ours]["peer"].median, 0.95)
@@ -127,10 +125,10 @@ def bench(
     ]
     lookup = by[given.name, LOOKUP]["peer"].median
     bars.append(Bar("prompt_lookup over llama-cpp-python's own", lookup, 1.0, "more than"))
-    version = found["versions"].get("llama-cpp-python", "")
+    version = about["versions"].get("llama-cpp-python", "")
     title = f"Against llama-cpp-python {version}: {given.name}, {given.dtype}, {len(ids)} texts, greedy"
     notes = [*NOTES, *around, *(spent(trace) for trace in sides[0].traces.values())]
-    return Report("llamacpp", title, found, COLUMNS, rows, bars, notes, SPARE)
+    return Report("llamacpp", title, about, COLUMNS, rows, bars, notes, SPARE)
 
 
 def _written(model: Any, path: Path) -> Any:
@@ -154,7 +152,7 @@ def _wide() -> Any:
 
 
 def _decoded(
-    model: Any, name: str, ids: list[list[int]], most: int, methods: list[str], told: Callable[[Any], None]
+    model: Any, name: str, ids: list[list[int]], most: int, methods: list[str], step: Callable[[Any], None]
 ) -> Side:
     """Every text by our methods and by their peers, in turns."""
     values = find(LOOKUP)().values
@@ -176,7 +174,7 @@ def _decoded(
             **texts,
             **{name: partial(_of, peer, ids) for name, peer in theirs.items()},
         }
-        times = paired(decoders, len(ids), "cpu", told, quiet_clock("cpu")[0])
+        times = paired(decoders, len(ids), "cpu", step, quiet_clock("cpu")[0])
         traces = {method: text.finish() for method, text in texts.items()}
     return Side(name, model, ids, times, traces)
 
@@ -226,34 +224,14 @@ def _of(decode: Callable[[list[int]], list[int]], ids: list[list[int]], number: 
 def through(model: Any, ids: list[int], most: int) -> list[int]:
     """Greedy decoding by the context's verbs alone."""
     context = model.open([ids], most)
-    found: list[int] = []
+    tokens: list[int] = []
     while True:
         token = likeliest(context.forward(NOTHING).logits[0])
-        found.append(token)
-        if token in model.eos or len(found) == most:
+        tokens.append(token)
+        if token in model.eos or len(tokens) == most:
             context.close()
-            return found
+            return tokens
         context.extend([token])
-
-
-def _rows(side: Side) -> Iterator[dict[str, Any]]:
-    base = side.times[BASELINE]
-    for name, timed in side.times.items():
-        low, middle, high = np.quantile(timed.speeds(), (0.25, 0.5, 0.75)).tolist()
-        peer = PEERS.get(name)
-        yield {
-            "file": side.name,
-            "decoder": name,
-            "speed": middle,
-            "q25": low,
-            "q75": high,
-            "peer": None if peer is None else timed.over(side.times[peer]),
-            "baseline": None if name == BASELINE else timed.over(base),
-            "tau": metrics.tau(side.traces[name]) if name in side.traces else None,
-            "same": f"{timed.same(base)}/{len(base.texts)}",
-            "tokens": timed.tokens,
-            "seconds": sum(timed.seconds),
-        }
 
 
 def _around(side: Side) -> str:
@@ -284,17 +262,17 @@ def _around(side: Side) -> str:
 @contextmanager
 def _counted(owner: Any, name: str, clock: Callable[[], float]) -> Iterator[list[float]]:
     """The seconds of each call of a method."""
-    found: list[float] = []
+    spent: list[float] = []
     plain = getattr(owner, name)
 
     def timed(*arguments: Any) -> Any:
         begin = clock()
         result = plain(*arguments)
-        found.append(clock() - begin)
+        spent.append(clock() - begin)
         return result
 
     setattr(owner, name, timed)
     try:
-        yield found
+        yield spent
     finally:
         setattr(owner, name, plain)

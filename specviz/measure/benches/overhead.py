@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import Run
 from specviz.measure.report import Bar, Estimate, Report
-from specviz.measure.timing import Texts, closing, lineup, paired, quiet_clock, setting, settled
+from specviz.measure.timing import (
+    Entrant,
+    Texts,
+    closing,
+    counter,
+    lineup,
+    paired,
+    quiet_clock,
+    setting,
+    settled,
+)
 from specviz.suites import spread
 
 LIMIT = 1.03
+RECORDS: dict[str, str | None] = {"without": None, "with": "judged"}
 SPARE = ("close",)
 COLUMNS = [
-    ("method", "method", ""),
-    ("draft", "draft", ""),
-    ("tokens", "tokens a run", "{:,}"),
-    ("without", "ms without", "{:,.0f}"),
-    ("with", "ms with", "{:,.0f}"),
-    ("shown", "with/without [95%]", ""),
-    ("close", "ms to close", "{:.1f}"),
-]
+    ("method", "method", ""), ("draft", "draft", ""), ("tokens", "tokens a run", "{:,}"),
+    ("without", "ms without", "{:,.0f}"), ("with", "ms with", "{:,.0f}"),
+    ("shown", "with/without [95%]", ""), ("close", "ms to close", "{:.1f}"),
+]  # fmt: skip
 
 
 def bench(
@@ -29,10 +36,10 @@ def bench(
     drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 28,
-    max_new_tokens: int = 128,
-    rounds: int = 7,
-    only: list[str] | None = None,
+    number: Annotated[int, "Prompts."] = 28,
+    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
+    rounds: Annotated[int, "Pairs of runs."] = 7,
+    only: Annotated[Sequence[str] | None, "Methods, as unispec,spectra."] = None,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
@@ -44,11 +51,11 @@ def bench(
 
     Every installed method runs that the model and the drafters serve, or those that `only` names.
     """
-    chosen = spread(entries, prompts)
+    chosen = spread(entries, number)
     rows, bars = [], []
     clock, name_of_clock = quiet_clock(model.device)
     entrants, refused = [], []
-    for entrant in lineup(drafts, only):
+    for entrant in lineup(drafts, list(only) if only else None):
         try:
             Run(model, chosen[:1], entrant.method, draft=entrant.draft, record=None).close()
             entrants.append(entrant)
@@ -56,61 +63,33 @@ def bench(
             if only:
                 raise
             refused.append(f"left out: {error}")
+    step = counter(tick, len(entrants) * (rounds + 1))
     with settled():
-        for number, entrant in enumerate(entrants):
-            ratios: list[float] = []
-            closes: list[float] = []
-            sums: dict[str, list[float]] = {"without": [], "with": []}
-            tokens = 0
-            for turn in range(rounds + 1):  # the first pair warms up
-                records = {"without": None, "with": "judged"}
-                order = list(records) if turn % 2 else list(records)[::-1]
-                options = {"draft": entrant.draft, "max_new_tokens": max_new_tokens}
-                runs = {
-                    name: Run(model, chosen, entrant.method, record=records[name], **options)
-                    for name in order
-                }
-                texts = sum(len(e.get("turns", [0])) for e in chosen)
-                with closing(runs):
-                    decoders = {name: Texts(run) for name, run in runs.items()}
-                    times = paired(decoders, texts, model.device, clock=clock)
-                    # What is still held is written, and the tables are made: that is recording, too.
-                    ends = paired(
-                        {name: _ending(d) for name, d in decoders.items()}, 1, model.device, clock=clock
-                    )
-                tick(number * (rounds + 1) + turn + 1, len(entrants) * (rounds + 1), entrant.label)
-                if turn:
-                    spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in records}
-                    ratios.append(spent["with"] / spent["without"])
-                    closes.append(1e3 * ends["with"].seconds[0])
-                    for name, seconds in spent.items():
-                        sums[name].append(1e3 * seconds)
-                    tokens = times["with"].tokens
-            ratio = Estimate.of(ratios)
+        for entrant in entrants:
+            pairs = []
+            for turn in range(rounds + 1):
+                spent, closed, tokens = pair(model, chosen, entrant, turn, max_new_tokens, clock)
+                step(entrant.label)
+                if turn:  # the first pair warms up
+                    pairs.append((spent, closed))
+            ratio = Estimate.of([spent["with"] / spent["without"] for spent, _ in pairs])
+            medians = {
+                name: Estimate.of([1e3 * spent[name] for spent, _ in pairs]).median for name in RECORDS
+            }
             rows.append(
-                {
-                    "method": entrant.method,
-                    "draft": entrant.draft.name if entrant.draft is not None else None,
-                    "tokens": tokens,
-                    **{name: Estimate.of(values).median for name, values in sums.items()},
-                    "ratio": ratio,
-                    "close": Estimate.of(closes).median,
-                }
-            )
-            bars.append(
-                Bar(f"recording {entrant.label}, time with over without", ratio.median, LIMIT, "at most")
-            )
+                {"method": entrant.method, "draft": entrant.draft.name if entrant.draft is not None else None,
+                 "tokens": tokens, **medians, "ratio": ratio,
+                 "close": Estimate.of([1e3 * closed for _, closed in pairs]).median}
+            )  # fmt: skip
+            name = f"recording {entrant.label}, time with over without"
+            bars.append(Bar(name, ratio.median, LIMIT, "at most"))
+    where = setting(
+        model, drafts, prompts=len(chosen), max_new_tokens=max_new_tokens, rounds=rounds, clock=name_of_clock
+    )
     return Report(
         "overhead",
         f"Recording at the default level, {rounds} pairs of runs over {len(chosen)} prompts",
-        setting(
-            model,
-            drafts,
-            prompts=len(chosen),
-            max_new_tokens=max_new_tokens,
-            rounds=rounds,
-            clock=name_of_clock,
-        ),
+        where,
         COLUMNS,
         [row | {"shown": str(row["ratio"])} for row in rows],
         bars,
@@ -119,8 +98,27 @@ def bench(
             " interval.",
             *refused,
         ],
-        spare=SPARE,
+        dropped=SPARE,
     )
+
+
+def pair(
+    model: Any, chosen: list[dict[str, Any]], entrant: Entrant, turn: int, max_new_tokens: int,
+    clock: Callable[[], float],
+) -> tuple[dict[str, float], float, int]:  # fmt: skip
+    """Seconds of a run with a record and of one without, those of ending the former, and its tokens."""
+    options = {"draft": entrant.draft, "max_new_tokens": max_new_tokens}
+    order = list(RECORDS) if turn % 2 else list(RECORDS)[::-1]
+    runs = {name: Run(model, chosen, entrant.method, record=RECORDS[name], **options) for name in order}
+    texts = sum(len(e.get("turns", [0])) for e in chosen)
+    with closing(runs):
+        decoders = {name: Texts(run) for name, run in runs.items()}
+        times = paired(decoders, texts, model.device, clock=clock)
+        # What is still held is written, and the tables are made: that is recording, too.
+        endings = {name: _ending(decoder) for name, decoder in decoders.items()}
+        ends = paired(endings, 1, model.device, clock=clock)
+    spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in RECORDS}
+    return spent, ends["with"].seconds[0], times["with"].tokens
 
 
 def _ending(decoder: Texts) -> Callable[[int], list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,16 +20,10 @@ SIZES = (1, 2, 4, 5, 8, 9, 16, 17, 32)
 FORMATS = (torch.float32, torch.bfloat16)
 REFERENCE = kernels.PLAIN, "float32"  # what the others are compared with, in the same rounds
 COLUMNS = [
-    ("model", "model", ""),
-    ("layout", "layout", ""),
-    ("format", "format", ""),
-    ("g", "g", "{:d}"),
-    ("median", "ms", "{:.2f}"),
-    ("q25", "25%", "{:.2f}"),
-    ("q75", "75%", "{:.2f}"),
-    ("ratio", "s(g) [95%]", ""),
-    ("over", "over plain float32 [95%]", ""),
-]
+    ("model", "model", ""), ("layout", "layout", ""), ("format", "format", ""), ("g", "g", "{:d}"),
+    ("median", "ms", "{:.2f}"), ("q25", "25%", "{:.2f}"), ("q75", "75%", "{:.2f}"),
+    ("ratio", "s(g) [95%]", ""), ("over", "over plain float32 [95%]", ""),
+]  # fmt: skip
 SPARE = ("q25", "q75", "over")
 # Of the fastest layout in float32, over the plain product: what SmolLM2-135M must keep on one thread.
 BARS = {"smollm2": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66}}
@@ -155,21 +149,17 @@ def variants(model: Any) -> dict[tuple[str, str], Any]:
 def bench(
     model: Any,
     drafts: list[Any],
-    entries: list[dict[str, Any]],
     *,
-    prompts: int = 128,
-    max_new_tokens: int = 32,
-    rounds: int = 31,
+    context: Annotated[int, "Tokens committed before the pass."] = 128,
+    largest: Annotated[int, "Most tokens in a pass."] = 32,
+    rounds: Annotated[int, "Passes of each size."] = 31,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """s(g) of the target in each layout and number format, and of each draft model as it is.
-
-    Here `prompts` is the length of the context and `max_new_tokens` the largest g; `entries` is not read.
-    """
+    """s(g) of the target in each layout and number format, and of each draft model as it is."""
     drafts = find("speculative").suited(drafts)  # an EAGLE drafter has no passes of its own
     models = [model, *drafts]
-    context = min(prompts, model.max_length // 2)
-    sizes = [g for g in SIZES if g <= min(max_new_tokens, min(m.max_length for m in models) - context)]
+    context = min(context, model.max_length // 2)
+    sizes = [g for g in SIZES if g <= min(largest, min(m.max_length for m in models) - context)]
     used = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
     spent = measure_together(variants(model), sizes, context, rounds, tick=tick)
     rows: list[dict[str, Any]] = []

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -15,21 +15,25 @@ from specviz import metrics
 from specviz.errors import ModelError
 from specviz.loop import Run
 from specviz.measure.report import Bar, Estimate, Report
-from specviz.measure.timing import BASELINE, Texts, Timed, closing, first_turns, paired, phases, setting
+from specviz.measure.timing import (
+    BASELINE,
+    Texts,
+    Timed,
+    closing,
+    counter,
+    first_turns,
+    paired,
+    phases,
+    setting,
+)
 from specviz.methods import find
 from specviz.suites import spread
 
 COLUMNS = [
-    ("decoder", "decoder", ""),
-    ("draft", "draft", ""),
-    ("speed", "tokens/s with prefill", "{:,.0f}"),
-    ("q25", "25%", "{:,.0f}"),
-    ("q75", "75%", "{:,.0f}"),
-    ("peer", "over its peer [95%]", ""),
-    ("baseline", "over our autoregressive [95%]", ""),
-    ("tau", "τ", "{:.2f}"),
-    ("same", "same text", ""),
-]
+    ("decoder", "decoder", ""), ("draft", "draft", ""), ("speed", "tokens/s with prefill", "{:,.0f}"),
+    ("q25", "25%", "{:,.0f}"), ("q75", "75%", "{:,.0f}"), ("peer", "over its peer [95%]", ""),
+    ("baseline", "over our autoregressive [95%]", ""), ("tau", "τ", "{:.2f}"), ("same", "same text", ""),
+]  # fmt: skip
 SPARE = ("q25", "q75", "tau", "same")
 GENERATE, COMPILED, ASSISTED, COPIED = (
     "transformers generate",
@@ -64,9 +68,9 @@ def bench(
     drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 21,
-    max_new_tokens: int = 128,
-    rounds: int = 1,
+    number: Annotated[int, "Prompts."] = 21,
+    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
+    rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive and speculative decoding against transformers' own, text by text in turns.
@@ -78,7 +82,7 @@ def bench(
     assisted generation at least 1.2 with each draft model;
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
-    ids = first_turns(model, spread(entries, prompts)) * rounds
+    ids = first_turns(model, spread(entries, number)) * rounds
     drafts = find("speculative").suited(drafts)  # transformers assist with models, not with an EAGLE drafter
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
@@ -108,20 +112,19 @@ def bench(
                 pass
             runs[side] = Run(model, ids, side.decoder, **options)
         texts = {side: Texts(run) for side, run in runs.items()}
-        done = 0
-
-        def told(side: Side) -> None:
-            nonlocal done
-            done += 1
-            tick(done, len(ids) * (len(texts) + len(theirs)), side.label)
-
-        times = paired({**texts, **theirs}, len(ids), model.device, told)
+        step = counter(tick, len(ids) * (len(texts) + len(theirs)))
+        times = paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
         traces = {side: text.finish() for side, text in texts.items()}
     peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
     peers |= {Side("speculative", name): Side(ASSISTED, name) for name in named}
-    rows = [_row(side, times, traces, peers.get(side)) for side in times]
+    base = times[Side(BASELINE)]
+    rows = [
+        {"decoder": side.decoder, "draft": side.draft}
+        | compared_row(timed, base, times.get(peers[side]) if side in peers else None, traces.get(side))
+        for side, timed in times.items()
+    ]
     bars = _bars(rows, cuda, times)
-    found = setting(
+    about = setting(
         model,
         drafts,
         prompts=len(ids) // rounds,
@@ -129,27 +132,20 @@ def bench(
         max_new_tokens=max_new_tokens,
         draft_length=length,
     )
-    version = found["versions"].get("transformers", "")
+    version = about["versions"].get("transformers", "")
     title = f"Against transformers {version}: {model.name}, {len(ids)} texts, {length} draft tokens, greedy"
-    return Report("peers", title, found, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
+    return Report("peers", title, about, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
 
 
-def _row(side: Side, times: dict[Side, Timed], traces: dict[Side, Any], peer: Side | None) -> dict[str, Any]:
-    timed, base = times[side], times[Side(BASELINE)]
+def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Any) -> dict[str, Any]:
+    """A decoder's figures, over its peer and over our autoregressive decoding (None for what is missing)."""
     low, middle, high = np.quantile(timed.speeds(), (0.25, 0.5, 0.75)).tolist()
     return {
-        "decoder": side.decoder,
-        "draft": side.draft,
-        "speed": middle,
-        "q25": low,
-        "q75": high,
-        "peer": None if peer is None else timed.over(times[peer]),
-        "baseline": None if side == Side(BASELINE) else timed.over(base),
-        "tau": metrics.tau(traces[side]) if side in traces else None,
-        "same": f"{timed.same(base)}/{len(base.texts)}",
-        "tokens": timed.tokens,
-        "seconds": sum(timed.seconds),
-    }
+        "speed": middle, "q25": low, "q75": high, "peer": None if peer is None else timed.over(peer),
+        "baseline": None if timed is base else timed.over(base),
+        "tau": None if trace is None else metrics.tau(trace), "same": f"{timed.same(base)}/{len(base.texts)}",
+        "tokens": timed.tokens, "seconds": sum(timed.seconds),
+    }  # fmt: skip
 
 
 def _bars(rows: list[dict[str, Any]], cuda: bool, times: dict[Side, Timed]) -> list[Bar]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -23,33 +23,22 @@ SIZES = (1, 4, 8, 16)
 PREFILL = 64
 BATCHES = (1, 8)
 COLUMNS = [
-    ("model", "model", ""),
-    ("pass", "pass", ""),
-    ("rows", "rows", "{:d}"),
-    ("mflops", "MFLOPs", "{:.1f}"),
-    ("mb", "MB", "{:.2f}"),
-    ("intensity", "FLOPs/byte", "{:.2f}"),
-    ("bound", "bound by", ""),
-    ("roofline", "roofline ms", "{:.3f}"),
-    ("median", "measured ms", "{:.3f}"),
-    ("q25", "25%", "{:.3f}"),
-    ("q75", "75%", "{:.3f}"),
-    ("ratio", "ratio", "{:.2f}"),
-]
+    ("model", "model", ""), ("pass", "pass", ""), ("rows", "rows", "{:d}"), ("mflops", "MFLOPs", "{:.1f}"),
+    ("mb", "MB", "{:.2f}"), ("intensity", "FLOPs/byte", "{:.2f}"), ("bound", "bound by", ""),
+    ("roofline", "roofline ms", "{:.3f}"), ("median", "measured ms", "{:.3f}"), ("q25", "25%", "{:.3f}"),
+    ("q75", "75%", "{:.3f}"), ("ratio", "ratio", "{:.2f}"),
+]  # fmt: skip
 SPARE = ("q25", "q75", "mb", "bound")
 
 
 def bench(
     model: Any,
     drafts: list[Any],
-    entries: list[dict[str, Any]],
     *,
-    rounds: int = 31,
+    rounds: Annotated[int, "Passes of each kind."] = 31,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
-    """Every kind of pass of the target and of each draft model, beside the machine's roofline; `entries` is
-    not read.
-    """
+    """Every kind of pass of the target and of each draft model, beside the machine's roofline."""
     drafts = find("speculative").suited(drafts)  # an EAGLE drafter has no passes of its own
     models = [model, *drafts]
     for each in models:
@@ -68,18 +57,18 @@ def bench(
     sizes = [int(shape.weights(1)) for shape in shapes]
     dtype = model.dtype if isinstance(model.dtype, torch.dtype) else torch.float32
     total = 1 + len(models)
-    top, found = measuring.measure(model.device, dtype, sizes, max(5, rounds // 3))
+    top, kernels = measuring.measure(model.device, dtype, sizes, max(5, rounds // 3))
     tick(1, total, "ceilings")
     rows = []
     for number, (each, shape) in enumerate(zip(models, shapes)):
         rows += [{"model": each.name, **row} for row in passes(each, shape, top, rounds)]
         tick(2 + number, total, each.name)
     clock = quiet_clock(model.device)[1]
-    told = setting(model, drafts, context=CONTEXT, rounds=rounds, clock=clock, ceilings=asdict(top))
+    about = setting(model, drafts, context=CONTEXT, rounds=rounds, clock=clock, ceilings=asdict(top))
     return Report(
         "roofline",
         f"Passes behind {CONTEXT} tokens against the roofline, median of {rounds}",
-        told,
+        about,
         COLUMNS,
         rows,
         notes=[
@@ -89,31 +78,31 @@ def bench(
             "Bytes are weights and keys and values. A pass of few tokens also pays for each kernel that is "
             "called, which no ceiling knows.",
         ],
-        spare=SPARE,
-        parts=[Part("The machine's ceilings", measuring.COLUMNS, found)],
+        dropped=SPARE,
+        parts=[Part("The machine's ceilings", measuring.COLUMNS, kernels)],
     )
 
 
 def passes(model: Any, shape: Shape, top: Ceilings, rounds: int) -> list[dict[str, Any]]:
     """Each kind of pass: its costs, the roofline's time and the measured one, in milliseconds."""
-    found = []
+    rows = []
     size = float(shape.weights(1))
-    for rows in BATCHES:
-        spent = measure(model, rows, rounds)
+    for batch in BATCHES:
+        spent = measure(model, batch, rounds)
         for name, seconds in spent.items():
             tokens, cached, logits = (PREFILL, 0, 0) if name < 0 else (name, CONTEXT - 1, name)
-            flops, moved = shape.chain(tokens, cached, logits, rows)
+            flops, moved = shape.chain(tokens, cached, logits, batch)
             q25, median, q75 = (1e3 * np.quantile(seconds, (0.25, 0.5, 0.75))).tolist()
             best = 1e3 * top.seconds(flops, moved, size)
             computing = flops / top.compute >= moved / top.bandwidth(size)
             row: dict[str, Any] = {
                 "pass": f"prefill {PREFILL}" if name < 0 else f"{name} token" + "s" * (name > 1)
             }
-            row |= {"rows": rows, "mflops": flops / 1e6, "mb": moved / 1e6, "intensity": flops / moved}
+            row |= {"rows": batch, "mflops": flops / 1e6, "mb": moved / 1e6, "intensity": flops / moved}
             row |= {"bound": "computing" if computing else "moving", "roofline": best}
             row |= {"median": median, "q25": q25, "q75": q75, "ratio": median / best}
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def measure(model: Any, rows: int, rounds: int, sizes: Sequence[int] = SIZES) -> dict[int, list[float]]:

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from specviz.loop import Run
 from specviz.loop.cycle import Cycle
 from specviz.loop.run import identity, threads
 from specviz.measure.benches import llamacpp, peers
-from specviz.measure.benches.trees import groups
+from specviz.measure.benches.trees import draft_sizes, groups
 from specviz.measure.calibrate import calibrate
 from specviz.measure.report import Bar, Part, Report
 from specviz.measure.timing import (
@@ -38,6 +38,7 @@ from specviz.measure.timing import (
     Texts,
     clock_of,
     closing,
+    counter,
     first_turns,
     paired,
     setting,
@@ -70,32 +71,21 @@ BARS = [  # contender, over whom, at least, goal
 ]
 KIND_BAR, KIND_GOAL = 0.9, 1.0
 COLUMNS = [
-    ("contender", "contender", ""),
-    ("g", "g", "{:d}"),
-    ("tau", "τ", "{:.2f}"),
-    ("speed", "tokens/s", "{:,.1f}"),
-    ("ratio", "ratio [95%]", ""),
-    ("median", "median [95%]", ""),
-]
+    ("contender", "contender", ""), ("g", "g", "{:d}"), ("tau", "τ", "{:.2f}"),
+    ("speed", "tokens/s", "{:,.1f}"), ("ratio", "ratio [95%]", ""), ("median", "median [95%]", ""),
+]  # fmt: skip
 PREFILL = [
-    ("contender", "contender", ""),
-    ("speed_prefill", "tokens/s", "{:,.1f}"),
-    ("ratio_prefill", "ratio [95%]", ""),
-    ("median_prefill", "median [95%]", ""),
-]
+    ("contender", "contender", ""), ("speed_prefill", "tokens/s", "{:,.1f}"),
+    ("ratio_prefill", "ratio [95%]", ""), ("median_prefill", "median [95%]", ""),
+]  # fmt: skip
 TEXTS = [
-    ("contender", "contender", ""),
-    ("same", "same text", ""),
-    ("loops", "loops", "{:.0%}"),
+    ("contender", "contender", ""), ("same", "same text", ""), ("loops", "loops", "{:.0%}"),
     ("ratio_without", "ratio without [95%]", ""),
-]
+]  # fmt: skip
 KINDS = [
-    ("shown", "kind of work", ""),
-    ("texts", "prompts", "{:d}"),
-    ("contender", "contender", ""),
-    ("tau", "τ", "{:.2f}"),
-    ("ratio", "ratio [95%]", ""),
-]
+    ("shown", "kind of work", ""), ("texts", "prompts", "{:d}"), ("contender", "contender", ""),
+    ("tau", "τ", "{:.2f}"), ("ratio", "ratio [95%]", ""),
+]  # fmt: skip
 NOTES = [
     "ratio: autoregressive decoding's time over the contender's, each summed over prompts and rounds, the "
     "prefill apart; where a text has another length than autoregressive decoding's, the latter's time is "
@@ -614,17 +604,20 @@ class Results:
 
 def bench(
     model: Any,
-    drafts: list[Any],
     entries: Sequence[dict[str, Any]],
     *,
-    prompts: int = 24,
-    max_new_tokens: int = 96,
-    rounds: int = 3,
-    ids: Sequence[str] | None = None,
-    only: Sequence[str] | None = None,
-    sizes: Sequence[int] = (),
-    own: dict[str, int] | None = None,
-    kept: Path | None = None,
+    source: str = "",
+    number: Annotated[int, "Prompts that are timed."] = 24,
+    max_new_tokens: Annotated[int, "Tokens for each prompt."] = 96,
+    rounds: Annotated[int, "Rounds over all prompts."] = 3,
+    ids: Annotated[Path | None, "A JSON file that lists the questions of --prompts to time."] = None,
+    only: Annotated[Sequence[str] | None, "Contenders, as unispec-warm,llama.cpp."] = None,
+    size: Annotated[
+        Sequence[int | str],
+        "Draft nodes of UniSpec besides; METHOD=NODES in place of calibration.",
+        draft_sizes,
+    ] = (),
+    rounds_file: Path | None = None,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """How fast this package decodes, beside transformers and llama.cpp on the same weights.
@@ -634,21 +627,20 @@ def bench(
     Parameters
     ----------
     model : Model
-    drafts : list of Model
-        Not used: no contender needs one.
     entries : sequence of dict
         Prompts: those that are timed, ten others that fill warm stores, five others to calibrate on.
-    prompts : int
+    source : str
+        The file that they are from, or NAME=FILE: `ids` may state its digest.
+    number : int
         How many are timed.
-    ids : sequence of str, optional
-        Which ones, in this order. Default: spread over the kinds of work.
+    ids : Path, optional
+        A file that lists which ones, in this order (`chosen_ids`). Default: spread over the kinds of work.
     only : sequence of str, optional
         Contenders of `USUAL` and `EXTRA`; autoregressive decoding always runs. Default: `USUAL`.
-    sizes : sequence of int
-        Draft sizes at which ``unispec`` runs besides.
-    own : dict of str to int, optional
-        ``{"unispec": g, "prompt_lookup": g}``: these draft sizes in place of calibrated ones.
-    kept : Path, optional
+    size : sequence of int or str
+        Draft sizes at which ``unispec`` runs besides; ``"unispec=16"`` or ``"prompt_lookup=8"``: this draft
+        size in place of a calibrated one.
+    rounds_file : Path, optional
         A file that keeps each finished round, so that the same call goes on after the last one.
     tick : callable
         Called with (done, of, what).
@@ -664,27 +656,23 @@ def bench(
     KeyboardInterrupt
         After Ctrl-C; its message says what is kept.
     """
-    given = dict(own or {})
-    for name in given:
-        if name not in (LOOKUP, "unispec"):
-            raise ParameterError(f"--size takes a number, unispec=NUMBER or {LOOKUP}=NUMBER, not {name}=...")
-    for size in sizes:
-        methods.find("unispec")(draft_size=size)
-    for name, size in given.items():
-        methods.find(name)(**{methods.find(name).size: size})
+    sizes, given = checked_sizes(size)
     selection = Selection.of(
-        entries, prompts, ids, lambda entry: model.left(len(first_turns(model, [entry])[0])) >= max_new_tokens
+        entries,
+        number,
+        chosen_ids(ids, source) if ids is not None else None,
+        lambda entry: model.left(len(first_turns(model, [entry])[0])) >= max_new_tokens,
     )
     contenders, _ = lineup(model, only, given, sizes)
     texts, warm = _encoded(model, selection.timed, max_new_tokens), first_turns(model, selection.warm)
     wanted = [name for name in (LOOKUP, "unispec") if any(_open(c, name) for c in contenders)]
     _check_enough(selection, contenders, bool(wanted))
     plan = _plan(model, contenders, texts, warm, max_new_tokens)
-    state = _resumed(kept, plan)
+    state = _resumed(rounds_file, plan)
 
     def keep() -> None:
-        if kept is not None:
-            write_text(kept, json.dumps(state), force=True)
+        if rounds_file is not None:
+            write_text(rounds_file, json.dumps(state), force=True)
 
     try:
         for name in wanted:
@@ -695,24 +683,31 @@ def bench(
         contenders, lacking = lineup(model, only, chosen, sizes)
         if len(state["rounds"]) < rounds:
             stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
-            done, of = 0, sum(len(stage.before(each)) for each in contenders)
-            of += len(contenders) * len(texts) * (rounds - len(state["rounds"]))
-
-            def count(what: str) -> None:
-                nonlocal done
-                done += 1
-                tick(done, of, what)
-
-            stage.prepare(count)
+            of = sum(len(stage.before(each)) for each in contenders)
+            step = counter(tick, of + len(contenders) * len(texts) * (rounds - len(state["rounds"])))
+            stage.prepare(step)
             while (turn := len(state["rounds"])) < rounds:
-                state["rounds"].append(one_round(stage, turn, count))
+                state["rounds"].append(one_round(stage, turn, step))
                 keep()
     except KeyboardInterrupt:
-        if kept is None:
+        if rounds_file is None:
             raise
         line = f"{len(state['rounds'])} of {rounds} rounds are kept: the same command goes on"
         raise KeyboardInterrupt(line) from None
     return _report(model, selection, contenders, lacking, state, max_new_tokens)
+
+
+def checked_sizes(size: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
+    """UniSpec's further draft sizes, and those in place of calibration, checked."""
+    sizes, given = draft_sizes(size)
+    for name in given:
+        if name not in (LOOKUP, "unispec"):
+            raise ParameterError(f"--size takes a number, unispec=NUMBER or {LOOKUP}=NUMBER, not {name}=...")
+    for g in sizes:
+        methods.find("unispec")(draft_size=g)
+    for name, g in given.items():
+        methods.find(name)(**{methods.find(name).size: g})
+    return sizes, given
 
 
 def _open(contender: Contender, method: str) -> bool:

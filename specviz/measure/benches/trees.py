@@ -6,9 +6,9 @@ for a method where one is given, as a calibration finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from specviz.measure.timing import (
     Timed,
     calibrated,
     closing,
+    counter,
     first_turns,
     paired,
     practice,
@@ -35,25 +36,16 @@ WARM = 70  # prompts for practice that a warm method has decoded before
 GOAL = 1.4
 PHASES = ("draft", "forward", "verify", "commit", "between")
 COLUMNS = [
-    ("method", "method", ""),
-    ("memory", "memory", ""),
-    ("g", "g", "{:d}"),
-    ("tau", "τ", "{:.2f}"),
-    ("A/D", "A/D", "{:.3f}"),
-    ("speed", "tokens/s", "{:,.0f}"),
-    ("speedup", "speedup [95%]", ""),
+    ("method", "method", ""), ("memory", "memory", ""), ("g", "g", "{:d}"), ("tau", "τ", "{:.2f}"),
+    ("A/D", "A/D", "{:.3f}"), ("speed", "tokens/s", "{:,.0f}"), ("speedup", "speedup [95%]", ""),
     ("same", "same text", ""),
-]
+]  # fmt: skip
 SPARE = ("same", "A/D")
 GROUPED = [
-    ("group", "", ""),
-    ("method", "method", ""),
-    ("g", "g", "{:d}"),
-    ("tau_cold", "τ cold", "{:.2f}"),
-    ("tau_warm", "warm", "{:.2f}"),
-    ("speedup_cold", "speedup cold [95%]", ""),
+    ("group", "", ""), ("method", "method", ""), ("g", "g", "{:d}"), ("tau_cold", "τ cold", "{:.2f}"),
+    ("tau_warm", "warm", "{:.2f}"), ("speedup_cold", "speedup cold [95%]", ""),
     ("speedup_warm", "warm [95%]", ""),
-]
+]  # fmt: skip
 SPLIT = [
     ("method", "method", ""),
     ("memory", "memory", ""),
@@ -110,60 +102,74 @@ def sides(size: int, own: Mapping[str, int]) -> list[Side]:
     for name in own:
         if name not in family:
             raise ParameterError(f"no draft size to compare for {name!r}" + methods.near(name, family, ""))
-    found = [Side(BASELINE)]
+    contenders = [Side(BASELINE)]
     for name in family:
         keeps = any(p.name == "keep" for p in methods.find(name).parameters)
         for g in dict.fromkeys([size, own.get(name, size)]):
-            found += [Side(name, state, g) for state in (("cold", "warm") if keeps else ("",))]
-    for side in found:
+            contenders += [Side(name, state, g) for state in (("cold", "warm") if keeps else ("",))]
+    for side in contenders:
         side.build()
-    return found
+    return contenders
+
+
+def draft_sizes(given: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
+    """Draft sizes for all methods, and those of single ones: ``24`` or ``"24"``, ``"unispec=16"``.
+
+    Raises
+    ------
+    ParameterError
+        For anything else.
+    """
+    common, own = list[int](), dict[str, int]()
+    for each in given:
+        method, _, number = str(each).rpartition("=")
+        if not number.isdecimal():
+            raise ParameterError(f"--size takes a number, or METHOD=NUMBER, not {each!r}")
+        if method:
+            own[method] = int(number)
+        else:
+            common.append(int(number))
+    return common, own
 
 
 def bench(
     model: Any,
-    drafts: list[Any],
     entries: list[dict[str, Any]],
     *,
-    prompts: int = 70,
-    max_new_tokens: int = 128,
-    size: int = 24,
-    own: Mapping[str, int] | None = None,
+    number: Annotated[int, "Prompts."] = 70,
+    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
+    size: Annotated[
+        Sequence[int | str], "Draft nodes of all; METHOD=NODES for one method besides.", draft_sizes
+    ] = (24,),
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and the training-free family, text by text in turns; greedy.
 
     Parameters
     ----------
-    prompts : int
-        As evenly over the kinds of work as they come; of a conversation the first turn.
-    size : int
-        The draft size g of all.
-    own : mapping of str to int, optional
-        A draft size by method: these run at that size, too. Default: each method's calibrated one, where
-        one is stored (`specviz calibrate`).
+    number : int
+        Prompts, as evenly over the kinds of work as they come; of a conversation the first turn.
+    size : sequence of int or str
+        The draft size g of all, and draft sizes of single methods (``"unispec=16"``), which run at that size,
+        too. Default of these: each method's calibrated one, where one is stored (`specviz calibrate`).
 
     Bars, all warm: at equal g, τ(unispec) > τ(token_recycling) > τ(prompt_lookup), means over kinds of work;
     ``unispec``, at a size of its own where it has one, faster than each other method at its best, and at
     least 1.4 times autoregressive decoding.
     """
-    if own is None:
-        found = {name: calibrated(model, name) for name in FAMILY if name in methods.names()}
-        own = {name: g for name, g in found.items() if g is not None}
-    lineup = sides(size, own)
-    chosen = spread(entries, prompts)
+    common, own = draft_sizes(size)
+    if not own:
+        stored = {name: calibrated(model, name) for name in FAMILY if name in methods.names()}
+        own = {name: g for name, g in stored.items() if g is not None}
+    equal = common[-1] if common else 24
+    lineup = sides(equal, own)
+    chosen = spread(entries, number)
     texts = [
         {"prompt": ids} | {name: entry[name] for name in ("id", "kind", "language") if name in entry}
         for ids, entry in zip(first_turns(model, chosen), chosen)
     ]
     before = practice(model, WARM)
-    done, of = 0, len(lineup) * (len(texts) + 1)
-
-    def told(side: Side) -> None:
-        nonlocal done
-        done += 1
-        tick(done, of, side.label)
-
+    step = counter(tick, len(lineup) * (len(texts) + 1))
     runs: dict[Side, Run] = {}
     with closing(runs):
         for side in lineup:
@@ -172,18 +178,18 @@ def bench(
             for _ in Run(model, first, method, record=None, max_new_tokens=max_new_tokens):
                 pass
             runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
-            told(side)
+            step(side.label)
         decoders = {side: Texts(run) for side, run in runs.items()}
         clock, name_of_clock = quiet_clock(model.device)
-        times = paired(decoders, len(texts), model.device, told, clock)
+        times = paired(decoders, len(texts), model.device, lambda side: step(side.label), clock)
         traces = {side: decoder.finish() for side, decoder in decoders.items()}
     rows = {side: _row(side, times, traces[side]) for side in lineup}
     report = Report(
         "trees",
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
-        setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=size, own=dict(own),
+        setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
                 warm=f"{WARM} prompts for practice"),
-        COLUMNS, list(rows.values()), _bars(rows, times, size), list(NOTES), SPARE,
+        COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), SPARE,
     )  # fmt: skip
     report.setting["clock"] = name_of_clock
     report.notes.append(
@@ -199,10 +205,10 @@ def bench(
 
 def groups(texts: list[dict[str, Any]], name: str) -> dict[str, list[int]]:
     """Numbers of the texts of each kind or language; of those that say none, under a dash."""
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
-        found.setdefault(str(text.get(name, "–")), []).append(i)
-    return found
+        numbers.setdefault(str(text.get(name, "–")), []).append(i)
+    return numbers
 
 
 def only(timed: Timed, numbers: Iterable[int]) -> Timed:
@@ -237,16 +243,16 @@ def _grouped(
 ) -> list[dict[str, Any]]:
     rows = []
     for group, numbers in groups(texts, name).items():
-        found: dict[tuple[str, int | None], dict[str, Any]] = {}
+        by_method: dict[tuple[str, int | None], dict[str, Any]] = {}
         for side in lineup[1:]:
-            row = found.setdefault((side.method, side.g), {"method": side.method, "g": side.g})
+            row = by_method.setdefault((side.method, side.g), {"method": side.method, "g": side.g})
             state = side.memory or "cold"  # without a memory every text is
             over = only(times[side], numbers).over(only(times[lineup[0]], numbers))
             tau = metrics.tau(traces[side].select(prompt=numbers))
             row |= {f"tau_{state}": tau, f"speedup_{state}": over}
         rows += [
             {"group": group if i == 0 else "", name: group, "texts": len(numbers)} | row
-            for i, row in enumerate(found.values())
+            for i, row in enumerate(by_method.values())
         ]
     return rows
 
@@ -256,22 +262,22 @@ def _split(side: Side, trace: Any) -> dict[str, Any]:
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0]
     count = max(len(steps), 1)
-    found = {name: 1e3 * float(steps[f"{name}_time"].sum()) / count for name in PHASES[:-1]}
+    phases = {name: 1e3 * float(steps[f"{name}_time"].sum()) / count for name in PHASES[:-1]}
     covered = 1e3 * float(cycles["duration"].sum())
     wall = sum(
         1e3 * float((text["start"] + text["duration"]).max() - text["start"].min())
         for _, text in cycles.groupby("prompt")
     )
-    inside = sum(found.values())
+    inside = sum(phases.values())
     return {
         "method": side.method,
         "memory": side.memory or None,
         "g": side.g,
         "drafted": float(steps["sent"].sum()) / count,
-        **found,
+        **phases,
         "between": (wall - covered) / count,
         "cycle": inside + (wall - covered) / count,
-        "share": (inside - found["forward"]) / inside if inside else float("nan"),
+        "share": (inside - phases["forward"]) / inside if inside else float("nan"),
     }
 
 

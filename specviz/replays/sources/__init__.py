@@ -11,9 +11,9 @@ from importlib import import_module
 
 from specviz.replays.recipes import Recipe
 
-from .shared import Found, How
+from .shared import Measurement, RunOptions
 
-__all__ = ["Found", "How", "find"]
+__all__ = ["Measurement", "RunOptions", "find"]
 
 SOURCES = {
     "run": "prompts:run",
@@ -33,7 +33,7 @@ SOURCES = {
 }
 
 
-def find(name: str) -> Callable[[Recipe, How], Found]:
+def find(name: str) -> Callable[[Recipe, RunOptions], Measurement]:
     """The function of a source."""
     module, _, function = SOURCES[name].partition(":")
     return getattr(import_module(f"specviz.replays.sources.{module}"), function)  # type: ignore[no-any-return]

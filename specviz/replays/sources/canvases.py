@@ -16,50 +16,40 @@ from specviz.measure.claims import derived, resampled
 from specviz.metrics import Estimate
 from specviz.replays.canvases import PAPER, Way, ssd, stepwise, suite, timed
 from specviz.replays.recipes import Recipe, Row
-from specviz.replays.sources.shared import Found, How, about, figure, known, totals
+from specviz.replays.sources.shared import Measurement, RunOptions, about, exact, totals
 
 STEPWISE = ("stepwise", None)
+WRITING = "writing canvases"
 DRAFTS = (3, 4, 5)  # Table 3's
-TOGETHER = 8  # prompts decoded together where nothing is timed
+BATCH = 8  # prompts decoded together where nothing is timed
 
 
-def refuse(how: How) -> None:
+def refuse(options: RunOptions) -> None:
     """Only a masked-diffusion model writes canvases."""
-    if getattr(how.model, "kind", None) != "diffusion":
-        raise ParameterError(f"this table is of a masked-diffusion model, and {how.model.name} is none")
+    if getattr(options.model, "kind", None) != "diffusion":
+        raise ParameterError(f"this table is of a masked-diffusion model, and {options.model.name} is none")
 
 
-def asked(recipe: Recipe, how: How, shots: int = 0) -> dict[str, list[list[int]]]:
+def prompt_ids(recipe: Recipe, options: RunOptions, shots: int = 0) -> dict[str, list[list[int]]]:
     """The prompts of each task as ids; tasks of one kind of work have different ones."""
     taken: Counter[str] = Counter()
-    found = {}
+    out = {}
     for task, part in recipe.parts["task"].items():
         kind = part["kind"]
-        first, taken[kind] = taken[kind], taken[kind] + how.prompts
-        if how.suite is not None:
-            entries = list(how.suite.select(kind=kind))
+        first, taken[kind] = taken[kind], taken[kind] + options.number
+        if options.suite is not None:
+            entries = list(options.suite.select(kind=kind))
         else:
             entries = suite(taken[kind], shots, kind)
-        entries = entries[first : taken[kind]] or entries[: how.prompts]
-        found[task] = [how.model.encode(entry["prompt"]) for entry in entries if "prompt" in entry]
-    return found
+        entries = entries[first : taken[kind]] or entries[: options.number]
+        out[task] = [options.model.encode(entry["prompt"]) for entry in entries if "prompt" in entry]
+    return out
 
 
-def data(how: How, length: int) -> str:
+def data(options: RunOptions, length: int) -> str:
     """The prompts in words."""
-    name = how.suite.name if how.suite is not None else "generated prompts (bundled)"
-    return f"{name}: {how.prompts} a task, canvases of {length} cells written whole"
-
-
-class Counted:
-    """Progress in texts."""
-
-    def __init__(self, how: How, of: int) -> None:
-        self.how, self.of, self.done = how, of, 0
-
-    def __call__(self) -> None:
-        self.done += 1
-        self.how.tick(self.done, self.of, "writing canvases")
+    name = options.suite.name if options.suite is not None else "generated prompts (bundled)"
+    return f"{name}: {options.number} a task, canvases of {length} cells written whole"
 
 
 def speed(measured: Any, ends: Sequence[int], rounds: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,46 +78,63 @@ def saved(mine: Any, base: Any) -> Any:
     return 100 * (1 - mine / base)
 
 
-def canvases(recipe: Recipe, how: How) -> Found:
+def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     """Tables 1 and 3: throughput, speedup and passes saved of each way against stepwise decoding."""
-    refuse(how)
-    found = Found(environment=about(how.model), data=data(how, how.max_new_tokens))
+    refuse(options)
+    made = Measurement(environment=about(options.model), data=data(options, options.max_new_tokens))
     ways: dict[tuple[str, Any], Way] = {STEPWISE: stepwise(**PAPER)}
     for tree, n in map(key_of, recipe.rows):
         if n is not None:
             ways[tree, n] = ssd(n, tree, **PAPER)
-    prompts = asked(recipe, how)
-    rounds = how.options.get("rounds", 1)
-    tick = Counted(how, rounds * len(ways) * sum(map(len, prompts.values())))
+    prompts = prompt_ids(recipe, options)
+    rounds = options.rounds
+    step = options.counter(rounds * len(ways) * sum(map(len, prompts.values())))
     for task, ids in prompts.items():
-        made = dict(zip(ways, timed(how.model, ids, list(ways.values()), how.max_new_tokens, rounds, tick)))
-        base = made[STEPWISE]
-        their_tokens, their_seconds = speed(base, how.model.eos, rounds)
+        written = dict(
+            zip(
+                ways,
+                timed(
+                    options.model,
+                    ids,
+                    list(ways.values()),
+                    options.max_new_tokens,
+                    rounds,
+                    lambda: step(WRITING),
+                ),
+            )
+        )
+        base = written[STEPWISE]
+        their_tokens, their_seconds = speed(base, options.model.eos, rounds)
         for row in recipe.rows:
             key = key_of(row)
-            mine, where = made[key], {**row.where, "task": task}
-            tokens, seconds = speed(mine, how.model.eos, rounds)
-            found.add(where, "throughput", resampled(over, tokens, seconds))
+            mine, where = written[key], {**row.where, "task": task}
+            tokens, seconds = speed(mine, options.model.eos, rounds)
+            made.add(where, "throughput", resampled(over, tokens, seconds))
             if mine is not base:
-                found.add(where, "speedup", resampled(faster, tokens, seconds, their_tokens, their_seconds))
+                made.add(where, "speedup", resampled(faster, tokens, seconds, their_tokens, their_seconds))
                 passes = [each_text([t.passes for t in each.texts], rounds) for each in (mine, base)]
-                found.add(where, "step_reduction", resampled(saved, *passes))
-                found.add(where, "verification_nodes", known(1 + ways[key]().nodes))
-        if not found.traces:
-            fast = max((w for w in ways if w != STEPWISE), key=lambda w: -sum(made[w].seconds))
-            mine, theirs = (np.divide(*speed(made[w], how.model.eos, rounds)) for w in (fast, STEPWISE))
-            found.record(
-                how, f"{ways[fast].label}, {task}", mine / theirs, partial(again, how, ids, ways[fast])
+                made.add(where, "step_reduction", resampled(saved, *passes))
+                made.add(where, "verification_nodes", exact(1 + ways[key]().nodes))
+        if not made.traces:
+            fast = max((w for w in ways if w != STEPWISE), key=lambda w: -sum(written[w].seconds))
+            mine, theirs = (
+                np.divide(*speed(written[w], options.model.eos, rounds)) for w in (fast, STEPWISE)
             )
-    further(recipe, found)
-    totals(found, recipe)
-    means(recipe, found)
-    return found
+            made.record(
+                options,
+                f"{ways[fast].label}, {task}",
+                mine / theirs,
+                partial(again, options, ids, ways[fast]),
+            )
+    further(recipe, made)
+    totals(made, recipe)
+    means(recipe, made)
+    return made
 
 
-def again(how: How, ids: list[list[int]], way: Way, i: int) -> Any:
+def again(options: RunOptions, ids: list[list[int]], way: Way, i: int) -> Any:
     """A text once more, recorded."""
-    return generate(how.model, [ids[i]], way(), max_new_tokens=how.max_new_tokens)
+    return generate(options.model, [ids[i]], way(), max_new_tokens=options.max_new_tokens)
 
 
 def key_of(row: Row) -> tuple[str, Any]:
@@ -135,78 +142,79 @@ def key_of(row: Row) -> tuple[str, Any]:
     return (row.values["tree"], row.values["draft_length"]) if row.method == "ssd" else STEPWISE
 
 
-def means(recipe: Recipe, found: Found) -> None:
+def means(recipe: Recipe, made: Measurement) -> None:
     """The speedup of the column Mean: the ratio of the two mean throughputs, as the paper has it."""
     if recipe.total is None:
         return
     column, name = recipe.total
-    found.rows = [r for r in found.rows if not (r["metric"] == "speedup" and r["where"].get(column) == name)]
-    speeds = [r for r in found.rows if r["metric"] == "throughput" and r["where"].get(column) == name]
-    for base in [r for r in speeds if r["where"]["draft_length"] == "-"]:
-        for row in speeds:
-            if row is not base:
-                found.add(row["where"], "speedup", derived(np.divide, figure(row), figure(base)))
+    kept = [f for f in made.figures if f.metric != "speedup" or f.where.get(column) != name]
+    made.figures = kept
+    speeds = [f for f in kept if f.metric == "throughput" and f.where.get(column) == name]
+    for base in [f for f in speeds if f.where["draft_length"] == "-"]:
+        for figure in speeds:
+            if figure is not base:
+                made.add(figure.where, "speedup", derived(np.divide, figure.estimate, base.estimate))
 
 
-def further(recipe: Recipe, found: Found) -> None:
+def further(recipe: Recipe, made: Measurement) -> None:
     """Table 3's numbers in brackets, and its bound: what mix-order adds to the chain."""
     if "bounds" not in recipe.options:
         return
-    rows = {(r["where"]["method"], r["where"]["draft_length"], r["metric"]): r for r in found.rows}
+    figures = {(f.where["method"], f.where["draft_length"], f.metric): f for f in made.figures}
+    gains = {"verification_nodes": "added_nodes", "step_reduction": "step_reduction_gain"}
     for n in DRAFTS:
-        for metric, gain in (
-            ("verification_nodes", "added_nodes"),
-            ("step_reduction", "step_reduction_gain"),
-        ):
-            mix, chain = (rows.get((name, n, metric)) for name in ("Mix-order", "Greedy"))
+        for metric, gain in gains.items():
+            mix, chain = (figures.get((name, n, metric)) for name in ("Mix-order", "Greedy"))
             if mix is not None and chain is not None:
-                more = derived(np.subtract, figure(mix), figure(chain))
-                found.add({"method": "Mix-order", "draft_length": n}, gain, more)
-        found.add({"method": "-", "draft_length": n}, "step_reduction_bound", known(100 * n / (n + 1)))
+                more = derived(np.subtract, mix.estimate, chain.estimate)
+                made.add({"method": "Mix-order", "draft_length": n}, gain, more)
+        made.add({"method": "-", "draft_length": n}, "step_reduction_bound", exact(100 * n / (n + 1)))
 
 
-def limits(recipe: Recipe, how: How) -> Found:
+def limits(recipe: Recipe, options: RunOptions) -> Measurement:
     """Table 2: passes that self-drafts could save at most, from recorded stepwise passes."""
-    refuse(how)
-    found = Found(environment=about(how.model), data=data(how, how.max_new_tokens))
+    refuse(options)
+    made = Measurement(environment=about(options.model), data=data(options, options.max_new_tokens))
     policy = {**PAPER, "cache": "none"}
-    for task, ids in asked(recipe, how).items():
+    for task, ids in prompt_ids(recipe, options).items():
         trace = generate(
-            how.model, ids, stepwise(**policy)(), max_new_tokens=how.max_new_tokens, batch=TOGETHER
+            options.model, ids, stepwise(**policy)(), max_new_tokens=options.max_new_tokens, batch=BATCH
         )
-        how.tick(1, 1, "stepwise decoding recorded")
+        options.counter(1)("stepwise decoding recorded")
         last: dict[int, float] = {}
         limited: Any = metrics.acceptance_limit(trace, lengths=DRAFTS).itertuples()
         for row in limited:
             n, k = int(row.draft_length), int(row.top)
             where = {"draft_length": n, "k": str(k), "task": task}
             value, ends = 100 * float(row.reduction), (100 * row.reduction_lo, 100 * row.reduction_hi)
-            found.add(where, "step_reduction", Estimate(value, *ends, len(ids)))
+            made.add(where, "step_reduction", Estimate(value, *ends, len(ids)))
             if n in last:
-                found.add(where, "step_reduction_gain", value - last[n])
+                made.add(where, "step_reduction_gain", value - last[n])
             last[n] = value
-            bound = known(100 * float(row.bound))
-            found.add({"draft_length": n, "k": "-", "task": task}, "step_reduction_bound", bound)
-    return found
+            bound = exact(100 * float(row.bound))
+            made.add({"draft_length": n, "k": "-", "task": task}, "step_reduction_bound", bound)
+    return made
 
 
-def lengths(recipe: Recipe, how: How) -> Found:
+def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
     """Figure 3: throughput by the length generated, and by the examples in front of the prompt."""
-    refuse(how)
+    refuse(options)
     cells, shots = recipe.options["cells"], recipe.options["shots"]
     normal = recipe.options["normal"]
-    found = Found(environment=about(how.model), data=data(how, normal))
+    made = Measurement(environment=about(options.model), data=data(options, normal))
     ways = [stepwise(**PAPER), ssd(3, **PAPER)]
     names = ({"method": "Origin", "draft_length": "-"}, {"method": "Origin+SSD", "draft_length": "3"})
     plans: list[tuple[dict[str, str], int, int]] = [
         *(({"generation_length": theirs, "shots": "-"}, ours, 0) for theirs, ours in cells.items()),
         *(({"generation_length": "-", "shots": str(n)}, normal, n) for n in shots),
     ]
-    rounds = how.options.get("rounds", 1)
-    tick = Counted(how, rounds * len(ways) * len(plans) * how.prompts * len(recipe.parts["task"]))
+    rounds = options.rounds
+    step = options.counter(rounds * len(ways) * len(plans) * options.number * len(recipe.parts["task"]))
     for where, length, examples in plans:
-        for task, ids in asked(recipe, how, examples).items():
-            for name, made in zip(names, timed(how.model, ids, ways, length, rounds, tick)):
-                tokens, seconds = speed(made, how.model.eos, rounds)
-                found.add({**where, **name, "task": task}, "throughput", resampled(over, tokens, seconds))
-    return found
+        for task, ids in prompt_ids(recipe, options, examples).items():
+            for name, written in zip(
+                names, timed(options.model, ids, ways, length, rounds, lambda: step(WRITING))
+            ):
+                tokens, seconds = speed(written, options.model.eos, rounds)
+                made.add({**where, **name, "task": task}, "throughput", resampled(over, tokens, seconds))
+    return made

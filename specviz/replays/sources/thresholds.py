@@ -11,21 +11,21 @@ from specviz.measure.pairs import suite
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders
-from specviz.replays.recipes import Recipe, Row
-from specviz.replays.sources.shared import Found, How, about
+from specviz.replays.recipes import ALIGNED, REJECTION, UNALIGNED, Recipe, Row
+from specviz.replays.sources.shared import Measurement, RunOptions, about
 
 NO_FALLBACK = "speculative sampling never falls back; what the paper counts there it does not say"
 Sweep = dict[str, Measured]
 
 
-def thresholds(recipe: Recipe, how: How) -> Found:
+def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
     """The rows of a table of BiLD's, each the setting that the paper's rule picks of what was measured."""
-    found = Found(environment=about(how.model))
-    settings, made = 0, list[tuple[str, Measured, Measured]]()
+    made = Measurement(environment=about(options.model))
+    settings, timed = 0, list[tuple[str, Measured, Measured]]()
     for dataset, part in recipe.parts["dataset"].items():
         every: Sweep = {}
         for curve in recipe.options["curves"]:
-            every |= measured(curve, part["task"], recipe, how)
+            every |= measured(curve, part["task"], recipe, options)
         settings += len(every)
         base = every[recipe.options.get("base", BASELINE)]
         metric = "bleu" if base.score.name == "BLEU" else "rouge_l"
@@ -33,45 +33,47 @@ def thresholds(recipe: Recipe, how: How) -> Found:
             where = {**row.where, "dataset": dataset}
             mine = base if row.method == BASELINE else picked(row, every, base)
             if mine is None:
-                found.absent.append(
+                made.absent.append(
                     (where, f"no setting of the grid loses so little ({row.values['lose']:g})")
                 )
                 continue
-            found.add(where, metric, mine.quality)
+            made.add(where, metric, mine.quality)
             if mine is base:
                 continue
-            found.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
-            made.append((part["task"], mine, base))
-            found.add(where, "speedup", mine.over(base))
-            found.add(where, f"{metric}_gain", mine.lost(base).times(-1))
+            made.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
+            timed.append((part["task"], mine, base))
+            made.add(where, "speedup", mine.over(base))
+            made.add(where, f"{metric}_gain", mine.lost(base).times(-1))
             for name in ("fallback", "rollback"):
                 if name == "rollback" or mine.point.method == "bild":
-                    found.add(where, name, mine.share(f"{name}s", "tokens").times(100))
-    recorded(found, how, made)
-    found.absent.append(({"metric": "fallback"}, NO_FALLBACK))
-    found.absent += [({"dataset": name}, why) for name, why in recipe.options.get("left", {}).items()]
-    found.data = (
-        f"{how.prompts} generated texts a task (bundled), of which the best of {settings} settings in all"
+                    made.add(where, name, mine.share(f"{name}s", "tokens").times(100))
+    record_fastest(made, options, timed)
+    made.absent.append(({"metric": "fallback"}, NO_FALLBACK))
+    made.absent += [({"dataset": name}, why) for name, why in recipe.options.get("left", {}).items()]
+    made.data = (
+        f"{options.number} generated texts a task (bundled), of which the best of {settings} settings in all"
     )
-    return found
+    return made
 
 
-def recorded(found: Found, how: How, made: Sequence[tuple[str, Measured, Measured]]) -> None:
+def record_fastest(
+    made: Measurement, options: RunOptions, timed: Sequence[tuple[str, Measured, Measured]]
+) -> None:
     """Keep traces of the fastest of some settings: (task, setting, what it is compared with)."""
-    if not made:
+    if not timed:
         return
-    task, mine, base = max(made, key=lambda each: each[1].over(each[2]).median)
-    point, texts = mine.point, entries(how, task)
-    options = {"draft": point.draft, "max_new_tokens": how.max_new_tokens, **point.options, **point.values}
-    found.record(
-        how, f"{point.label}, {task}", base.sums["seconds"] / mine.sums["seconds"],
-        lambda i: generate(point.model, [texts[i]], point.method, **options),
+    task, mine, base = max(timed, key=lambda each: each[1].over(each[2]).median)
+    point, texts = mine.point, entries(options, task)
+    given = {"draft": point.draft, "max_new_tokens": options.max_new_tokens, **point.options, **point.values}
+    made.record(
+        options, f"{point.label}, {task}", base.sums["seconds"] / mine.sums["seconds"],
+        lambda i: generate(point.model, [texts[i]], point.method, **given),
     )  # fmt: skip
 
 
-def entries(how: How, task: str) -> list[dict[str, Any]]:
+def entries(options: RunOptions, task: str) -> list[dict[str, Any]]:
     """The texts of a task."""
-    return list(how.suite)[: how.prompts] if how.suite is not None else suite(task, how.prompts)
+    return list(options.suite)[: options.number] if options.suite is not None else suite(task, options.number)
 
 
 def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
@@ -104,105 +106,116 @@ def each_base(every: Sweep, each: Measured) -> Measured:
     return every[each.point.base]
 
 
-def measured(curve: str, task: str, recipe: Recipe, how: How) -> Sweep:
+def measured(curve: str, task: str, recipe: Recipe, options: RunOptions) -> Sweep:
     """A curve's settings on a task's texts; one process measures them once for all tables."""
-    key = ("sweep", how.model.name, tuple(how.drafts.items()), curve, task, how.prompts, how.max_new_tokens)
-    if key not in how.memory:
-        points = CURVES[curve](how, how.options)
-        texts = entries(how, task)
-        of, done = len(points) * len(texts), 0
+    key = (
+        "sweep",
+        options.model.name,
+        tuple(options.drafts.items()),
+        curve,
+        task,
+        options.number,
+        options.max_new_tokens,
+    )
+    if key not in options.memory:
+        points = CURVES[curve](options, options.extra)
+        texts = entries(options, task)
+        step = options.counter(len(points) * len(texts))
+        options.memory[key] = sweep(
+            points, texts, max_new_tokens=options.max_new_tokens, tick=lambda label: step(f"{task}: {label}")
+        )
+    return dict(options.memory[key])
 
-        def told(label: str) -> None:
-            nonlocal done
-            done += 1
-            how.tick(done, of, f"{task}: {label}")
 
-        how.memory[key] = sweep(points, texts, max_new_tokens=how.max_new_tokens, tick=told)
-    return dict(how.memory[key])
-
-
-def drafter(how: How, role: str) -> Any:
+def drafter(options: RunOptions, role: str) -> Any:
     """A drafter, loaded once."""
-    from specviz.loop.run import beside
+    from specviz.loop.run import beside as load_drafter
 
-    name = how.drafts[role]
-    key = ("draft", name, how.model.name)
-    if key not in how.memory:
-        how.memory[key] = beside(how.model, name, None, None)
-    return how.memory[key]
+    name = options.drafts[role]
+    key = ("draft", name, options.model.name)
+    if key not in options.memory:
+        options.memory[key] = load_drafter(options.model, name, None, None)
+    return options.memory[key]
 
 
-def with_base(points: list[Point], how: How) -> list[Point]:
+def with_base(points: list[Point], options: RunOptions) -> list[Point]:
     """Greedy decoding of the large model in front."""
-    return [Point(BASELINE, BASELINE, model=how.model), *points]
+    return [Point(BASELINE, BASELINE, model=options.model), *points]
 
 
-def grid(role: str, curve: str) -> Callable[[How, dict[str, Any]], list[Point]]:
+def grid(role: str, curve: str) -> Callable[[RunOptions, dict[str, Any]], list[Point]]:
     """BiLD with a small model at every pair of thresholds."""
 
-    def points(how: How, numbers: dict[str, Any]) -> list[Point]:
-        small = drafter(how, role)
+    def points(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+        small = drafter(options, role)
         pairs = [(f, r) for r in numbers["rollbacks"] for f in numbers["fallbacks"]]
-        return with_base([contenders.bild(how.model, small, f, r, curve) for f, r in pairs], how)
+        return with_base([contenders.bild(options.model, small, f, r, curve) for f, r in pairs], options)
 
     return points
 
 
-def rejection(how: How, numbers: dict[str, Any]) -> list[Point]:
+def rejection(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
     """Speculative sampling at temperature 1 with fixed windows."""
-    drawn = [
-        p for p in contenders.rejection(how.model, drafter(how, "small")) if p.group != "speculative, greedy"
+    points = [
+        p
+        for p in contenders.rejection(options.model, drafter(options, "small"))
+        if p.group != "speculative, greedy"
     ]
-    kept = [p for p in drawn if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
-    return with_base(kept, how)
+    kept = [p for p in points if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
+    return with_base(kept, options)
 
 
-def nucleus(how: How, numbers: dict[str, Any]) -> list[Point]:
+def nucleus(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
     """Nucleus sampling."""
-    return with_base(contenders.nucleus(how.model, drafter(how, "aligned")), how)
+    return with_base(contenders.nucleus(options.model, drafter(options, "aligned")), options)
 
 
-def exits(how: How, numbers: dict[str, Any]) -> list[Point]:
+def exits(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
     """The first layer drafts."""
     points = [
         replace(point, base=BASELINE)
-        for point in contenders.leaving(how.model, None)
+        for point in contenders.leaving(options.model, None)
         if point.values.get("fallback") in numbers["fallbacks"]
         and point.values["rollback"] in numbers["rollbacks"]
     ]
-    return with_base(points, how)
+    return with_base(points, options)
 
 
 def named(
     *groups: str, make: Callable[[Any, Any], list[Point]]
-) -> Callable[[How, dict[str, Any]], list[Point]]:
+) -> Callable[[RunOptions, dict[str, Any]], list[Point]]:
     """Those settings of one of the bench's lists that lie on some curves."""
 
-    def points(how: How, numbers: dict[str, Any]) -> list[Point]:
+    def points(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
         role = "small" if make is contenders.oracle else "aligned"
-        made = [p for p in make(how.model, drafter(how, role)) if p.group in groups]
+        made = [p for p in make(options.model, drafter(options, role)) if p.group in groups]
         some = [p for p in made if allowed(p, numbers)]
-        return with_base(some, how)
+        return with_base(some, options)
 
     return points
 
 
 def allowed(point: Point, numbers: dict[str, Any]) -> bool:
     """Whether a setting's thresholds are among those that are asked for."""
-    known = {"fallback": (0.0, *numbers["fallbacks"]), "rollback": (contenders.NEVER, *numbers["rollbacks"])}
-    return all(point.values[name] in values for name, values in known.items() if name in point.values)
+    choices = {
+        "fallback": (0.0, *numbers["fallbacks"]),
+        "rollback": (contenders.NEVER, *numbers["rollbacks"]),
+    }
+    return all(point.values[name] in values for name, values in choices.items() if name in point.values)
 
 
-def calm(how: How, numbers: dict[str, Any]) -> list[Point]:
+def calm(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
     """CALM, on the model that was tuned for it."""
-    points = [replace(p, base=BASELINE) for p in contenders.leaving(None, how.model) if p.method != BASELINE]
-    return with_base([p for p in points if p.values["decay"] == 4], how)
+    points = [
+        replace(p, base=BASELINE) for p in contenders.leaving(None, options.model) if p.method != BASELINE
+    ]
+    return with_base([p for p in points if p.values["decay"] == 4], options)
 
 
-CURVES: dict[str, Callable[[How, dict[str, Any]], list[Point]]] = {
-    contenders.UNALIGNED_CURVE: grid("small", contenders.UNALIGNED_CURVE),
-    contenders.ALIGNED_CURVE: grid("aligned", contenders.ALIGNED_CURVE),
-    "speculative, sampling": rejection,
+CURVES: dict[str, Callable[[RunOptions, dict[str, Any]], list[Point]]] = {
+    UNALIGNED: grid("small", UNALIGNED),
+    ALIGNED: grid("aligned", ALIGNED),
+    REJECTION: rejection,
     "nucleus": nucleus,
     "early exit": exits,
     "without": named(contenders.NO_ROLLBACK, contenders.NO_FALLBACK, make=contenders.without),

@@ -1,4 +1,4 @@
-"""The recorded traces that come with the package: ``python -m specviz.measure.examples [FOLDER]``.
+"""The recorded traces that come with the package: ``python -m tests.benchmarks.examples [FOLDER]``.
 
 Four prompts, decoded by SmolLM2 with each method on one thread, so that the walkthroughs read the traces, and
 ask what-ifs of them, without a model. `data/traces/README.md` says what is in each.

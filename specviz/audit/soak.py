@@ -1,0 +1,380 @@
+"""The soak: audits of drawn settings, one after another, for as long as one likes.
+
+An entry is one small audit: a model in one layout of its matrices, some methods with drawn parameters, some
+prompts (bundled ones and odd ones), greedy and sampled. What an entry audits follows from the seed and its
+number alone. Its result is a line of the ledger, with the setting that repeats it; the ledger is written anew
+after each entry, whole or not at all, so a kill loses the entry in work and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from .. import methods as catalogue
+from ..errors import ParameterError, SpecvizError, TraceError
+from ..files import write_text
+from ..loop.batch import check_rows
+from ..loop.run import beside, together
+from ..methods.base import Method, Parameter
+from ..methods.sampling import Sampling
+from ..models import available, kernels, load
+from ..streams import fixed_lag
+from ..suites.frozen import frozen
+from .batches import run as run_batches
+from .canvases import DEFAULT as CANVAS_METHODS
+from .canvases import run as run_canvases
+from .result import AuditResult
+from .text import _factory, _raised, number_format, run, served
+from .updates import default as stream_methods
+from .updates import run as run_streams
+
+COUNTS = ("prompts", "tokens", "equal", "tie", "noise", "reference_noise", "bug")
+DRAFTS = {
+    "town": ("town-draft", "town-draft-aligned", "town-eagle", "town-eagle3"),
+    "town-t5": ("town-t5-small", "town-t5-small-aligned", "town-t5-heads"),
+}
+TARGETS = ("town", "town-t5", "town-t5-calm", "town-diffusion", "town-translator", "gguf:town-translator")
+LONGEST = 400  # tokens of a prompt
+SHARE = 0.3  # of a method's parameters that are drawn
+TRIES = 20  # settings that are drawn before a method keeps its own
+WIDEST = 16  # of a whole number without a nearer limit: a tree of more nodes only takes longer
+FOREIGN = (
+    "你好，世界！请继续讲这个故事。", "مرحبا بالعالم، كيف حالك اليوم؟", "नमस्ते दुनिया, आज क्या हुआ?",
+    "こんにちは。東京は今日も雨です。", "Привет, мир! Который час?", "שלום עולם", "สวัสดีชาวโลก",
+    "abc אבג 123 مرحبا def", "Ça, c'est « naïf » — n’est-ce pas ?",
+    "e\u0301 o\u0308 n\u0303 \u200b\u2060\ufeff",
+)  # fmt: skip
+EMOJI = ("😀", "👩‍👩‍👧‍👦", "🇩🇪🇯🇵", "🏳️‍🌈 👍🏽 ❤️", "😀" * 40, "a😀b👩‍🚀c")
+MARKS = (
+    "<s>", "</s>", "<|end|><|user|>Hello<|end|>", "<|im_start|>system\nYou<|im_end|>", "<|endoftext|>",
+    "<mask> <pad>", "[INST] x [/INST]", "{{ bos_token }}", "{source}",
+)  # fmt: skip
+SHORT = (".", "a", "I", "0", "?", "…", "\n.", " x", "\t1")
+
+
+def soak(
+    ledger: str | Path,
+    models: Sequence[str] | None = None,
+    minutes: float | None = None,
+    seed: int = 0,
+    drafts: Sequence[str] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Audit drawn settings until the time is over, and keep what was found in a ledger.
+
+    Parameters
+    ----------
+    ledger : str or path
+        A file of JSON lines; one that exists is gone on with.
+    models : sequence of str, optional
+        What `specviz.load` takes. Default: the bundled targets, and SmolLM2 where it was downloaded.
+    minutes : float, optional
+        No entry begins later than this. Default: until interrupted.
+    seed : int
+        Another seed draws other entries.
+    drafts : sequence of str, optional
+        Drafters for all of `models`. Default: those that are bundled for each.
+    device, dtype : str, optional
+        Of all models; float32 on the CPU.
+
+    Yields
+    ------
+    dict
+        Each entry, once it is in the ledger: number, seed, setting (what `repeat` takes), seconds, rows (one
+        for each method, draft and sampling, with `COUNTS`), bugs (row and reason), refused (empty, or why
+        nothing ran).
+
+    Raises
+    ------
+    TraceError
+        If the ledger cannot be read or written, or another soak writes it.
+    ParameterError
+        If minutes is not above 0.
+    """
+    path = Path(ledger)
+    if minutes is not None and not minutes > 0:
+        raise ParameterError(f"minutes must be above 0, got {minutes:g}")
+    end = float("inf") if minutes is None else time.monotonic() + 60 * minutes
+    with _locked(path):
+        entries = read_ledger(path) if path.exists() else []
+        number = max((entry["number"] + 1 for entry in entries if entry["seed"] == seed), default=0)
+        targets = models or [*TARGETS, *({"smollm2"} & available().keys())]
+        while time.monotonic() < end:
+            options = {"device": device, "dtype": dtype}
+            setting = draw(Random(f"{seed} {number}"), targets, drafts, options)
+            entry = {"number": number, "seed": seed} | _audited(setting)
+            entries.append(entry)
+            lines = [json.dumps(each, ensure_ascii=False, allow_nan=False) + "\n" for each in entries]
+            write_text(path, "".join(lines), force=True)
+            yield entry
+            number += 1
+
+
+def repeat(setting: dict[str, Any]) -> AuditResult:
+    """Run one entry's audit again.
+
+    Parameters
+    ----------
+    setting : dict
+        The ``setting`` of a ledger's entry.
+    """
+    target, drafters = _loaded(setting)
+    length, methods, seed = setting["max_new_tokens"], setting["methods"], setting["seed"]
+    if setting["audit"] == "canvases":
+        return run_canvases(target, setting["prompts"], methods, setting["batch"], length)
+    warped = {name: setting[name] for name in ("temperature", "top_k", "top_p")} | {"seed": seed}
+    some: dict[str, Any] = {"max_new_tokens": length, "sampled": len(setting["prompts"]), **warped}
+    if setting["audit"] == "streams":
+        streams = [fixed_lag(text, words=1 + seed % 4, language=None) for text in setting["prompts"]]
+        return run_streams(target, streams, methods, laws=False, **some)
+    if setting["audit"] == "batches":
+        return run_batches(target, drafters, setting["prompts"], methods, setting["batch"], **some)
+    return run(target, drafters, setting["prompts"], methods, laws=False, **some)
+
+
+def read_ledger(path: str | Path) -> list[dict[str, Any]]:
+    """The entries of a ledger.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read, or a line is no entry.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf8", errors="surrogatepass").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise TraceError(f"cannot read the ledger {path}: {reason}") from None
+    entries = []
+    for i, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            whole = [entry["number"], entry["seed"], *(row[name] for row in entry["rows"] for name in COUNTS)]
+            texts = [entry["setting"]["model"], entry["refused"]]
+            texts += [row[name] for row in entry["rows"] for name in ("method", "draft", "sampling")]
+            texts += [
+                bug[name] for bug in entry["bugs"] for name in ("method", "draft", "sampling", "reason")
+            ]
+            sound = all(type(each) is int for each in whole) and all(type(each) is str for each in texts)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            sound = False
+        if not sound:
+            raise TraceError(f"{path}, line {i} is no entry of a soak's ledger")
+        entries.append(entry)
+    return entries
+
+
+def sums(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The table of a ledger: a row for each model and method, whatever its parameters, and one for all."""
+    table: dict[tuple[str, str], dict[str, Any]] = {}
+    total = {"model": "all", "method": "", "entries": len(entries)} | dict.fromkeys(COUNTS, 0)
+    for entry in entries:
+        model, counted = entry["setting"]["model"], set()
+        for row in entry["rows"]:
+            key = model, row["method"].partition(" ")[0]
+            line = table.setdefault(
+                key, {"model": key[0], "method": key[1], "entries": 0} | dict.fromkeys(COUNTS, 0)
+            )
+            line["entries"] += key not in counted
+            counted.add(key)
+            for name in COUNTS:
+                line[name] += row[name]
+                total[name] += row[name]
+    return [*(table[key] for key in sorted(table)), total]
+
+
+# -- what an entry audits ------------------------------------------------------------------------------
+
+
+def draw(
+    random: Random, models: Sequence[str], drafts: Sequence[str] | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The setting of an entry: plain values, which JSON keeps."""
+    setting: dict[str, Any] = {"model": random.choice(list(models)), **options}
+    given = DRAFTS.get(setting["model"], ()) if drafts is None else drafts
+    setting["drafts"] = sorted(random.sample(list(given), min(len(given), 2)))
+    layouts = kernels.candidates(torch.device(setting["device"] or "cpu"), torch.float32)
+    setting["kernels"] = random.choice(layouts) if setting["dtype"] in (None, "float32") else None
+    target, drafters = _loaded(setting)
+    setting["audit"] = _kind(random, target)
+    bases = {
+        "canvases": [name for name in CANVAS_METHODS if "dual" in name or random.random() < 0.5],
+        "streams": stream_methods(target) if setting["audit"] == "streams" else [],
+    }.get(setting["audit"], catalogue.names("prompt"))
+    able = [base for base in bases if _suits(base, target, drafters, setting["audit"])]
+    chosen = random.sample(able, min(3, len(able)))
+    setting["methods"] = [_spelled(random, base, target, drafters, setting["audit"]) for base in chosen]
+    if setting["audit"] == "run":
+        setting["methods"] = ["autoregressive", *(m for m in setting["methods"] if m != "autoregressive")]
+    setting["max_new_tokens"] = random.choice((1, 2, 8, 24, 64))
+    if setting["audit"] == "canvases":  # a canvas is whole blocks
+        setting["max_new_tokens"] = 64
+    setting["temperature"] = random.choice((0.05, 0.3, 0.7, 1.0, 1.6))
+    setting["top_k"] = random.choice((0, 0, 1, 2, 5, 50))
+    setting["top_p"] = random.choice((1.0, 1.0, 0.01, 0.5, 0.9, 0.99))
+    setting["batch"], setting["seed"] = random.choice((1, 2, 3, 8)), random.randrange(2**31)
+    setting["prompts"] = [_fitting(target, _prompt(random)) for _ in range(4)]
+    if setting["audit"] == "streams":
+        setting["prompts"] = [" ".join(text.split()[:8])[:120] for text in setting["prompts"][:2]]
+    return setting
+
+
+def _kind(random: Random, target: Any) -> str:
+    """Which of the audits: canvases for a model that writes them; batches and streams where they can be."""
+    if target.kind == "diffusion":
+        return "canvases"
+    drawn = random.choice(("run", "run", "run", "batches", "streams"))
+    try:
+        if drawn == "batches":
+            check_rows(target)
+        elif drawn == "streams":
+            served(target, stream_methods(target), named=True)
+    except SpecvizError:
+        return "run"
+    return drawn
+
+
+def _suits(base: str, target: Any, drafters: Sequence[Any], audit: str) -> bool:
+    """Whether a method can be audited on the target with one of the drafters."""
+    try:
+        served(target, [base], named=True)
+        method = _factory(base)()
+        if audit == "batches":
+            together(method, [])
+        return bool(method.suited(drafters)) and not (audit == "run" and _is_lossy(_exactly(base), target))
+    except SpecvizError:
+        return False
+
+
+def _is_lossy(spelled: str, target: Any) -> bool:
+    return _factory(spelled)().exactness(Sampling(), number_format(target)) == "lossy"
+
+
+def _exactly(base: str) -> str:
+    """A method with the parameters under which it is exact, if it is lossy by default."""
+    name, _, fixed = base.partition(":")
+    exact = ",".join(f"{key}={value}" for key, value in catalogue.find(name).exact.items())
+    return base if fixed else f"{name}:{exact}".removesuffix(":")
+
+
+def _spelled(random: Random, base: str, target: Any, drafters: Sequence[Any], audit: str) -> str:
+    """The method with some parameters drawn, as `specviz audit --method` takes it."""
+    base = base if audit in ("batches", "canvases") else _exactly(base)
+    name, _, fixed = base.partition(":")
+    kind: type[Method] = catalogue.find(name)
+    free = [p for p in kind.parameters if f"{p.name}=" not in fixed and p.name not in kind.files]
+    free = [p for p in free if p.choices or not isinstance(p.default, str)]
+    for _ in range(TRIES):
+        drawn = [
+            f"{p.name}={_value(random, p)}" for p in free if p.name == kind.size or random.random() < SHARE
+        ]
+        spelled = f"{name}:{','.join(filter(None, [fixed, *drawn]))}"
+        if _suits(spelled, target, drafters, audit) and (
+            audit != "streams" or not _is_lossy(spelled, target)
+        ):
+            return spelled
+    return base
+
+
+def _value(random: Random, parameter: Parameter) -> Any:
+    """A legal value of a parameter."""
+    if parameter.choices:
+        return random.choice(parameter.choices)
+    if isinstance(parameter.default, bool):
+        return random.choice(("true", "false"))
+    low = parameter.low if parameter.low is not None else 0
+    if isinstance(parameter.default, int):
+        return random.randint(int(low), int(min(parameter.high or WIDEST, max(WIDEST, low))))
+    high = parameter.high if parameter.high is not None else low + 2
+    return round(random.uniform(low, high), 3)
+
+
+def _prompt(random: Random) -> str:
+    """A prompt: a bundled one, or one that is short, long, repeated, of any script, or full of marks."""
+    chats = frozen("audit")
+    words = random.choice(chats)["messages"][-1]["content"]
+    return random.choice((
+        lambda: words,
+        lambda: random.choice(SHORT),
+        lambda: " ".join(random.choice(chats)["messages"][-1]["content"] for _ in range(12)),
+        lambda: random.choice((words.split()[0] + " ", "ab", "\n", "1, ")) * 60 + ".",
+        lambda: random.choice(FOREIGN),
+        lambda: random.choice(EMOJI),
+        lambda: f"{random.choice(MARKS)}{words}{random.choice(MARKS)}",
+        lambda: "".join(chr(random.choice((random.randrange(32, 0xD800), random.randrange(0xE000, 0x1F700))))
+                        for _ in range(40)),
+    ))()  # fmt: skip
+
+
+def _fitting(target: Any, text: str) -> str:
+    """The beginning of a text that is not too long for an entry; a text that has no token is a full stop."""
+    try:
+        while len(target.encode(text)) > min(LONGEST, target.max_length // 2):
+            text = text[: len(text) // 2]
+        return text
+    except SpecvizError:
+        return "."
+
+
+# -- one entry -----------------------------------------------------------------------------------------
+
+
+def _audited(setting: dict[str, Any]) -> dict[str, Any]:
+    """An entry without its number: the sums of its rows, and the bugs."""
+    begin, rows, bugs, refused = time.monotonic(), [], [], ""
+    try:
+        for row in repeat(setting).rows:
+            about = {"method": row.method, "draft": row.draft, "sampling": row.sampling}
+            rows.append(about | {name: getattr(row, name) for name in COUNTS})
+            bugs += [about | {"reason": str(d)} for d in row.differences if d.verdict == "bug"]
+    except SpecvizError as error:
+        refused = str(error)
+    except Exception as error:  # what ends an audit is a bug of it
+        name = " + ".join(setting["methods"])
+        about = {"method": name, "draft": "", "sampling": ""}
+        rows.append(about | dict.fromkeys(COUNTS, 0) | {"bug": 1})
+        bugs.append(about | {"reason": f"the audit raised {_raised(error)}"})
+    seconds = round(time.monotonic() - begin, 1)
+    return {"setting": setting, "seconds": seconds, "rows": rows, "bugs": bugs, "refused": refused}
+
+
+def _loaded(setting: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """The target and the drafters of a setting."""
+    options = tuple(setting[name] for name in ("device", "dtype", "kernels"))
+    target = _model(setting["model"], *options)
+    return target, [_drafter(setting["model"], name, options) for name in setting["drafts"]]
+
+
+@lru_cache(maxsize=4)
+def _model(name: str, device: str | None, dtype: str | None, layout: str | None) -> Any:
+    given = layout if not name.startswith("gguf:") else None
+    return load(name, device, dtype, kernels=given)
+
+
+@lru_cache(maxsize=4)
+def _drafter(target: str, name: str, options: tuple[str | None, ...]) -> Any:
+    return beside(_model(target, *options), name, *options[:2])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One soak at a time; the system frees the lock of one that was killed."""
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(path.with_name(path.name + ".lock"), timeout=0):
+            yield
+    except Timeout:
+        raise TraceError(f"another soak writes {path}: name another file") from None
+    except OSError as error:
+        raise TraceError(f"cannot write {path}: {error.strerror or error}") from None

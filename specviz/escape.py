@@ -1,0 +1,86 @@
+"""Text on its way to a terminal, Markdown, CSV, an error or a page: one escaper each.
+
+Names of devices, prompts, paths and results that others measured are untrusted. Every writer passes such text
+through the function of its format; nothing else in the package escapes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html as standard
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Characters that would vanish, command a terminal, or reorder what stands beside them: controls, format
+# characters, line separators, tags, lone surrogates. Joiners stay (emoji and Persian need them).
+UNSEEN = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff\xa0]"
+)
+BLANKS = re.compile("^ +$| {2,}|(?<=\n) +| +(?=\n)")
+# In Markdown: what begins code, a table's cell, emphasis, an image, or a link and its definition.
+MARKS = re.compile(r"[\\`|*~]|(?<=!)\[|\](?=[(\[:])")
+FORMULA = re.compile(r"[\s⇥]*[=+\-@|%]")  # what a spreadsheet computes, also behind blanks
+NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?%?")
+
+
+def written_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, as Python's surrogateescape writes it
+        return f"⟨0x{code - 0xDC00:02X}⟩"
+    return {9: "⇥", 0xA0: "⍽"}.get(code) or f"⟨U+{code:04X}⟩"
+
+
+def visible(text: str) -> str:
+    """Text for a terminal: every unseen character but the line break and the plain space is written out.
+
+    A tab is ``⇥``, a no-break space ``⍽``, any other ``⟨U+202E⟩`` by its code point.
+    """
+    return UNSEEN.sub(written_out, text)
+
+
+def spaced(text: str) -> str:
+    """:func:`visible`, and spaces that would be lost (several, alone, at a line's edge) as ``␣``."""
+    return BLANKS.sub(lambda match: "␣" * len(match[0]), visible(text))
+
+
+def line(text: object) -> str:
+    """:func:`visible` text of one line: line breaks are spaces."""
+    return visible(" ".join(re.split(r"[\r\n]+", str(text))))
+
+
+def html(text: object) -> str:
+    """Text for a page, inside an element or an attribute."""
+    return standard.escape(visible(str(text)))
+
+
+def markdown(text: object) -> str:
+    """Text for Markdown, in a line or a table's cell: it opens no tag, picture, link, code or cell."""
+    safe = " ".join(line(text).split()).replace("&", "&amp;").replace("<", "&lt;")
+    return MARKS.sub(r"\\\g<0>", safe)
+
+
+def cell(value: object) -> object:
+    """A cell of a CSV file: a text that a spreadsheet would compute begins with an apostrophe."""
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
+
+
+def csv(frame: pd.DataFrame) -> str:
+    """A table as CSV: a column a name, nothing rounded, every text passed through `cell`."""
+    from pandas.api.types import is_numeric_dtype
+
+    safe = {cell(name): v if is_numeric_dtype(v) else v.map(cell) for name, v in frame.items()}
+    return frame.from_dict(safe).to_csv(index=False)
+
+
+def script_sources(*scripts: str) -> str:
+    """The ``script-src`` of a page's Content-Security-Policy: inline scripts, each allowed by its hash."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

@@ -1,0 +1,138 @@
+"""Rows of logits reduced to a few numbers, many cycles at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..devices import send
+from ..methods.signals import top
+
+TOP = 5  # candidates in each top list
+HELD = 1 << 22  # logits that are held at most, about
+CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its cache
+
+
+@dataclass
+class Reduced:
+    """Rows of logits in a few numbers.
+
+    Parameters
+    ----------
+    entropy : array [rows]
+        In nats.
+    top_token, top_p : array [rows, k]
+        Best first.
+    p, rank : array [pairs]
+        Of the pairs that were passed.
+    lead, variance : array [rows]
+        The best logit minus the second; the logits' variance, NaN unless `spread`.
+    """
+
+    entropy: np.ndarray
+    top_token: np.ndarray
+    top_p: np.ndarray
+    p: np.ndarray
+    rank: np.ndarray
+    lead: np.ndarray
+    variance: np.ndarray
+
+
+class Predictions:
+    """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank.
+
+    With `spread` also the variance of the logits.
+    """
+
+    def __init__(self, top: int = TOP, spread: bool = False) -> None:
+        self.top, self.spread = top, spread
+        self.chunks: list[list[Tensor]] = []
+        self.rows: list[int] = []  # of each chunk
+        self.limit = 0  # rows of a chunk at most
+
+    def add(self, logits: Any) -> None:
+        """Queue rows [n, vocabulary], or a list of rows."""
+        if not self.chunks:
+            row = logits[0]
+            self.limit = CHUNK // len(row) if row.device.type == "cpu" else HELD
+        if not self.chunks or self.rows[-1] + len(logits) > self.limit:
+            self.chunks.append([])
+            self.rows.append(0)
+        if isinstance(logits, list):
+            self.chunks[-1] += logits
+        else:
+            self.chunks[-1].append(logits)
+        self.rows[-1] += len(logits)
+
+    @torch.inference_mode()
+    def reduce(self, rows: Sequence[int] | np.ndarray, tokens: Sequence[int] | np.ndarray) -> Reduced | None:
+        """Do the work on the device and fetch the few numbers; None if nothing was queued.
+
+        Parameters
+        ----------
+        rows, tokens : arrays of int [pairs]
+            Pairs of a queued row and a token, of which `Reduced.p` and `rank` are wanted.
+        """
+        if not self.chunks:
+            return None
+        rows, tokens = np.asarray(rows, np.int64), np.asarray(tokens, np.int64)
+        order = np.argsort(rows, kind="stable")
+        ends = np.cumsum(self.rows)
+        pairs = np.split(order, np.searchsorted(rows[order], ends)[:-1])
+        some = self.chunks[0][0]
+        vocabulary = some.shape[-1]
+        # The same memory for every chunk: it stays in the cache.
+        room = torch.empty(2, max(self.rows) * vocabulary, dtype=some.dtype, device=some.device)
+        parts = []
+        for blocks, count, end, pair in zip(self.chunks, self.rows, ends.tolist(), pairs):
+            logits, p = room[:, : count * vocabulary]
+            torch.cat([block.reshape(-1) for block in blocks], out=logits)
+            shape, at = (count, vocabulary), rows[pair] - (end - count)
+            parts.append(reduced(logits.view(shape), at, tokens[pair], p.view(shape), self.top, self.spread))
+        self.chunks = []
+        names = [field.name for field in fields(Reduced)]
+        whole = Reduced(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        back = np.argsort(order)
+        return replace(whole, p=whole.p[back], rank=whole.rank[back])
+
+
+def reduced(
+    logits: Tensor, rows: np.ndarray, tokens: np.ndarray, room: Tensor, k: int = TOP, spread: bool = False
+) -> Reduced:
+    """Reduce `logits` [n, vocabulary], also at the pairs (rows[i], tokens[i]); `room` is overwritten."""
+    at, words = send(rows, logits.device), send(tokens, logits.device)
+    best, places = top(logits, k)
+    tied = best[:, 0] == best[:, 1]
+    if bool(tied.any()):  # the first of equals stands first, as argmax has it
+        equal = tied.nonzero()[:, 0]
+        first = logits[equal].argmax(-1)
+        same = (places[equal] == first[:, None]).long()
+        same = torch.where(same.any(1), same.argmax(1), places.shape[1] - 1)
+        places[equal, same], places[equal, 0] = places[equal, 0], first
+    p = torch.softmax(logits, -1, out=room)
+    top_p = p.gather(1, places)
+    # H = log sum exp(x) - sum p x, and log sum exp(x) = max x - log max p. A p of 0 may meet -inf.
+    # (nansum is ten times the price of a dot product, so it is kept for the rows that need it.)
+    bound = best[:, 0] - top_p[:, 0].log()
+    entropy = (bound - torch.linalg.vecdot(p, logits)).clamp_(min=0).cpu().numpy()
+    own = logits[at, words]
+    ranks = (best[at] > own[:, None]).sum(1).cpu().numpy()
+    if len(unsure := np.flatnonzero(np.isnan(entropy))):
+        some = torch.from_numpy(unsure).to(logits.device)
+        exact = bound[some] - (p[some] * logits[some]).nansum(-1)
+        entropy[unsure] = exact.clamp_(min=0).cpu().numpy()
+    if len(beyond := np.flatnonzero(ranks == best.shape[1])):  # outside the top list: counted in full
+        some = torch.from_numpy(beyond).to(logits.device)
+        ranks[beyond] = (logits[at[some]] > own[some, None]).sum(1).cpu().numpy()
+    lead = (best[:, 0] - best[:, 1]).cpu().numpy() if best.shape[1] > 1 else np.full(len(ranks), np.nan)
+    own_p = p[at, words].cpu().numpy()
+    variance = np.full(len(lead), np.nan, np.float32)
+    if spread:  # as `signals.variance`, without new memory: the probabilities are not needed any more
+        away = torch.sub(logits, logits.mean(-1, keepdim=True), out=room)
+        variance = (torch.linalg.vecdot(away, away) / logits.shape[-1]).cpu().numpy()
+    return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), own_p, ranks, lead, variance)

@@ -1,0 +1,188 @@
+"""What the files of a run's folder hold, as the gate checks them; imported when such a file is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, Field
+from typing_extensions import TypedDict
+
+from specviz.files import whole_text
+
+MOST_ROWS = 2_000_000  # of a plan: (cell, round, prompt)
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Text = Annotated[str, AfterValidator(whole_text)]
+Word = Text | int | None
+Plain = Text | int | float | bool | list[Any] | dict[str, Any] | None
+Fields = dict[Text, Plain]  # of a row, those that are not declared among them
+
+
+class ModelName(TypedDict, total=False):
+    """A model or a drafter of an environment."""
+
+    name: Text | None
+    parameters: Count | None
+    weights: Text | None
+
+
+class Environment(TypedDict, total=False):
+    """Where rows were decoded."""
+
+    device: Text
+    processor: Text
+    system: Text | None
+    cores: int | None
+    threads: int
+    dtype: Text
+    clock: Text
+    kernels: Any
+    model: ModelName | None
+    drafts: dict[Text, ModelName] | Annotated[list[ModelName], Field(max_length=0)] | None
+    versions: dict[Text, Any] | None
+
+
+class RowEnvironment(Environment):
+    """The same, with what every row's has."""
+
+    device: Text  # type: ignore[misc]
+    processor: Text  # type: ignore[misc]
+    threads: int  # type: ignore[misc]
+    dtype: Text  # type: ignore[misc]
+    clock: Text  # type: ignore[misc]
+
+
+class PlanKeys(TypedDict, total=False):
+    """What a plan asks for; its models, methods and suites are objects or names."""
+
+    seeds: int | Sequence[int]
+    warm_up: int
+    max_new_tokens: int
+    temperature: Number | Sequence[Number]
+    top_k: int
+    top_p: Number
+    threads: int
+    device: Text
+    dtype: Text
+
+
+class ModelTable(TypedDict, total=False):
+    """A model's own table in a plan."""
+
+    device: Text | None
+    dtype: Text | None
+    revision: Text | None
+    kernels: Text | None
+    device_map: Text | dict[Text, Any] | None
+    tp_plan: Text | None
+
+
+class Cell(TypedDict):
+    """A cell of the plan."""
+
+    cell: Count
+    model: Text
+    method: Text
+    draft: Text | None
+    parameters: Fields
+    suite: Text
+    temperature: Number
+    against: Count
+
+
+class PlanSuite(TypedDict):
+    """A suite of the plan."""
+
+    digest: Text
+    prompts: Annotated[int, Field(ge=0, le=MOST_ROWS)]
+
+
+class PlanModel(TypedDict):
+    """A model of the plan."""
+
+    model: Text
+
+
+class Plan(TypedDict):
+    """The plan that a run settled."""
+
+    models: NotRequired[list[PlanModel]]
+    cells: list[Cell]
+    suites: dict[Text, PlanSuite]
+    seeds: Annotated[list[int], Field(max_length=MOST_ROWS)]
+    timed: bool
+    traces: NotRequired[bool]
+
+
+def _consistent(plan: Plan) -> Plan:
+    numbers = [cell["cell"] for cell in plan["cells"]]
+    if numbers != list(range(len(numbers))):
+        raise ValueError("has cells that are not numbered 0, 1, 2 ...")
+    for cell in plan["cells"]:
+        if cell["suite"] not in plan["suites"]:
+            raise ValueError(f"has cell {cell['cell']} of a suite that is not in the plan")
+        if cell["against"] >= len(numbers):
+            raise ValueError(f"compares cell {cell['cell']} with a cell that is not in the plan")
+    rows = sum(plan["suites"][cell["suite"]]["prompts"] for cell in plan["cells"]) * len(plan["seeds"])
+    if rows > MOST_ROWS:
+        raise ValueError(f"asks for {rows:,} rows; the limit is {MOST_ROWS:,}")
+    return plan
+
+
+class RunFile(TypedDict):
+    """``run.json``."""
+
+    plan: Annotated[Plan, AfterValidator(_consistent)]
+    created: Text
+
+
+class FailedRow(TypedDict):
+    """A row whose decoding failed; every row has these."""
+
+    cell: Count
+    round: Count
+    prompt: Count
+    error: Text | None
+    seed: NotRequired[int | None]
+    id: NotRequired[Word]
+    kind: NotRequired[Word]
+    language: NotRequired[Word]
+    model: NotRequired[Text]
+    method: NotRequired[Text]
+    draft: NotRequired[Text | None]
+    parameters: NotRequired[Fields]
+    suite: NotRequired[Text]
+
+
+class TimedRow(FailedRow):
+    """A row of a decoded prompt."""
+
+    timed: Literal[True]
+    sitting: Word
+    ids: list[list[int]]
+    tokens: Count
+    steps: Count
+    prefill_seconds: Seconds
+    decode_seconds: Seconds
+    peak_memory: Count | None
+    device_memory: Count | None
+
+
+class UntimedRow(TimedRow):
+    """A row of a run that measured no times."""
+
+    timed: Literal[False]  # type: ignore[misc]
+    prefill_seconds: None  # type: ignore[misc]
+    decode_seconds: None  # type: ignore[misc]
+
+
+class SuiteEntry(TypedDict):
+    """A measured prompt, as the folder keeps it."""
+
+    reference: NotRequired[Text | list[Any] | None]
+    id: NotRequired[Word]
+    kind: NotRequired[Word]
+    language: NotRequired[Word]

@@ -1,0 +1,65 @@
+"""Kinds of methods that have hooks of their own: a calibrated size, sampled trees, streams.
+
+Methods that write canvases are `specviz.methods.unmasking.Unmasking`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Method
+
+CALIBRATED = "calibrated"  # in place of a draft size: the best one that was measured on this device
+
+
+class SizedMethod(Method):
+    """One parameter, named by `size`, sets the number of drafted nodes; a calibration can choose it.
+
+    Attributes
+    ----------
+    calibrated : bool
+        Whether each run takes its draft size from a calibration.
+    unsized : bool
+        Whether none was taken yet.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self.calibrated = self.unsized = values.get(self.size) == CALIBRATED
+        if self.unsized:
+            del values[self.size]
+        super().__init__(**values)
+
+    def _displayed(self) -> dict[str, Any]:
+        return super()._displayed() | ({self.size: CALIBRATED} if self.unsized else {})
+
+    def resize(self, nodes: int) -> None:
+        """Take another draft size, and all that follows from it; the memory stays."""
+        calibrated = self.calibrated
+        type(self).__init__(self, **(self.values | {self.size: nodes}))
+        self.calibrated = calibrated
+
+
+class SampledTreeMethod(SizedMethod):
+    """Several children of a node are drawn from one distribution q, without replacement."""
+
+    def drawn(self) -> tuple[int, ...]:
+        """Every token drawn for the last draft, sent or not: all that its uniforms can change."""
+        raise NotImplementedError
+
+
+class StreamMethod(Method):
+    """Decodes sources that arrive in updates, and only those."""
+
+    streams = True
+
+    def wording(self) -> tuple[str, str]:
+        """The prompt's text before and after the source."""
+        raise NotImplementedError
+
+    def shown(self, tokens: int, last: bool) -> int:
+        """How many of an output's tokens are displayed; `last`: the source is complete."""
+        return tokens
+
+    def carried(self, previous: list[int], left: int) -> list[int]:
+        """Tokens of the previous update's output that stay without another pass; at most `left`."""
+        return []

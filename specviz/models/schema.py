@@ -1,0 +1,137 @@
+"""What the JSON files of a model's folder hold, as the gate checks them before transformers reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+from typing_extensions import TypedDict
+
+from specviz.errors import ModelError
+from specviz.files import read_json
+
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Size = Annotated[int, Field(ge=1, le=2**27)]
+TokenId = Annotated[int, Field(ge=-1, lt=2**31)]  # -1: some configs name no token so
+TokenIds = TokenId | Annotated[list[TokenId], Field(max_length=10_000)] | None
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _file(name: str) -> str:
+    if PurePath(name).name != name:
+        raise ValueError("is no file of the folder")
+    return name
+
+
+class Config(TypedDict, total=False):
+    """``config.json``: what every family has, if it has it."""
+
+    model_type: str
+    architectures: list[str] | None
+    is_encoder_decoder: bool
+    tie_word_embeddings: bool
+    vocab_size: Size
+    hidden_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    eos_token_id: TokenIds
+    bos_token_id: TokenIds
+    pad_token_id: TokenIds
+
+
+class Generation(TypedDict, total=False):
+    """``generation_config.json``."""
+
+    eos_token_id: TokenIds
+    bos_token_id: TokenIds
+    pad_token_id: TokenIds
+    do_sample: bool | None
+    temperature: Number | None
+    top_p: Number | None
+    top_k: int | None
+    max_length: int | None
+    max_new_tokens: int | None
+
+
+class TokenizerConfig(TypedDict, total=False):
+    """``tokenizer_config.json``."""
+
+    tokenizer_class: str | None
+    chat_template: str | list[Any] | dict[str, Any] | None
+    eos_token: str | dict[str, Any] | None
+    bos_token: str | dict[str, Any] | None
+
+
+class Index(TypedDict):
+    """``model.safetensors.index.json``."""
+
+    weight_map: dict[str, Annotated[str, AfterValidator(_file)]]
+
+
+class Tensor(TypedDict, total=False):
+    """A tensor in the header of a safetensors file; its metadata stand there, too."""
+
+    shape: list[Count]
+
+
+class Share(TypedDict):
+    """How well a pair of languages is translated."""
+
+    bleu: Number
+    share: Number
+
+
+class Guesses(TypedDict):
+    """How many tokens in a row are guessed right."""
+
+    mean: Annotated[list[Number], Field(min_length=1)]
+
+
+class Ahead(TypedDict):
+    """How often the likeliest token is right, by how far ahead it stands."""
+
+    right: Annotated[list[Number], Field(min_length=1)]
+
+
+class Acceptance(TypedDict):
+    """Accepted tokens of drafted ones."""
+
+    all: Number
+
+
+class Card(TypedDict, total=False):
+    """``training.json`` and ``scores.json`` of a model that was trained here."""
+
+    tokens: Count
+    guesses: Guesses
+    ahead: dict[str, Ahead]
+    translation: dict[str, Share]
+    acceptance: Acceptance
+
+
+FILES = {
+    "config.json": Config,
+    "generation_config.json": Generation,
+    "tokenizer_config.json": TokenizerConfig,
+    "model.safetensors.index.json": Index,
+    "tokenizer.json": dict[str, Any],
+}
+REMEDY = "the model's folder is damaged, fetch or save it again"
+
+
+def check_files(files: dict[str, Path]) -> None:
+    """Refuse damaged files of a model: transformers passes over some of them without a word.
+
+    Parameters
+    ----------
+    files : dict
+        Path by name, as far as they are there.
+
+    Raises
+    ------
+    ModelError
+        Naming the file, the place in it and the fault.
+    """
+    for name, path in files.items():
+        read_json(path, FILES[name], REMEDY, ModelError)

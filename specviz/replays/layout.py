@@ -1,0 +1,124 @@
+"""How a replay is laid out as a table, for every renderer: which cells, in which columns, in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specviz.replays.recipes import RECIPES
+from specviz.replays.replays import Cell, Replay, Tally
+
+MANY = 90  # cells of a table that is shown whole
+MANY_COLUMNS = 6  # of numbers; what would be more stands in further rows
+TIMES, ARROW = "\N{MULTIPLICATION SIGN}", "\N{RIGHTWARDS ARROW}"
+MARKS = ("\N{CHECK MARK}", "?", "\N{BALLOT X}")
+ORDER = (
+    f"order: comparisons with the column's other rows: {MARKS[0]} clearly the paper's way, "
+    f"{MARKS[1]} unclear, {MARKS[2]} clearly not"
+)
+OVERVIEW = (
+    "measured", "paper's way", f"{MARKS[0]} clearly", f"{MARKS[1]} unclear", f"{MARKS[2]} clearly not",
+    "seconds",
+)  # fmt: skip
+METRICS = {
+    "tau": "τ", "ne": "NE", "a_d": "A/D", "a_o": "A/O", "comet": "COMET", "bleu": "BLEU",
+    "relative_bleu": "relative BLEU",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A replay as a table of texts, of which the first `names` columns are names."""
+
+    headings: list[str]
+    rows: list[list[str]]
+    names: int
+
+
+def grid(replay: Replay) -> Grid:
+    """The table as it is shown: contenders below each other, tasks or languages and metrics side by side."""
+    numbers = shown(replay)
+    cells = [replay.cells[i] for i in numbers]
+    needed = distinguishing(replay)
+    across = [name for name in needed if name in ("task", "language", "dataset")]
+    down = [name for name in needed if name not in across]
+    if len({(*(cell.keys[name] for name in across), cell.metric) for cell in cells}) > MANY_COLUMNS:
+        across, down = [], across + down
+    down = [name for name in down if len({cell.column(name) for cell in cells}) > 1] + list(replay.compare)
+    columns: dict[tuple, None] = {}
+    lines: dict[tuple, dict[tuple, str]] = {}
+    tallies, row_tallies = replay.tallies(), dict[tuple, list[Tally]]()
+    for number, cell in zip(numbers, cells):
+        column = (*(str(cell.column(name)) for name in across), cell.metric)
+        row = tuple(str(cell.column(name)) for name in down)
+        columns[column] = None
+        lines.setdefault(row, {})[column] = cell_text(cell)
+        row_tallies.setdefault(row, []).append(tallies[number])
+    names = [" ".join([*column[:-1], metric_name(column[-1])]) for column in columns]
+    places = [{value: i for i, value in enumerate(dict.fromkeys(values))} for values in zip(*lines)]
+    ordered = sorted(lines, key=lambda row: [place[value] for place, value in zip(places, row)])
+    rows = [[*row, *(lines[row].get(c, "") for c in columns)] for row in ordered]
+    headings = [*(name.replace("_", " ") for name in down), *names]
+    judged = [marks([sum(each) for each in zip(*row_tallies[row])]) for row in ordered]
+    if any(judged):
+        headings.append("order")
+        rows = [[*row, mark] for row, mark in zip(rows, judged)]
+    return Grid(headings, rows, len(down))
+
+
+def cell_text(cell: Cell) -> str:
+    """What was printed, what was measured, and the ratio."""
+    here = "–"
+    if cell.measured is not None:
+        here = like_printed(cell.measured, cell.printed)
+        here += f" ({TIMES}{cell.ratio:.2f})" if cell.ratio is not None else ""
+    return f"{cell.printed} {ARROW} {here}" if cell.value is not None else here
+
+
+def distinguishing(replay: Replay) -> list[str]:
+    """Columns besides the contenders' without which two numbers would stand in one place."""
+    names = [name for name in (*replay.keys, "device", "model") if name not in replay.compare]
+    for name in reversed(names):
+        rest = [*(other for other in names if other != name), *replay.compare, "metric"]
+        if len({tuple(cell.column(key) for key in rest) for cell in replay.cells}) == len(replay.cells):
+            names.remove(name)
+    return names
+
+
+def shown(replay: Replay) -> list[int]:
+    """Numbers of the cells that are shown: of a large table its means."""
+    recipe = RECIPES.get(replay.table)
+    if len(replay.cells) <= MANY or recipe is None or recipe.total is None:
+        return list(range(len(replay.cells)))
+    column, total = recipe.total
+    return [i for i, cell in enumerate(replay.cells) if cell.column(column) == total]
+
+
+def overview(replay: Replay) -> list[str]:
+    """A replay's line of the overview, in the columns of `OVERVIEW`."""
+    n = replay.counts()
+    judged = n["agrees"] + n["against"]
+    shares = [f"{n['agrees']} of {judged}", n["clear_agrees"], n["unclear"], n["clear_against"]]
+    middle = list(map(str, shares)) if judged else ["–"] * 4
+    return [f"{n['measured']} of {n['cells']}", *middle, f"{replay.seconds:.0f}"]
+
+
+def like_printed(value: float, printed: str) -> str:
+    """A number to as many digits as the printed one has."""
+    if not printed:
+        return f"{value:.3g}"
+    digits = len(printed.partition(".")[2])
+    sign = "+" if printed.startswith("+") else ""
+    return f"{value:{sign}.{digits}f}"
+
+
+def metric_name(metric: str) -> str:
+    """A metric as a heading."""
+    if metric.startswith("rouge_"):
+        return metric.replace("_", "-").upper()
+    return METRICS.get(metric, metric.replace("_", " "))
+
+
+def marks(counts: Sequence[int]) -> str:
+    """A `Tally` in marks."""
+    return " ".join(f"{mark}{n}" for mark, n in zip(MARKS, counts) if n)

@@ -1,0 +1,55 @@
+"""Runs and replays as Markdown, for an issue, and as CSV, for a script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specviz import escape
+from specviz.escape import markdown as safe
+from specviz.measure.rows import Results
+from specviz.replays.layout import ARROW, ORDER, OVERVIEW, TIMES, grid, overview
+from specviz.replays.replays import Replay, Replays
+
+
+def csv(result: Results | Replay | Replays) -> str:
+    """A run's table, a replay's numbers, or an overview's: a column a name, nothing rounded."""
+    frame = result.table() if isinstance(result, Results) else result.frame()
+    return escape.csv(frame)
+
+
+def markdown(result: Results | Replay | Replays) -> str:
+    """A run, a replay, or the overview and every table."""
+    if isinstance(result, Replay):
+        lines = replay_lines(result)
+    elif isinstance(result, Replays):
+        rows = [[f"`{each.table}`", *overview(each)] for each in result.tables]
+        lines = [*table(["table", *OVERVIEW], rows, 1), ""]
+        lines += [f"- {safe(f'{name} was not replayed: {why}')}" for name, why in result.left.items()]
+        for each in result.tables:
+            lines += ["", *replay_lines(each)]
+    else:
+        shown = result.shown().astype(str)
+        lines = [f"### specviz bench run: {safe(result.path.name)}", ""]
+        lines += [*table(list(shown), shown.to_numpy().tolist(), len(list(shown))), ""]
+        lines += [f"- {safe(line)}" for line in (*result.places(), *result.notes())]
+    return "\n".join([*lines, ""])
+
+
+def replay_lines(replay: Replay) -> list[str]:
+    """A replay: a table, what was not measured, what differs."""
+    lines = [f"### `{replay.table}`: {safe(replay.caption)}", "", f"{replay.summary}.", ""]
+    if replay.measured:
+        layout = grid(replay)
+        lines += [f"Printed {ARROW} measured on {safe(replay.device)} ({TIMES}ratio). {ORDER}", ""]
+        lines += [*table(layout.headings, layout.rows, layout.names), ""]
+    items = [f"Not measured: {which}: {why} ({n})" for which, why, n in replay.missing()]
+    items += [f"{each['what']}: the paper {each['paper']}; here {each['here']}" for each in replay.setup]
+    return [*lines, *(f"- {safe(item)}" for item in (*items, *replay.notes))]
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> list[str]:
+    """A table whose first `names` columns are names, the others numbers."""
+    rule = ["---" if i < names else "---:" for i in range(len(headings))]
+    lines = (list(map(safe, row)) for row in (headings, *rows))
+    first, *others = ("| " + " | ".join(line) + " |" for line in lines)
+    return [first, "| " + " | ".join(rule) + " |", *others]

@@ -1,0 +1,275 @@
+"""`replay`: a paper's table measured here, by the recipe that says what to run for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from specviz.devices import check_threads
+from specviz.errors import ParameterError, SpecvizError, loading
+from specviz.replays.published import published
+from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
+from specviz.replays.replays import ALL, FILE, Replay, Replays, compared, opened
+
+if TYPE_CHECKING:
+    from specviz.models import Model
+    from specviz.replays.sources.shared import RunOptions
+    from specviz.suites import Suite
+
+Tick = Callable[[int, int, str], None]
+
+
+def find(table: str) -> Recipe:
+    """The recipe of a table.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such table, or none of it can be measured; near names are offered.
+    """
+    if table in RECIPES or table in CURVES:
+        return RECIPES.get(table) or CURVES[table]
+    if table in FIGURES:
+        raise ParameterError(f"{table} has no replay of its own: {FIGURES[table]}")
+    if table in SETTINGS:
+        raise ParameterError(f"{table} cannot be replayed: {SETTINGS[table]}")
+    published(table)  # refuses what no paper has
+    raise ParameterError(f"{table} has no recipe")
+
+
+@loading()
+def replay(
+    table: str,
+    *,
+    model: str | Path | Model | None = None,
+    draft: str | Mapping[str, str] | None = None,
+    suite: str | Path | Suite | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    quick: bool = False,
+    number: int | None = None,
+    max_new_tokens: int | None = None,
+    threads: int = 1,
+    out: str | Path | None = None,
+    tick: Tick | None = None,
+    memory: dict[Any, Any] | None = None,
+    shared: Path | None = None,
+) -> Replay:
+    """Measure here what a paper printed, and compare the two.
+
+    Parameters
+    ----------
+    table : str
+        As `specviz.published` takes it: ``"unispec/table1"``.
+    model : str or Model, optional
+        In place of the bundled one that the recipe names: a folder, ``hf:<id>``, or a loaded model.
+    draft : str or mapping, optional
+        Its drafter; a mapping from roles where the recipe has several (``small``, ``aligned`` ...).
+    suite : str or Suite, optional
+        Prompts in place of the bundled ones, as `specviz.suite` takes them.
+    device, dtype : str
+    quick : bool
+        Few prompts and short answers: minutes rather than tens of them, with wide intervals.
+    number, max_new_tokens : int, optional
+        Prompts, and most tokens for each; default: the recipe's.
+    threads : int
+        On a CPU.
+    out : path, optional
+        The folder; default ``specviz-replays/PAPER-TABLE``. What is finished there is not measured again.
+    tick : callable
+        Called with (done, of, what); default: a progress bar where it is seen.
+    memory, shared : dict, path, optional
+        What several replays share: loaded models and measurements, and the folder of calibrations.
+
+    Returns
+    -------
+    Replay
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError, SpecvizError
+        With one line that says what to do. The folder of a replay with other settings is refused and kept.
+
+    Examples
+    --------
+    >>> replayed = specviz.replay("unispec/table3", quick=True)  # doctest: +SKIP
+    >>> replayed.frame()[["method", "language", "metric", "value", "measured", "ratio"]]  # doctest: +SKIP
+    """
+    from specviz.loop.run import whole
+    from specviz.replays.sources import RunOptions
+
+    recipe = find(table)
+    path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
+    numbers = dict(recipe.quick if quick else recipe.whole)
+    numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
+    whole("number", numbers["prompts"], 1)
+    whole("max_new_tokens", numbers["max_new_tokens"], 1)
+    check_threads(whole("threads", threads, 1))
+    drafts = roles(recipe, model, draft)
+    chosen = read_suite(suite)
+    settings = {
+        "table": table, "model": name_of(model, recipe.model), "drafts": drafts,
+        "suite": chosen.digest if chosen is not None else recipe.suite, "device": device, "dtype": dtype,
+        "threads": threads, **numbers,
+    }  # fmt: skip
+    finished = opened_same(path, settings)
+    if finished is not None:
+        return finished
+    options = RunOptions(
+        model, drafts, chosen, numbers["prompts"], numbers["max_new_tokens"], threads, numbers, path,
+        shared or path / "calibrations", {} if memory is None else memory,
+    )  # fmt: skip
+    return measure(recipe, settings, options, tick)
+
+
+def measure(recipe: Recipe, settings: dict[str, Any], options: RunOptions, tick: Tick | None) -> Replay:
+    """Run a recipe and compare; the model of `options` is loaded here, if it is not yet."""
+    from specviz.measure.calibrate import bar
+    from specviz.measure.timing import threads
+    from specviz.replays import sources
+
+    begin = perf_counter()
+    with threads(options.threads), bar() if tick is None else nullcontext(tick) as progress:
+        options = replace(options, model=loaded(settings, options), tick=progress)
+        made = sources.find(recipe.source)(recipe, options)
+    replayed = compared(settings["table"], recipe, made, settings)
+    replayed = replace(replayed, seconds=perf_counter() - begin, path=options.path)
+    replayed.save()
+    return replayed
+
+
+def loaded(settings: Mapping[str, Any], options: RunOptions) -> Any:
+    """The model; one of this process' replays loads it once."""
+    if options.model is not None and not isinstance(options.model, str | Path):
+        return options.model
+    key = ("model", settings["model"], settings["device"], settings["dtype"])
+    if key not in options.memory:
+        from specviz.models import load
+
+        options.memory[key] = load(settings["model"], settings["device"], settings["dtype"])
+    return options.memory[key]
+
+
+def roles(recipe: Recipe, model: Any, draft: str | Mapping[str, str] | None) -> dict[str, str]:
+    """Role of each drafter: its name.
+
+    Raises
+    ------
+    ParameterError
+        For a role that the recipe has not, or a model of one's own without the drafters that it needs.
+    """
+    needed = dict(recipe.drafts)
+    if draft is None:
+        given: dict[str, str] = {}
+    elif isinstance(draft, Mapping):
+        given = {str(role): str(name) for role, name in draft.items()}
+    elif len(needed) > 1:
+        words = ", ".join(f"{role}=..." for role in needed)
+        raise ParameterError(f"this table needs several drafters: say which is which, as --draft {words}")
+    else:
+        given = dict.fromkeys(needed, str(draft))
+    for role in given:
+        if role not in needed:
+            raise ParameterError(f"this table has no drafter {role!r}; it has {', '.join(needed) or 'none'}")
+    own = model is not None and name_of(model, recipe.model) != recipe.model
+    return {role: given.get(role, "" if own else name) for role, name in needed.items()}
+
+
+def name_of(model: Any, default: str) -> str:
+    """A model's name."""
+    if model is None:
+        return default
+    return str(model) if isinstance(model, str | Path) else str(model.name)
+
+
+def read_suite(given: str | Path | Suite | None) -> Suite | None:
+    """A suite by its name, or as it is."""
+    if isinstance(given, str | Path):
+        from specviz.suites import suite
+
+        return suite(str(given))
+    return given
+
+
+class OtherSettings(SpecvizError):
+    """A folder holds a replay that was made in another way."""
+
+
+def opened_same(path: Path, settings: Mapping[str, Any]) -> Replay | None:
+    """The replay that a folder holds, if it is of the same settings; None where it holds none.
+
+    Raises
+    ------
+    SpecvizError
+        If it is of other settings, or the folder holds something else.
+    """
+    if not (path / FILE).exists():
+        refuse_others(path, ALL)
+        return None
+    finished = opened(path)
+    now = json.loads(json.dumps(settings))
+    wrong = [
+        f"its {key} is {finished.settings.get(key)}, here {now.get(key)}"
+        for key in {**finished.settings, **now}
+        if finished.settings.get(key) != now.get(key)
+    ]
+    if wrong:
+        raise OtherSettings(
+            f"{path} holds a replay with other settings: {'; '.join(wrong)}. Give the same ones, or another "
+            "folder"
+        )
+    return finished
+
+
+def refuse_others(path: Path, other: str) -> None:
+    """Refuse a folder that holds a run, or the other kind of replay."""
+    if (path / "run.json").exists() or (path / other).exists():
+        raise SpecvizError(f"{path} holds another kind of result: choose another folder")
+
+
+@loading()
+def replay_all(
+    out: str | Path,
+    *,
+    draft: str | Mapping[str, str] | None = None,
+    suite: str | Path | Suite | None = None,
+    tick: Callable[[str], Tick] | None = None,
+    **options: Any,
+) -> Replays:
+    """Replay every published table and curve into a folder; what cannot be is listed with its reason.
+
+    Parameters
+    ----------
+    out : path
+        A folder for each table, and ``replays.json``. What is finished there is not measured again.
+    tick : callable
+        Given a table's name, what is called with its progress.
+
+    Other parameters, and errors, are those of `replay`; an error of one table is its reason, and the others
+    go on.
+    """
+    path = Path(out)
+    refuse_others(path, FILE)
+    every, memory = Replays(path, left=SETTINGS | FIGURES), dict[Any, Any]()
+    chosen = read_suite(suite)
+    for table in [*RECIPES, *CURVES]:
+        own = draft  # of several drafters those that this table has
+        if isinstance(draft, Mapping):
+            own = {role: name for role, name in draft.items() if role in find(table).drafts} or None
+        try:
+            made = replay(
+                table, draft=own, suite=chosen, out=path / table.replace("/", "-"), memory=memory,
+                tick=tick(table) if tick else None, shared=path / "calibrations", **options,
+            )  # fmt: skip
+            every.tables.append(made)
+        except OtherSettings:
+            raise
+        except SpecvizError as error:
+            every.left[table] = str(error)
+        every.save()
+    return every

@@ -1,0 +1,96 @@
+"""Replays on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from specviz.escape import visible
+from specviz.measure.report import Column, plural, print_table
+from specviz.measure.rows import Results
+from specviz.replays.layout import ARROW, ORDER, OVERVIEW, TIMES, grid, overview, shown
+from specviz.replays.published import list_published
+from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS
+from specviz.replays.replays import Replay, Replays
+
+ROOMY = 100  # columns of a terminal that also shows ratios
+
+
+def show(result: Results | Replay | Replays, console: Console) -> None:
+    """Print a run, a replay, or the overview of several."""
+    if isinstance(result, Replay):
+        show_replay(result, console)
+    elif isinstance(result, Replays):
+        show_overview(result, console)
+    else:
+        result.show(console)
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines; those of a file are not broken."""
+    for line in lines:
+        console.print(Text(visible(line)), soft_wrap=not console.is_terminal)
+
+
+def show_replay(replay: Replay, console: Console) -> None:
+    """Print what was printed and what was measured, cell by cell."""
+    print_lines(console, f"{replay.table} ({replay.place}): {replay.caption}", "")
+    if replay.measured:
+        table = grid(replay)
+        narrow = console.is_terminal and console.width < ROOMY
+        many = len(table.headings)
+        columns = [
+            Column(name, right=True, drop_rank=many - i if i > table.names and name != "order" else None)
+            if i >= table.names
+            else Column(name, folds=16)
+            for i, name in enumerate(table.headings)
+        ]
+        rows = table.rows
+        if narrow:
+            rows = [[cell.partition(f" ({TIMES}")[0] for cell in row] for row in rows]
+        print_table(console, columns, without_repeats(rows, table.names))
+        print_lines(console, f"printed {ARROW} measured here{'' if narrow else f' ({TIMES}ratio)'}. {ORDER}")
+        hidden = len(replay.cells) - len(shown(replay))
+        if hidden:
+            print_lines(console, f"{hidden} further numbers: specviz bench report {replay.path} --html")
+    print_lines(
+        console,
+        *(f"not measured: {which}: {why} ({plural(n, 'number')})" for which, why, n in replay.missing()),
+        "Set-up:",
+        *(f"  {each['what']}: the paper {each['paper']}; here {each['here']}" for each in replay.setup),
+        *(f"note: {note}" for note in replay.notes),
+        f"{replay.table}: {replay.summary}",
+    )
+
+
+def without_repeats(rows: Sequence[Sequence[str]], names: int) -> list[list[str]]:
+    """Rows in which a name that stands below the same one, as all in front of it do, is left out."""
+    out, above = [], list[str]()
+    for row in rows:
+        same = next((i for i in range(names - 1) if not above or row[i] != above[i]), names - 1)
+        out.append([*("" for _ in range(same)), *row[same:]])
+        above = list(row)
+    return out
+
+
+def show_overview(every: Replays, console: Console) -> None:
+    """Print one line a table."""
+    columns = [Column("table"), *(Column(name, right=True) for name in OVERVIEW)]
+    print_table(console, columns, [[each.table, *overview(each)] for each in every.tables])
+    print_lines(
+        console,
+        *(f"not replayed: {table}: {why}" for table, why in every.left.items()),
+        f"{every.path}: {len(every.tables)} tables replayed, {len(every.left)} listed with the reason",
+    )
+
+
+def show_recipes(console: Console) -> None:
+    """Print what can be replayed, and what not."""
+    published = zip(list_published()["name"], list_published()["caption"])
+    rows = [[name, RECIPES[name].model if name in RECIPES else "–", str(text)] for name, text in published]
+    rows += [[name, recipe.model, f"{recipe.caption} (drawn only)"] for name, recipe in CURVES.items()]
+    print_table(console, [Column("table"), Column("bundled model"), Column("what it shows", folds=40)], rows)
+    left = SETTINGS | FIGURES
+    print_lines(console, *(f"{table} is not replayed: {why}" for table, why in left.items()))

@@ -1,0 +1,13 @@
+"""The types of what a rule takes: arrays of the host, tensors, and where it says so single numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = TypeVar("Array", np.ndarray, "Tensor")
+Number = TypeVar("Number", float, np.ndarray, "Tensor")

@@ -1,0 +1,36 @@
+"""BiLD's two policies: when the small model falls back, and which tokens the large one rolls back.
+
+Kim et al. 2023, sections 3.3 and 3.4, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from .arrays import Number
+from .parameters import Parameter
+
+BILD = (
+    Parameter(
+        "fallback", 0.5, 0, 1, "probability",
+        "The small model goes on while its largest probability is above this.", "α_FB",
+    ),
+    Parameter(
+        "rollback", 2.0, 0, None, "nats",
+        "A token is taken back when the large model's -log p of it is above this.", "α_RB",
+    ),
+    Parameter("cap", 10, 1, 64, "tokens", "Most tokens that the small model writes in a row."),
+    Parameter(
+        "review_end", False,
+        meaning="Whether the large model also looks at a block in which the small model ended the text; "
+        "Algorithm 1 (line 2) stops without.",
+    ),
+)  # fmt: skip
+
+
+def goes_on(confidence: Number, fallback: float) -> Number:
+    """Line 4: max p_S > α_FB. At equality it falls back, though section 3.3's rule (<) would go on."""
+    return confidence > fallback
+
+
+def rolls_back(distance: Number, rollback: float) -> Number:
+    """Line 10, equation 3: a token is taken back where -log p_L of it is above α_RB; at equality it stays."""
+    return distance > rollback

@@ -1,0 +1,85 @@
+"""A method's parameter: its default, range and meaning, declared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import ParameterError
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A method's parameter, declared once: checked before any work, shown in help and records.
+
+    Parameters
+    ----------
+    name : str
+        Keyword of `specviz.generate`.
+    default : bool, int, float or str
+        Its type is the parameter's type.
+    low, high : float, optional
+        Legal values, both ends included.
+    choices : tuple of str
+        Legal values of a text parameter; without any, every text is.
+    unit : str
+        ``tokens``, ``probability``, ``nats`` ...
+    meaning : str
+        One sentence.
+    symbol : str
+        The paper's symbol.
+    """
+
+    name: str
+    default: Any
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    meaning: str = ""
+    symbol: str = ""
+    choices: tuple[str, ...] = ()
+
+    def check(self, value: Any) -> Any:
+        """The value in the parameter's type.
+
+        Raises
+        ------
+        ParameterError
+            If it has another type or lies outside the range.
+        """
+        kind = type(self.default)
+        if kind is bool:
+            if isinstance(value, bool | np.bool_):
+                return bool(value)
+            raise ParameterError(f"{self.name} must be True or False, got {value!r}")
+        if kind is str:
+            if value in self.choices or (not self.choices and isinstance(value, str)):
+                return value
+            if not self.choices:
+                raise ParameterError(f"{self.name} must be a text, got {value!r}")
+            raise ParameterError(f"{self.name} must be one of {', '.join(self.choices)}, got {value!r}")
+        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if not number or value != value or (kind is int and value != int(value)):
+            raise ParameterError(
+                f"{self.name} must be {'a whole' if kind is int else 'a'} number, got {value!r}"
+            )
+        low = -float("inf") if self.low is None else self.low
+        high = float("inf") if self.high is None else self.high
+        if not low <= value <= high:
+            raise ParameterError(f"{self.name} must {self.range}, got {value:g}")
+        return kind(value)
+
+    @property
+    def range(self) -> str:
+        """The legal values in words."""
+        if self.choices:
+            return "be one of " + ", ".join(self.choices)
+        if isinstance(self.default, str):
+            return "be a text"
+        if self.low is not None and self.high is not None:
+            return f"lie in [{self.low:g}, {self.high:g}]"
+        if self.low is not None:
+            return f"be at least {self.low:g}"
+        return "be a number" if self.high is None else f"be at most {self.high:g}"

@@ -1,0 +1,67 @@
+"""Re-translation's decisions: what is drafted of the output before, what stays of it, what is displayed.
+
+Zeng, Deng, Shu and Wang, "Self-Speculative Biased Decoding for Faster Re-translation", Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .arrays import Number
+from .parameters import Parameter
+
+RETRANSLATE = (
+    Parameter(
+        "mode", "ssbd", choices=("rt", "ssbd", "cd"),
+        meaning="rt writes each update from scratch, ssbd verifies the output of the update before, cd "
+        "goes on after it without a look.",
+    ),
+    Parameter("beta", 0.2, 0, 1, "probability", "How much verifying favours the draft (ssbd).", "β"),
+    Parameter("k", 0, 0, None, "tokens", "Last tokens of an output to mask, until the last update."),
+    Parameter(
+        "mask", "display", choices=("display", "draft"),
+        meaning="What the masked tokens are hidden from: the display alone, or the next draft as well.",
+    ),
+)  # fmt: skip
+
+
+def exactness(mode: str, beta: float, greedy: bool) -> str:
+    """``exact``, ``exact up to ties`` or ``lossy``."""
+    if mode == "rt":
+        return "exact"
+    if mode == "cd" or beta > 0:
+        return "lossy"
+    return "exact up to ties" if greedy else "exact"
+
+
+def without_end(output: list[int], eos: Collection[int]) -> list[int]:
+    """An output without its end token."""
+    return output[:-1] if output and output[-1] in eos else output
+
+
+def drafted(previous: list[int], k: int, mask: str, eos: Collection[int]) -> list[int]:
+    """The draft that the output of the update before gives (line 1).
+
+    Its end token is left out. An accepted one would freeze the output: from β = 0.5 on no draft token is ever
+    rejected.
+    """
+    tokens = without_end(previous, eos)
+    return tokens[: max(0, len(tokens) - k)] if mask == "draft" else tokens
+
+
+def displayed(tokens: int, k: int, last: bool) -> int:
+    """How many of an output's tokens are displayed: all but the last k; of the last update all."""
+    return tokens if last else max(0, tokens - k)
+
+
+def biased(p: Number, beta: float) -> Number:
+    """Equation 3 at the draft's own token: (1 - β) p + β."""
+    return (1 - beta) * p + beta
+
+
+def keeps(most: Number, p: Number, beta: float) -> Number:
+    """Lines 6 and 7: is the draft's token the argmax of the biased distribution?
+
+    `most` is the largest probability, `p` the token's own. For β < 1 this is max p - p(y) ≤ β / (1 - β).
+    """
+    return (1 - beta) * most <= biased(p, beta)

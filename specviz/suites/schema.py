@@ -1,0 +1,48 @@
+"""What a line of a file of prompts holds, as the gate checks it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+from typing_extensions import TypedDict
+
+from specviz.files import whole_text
+
+
+def _words(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must be a text that is not empty")
+    return text
+
+
+Text = Annotated[str, AfterValidator(whole_text)]
+Words = Annotated[Text, AfterValidator(_words)]
+Name = Text | int | None
+
+
+class Message(TypedDict):
+    """A turn of a chat."""
+
+    role: Text
+    content: Text
+
+
+Entry = TypedDict(
+    "Entry",
+    {
+        "prompt": Words | None,
+        "turns": Annotated[list[Words], Field(min_length=1)] | None,
+        "messages": Annotated[list[Message], Field(min_length=1)] | None,
+        "id": Name,
+        "question_id": Name,
+        "kind": Name,
+        "category": Name,
+        "language": Name,
+        "source": Name,
+        "from": Name,
+        "reference": Text | list[Any] | None,
+        "references": Text | list[Any] | None,
+    },
+    total=False,
+)

@@ -1,0 +1,123 @@
+"""What lines of other tools' files hold, as the gate checks them; `specviz.trace.foreign` reads them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+MOST = 2**31 - 1  # of any count
+STEP_LIMIT = 20_000_000  # steps of a file: a histogram names many in a few characters
+UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0, "seconds": 1.0}
+
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Counts = Annotated[list[Count], Field(max_length=STEP_LIMIT)]
+Step = Annotated[int, Field(ge=1, le=MOST)]
+Digits = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Name = Annotated[str, Field(min_length=1, max_length=256)] | int
+Nanoseconds = Annotated[int, Field(ge=0, lt=2**63)]
+Time = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
+
+
+class Acceptance(TypedDict):
+    """vLLM's ``speculative_decoding``: the histogram is a list."""
+
+    num_spec_steps: Count
+    num_accepted_draft_tokens: Count
+    num_draft_tokens: Count
+    acceptance_histogram: Counts
+    num_spec_tokens: NotRequired[Count | None]
+    per_step_accepted: NotRequired[Counts | None]
+    per_step_drafted: NotRequired[Counts | None]
+    completion_tokens: NotRequired[Count | None]
+    engine: NotRequired[Any]
+
+
+class AcceptanceByCount(Acceptance):
+    """AIPerf's record: the histogram is an object."""
+
+    acceptance_histogram: dict[Digits, Count]  # type: ignore[misc]
+
+
+class VllmUsage(TypedDict, total=False):
+    """``usage`` of a response."""
+
+    prompt_tokens: Count | None
+    completion_tokens: Count | None
+
+
+class VllmMetrics(TypedDict, total=False):
+    """``metrics`` of a response."""
+
+    time_to_first_token_ms: Time | None
+    generation_time_ms: Time | None
+    speculative_decoding: dict[str, Any] | None
+
+
+class VllmResponse(TypedDict, total=False):
+    """A response of vLLM."""
+
+    usage: VllmUsage | None
+    metrics: VllmMetrics | None
+    choices: Any
+
+
+class Duration(TypedDict):
+    """A time of AIPerf's."""
+
+    value: Time
+    unit: Literal["ns", "us", "µs", "ms", "sec", "s", "seconds"]
+
+
+class Length(TypedDict):
+    """A count of AIPerf's, which writes some as 12.0."""
+
+    value: Annotated[float, Field(ge=0, le=MOST, multiple_of=1)]
+
+
+class AiperfMetadata(TypedDict, total=False):
+    """``metadata`` of a record."""
+
+    conversation_id: Name | None
+    x_request_id: Name | None
+    session_num: Name | None
+    turn_index: Count | None
+    request_start_ns: Nanoseconds | None
+    request_end_ns: Nanoseconds | None
+    benchmark_phase: str | None
+
+
+class AiperfMetrics(TypedDict, total=False):
+    """``metrics`` of a record."""
+
+    request_latency: Duration | None
+    time_to_first_token: Duration | None
+    input_sequence_length: Length | None
+    output_sequence_length: Length | None
+
+
+class AiperfRecord(TypedDict):
+    """A record of AIPerf."""
+
+    metadata: AiperfMetadata
+    metrics: NotRequired[AiperfMetrics | None]
+    error: NotRequired[dict[str, Any] | None]
+    spec_decode_acceptance: NotRequired[dict[str, Any] | None]
+
+
+class Answer(TypedDict):
+    """An answer of Spec-Bench."""
+
+    question_id: Name
+    category: NotRequired[Any]
+    choices: Annotated[list[Any], Field(min_length=1)]
+
+
+class Choice(TypedDict):
+    """What was answered."""
+
+    turns: Annotated[list[str], Field(min_length=1)]
+    new_tokens: Counts
+    wall_time: list[Annotated[float, Field(ge=1e-9, lt=1e12, allow_inf_nan=False)]]
+    accept_lengths: Annotated[list[Step], Field(max_length=STEP_LIMIT)]

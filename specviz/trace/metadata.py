@@ -1,0 +1,207 @@
+"""What the metadata of a run holds, as the gate checks it; imported when such metadata is read.
+
+`specviz.schema.RUN_FIELDS` says what each field means.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, Field
+from typing_extensions import TypedDict
+
+from specviz import schema
+
+WORD_LIMIT = 256  # characters of a word ...
+LINES_LIMIT = 64  # ... and lines of pseudocode
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Cells = Annotated[int, Field(ge=1, le=2**24)]  # of a canvas
+Number = Annotated[float, Field(allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Text = Annotated[str, Field(max_length=1 << 20)]
+Word = Annotated[str, Field(max_length=WORD_LIMIT)]
+
+
+def _sizes(shape: object, fields: set[str]) -> bool:
+    """Whether a shape has these fields, all of them above zero or, of norms and yes-or-no, at it."""
+    if not isinstance(shape, dict) or set(shape) != fields:
+        return False
+    least = dict.fromkeys(("vectors", "last", "gated", "tied", "entered", "fused"), 0)
+    return all(isinstance(v, int | float) and least.get(name, 1e-6) <= v < 1e12 for name, v in shape.items())
+
+
+def _shape(shape: dict[str, Any]) -> dict[str, Any]:
+    """A model's shape: a decoder's, with an encoder's inside, or with what an EAGLE drafter has before it."""
+    own = dict(shape)
+    encoder, eagle = own.pop("encoder", None), own.pop("eagle", None)
+    if encoder is None:
+        good = _sizes(own, set(schema.SHAPE_FIELDS))
+    else:
+        good = _sizes(own, {*schema.SHAPE_FIELDS, "prefix"}) and _sizes(encoder, set(schema.ENCODER_FIELDS))
+    if not good or not (eagle is None or _sizes(eagle, set(schema.EAGLE_FIELDS))):
+        raise ValueError("is not the shape of a model")
+    return shape
+
+
+def pieces_of(pieces: Mapping[str, str]) -> dict[int, bytes]:
+    """Bytes by token id.
+
+    Raises
+    ------
+    ValueError
+        If a key is no id, or a text is not base64.
+    """
+    try:
+        return {int(token): base64.b64decode(text, validate=True) for token, text in pieces.items()}
+    except (ValueError, binascii.Error):
+        raise ValueError("holds token pieces that are not base64 by token id") from None
+
+
+class Model(TypedDict, total=False):
+    """A model or a drafter."""
+
+    name: Text | int | None
+    parameters: Count | Number | None
+    max_length: Count | None
+    kind: Word | None
+    shape: Annotated[dict[str, Any], AfterValidator(_shape)] | None
+    content: Word | None
+    source: Text | None
+    prefix: Count | None
+    tail: Count | None
+
+
+class Prompt(TypedDict, total=False):
+    """A prompt of a run."""
+
+    tokens: list[TokenId] | None
+    id: Text | int | None
+    kind: Text | int | None
+    language: Text | int | None
+    length: Text | int | None
+    turn: Text | int | None
+
+
+class Sampling(TypedDict, total=False):
+    """How tokens were chosen."""
+
+    temperature: Number | None
+    top_k: Count | None
+    top_p: Number | None
+    seed: int | None
+    max_new_tokens: Count | None
+
+
+class Canvas(TypedDict):
+    """How a canvas was written."""
+
+    length: Cells
+    block: Cells
+    cache: Word
+    refresh: Count | None
+    mask: NotRequired[TokenId | None]
+    shift: NotRequired[int | None]
+
+
+class Memory(TypedDict):
+    """What a drafter remembered."""
+
+    state: Word
+    keep: NotRequired[Word | int | None]
+    known: Count
+    bytes: NotRequired[Count | None]
+
+
+class Memories(TypedDict, total=False):
+    """The same when the run began and when it ended."""
+
+    start: Memory | None
+    end: Memory | None
+
+
+class Calibration(TypedDict, total=False):
+    """Where the draft size was measured to be the best."""
+
+    parameter: Word | None
+    value: Number | None
+    device: Text | None
+    created: Word | None
+
+
+class Machine(TypedDict, total=False):
+    """What decoded."""
+
+    processor: Text | None
+    device: Text | None
+    system: Text | None
+
+
+class Peak(TypedDict, total=False):
+    """Most resident bytes."""
+
+    process: Count | None
+    device: Count | None
+
+
+class Signal(TypedDict):
+    """A signal that the run describes: `schema.Signal`."""
+
+    name: Word
+    unit: Word
+    meaning: Word
+    level: Literal["node", "cycle"]
+
+
+def _named(signal: Signal) -> Signal:
+    if not (schema.is_signal if signal["level"] == "node" else schema.is_name)(signal["name"]):
+        raise ValueError("has a name that no signal can have")
+    return signal
+
+
+Line = Annotated[list[Word], Field(min_length=2, max_length=2)]
+
+
+class Run(TypedDict):
+    """The whole of it."""
+
+    schema: int
+    run: Text
+    method: Text
+    parameters: NotRequired[dict[str, Any] | None]
+    sampling: NotRequired[Sampling | None]
+    exactness: NotRequired[Text | None]
+    signals: NotRequired[list[Annotated[Signal, AfterValidator(_named)]] | None]
+    pseudocode: NotRequired[Annotated[list[Line], Field(max_length=LINES_LIMIT)] | None]
+    model: NotRequired[Model | None]
+    draft: NotRequired[Model | None]
+    dense: NotRequired[Model | None]
+    canvas: NotRequired[Canvas | None]
+    memory: NotRequired[Memories | None]
+    calibration: NotRequired[Calibration | None]
+    tokenizer: NotRequired[Text | None]
+    eos: NotRequired[list[TokenId] | None]
+    prompts: NotRequired[list[Prompt] | None]
+    pieces: NotRequired[Annotated[dict[str, str], AfterValidator(pieces_of)] | None]
+    machine: NotRequired[Machine | None]
+    threads: NotRequired[int | None]
+    backend: NotRequired[dict[str, Any] | None]
+    dtype: NotRequired[Text | None]
+    versions: NotRequired[dict[str, Any] | None]
+    created: NotRequired[Text | None]
+    record: NotRequired[Text | None]
+    replayed: NotRequired[Text | None]
+    timing: NotRequired[Text | dict[str, Any] | None]
+    peak_memory: NotRequired[Peak | None]
+    complete: NotRequired[bool | None]
+    stopped: NotRequired[Text | None]
+
+
+class BatchExtra(TypedDict, total=False):
+    """What a batch of a partial adds to the metadata."""
+
+    pieces: dict[str, str]
+    prompts: list[Prompt]

@@ -1,0 +1,168 @@
+"""The soak: entries follow from seed and number, an interrupted ledger goes on, a bug can be repeated."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from random import Random
+from unittest.mock import patch
+
+import pytest
+from checkpoints import write
+
+from specviz import audit, cli
+from specviz.audit.soak import COUNTS, _audited, draw, read_ledger, repeat, sums
+from specviz.errors import ParameterError, TraceError
+from specviz.methods.speculative import Speculative
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("models"))
+
+
+def options(folders):
+    return {"models": [str(folders.target)], "drafts": [str(folders.draft)]}
+
+
+def setting(folders, number=0):
+    given = options(folders) | {"options": {"device": None, "dtype": None}}
+    return draw(Random(f"0 {number}"), **given)
+
+
+def quick(given):
+    """An entry without its audit."""
+    row = {"method": "speculative (k=2)", "draft": "d", "sampling": "greedy"} | dict.fromkeys(COUNTS, 1)
+    bug = {"method": "speculative", "draft": "d", "sampling": "greedy", "reason": "wrong \x1b[31m"}
+    return {"setting": given, "seconds": 0.1, "rows": [row, row], "bugs": [bug], "refused": ""}
+
+
+def test_an_entry_follows_from_seed_and_number(folders):
+    first, again, other = setting(folders), setting(folders), setting(folders, 1)
+    assert first == again != other
+    assert json.loads(json.dumps(first)) == first
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_what_is_drawn_can_be_audited(folders, number):
+    given = setting(folders, number)
+    assert len(given["prompts"]) in (2, 4) and given["methods"]
+    given |= {"max_new_tokens": 4, "prompts": given["prompts"][:1], "methods": given["methods"][:2]}
+    entry = _audited(given)
+    assert not entry["refused"] and not entry["bugs"]
+    assert all(row["prompts"] for row in entry["rows"])
+
+
+def test_a_bug_is_repeated_from_its_entry(folders):
+    given = setting(folders) | {
+        "audit": "run", "methods": ["speculative:draft_length=3"], "max_new_tokens": 8, "drafts": [],
+        "prompts": ["Once upon a time"],
+    }  # fmt: skip
+    given["drafts"] = [str(folders.draft)]
+    verify = Speculative.verify
+
+    def wrong(self, draft, scores):
+        verdict = verify(self, draft, scores)
+        verdict.token = (verdict.token + 1) % 261
+        return verdict
+
+    with patch.object(Speculative, "verify", wrong):
+        entry = json.loads(json.dumps(_audited(given)))
+        assert entry["bugs"] and "prompt 0" in entry["bugs"][0]["reason"]
+        assert not repeat(entry["setting"]).holds
+    assert repeat(entry["setting"]).holds
+
+
+def test_an_audit_that_raises_is_a_bug(folders):
+    with patch("specviz.audit.soak.repeat", side_effect=RuntimeError("no\nmemory")):
+        entry = _audited(setting(folders))
+    assert [row["bug"] for row in entry["rows"]] == [1]
+    assert entry["bugs"][0]["reason"] == "the audit raised RuntimeError: no memory"
+
+
+def test_an_interrupted_soak_goes_on(folders, tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    done = []
+
+    def interrupted(given):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(given)
+        return quick(given)
+
+    with patch("specviz.audit.soak._audited", interrupted), pytest.raises(KeyboardInterrupt):
+        list(audit.soak(path, **options(folders)))
+    assert [entry["number"] for entry in read_ledger(path)] == [0, 1]
+    with patch("specviz.audit.soak._audited", quick):
+        more = list(islice(audit.soak(path, **options(folders)), 2))
+        other = next(audit.soak(path, seed=5, **options(folders)))
+    assert [entry["number"] for entry in more] == [2, 3]
+    assert more[0]["setting"] == setting(folders, 2)
+    assert (other["number"], other["seed"]) == (0, 5)
+    assert [entry["number"] for entry in read_ledger(path)] == [0, 1, 2, 3, 0]
+
+
+def test_two_soaks_do_not_write_one_ledger(folders, tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    with patch("specviz.audit.soak._audited", quick):
+        first = audit.soak(path, **options(folders))
+        next(first)
+        with pytest.raises(TraceError, match="another soak writes"):
+            next(audit.soak(path, **options(folders)))
+        first.close()
+        assert next(audit.soak(path, **options(folders)))["number"] == 1
+
+
+def test_the_time_ends_a_soak(folders, tmp_path):
+    with patch("specviz.audit.soak._audited", quick):
+        assert list(audit.soak(tmp_path / "a.jsonl", minutes=1e-9, **options(folders))) == []
+    with pytest.raises(ParameterError, match="minutes must be above 0"):
+        next(audit.soak(tmp_path / "a.jsonl", minutes=0))
+
+
+def test_sums_add_up_by_model_and_method():
+    entries = [quick({"model": "a"}), quick({"model": "b"}), quick({"model": "a"})]
+    one, two, total = sums(entries)
+    assert (one["model"], one["method"], one["entries"], one["tokens"]) == ("a", "speculative", 2, 4)
+    assert (two["model"], two["entries"]) == ("b", 1)
+    assert (total["model"], total["entries"], total["bug"]) == ("all", 3, 6)
+
+
+@pytest.mark.parametrize("damage", [
+    "{", "[]", "null", '{"number": 0}', "[" * 100_000,
+    lambda entry: entry["rows"][0].update(tokens="1"),
+    lambda entry: entry["rows"][0].pop("draft"),
+    lambda entry: entry["bugs"][0].update(reason=None),
+    lambda entry: entry["setting"].update(model=[]),
+    lambda entry: entry.update(rows=3),
+])  # fmt: skip
+def test_a_damaged_ledger_is_refused_in_one_line(tmp_path, damage):
+    path, line = tmp_path / "ledger.jsonl", damage
+    entry = {"number": 0, "seed": 0} | quick({"model": "a"})
+    if callable(damage):
+        damage(entry)
+        line = json.dumps(entry)
+    path.write_text(json.dumps({"number": 0, "seed": 0} | quick({"model": "a"})) + f"\n{line}\n")
+    with pytest.raises(TraceError, match="line 2 is no entry of a soak") as error:
+        read_ledger(path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_line(tmp_path, folders, capsys):
+    path = tmp_path / "ledger.jsonl"
+    given = ["audit", "--model", str(folders.target), "--ledger", str(path)]
+    with patch("specviz.audit.soak._audited", quick):
+        assert cli.run([*given, "--soak", "--minutes", "0.01"]) == 1  # there are bugs
+    out, err = capsys.readouterr()
+    assert "entry 0" in err and "bugs" in err
+    assert cli.run(["audit", "--ledger", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert "speculative" in out and "all" in out and "\x1b" not in out and not err
+    for wrong, reason in (
+        (["--soak"], "--ledger FILE"),
+        (["--ledger", str(tmp_path / "none")], "cannot read the ledger"),
+        (["--minutes", "1", "--ledger", str(path)], "pass --soak"),
+        (["--soak", "--ledger", str(path), "--batch", "2"], "leave --method, --batch"),
+    ):
+        assert cli.run(["audit", *wrong]) == 2
+        assert reason in " ".join(capsys.readouterr().err.split())

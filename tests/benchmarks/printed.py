@@ -1,0 +1,95 @@
+"""What the papers print, by our labels: from `specviz.published`, through the recipes' own rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from specviz import published
+from specviz.replays.recipes import ALIGNED, RECIPES, UNALIGNED
+from specviz.replays.replays import covers
+from specviz.replays.retranslation import RT
+
+MASKS = {"mask": "mask-k", "display": "display-only mask-k"}
+CURVES = {UNALIGNED: "BiLD (Unaligned)", ALIGNED: "BiLD (Aligned)"}
+DATASETS = {"translation": ("IWSLT", "WMT"), "summarization": ("XSUM", "CNN/DailyMail")}
+TREES = {"chain": "Greedy", "mix": "Mix-order"}
+
+
+@cache
+def rows(table: str) -> list[dict[str, Any]]:
+    """A published table, a printed number a row."""
+    return published(table).to_dict("records")
+
+
+def value(table: str, metric: str, **where: Any) -> float | None:
+    """A printed number; None where the table has none."""
+    some = (row["value"] for row in rows(table) if row["metric"] == metric and covers(where, row))
+    return next(some, None)
+
+
+def point(table: str, metric: str, task: str, label: str) -> float | None:
+    """A number of CM-ASD's tables, by our task and our setting's label."""
+    recipe = RECIPES[table]
+    places = [name for name, part in recipe.parts["task"].items() if part["task"] == task]
+    methods = [row.where["method"] for row in recipe.rows if row.values["point"] == label]
+    return value(table, metric, task=places, method=methods) if places and methods else None
+
+
+def speedup_and_score(task: str, label: str) -> tuple[float | None, float | None]:
+    """CM-ASD's Tables I, II (translations) and IV (summaries)."""
+    if task.startswith("sum"):
+        table = "cm_asd/table4"
+        return point(table, "speedup", task, label), point(table, "rouge_l", task, label)
+    return point("cm_asd/table1", "speedup", task, label), point("cm_asd/table2", "bleu", task, label)
+
+
+def retranslated(table: str, code: str, **where: Any) -> tuple[float | None, ...]:
+    """COMET, NE, A/D, A/O and speedup of SSBD's tables; shares, not percent."""
+    parts = RECIPES["ssbd/table2"].parts["language"]
+    language = next((name for name, part in parts.items() if part["language"] == code), None)
+    figures = [
+        value(table, name, language=language, **where) for name in ("comet", "ne", "a_d", "a_o", "speedup")
+    ]
+    return tuple(x / 100 if i in (2, 3) and x is not None else x for i, x in enumerate(figures))
+
+
+def setting(label: str) -> tuple[float | None, ...]:
+    """The same of a setting of Table 3 or 4, English to Chinese, by our label."""
+    kind, _, k = label.partition("-")
+    if kind in MASKS:
+        return retranslated("ssbd/table4", "zh", mask=MASKS[kind], k=k)
+    beta = f"{float(label.removeprefix('β = ')):.1f}" if label.startswith("β") else label
+    return retranslated("ssbd/table3", "zh", beta=beta)
+
+
+def pair(code: str, label: str) -> tuple[float | None, ...]:
+    """The same of Table 2, where SSBD has β = 0.2."""
+    return retranslated("ssbd/table2", code, method="RT" if label == RT else "SSBD")
+
+
+def saved(tree: str, n: int) -> float | None:
+    """SSD's Table 3: the share of steps saved."""
+    percent = value("ssd/table3", "step_reduction", method=TREES.get(tree), draft_length=n)
+    return None if percent is None else percent / 100
+
+
+def limits(n: int) -> list[float]:
+    """SSD's Table 2: the share of steps that could be saved by the draft's top 1, 2 ..."""
+    some = (
+        row for row in rows("ssd/table2") if row["metric"] == "step_reduction" and row["draft_length"] == n
+    )
+    return [row["value"] / 100 for row in sorted(some, key=lambda row: int(row["k"]))]
+
+
+def speedups(kind: str, curve: str) -> str:
+    """BiLD's Table 1: without and with about one point lost, of two data sets."""
+    where = {"method": CURVES[curve], "metric": "speedup"}
+    return " / ".join(
+        ", ".join(
+            next(r["printed"] for r in rows("bild/table1")
+                 if covers(where | {"dataset": dataset, "score_drop": drop}, r))
+            for drop in ("minimal", "~1 point")
+        )
+        for dataset in DATASETS[kind]
+    )  # fmt: skip

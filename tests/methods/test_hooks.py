@@ -1,0 +1,75 @@
+"""What a method writes itself, what follows from it, and the hooks of few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import llama
+
+import specviz
+from specviz.draft import Draft
+from specviz.errors import ParameterError
+from specviz.methods import Method, Parameter, Verdict, find, names
+from specviz.methods.sampling import Sampling
+
+SAMPLED = Sampling(1.0)
+
+
+class Repeats(Method):
+    """Drafts the last token again."""
+
+    name = "repeats"
+    title = "Repeats"
+    parameters = (Parameter("times", 2, 1, 8, "tokens", "How often."),)
+    only_greedy = True
+    times: int
+
+    def guarantee(self, sampling, dtype):
+        return "exact up to ties"
+
+    def start(self, session):
+        super().start(session)
+        self.last = session.prompt[-1]
+
+    def draft(self, left):
+        return Draft.chain(np.full(min(self.times, left - 1), self.last))
+
+    def verify(self, draft, scores):
+        best, tokens = scores.argmax(-1).tolist(), draft.tokens.tolist()
+        kept = next((i for i, token in enumerate(tokens) if token != best[i]), len(tokens))
+        status = ["accepted"] * kept + ["rejected"] * (len(tokens) > kept)
+        status += ["unjudged"] * (len(tokens) - len(status))
+        self.last = best[kept]
+        return Verdict(list(range(kept)), tokens, best[kept], "plain" if not tokens else "correction", status)
+
+
+def test_a_method_of_few_lines_decodes():
+    torch.set_num_threads(1)
+    model = llama(seed=0, eos=(1,), max_length=64, name="target")
+    alone = specviz.generate(model, [3, 4, 5], "autoregressive", max_new_tokens=20)
+    for batch in (1, 2):
+        trace = specviz.generate(model, [[3, 4, 5]] * batch, Repeats(times=3), max_new_tokens=20, batch=batch)
+        assert trace.texts == alone.texts * batch
+    assert trace.run["exactness"] == "exact up to ties"
+    with pytest.raises(ParameterError, match="repeats decodes greedily"):
+        specviz.generate(model, [3, 4, 5], Repeats(), temperature=1.0)
+
+
+def test_greedy_only_is_declared_once():
+    """A method that has no rule for sampling guarantees nothing there, whatever it says of itself."""
+    assert Repeats().guarantee(SAMPLED, "float32") == "exact up to ties"
+    assert Repeats().exactness(SAMPLED, "float32") == "lossy"
+    assert Repeats().exactness(Sampling(), "float32") == "exact up to ties"
+    greedy = [name for name in names() if find(name).only_greedy]
+    assert {"specdec", "cm_asd", "oracle", "blockwise", "stepwise"} <= set(greedy)
+    for name in greedy:
+        assert find(name)(**find(name).exact).exactness(SAMPLED, "float32") == "lossy"
+
+
+def test_exactness_is_not_overridden():
+    with pytest.raises(TypeError, match=r"Sure defines exactness.*rename it guarantee"):
+
+        class Sure(Repeats):
+            def exactness(self, sampling, dtype):
+                return "exact"

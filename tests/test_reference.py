@@ -1,0 +1,47 @@
+"""The API reference: docs/design.md's command builds it, with every public name on its first page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import specviz
+
+ROOT = Path(__file__).parents[1]
+
+
+def build(folder: Path, *only: str) -> None:
+    pytest.importorskip("pdoc", reason="needs the test extra")
+    (line,) = re.findall(
+        r"^python -m pdoc .*$", (ROOT / "docs" / "design.md").read_text("utf8"), re.MULTILINE
+    )
+    command = [
+        sys.executable,
+        *shlex.split(line.replace("-o site", f"-o {shlex.quote(str(folder))}"))[1:],
+        *only,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_on_the_first_page(tmp_path):
+    build(tmp_path, *(f"!specviz.{name}" for name in ("[a-z]+.+",)))
+    page = (tmp_path / "specviz.html").read_text("utf8")
+    missing = [name for name in specviz.__all__ if f'id="{name}"' not in page and f"/{name}.html" not in page]
+    assert not missing
+
+
+@pytest.mark.slow
+def test_the_whole_reference_is_built(tmp_path):
+    build(tmp_path)
+    for name in ("loop", "audit", "methods/speculative", "widgets/player"):
+        assert (tmp_path / "specviz" / f"{name}.html").exists()
