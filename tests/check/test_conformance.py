@@ -17,7 +17,7 @@ import specviz as sv
 from specviz.check.conformance import CHECKS
 from specviz.errors import ParameterError
 from specviz.methods.sampling import ACCEPT, FINAL
-from specviz.methods.tree import judge, sampled
+from specviz.methods.tree import judge, judge_sampled
 
 
 class LastWords(sv.Method):
@@ -73,7 +73,7 @@ class Biased(LastWords):
         if session.sampling.greedy:
             return judge(draft, scores, session)[0]
         u, last = session.uniforms(ACCEPT, len(draft)), float(session.uniforms(FINAL, 1)[0])
-        return sampled(draft, scores, session.sampling, u, last * last)[0]
+        return judge_sampled(draft, scores, session.sampling, u, last * last)[0]
 
 
 class Runs(LastWords):
