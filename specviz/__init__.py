@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .replays.published import list_published, published
     from .replays.replays import Replay
     from .replays.running import replay, replay_all
+    from .schema import Signal
     from .suites import list_suites, suite
     from .trace import Trace, read_counts
     from .whatifs import whatif
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 _DOORS = {
     # decode
     "load": ("models", "load"),
+    "Signal": ("schema", "Signal"),
     "generate": ("loop", "generate"),
     "stream": ("loop", "stream"),
     "open": ("trace", "Trace.open"),
@@ -112,8 +114,8 @@ TRACE_HOOKS = {
 
 __all__ = [
     "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError", "Replay",
-    "SpecvizError", "Trace", "TraceError", "Verdict", "audit", "calibrate", "catalog", "check", "densify",
-    "errors", "example", "explore", "flicker", "generate", "judge", "list_methods", "list_models",
+    "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "audit", "calibrate", "catalog", "check",
+    "densify", "errors", "example", "explore", "flicker", "generate", "judge", "list_methods", "list_models",
     "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player", "published",
     "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams", "suite", "sweep",
     "train_eagle", "view", "whatif",

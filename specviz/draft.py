@@ -25,7 +25,7 @@ class Draft:
     Parameters
     ----------
     tokens : array of int, shape [n]
-        A NumPy array, or a tensor that stays on the model's device; the draft never reads it.
+        A list, a NumPy array, or a tensor that stays on the model's device; the draft never reads it.
     parents : array of int, shape [n]
         Index of each node's parent, always smaller than its own; -1 is the root.
     positions : array of int, shape [n], optional
@@ -66,6 +66,8 @@ class Draft:
     read: bool = True
 
     def __post_init__(self) -> None:
+        if isinstance(self.tokens, list):
+            object.__setattr__(self, "tokens", np.asarray(self.tokens, np.int64))
         parents = np.asarray(self.parents, np.int64).reshape(-1)
         object.__setattr__(self, "parents", parents)
         if len(self.tokens) != len(parents):

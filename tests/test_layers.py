@@ -44,7 +44,11 @@ ROOMS: dict[str, tuple[str, float]] = {
     "__main__": (DOOR, 9),
 }
 # The explorer decodes when a button is pressed.
-ON_DEMAND = {("widgets", "loop"), ("widgets", "methods")}
+# So does the check of a method.
+ON_DEMAND = {
+    ("widgets", "loop"), ("widgets", "methods"),
+    *(("check", room) for room in ("audit", "loop", "methods", "whatifs", "widgets")),
+}  # fmt: skip
 
 
 def modules() -> list[Path]:

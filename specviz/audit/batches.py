@@ -94,9 +94,7 @@ def run(
         check_causal(target)
         ids = encoded(target, prompts)
         given = catalogue.names("prompt") if methods is None else methods
-        factories = [
-            _cold(_factory(each)) for each in ([given] if isinstance(given, str | Method) else given)
-        ]
+        factories = [_cold(_factory(each)) for each in catalogue.as_list(given)]
         if methods is None:  # a pass that leaves early is one row's own: no batch is run so
             factories = [make for make in factories if make().exit_rule is None]
         for make in factories:

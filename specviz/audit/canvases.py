@@ -33,7 +33,6 @@ from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import Cycle
 from ..loop.unmasking import decode_canvases
-from ..methods.base import Method
 from ..methods.sampling import Sampling
 from ..methods.unmasking import COARSE, GRID, Unmasking
 from ..models.diffusion import Diffusion
@@ -203,7 +202,9 @@ def run(
             raise ParameterError(f"{target.name} is no masked-diffusion model: audit it with audit.run")
         ids = encoded(target, prompts)
         given = DEFAULT if methods is None else methods
-        factories = [_made(each) for each in ([given] if isinstance(given, str | dict | Method) else given)]
+        factories = [
+            _made(each) for each in ([given] if isinstance(given, dict) else catalogue.as_list(given))
+        ]
         for make in factories:
             make().fits(length)
         for prompt in ids:

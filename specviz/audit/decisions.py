@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..methods import find, names
+from ..methods import find, names, of_session
 from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
 from .result import Difference
@@ -137,8 +137,9 @@ def _tables(trace: Any) -> dict[str, Any]:
     nodes = trace.nodes
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].merge(keep, on=["prompt", "cycle"])
     name = trace.run["method"]
+    kind = find(name) if name in names() else of_session(name)
     # A younger sibling's p is what the elder ones left of it.
-    if name in names() and issubclass(find(name), SampledTreeMethod):
+    if kind is not None and issubclass(kind, SampledTreeMethod):
         nodes = nodes[~nodes.duplicated(["prompt", "cycle", "parent"])]
     tops = trace.tops("pred").merge(keep, on=["prompt", "cycle"])
     depths = trace.nodes[["prompt", "cycle", "node", "depth"]]

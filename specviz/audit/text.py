@@ -648,7 +648,7 @@ def _factories(given: Sequence[Any] | None, dtype: str, streams: bool = False) -
                     found.append(partial(kind, **values))
                     break
         return found
-    result = [_factory(each) for each in ([given] if isinstance(given, str | Method) else given)]
+    result = [_factory(each) for each in catalogue.as_list(given)]
     for make in result:
         method = make()
         if method.canvas:
@@ -669,8 +669,10 @@ def _factories(given: Sequence[Any] | None, dtype: str, streams: bool = False) -
 def _factory(given: Any) -> Callable[[], Method]:
     if isinstance(given, Method):
         return given.again
+    if isinstance(given, type):
+        return catalogue.find(given)
     if not isinstance(given, str):
-        return given
+        return given  # type: ignore[no-any-return]
     name, _, settings = given.partition(":")
     kind = catalogue.find(name.strip())
     known = {p.name: p for p in kind.parameters}

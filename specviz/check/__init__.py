@@ -1,19 +1,57 @@
-"""Checks for the exercises: each runs a student's function on many cases and says *what* is wrong.
+"""Checks: of the exercises, and of a method that somebody wrote (`method`).
 
-A check also runs known wrong variants on the same cases. If the student's answers equal such a variant's
-wherever that variant is wrong, the mistake has a name; else the smallest failing case is shown. It needs
-no torch.
+The check of an exercise runs a student's function on many cases and says *what* is wrong. It also runs known
+wrong variants on the same cases. If the student's answers equal such a variant's wherever that variant is
+wrong, the mistake has a name; else the smallest failing case is shown. It needs no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..errors import loading
 from .exercise import judge
 from .result import Result
 
-__all__ = ["Result", "bild_rollback", "greedy_verifier", "rejection_rule", "tree_mask"]
+if TYPE_CHECKING:
+    from .conformance import Conformance
+
+__all__ = ["Result", "bild_rollback", "greedy_verifier", "method", "rejection_rule", "tree_mask"]
+
+
+@loading()
+def method(given: Any, model: Any = "town", *, draft: Any = None, prompts: Any = None) -> Conformance:
+    """Check that a method keeps what it claims: a table, a row for each claim.
+
+    Rows: ``decode`` (it runs and keeps to the limit of new tokens), ``text`` (each token is the target's own,
+    by the audit), ``record`` (what was recorded decides again as the method did), ``sampling law``
+    (enumerated over a toy vocabulary), ``batch``, ``trace`` (it survives Parquet, with the method's signals),
+    ``what-if`` and ``player``.
+
+    Parameters
+    ----------
+    given : class, Method or str
+        The method; of a class its default parameters.
+    model : Model or what `specviz.load` takes
+    draft : like `model`, optional
+        For a method that drafts with a model; default the bundled target's own.
+    prompts : list of str, optional
+        Default a few of the bundled suite ``town``.
+
+    Returns
+    -------
+    Conformance
+        True if nothing fails; it shows itself in a notebook. ``result["text"]`` is a row.
+
+    Raises
+    ------
+    ParameterError, ModelError
+        If it is no method, or one that decodes streams or canvases.
+    """
+    from .conformance import check
+
+    return check(given, model, draft, prompts)
 
 
 def greedy_verifier(function: Callable[..., Any]) -> Result:

@@ -57,8 +57,8 @@ class Exercise:
         The right function; returns a tuple with one entry for each part.
     parts : tuple of str
         Names of what is returned. An earlier part is judged before a later one.
-    read : callable
-        ``read(returned, **given)`` turns what a student returned into such a tuple, or raises `Misfit`.
+    parse : callable
+        ``parse(returned, **given)`` turns what a student returned into such a tuple, or raises `Misfit`.
     cases : list of Case
         In the order in which they are shown: the smallest first, stage by stage.
     stages : tuple of str
@@ -75,7 +75,7 @@ class Exercise:
     name: str
     answer: Callable[..., tuple]
     parts: tuple[str, ...]
-    read: Callable[..., tuple]
+    parse: Callable[..., tuple]
     cases: list[Case]
     stages: tuple[str, ...]
     mistakes: tuple[Mistake, ...]
@@ -99,7 +99,7 @@ class Attempt:
 
 def judge(exercise: Exercise, function: Callable[..., Any]) -> Result:
     """Run a function on every case of an exercise and say what is wrong with it."""
-    asked = f"{exercise.name}({', '.join(exercise.cases[0].given)})"
+    call = f"{exercise.name}({', '.join(exercise.cases[0].given)})"
     if not callable(function):
         return Result(
             exercise.name, WRONG, "give the function itself",
@@ -111,7 +111,7 @@ def judge(exercise: Exercise, function: Callable[..., Any]) -> Result:
     except TypeError:
         return Result(
             exercise.name, WRONG, "the arguments do not fit",
-            f"It is called as {asked}, and yours takes {inspect.signature(function)}.",
+            f"It is called as {call}, and yours takes {inspect.signature(function)}.",
         )  # fmt: skip
     except ValueError:  # a builtin without a signature: its first call will tell
         pass
@@ -129,9 +129,9 @@ def judge(exercise: Exercise, function: Callable[..., Any]) -> Result:
                 return Result(exercise.name, WRONG, headline, attempt.problem, table(exercise, attempt))
             attempts.append(attempt)
         for part in range(len(exercise.parts)):
-            found = compare(exercise, attempts, part, stage)
-            if found is not None:
-                return found
+            result = compare(exercise, attempts, part, stage)
+            if result is not None:
+                return result
     headline = f"right, in all {len(exercise.cases)} cases tried ({exercise.tried})"
     return Result(exercise.name, RIGHT, headline, "Go further: " + exercise.further)
 
@@ -162,14 +162,14 @@ def compare(exercise: Exercise, attempts: list[Attempt], part: int, stage: int) 
 
 def explains(mistake: Mistake, attempts: list[Attempt], part: int) -> list[Attempt]:
     """The attempts in which a mistake shows; none if it shows in one that came out otherwise."""
-    found = []
+    explained = []
     for attempt in attempts:
         theirs = mistake.answer(**attempt.case.given)[part]
         if not same(theirs, attempt.right[part]):
             if attempt.value is None or not same(theirs, attempt.value[part]):
                 return []
-            found.append(attempt)
-    return found
+            explained.append(attempt)
+    return explained
 
 
 def table(exercise: Exercise, attempt: Attempt) -> list[tuple[str, str, str]]:
@@ -229,14 +229,14 @@ def run(exercise: Exercise, function: Callable[..., Any], case: Case) -> Attempt
             f"It does not come to an end in the case below{line}. Does a loop forget to count up?"
         )
     except Exception as error:
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        message = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         attempt.raised = True
-        attempt.problem = f"{said}{place(function, error.__traceback__)}. It happens in the case below."
+        attempt.problem = f"{message}{place(function, error.__traceback__)}. It happens in the case below."
     else:
         try:
             if attempt.raw is None or attempt.raw is Ellipsis:
                 raise Misfit("It returned nothing (None). Is the return missing, or not reached?")
-            attempt.value = exercise.read(attempt.raw, **case.given)
+            attempt.value = exercise.parse(attempt.raw, **case.given)
         except Misfit as error:
             attempt.problem = str(error)
     attempt.printed = out.getvalue().rstrip()
@@ -341,11 +341,11 @@ def array(value: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
         If it is something else.
     """
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except ValueError:  # rows of different lengths
-        found = np.empty(0, object)
-    if found.dtype.kind not in "biuf":
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
         raise Misfit(f"{name} must be an array of numbers of shape {list(shape)}.")
-    if found.shape != shape:
-        raise Misfit(f"{name} must have shape {list(shape)} here; yours has {list(found.shape)}.")
-    return found
+    if array.shape != shape:
+        raise Misfit(f"{name} must have shape {list(shape)} here; yours has {list(array.shape)}.")
+    return array

@@ -157,13 +157,13 @@ MISTAKES = (
 )  # fmt: skip
 
 
-def read(returned: Any, **given: Any) -> tuple[list[int]]:
+def parse(returned: Any, **given: Any) -> tuple[list[int]]:
     return (tokens(returned),)
 
 
 def cases() -> list[Case]:
     """All drafts of up to two tokens over {1, 2, eos}; longer ones drawn."""
-    found: list[dict[str, Any]] = []
+    cases: list[dict[str, Any]] = []
     for n in (1, 2, 0):
         block: list[dict[str, Any]] = [
             {"drafted": list(drafted), "best": list(best), "eos": EOS}
@@ -171,7 +171,7 @@ def cases() -> list[Case]:
             for best in product((1, 2, 3, EOS), repeat=n + 1)
         ]
         # Examples with different tokens read better.
-        found += sorted(block, key=lambda g: len(g["best"]) - len(set(g["best"])))
+        cases += sorted(block, key=lambda g: len(g["best"]) - len(set(g["best"])))
     rng = np.random.default_rng(0)
     for number in range(160):
         n = int(rng.integers(3, 7))
@@ -184,8 +184,8 @@ def cases() -> list[Case]:
             own[where] = eos
             if rng.random() < 0.7:
                 draft[where] = eos
-        found.append({"drafted": draft.tolist(), "best": own.tolist(), "eos": eos})
-    staged = [Case(g, int(g["eos"] in (*g["drafted"], *g["best"]))) for g in found]
+        cases.append({"drafted": draft.tolist(), "best": own.tolist(), "eos": eos})
+    staged = [Case(g, int(g["eos"] in (*g["drafted"], *g["best"]))) for g in cases]
     return sorted(staged, key=lambda c: c.stage)
 
 
@@ -193,7 +193,7 @@ EXERCISE = Exercise(
     name="greedy_verifier",
     answer=answer,
     parts=("tokens",),
-    read=read,
+    parse=parse,
     cases=cases(),
     stages=("without an end of text", "with an end of text in the block"),
     mistakes=MISTAKES,

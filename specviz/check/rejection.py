@@ -204,7 +204,7 @@ MISTAKES = (
 )  # fmt: skip
 
 
-def read(returned: Any, **given: Any) -> tuple[int, np.ndarray]:
+def parse(returned: Any, **given: Any) -> tuple[int, np.ndarray]:
     kept, law = two(returned, "kept (how many are accepted) and law (a distribution)")
     if isinstance(kept, list | tuple | np.ndarray) and np.ndim(kept) > 0:
         raise Misfit("kept is how many drafted tokens are accepted, a whole number, not the tokens.")
@@ -261,24 +261,24 @@ def build(drafted: list[int], q: Any, p: Any, temperature: float, u: list[float]
 def cases() -> list[Case]:
     """Drawn once, with a fixed seed."""
     rng = np.random.default_rng(1)
-    found = [
+    cases = [
         case(rng, n, 1) for n, count in ((1, 100), (2, 80), (3, 60), (5, 40), (0, 4)) for _ in range(count)
     ]
-    found += [
+    cases += [
         case(rng, n, float(rng.choice([0.5, 0.8, 1.5])))
         for n, count in ((1, 80), (2, 60), (4, 40))
         for _ in range(count)
     ]
     never = np.array([[0.5, 0.5, 0.0], [0.3, 0.6, 0.1]])
-    found.append(build([2], np.array([[0.1, 0.2, 0.7]]), never, 1, [0.0], 2))
-    return found
+    cases.append(build([2], np.array([[0.1, 0.2, 0.7]]), never, 1, [0.0], 2))
+    return cases
 
 
 EXERCISE = Exercise(
     name="rejection_rule",
     answer=answer,
     parts=("kept", "law"),
-    read=read,
+    parse=parse,
     cases=cases(),
     stages=("at temperature 1", "at other temperatures", "with u exactly 0"),
     mistakes=MISTAKES,

@@ -215,17 +215,17 @@ MISTAKES = (
 )  # fmt: skip
 
 
-def read(returned: Any, **given: Any) -> tuple[list[int]]:
+def parse(returned: Any, **given: Any) -> tuple[list[int]]:
     return (tokens(returned),)
 
 
 def cases() -> list[Case]:
     """All blocks of one token over five distributions; longer ones drawn; then threshold 0."""
-    found = []
+    cases = []
     laws = np.array(LAWS)
     for rows in product(range(len(LAWS)), repeat=2):
         for y in range(3):
-            found += [Case({"drafted": [y], "p": laws[list(rows)], "threshold": t}) for t in THRESHOLDS]
+            cases += [Case({"drafted": [y], "p": laws[list(rows)], "threshold": t}) for t in THRESHOLDS]
     rng = np.random.default_rng(2)
     for n, count in ((2, 120), (3, 80), (5, 60), (0, 5)):
         for _ in range(count):
@@ -233,19 +233,19 @@ def cases() -> list[Case]:
             likely = p[:n].argmax(-1)
             drafted = np.where(rng.random(n) < 0.6, likely, rng.integers(3, size=n))
             threshold = float(rng.choice(THRESHOLDS))
-            found.append(Case({"drafted": drafted.tolist(), "p": p, "threshold": threshold}))
+            cases.append(Case({"drafted": drafted.tolist(), "p": p, "threshold": threshold}))
     sure = np.eye(3)
     for y in range(3):
-        found.append(Case({"drafted": [y], "p": np.stack([sure[y], laws[0]]), "threshold": 0.0}, 1))
-        found.append(Case({"drafted": [y], "p": np.stack([laws[y], laws[0]]), "threshold": 0.0}, 1))
-    return found
+        cases.append(Case({"drafted": [y], "p": np.stack([sure[y], laws[0]]), "threshold": 0.0}, 1))
+        cases.append(Case({"drafted": [y], "p": np.stack([laws[y], laws[0]]), "threshold": 0.0}, 1))
+    return cases
 
 
 EXERCISE = Exercise(
     name="bild_rollback",
     answer=answer,
     parts=("tokens",),
-    read=read,
+    parse=parse,
     cases=cases(),
     stages=("at thresholds 0.5, 1 and 2", "at threshold 0"),
     mistakes=MISTAKES,

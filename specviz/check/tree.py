@@ -133,7 +133,7 @@ MISTAKES = (
 )  # fmt: skip
 
 
-def read(returned: Any, **given: Any) -> tuple[np.ndarray, np.ndarray]:
+def parse(returned: Any, **given: Any) -> tuple[np.ndarray, np.ndarray]:
     n = len(given["parents"])
     if isinstance(returned, np.ndarray):
         raise Misfit("Return two things, mask and depth; it returned one array.")
@@ -153,20 +153,20 @@ def read(returned: Any, **given: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def cases() -> list[Case]:
     """Every tree of at most five nodes; larger ones drawn."""
-    found = []
+    trees = []
     for n in range(1, 6):
-        found += [list(parents) for parents in product(*(range(-1, i) for i in range(n)))]
+        trees += [list(parents) for parents in product(*(range(-1, i) for i in range(n)))]
     rng = np.random.default_rng(3)
     for _ in range(60):
-        found.append([int(rng.integers(-1, i)) if i else -1 for i in range(int(rng.integers(8, 13)))])
-    return [Case({"parents": parents}) for parents in found]
+        trees.append([int(rng.integers(-1, i)) if i else -1 for i in range(int(rng.integers(8, 13)))])
+    return [Case({"parents": parents}) for parents in trees]
 
 
 EXERCISE = Exercise(
     name="tree_mask",
     answer=answer,
     parts=("mask", "depth"),
-    read=read,
+    parse=parse,
     cases=cases(),
     stages=("",),
     mistakes=MISTAKES,

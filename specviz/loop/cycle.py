@@ -172,6 +172,7 @@ class Text:
             list(tokens), settings.sampling or Sampling(), target,
             settings.drafter or method.drafter_of(target), self.eos, self.limit, self.open,
             lambda use, n: uniforms(session.cycle, use, n), previous=list(settings.previous),
+            text=list(tokens),
         )  # fmt: skip
 
     def open(self, model: Any, tokens: list[int], room: int, name: str) -> Any:
@@ -196,6 +197,7 @@ class Text:
             self.tokens.append(verdict.token)
             self.origins.append(verdict.origin)
         self.count, self.end = ending(self.tokens, self.eos, self.left, self.limited_by)
+        self.session.text += self.tokens[: self.count]
         return self.end is None
 
     def prefilled(self, marks: list[Any]) -> Cycle:

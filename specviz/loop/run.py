@@ -112,7 +112,7 @@ class Run:
         self,
         model: Any,
         prompt: Any,
-        method: str | Method = "speculative",
+        method: str | Method | type[Method] = "speculative",
         *,
         draft: Any = None,
         **keywords: Any,
@@ -130,7 +130,7 @@ class Run:
 
     # -- before any work ---------------------------------------------------------------------------
 
-    def _check(self, prompt: Any, method: str | Method, parameters: dict[str, Any]) -> None:
+    def _check(self, prompt: Any, method: str | Method | type[Method], parameters: dict[str, Any]) -> None:
         """Check what can be checked without a model."""
         if isinstance(method, Method) and parameters:
             raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
@@ -456,7 +456,9 @@ def _described(entry: dict[str, Any], turn: int | None) -> dict[str, Any]:
     return described if turn is None else described | {"turn": turn}
 
 
-def generate(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Trace:
+def generate(
+    model: Any, prompt: Any, method: str | Method | type[Method] = "speculative", **options: Any
+) -> Trace:
     """Decode one prompt, or several, one after another or in batches, and return the trace.
 
     Parameters
@@ -466,7 +468,7 @@ def generate(model: Any, prompt: Any, method: str | Method = "speculative", **op
     prompt : str, list of chat messages, list of token ids, dict, or a list of such
         A dict holds ``prompt`` or ``turns`` (texts, decoded in turn as one conversation) and may say ``id``,
         ``kind``, ``language`` and ``reference``, which the trace keeps.
-    method : str or Method
+    method : str, Method or class of one
         See `specviz.list_methods`.
     draft : like `model`, optional
         The draft model, for methods that need one; the others leave it alone.
@@ -512,7 +514,9 @@ def generate(model: Any, prompt: Any, method: str | Method = "speculative", **op
     return run.trace
 
 
-def stream(model: Any, prompt: Any, method: str | Method = "speculative", **options: Any) -> Run:
+def stream(
+    model: Any, prompt: Any, method: str | Method | type[Method] = "speculative", **options: Any
+) -> Run:
     """Like `generate`, but gives an iterator of finished cycles whose ``trace`` is there at the end.
 
     Examples

@@ -55,7 +55,7 @@ Tick = Callable[[int, int, str], None]
 
 def calibrate(
     model: Any,
-    method: str = "unispec",
+    method: str | type[Method] = "unispec",
     suite: Any = None,
     sizes: Sequence[int] | None = None,
     draft: Any = None,
@@ -79,7 +79,7 @@ def calibrate(
     Parameters
     ----------
     model, draft : as in `specviz.generate`
-    method : str
+    method : str or class
         Any method with a draft size.
     suite : str, Path or list of prompts
         What is decoded: a suite or a file as `specviz.suite` takes them, or prompts; default ``town``. Of a
@@ -120,6 +120,7 @@ def calibrate(
         Before any work, with one line that says what to do.
     """
     fits.needed()
+    method = methods.name_of(method)
     kind = _sized(method, parameters)
     built = kind(**parameters)
     draft_sizes = _sizes(kind, sizes)

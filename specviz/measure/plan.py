@@ -321,15 +321,16 @@ def read_methods(given: Any, objects: dict[str, Any]) -> list[dict[str, Any]]:
         entry = dict(each) if isinstance(each, Mapping) else {"method": each}
         if "method" not in entry:
             raise ParameterError(f"methods[{i}] lacks its method, as {{method = 'unispec'}}")
-        name, own_draft = entry.pop("method"), entry.pop("draft", None)
+        given_method, own_draft = entry.pop("method"), entry.pop("draft", None)
+        name = methods.name_of(given_method) if isinstance(given_method, type) else str(given_method)
         names = [] if own_draft is None else several("draft", own_draft)
         drafts = [name_of(draft, f"the draft of {name}", objects) for draft in names]
-        kind = methods.find(str(name))
+        kind = methods.find(name)
         choices = [several(parameter, value) for parameter, value in entry.items()]
         for values in product(*choices):
             parameters = dict(zip(entry, values))
             kind(**parameters)  # refuses what it does not know
-            one = {"method": str(name), "parameters": parameters, "draft": drafts}
+            one = {"method": name, "parameters": parameters, "draft": drafts}
             if one in contenders:
                 raise ParameterError(f"methods holds {f'{name} {words(parameters)}'.rstrip()} twice")
             contenders.append(one)

@@ -29,6 +29,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
+from specviz import methods
 from specviz.arguments import check_threads
 from specviz.errors import ParameterError, SpecvizError
 from specviz.files import write_bytes
@@ -105,6 +106,12 @@ def run(
     if elsewhere and settled.objects:
         names = ", ".join(settled.objects)
         raise ParameterError(f"{names} is loaded in this process: give its name or folder to run elsewhere")
+    own = {cell.method for cell in settled.cells if methods.of_session(cell.method)}
+    if elsewhere and own:
+        raise ParameterError(
+            f"{', '.join(sorted(own))} is a class of this process: run it without workers, or declare it as "
+            "an entry point (specviz.methods) of an installed package"
+        )
     if executor is None:  # the workers of another one have machines of their own
         all_ranks.tried(lambda: check_threads(settled.threads))
     at_once = workers or 1

@@ -52,10 +52,10 @@ def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
     ----------
     drafts : list of Model
         Without any, methods that need one are left out.
-    names : list of str, optional
+    names : list of str or class, optional
         Only these methods.
     """
-    chosen = names or methods.names("prompt")
+    chosen = [methods.name_of(name) for name in names] if names else methods.names("prompt")
     order = sorted(chosen, key=lambda name: (name != BASELINE, name))
     entrants = []
     for name in order:

@@ -1,6 +1,7 @@
-"""The methods: one file a paper or a family, found by entry point (group ``specviz.methods``).
+"""The methods: one file a paper or a family.
 
-Another package adds a method by naming its class in its own entry points:
+Whatever takes a method takes its class too, so a class in a notebook cell needs no registration. A package
+makes its method known by name in its own entry points (group ``specviz.methods``):
 
     [project.entry-points."specviz.methods"]
     mine = "my_package.mine:Mine"
@@ -13,11 +14,16 @@ from importlib import metadata
 from typing import Any
 
 from ..errors import ModelError, ParameterError, SpecvizError, loading
+from ..schema import Signal
 from .base import Method, Parameter, Session, Unsent, Verdict, near
 
-__all__ = ["GROUP", "Method", "Parameter", "Session", "Unsent", "Verdict", "find", "make", "names", "near"]
+__all__ = [
+    "GROUP", "Method", "Parameter", "Session", "Signal", "Unsent", "Verdict", "as_list", "find", "make",
+    "name_of", "names", "near", "of_session",
+]  # fmt: skip
 
 GROUP = "specviz.methods"
+_classes: dict[str, type[Method]] = {}  # by name, the classes that were given and no package declares
 
 
 @cache
@@ -46,7 +52,7 @@ def names(writes: str | None = None) -> list[str]:
     return sorted(name for name in _points() if writes is None or kind(find(name)) == writes)
 
 
-def make(name: str, **parameters: Any) -> Method:
+def make(name: str | type[Method], **parameters: Any) -> Method:
     """A method with its parameters, to hand to several runs: one that remembers then stays warm between them.
 
     Examples
@@ -63,20 +69,56 @@ def make(name: str, **parameters: Any) -> Method:
     return find(name)(**parameters)
 
 
-def find(name: str) -> type[Method]:
-    """The method's class.
+def as_list(given: Any) -> list[Any]:
+    """Methods as a list: a single name, class or instance is a list of one."""
+    return [given] if isinstance(given, str | type | Method) else list(given)
+
+
+def name_of(given: str | type[Method]) -> str:
+    """The name of a method, by which `find` gives its class from then on in this process.
 
     Raises
     ------
     ParameterError
-        If there is no such method; near names are offered.
+        If it is a class with the name of another method.
+    """
+    if isinstance(given, str):
+        return given
+    kind = find(given)
+    if kind.name in _points() and find(kind.name) is not kind:
+        raise ParameterError(
+            f"the class {kind.__name__} has the name of the installed method {kind.name!r}: "
+            'give it a name of its own, as name = "mine"'
+        )
+    return kind.name
+
+
+def of_session(name: str) -> type[Method] | None:
+    """The class that was given under this name in this process; None if an installed package declares it."""
+    return None if name in _points() else _classes.get(name)
+
+
+def find(name: str | type[Method]) -> type[Method]:
+    """The method's class, which a class is itself.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such method, near names are offered; or the class is no `Method`.
     ModelError
         If torch is not installed.
     SpecvizError
         If the package that declares it cannot be imported, or declares no `Method`.
     """
+    if isinstance(name, type):
+        if not issubclass(name, Method):
+            raise ParameterError(f"{name.__name__} is no method: derive it from specviz.methods.Method")
+        _classes[name.name] = name
+        return name
     points = _points()
     if name not in points:
+        if name in _classes:
+            return _classes[name]
         nothing = "no method is installed: install specviz-lm (pip install -e . in a checkout)"
         raise ParameterError(f"unknown method {name!r}" + near(name, points, nothing))
     point = points[name]

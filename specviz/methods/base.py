@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -129,6 +130,10 @@ class Session:
     states : dict of int to tensor [n, width]
         For methods that ask (`Method.reads_prompt`): by layer, the target's states at the prompt's tokens but
         the last.
+    text : list of int
+        The prompt and all tokens that were emitted; the loop keeps it up to date.
+    control : dict of str to float
+        The cycle's signals, which the method sets in `draft`; see `Method.signals`.
     """
 
     prompt: list[int]
@@ -141,6 +146,7 @@ class Session:
     uniforms: Callable[[int, int], np.ndarray]
     previous: list[int] = field(default_factory=list)
     states: dict[int, Tensor] = field(default_factory=dict)
+    text: list[int] = field(default_factory=list)
     cycle: int = 0
     control: dict[str, float] = field(default_factory=dict)
 
@@ -156,7 +162,7 @@ class Method(Hooks):
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     parameters: ClassVar[tuple[Parameter, ...]] = ()
-    signals: ClassVar[tuple[Signal, ...]] = ()  # what it gives with each node or cycle beyond the columns
+    signals: ClassVar[tuple[Signal, ...]] = ()  # of its nodes and cycles, beyond the usual columns
     # The loop as its paper writes it, about a dozen lines of (when, line); a viewer lights the lines of what
     # happens. `when` is a phase (draft, forward, verify, commit), a phase and what must occur in that cycle
     # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.
@@ -164,7 +170,10 @@ class Method(Hooks):
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
 
     def __init_subclass__(cls, **options: Any) -> None:
+        """A class that gives itself no name is called as its class is: ``LastWords`` is ``last_words``."""
         super().__init_subclass__(**options)
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if cls.exactness is not Method.exactness:
             raise TypeError(
                 f"{cls.__name__} defines exactness, which follows from only_greedy and guarantee: rename it "
@@ -212,8 +221,13 @@ class Method(Hooks):
         return self.guarantee(sampling, dtype)
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        """What `exactness` returns, for the sampling that the method has a rule for."""
-        raise NotImplementedError
+        """What `exactness` returns, for the sampling that the method has a rule for.
+
+        A method that keeps the `verify` it inherits from here is exact; another one says what it is.
+        """
+        if type(self).verify is not Method.verify:
+            raise NotImplementedError
+        return "exact up to ties" if sampling.greedy else "exact"
 
     def start(self, session: Session) -> None:
         """A prompt begins: open contexts, forget the last prompt."""
@@ -231,9 +245,13 @@ class Method(Hooks):
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.
 
-        `scores` is None where the draft needs no pass (its ``read`` is False).
+        `scores` is None where the draft needs no pass (its ``read`` is False). By default a token is kept if
+        the target would write it, or sampled as `specviz.methods.tree.judge` does: for drafts without `q`.
         """
-        raise NotImplementedError
+        from .tree import judge
+
+        assert scores is not None
+        return judge(draft, scores, self.session)[0]
 
     def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
         """A cycle was committed and decoding goes on: bring the drafter up to date."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError, ParameterError
+from ..schema import Signal
 from .autoregressive import NOTHING, Autoregressive
 from .base import Parameter, Session, Verdict
 from .signals import margin
@@ -46,6 +47,11 @@ class Calm(Autoregressive):
         ),
         Parameter("first", 1, 1, None, "layers", "The earliest layer after which a token may leave."),
     )  # fmt: skip
+    signals = (
+        Signal("layers", "layers", "Layers that the token passed.", "cycle"),
+        Signal("threshold", "", "What the confidence had to exceed for an early exit.", "cycle"),
+        Signal("confidence", "", "Confidence at the last layer that was tested.", "cycle"),
+    )
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    λ_t = clip(9/10 λ + 1/10 exp(−τ t / N)) to [0, 1]"),

@@ -22,6 +22,7 @@ from ..draft import Draft
 from ..errors import ParameterError
 from ..rules import gap as rules
 from ..rules.gap import CM_ASD, WEIGHTS
+from ..schema import Signal
 from .base import Unsent, Verdict
 from .draft_model import DraftModelMethod, pair
 from .gap import verify_gap
@@ -36,6 +37,10 @@ class CMASD(DraftModelMethod):
     title = "CM-ASD"
     paper = "Sen et al. 2025"
     parameters = CM_ASD
+    signals = (
+        Signal("window", "tokens", "Tokens that the controller sends, k_j.", "cycle"),
+        Signal("confidence", "", "Mean C_t of what was drafted, from which the window follows.", "cycle"),
+    )
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    for i = 1 .. k_max:"),

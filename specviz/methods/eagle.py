@@ -28,6 +28,7 @@ from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
 from ..paths import folder
+from ..schema import Signal
 from .base import Parameter, Session, Unsent, Verdict
 from .kinds import SampledTreeMethod
 from .sampling import ACCEPT, DRAFT, FINAL, Sampling, exact_type, located
@@ -65,6 +66,7 @@ class Eagle(SampledTreeMethod):
             meaning="A static tree's JSON file of rank paths, as [[0], [1], [0, 0]]; empty: EAGLE-1's 25.",
         ),
     )  # fmt: skip
+    signals = (Signal("candidates", "nodes", "Nodes that were grown, sent or not.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    read (f_i, x_i+1) of the new tokens"),

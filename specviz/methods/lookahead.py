@@ -22,6 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
+from ..schema import Signal
 from .base import Parameter, Session, Unsent, Verdict
 from .memory import KEEP, Remembering
 from .pool import Pool
@@ -58,6 +59,10 @@ class Lookahead(Remembering):
     )  # fmt: skip
     size = "draft_size"
     shape: ClassVar[tuple[str, ...]] = ("ngram", "guesses")
+    signals: ClassVar[tuple[Signal, ...]] = (
+        Signal("columns", "columns", "Columns of the window.", "cycle"),
+        Signal("guesses", "n-grams", "Candidates from the pool.", "cycle"),
+    )
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "repeat until the text ends:"),
         ("draft", "    T = n-grams of the pool that begin with x_t, as one tree"),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..devices import send
 from ..draft import Draft
+from ..schema import Signal
 from .base import Parameter, Session, Verdict
 from .draft_model import DraftModelMethod
 from .sampling import Sampling
@@ -31,6 +32,7 @@ class Oracle(DraftModelMethod):
             "The large model replaces a token that it gives a smaller probability than this.",
         ),
     )  # fmt: skip
+    signals = (Signal("engaged", "", "Share of the text's tokens that the target wrote.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    x = argmax small(text)"),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..draft import ROOT, Draft
 from ..rules.store import EMPTY, Adjacency
+from ..schema import Signal
 from .base import Parameter, Session, Verdict
 from .memory import KEEP, Remembering
 from .signals import ranked
@@ -42,6 +43,7 @@ class TokenRecycling(Remembering):
     )  # fmt: skip
     size = "draft_size"
     shape = ("candidates",)
+    signals = (Signal("empty", "nodes", "Nodes of the tree's template without a token.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    T = the template, x_t at its root"),

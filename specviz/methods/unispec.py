@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..draft import ROOT, Draft
 from ..rules.store import EMPTY, UNISPEC, Growth, Store, grow
+from ..schema import Signal
 from .base import Session, Unsent, Verdict
 from .memory import KEEP, Remembering
 from .signals import successors
@@ -29,6 +30,7 @@ class UniSpec(Remembering):
     parameters = (*UNISPEC, KEEP)
     size = "draft_size"
     shape = ("candidates",)
+    signals = (Signal("candidates", "nodes", "Nodes that were grown, sent or not.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    level 1 = x_t's successors in the store, and C"),

@@ -65,7 +65,7 @@ from specviz.metrics.interval import Estimate, pooled
 from specviz.metrics.quality import comet, quality, relative_bleu
 from specviz.metrics.rosetta import by_position, counts, rosetta
 from specviz.metrics.rouge import rouge
-from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signals
+from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signal_summary, signals
 from specviz.metrics.sweeps import front, over_seeds, sweep
 from specviz.metrics.tables import compare, summary
 from specviz.metrics.tokens import tokenizer
@@ -143,6 +143,7 @@ __all__ = [
     "seconds",
     "sent",
     "shared",
+    "signal_summary",
     "signals",
     "speedup",
     "stable",

@@ -164,31 +164,30 @@ def acceptance_limit(
         raise ParameterError("lengths and top are whole numbers of at least 1")
     texts = written(stepwise)
     ranks = [_ranks(text, max(top)) for text in texts]
-    rows = []
-    for n in lengths:
-        for k in top:
-            counts = np.array([_rounds(rank, n, k) for rank in ranks]).reshape(-1, 5)
-            steps, rounds, matched, unread, restarts = counts.T
-            one, other = pooled(matched, steps), pooled(steps - restarts, steps)
-            rows.append(
-                {
-                    "draft_length": n,
-                    "top": k,
-                    "steps": int(steps.sum()),
-                    "rounds": int(rounds.sum()),
-                    "matched": int(matched.sum()),
-                    "unread": int(unread.sum()),
-                    "reduction": one.median,
-                    "reduction_lo": one.low,
-                    "reduction_hi": one.high,
-                    "restarts": int(restarts.sum()),
-                    "restarted": other.median,
-                    "restarted_lo": other.low,
-                    "restarted_hi": other.high,
-                    "bound": n / (n + 1),
-                }
-            )
-    return pd.DataFrame(rows)
+    return pd.DataFrame([_limit(ranks, n, k) for n in lengths for k in top])
+
+
+def _limit(ranks: list[np.ndarray], n: int, k: int) -> dict[str, Any]:
+    """A row of `acceptance_limit`."""
+    counts = np.array([_rounds(rank, n, k) for rank in ranks]).reshape(-1, 5)
+    steps, rounds, matched, unread, restarts = counts.T
+    reduction, restarted = pooled(matched, steps), pooled(steps - restarts, steps)
+    return {
+        "draft_length": n,
+        "top": k,
+        "steps": int(steps.sum()),
+        "rounds": int(rounds.sum()),
+        "matched": int(matched.sum()),
+        "unread": int(unread.sum()),
+        "reduction": reduction.median,
+        "reduction_lo": reduction.low,
+        "reduction_hi": reduction.high,
+        "restarts": int(restarts.sum()),
+        "restarted": restarted.median,
+        "restarted_lo": restarted.low,
+        "restarted_hi": restarted.high,
+        "bound": n / (n + 1),
+    }
 
 
 UNREAD = np.iinfo(np.int64).max  # a rank that no number of candidates reaches
@@ -196,20 +195,20 @@ UNREAD = np.iinfo(np.int64).max  # a rank that no number of candidates reaches
 
 def _ranks(text: Written, most: int) -> np.ndarray:
     """Rank of each step's token at its cell in each earlier state's pass; [states, steps]."""
-    found = np.full((len(text), len(text)), UNREAD)
+    ranks = np.full((len(text), len(text)), UNREAD)
     step = np.empty(text.length, np.int64)
     step[text.cell] = np.arange(len(text))
     reached = np.zeros(text.length, bool)
     reached[text.cell] = True
     for state in range(len(text)):
-        said = _at(text, state)
-        if said.top.shape[1] < most:
-            raise ParameterError(f"the record holds {said.top.shape[1]} candidates of a cell, not {most}")
-        some = reached[said.cell]
-        steps = step[said.cell[some]]
-        same = said.top[some] == text.token[steps, None]
-        found[state, steps] = np.where(same.any(1), same.argmax(1), said.top.shape[1])
-    return found
+        reading = _at(text, state)
+        if reading.top.shape[1] < most:
+            raise ParameterError(f"the record holds {reading.top.shape[1]} candidates of a cell, not {most}")
+        some = reached[reading.cell]
+        steps = step[reading.cell[some]]
+        same = reading.top[some] == text.token[steps, None]
+        ranks[state, steps] = np.where(same.any(1), same.argmax(1), reading.top.shape[1])
+    return ranks
 
 
 def _at(text: Written, state: int) -> Reading:
@@ -286,13 +285,16 @@ def failures(trace: Trace) -> pd.DataFrame:
     lengths = {part.run["run"]: part.run["parameters"]["draft_length"] for part in trace.split()}
     counts, held = [], 0
     for text in written(trace):
-        found = [_cause(text, number, lengths[text.run]) for number in range(len(text.passes))]
-        counts.append([sum(cause == name for cause, _ in found) for name in CAUSES])
-        held += sum(inside for _, inside in found)
-    table = np.array(counts).reshape(-1, len(CAUSES))
-    chains = table.sum(1)
-    rows: list[dict[str, Any]] = []
-    for name, own in zip(CAUSES, table.T):
+        causes = [_cause(text, number, lengths[text.run]) for number in range(len(text.passes))]
+        counts.append([sum(cause == name for cause, _ in causes) for name in CAUSES])
+        held += sum(inside for _, inside in causes)
+    return pd.DataFrame(_shares(np.array(counts).reshape(-1, len(CAUSES)), held))
+
+
+def _shares(counts: np.ndarray, held: int) -> list[dict[str, Any]]:
+    """The rows of `failures` from the number of chains by text and cause."""
+    chains, rows = counts.sum(1), []
+    for name, own in zip(CAUSES, counts.T):
         share = pooled(own, chains)
         rows.append(
             {
@@ -304,7 +306,7 @@ def failures(trace: Trace) -> pd.DataFrame:
                 "held": held if name == "order" else 0,
             }
         )
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _cause(text: Written, number: int, length: int) -> tuple[str, bool]:
@@ -329,8 +331,8 @@ def _cause(text: Written, number: int, length: int) -> tuple[str, bool]:
     cell, token = int(text.cell[at]), int(text.token[at])
     if cell // text.block != text.work(made.start - 1):
         return "border", False
-    behind = range(len(on_chain), main)
-    drafted = {int(made.cell[node]): int(made.token[node]) for node in behind}
+    after = range(len(on_chain), main)
+    drafted = {int(made.cell[node]): int(made.token[node]) for node in after}
     guess = drafted.get(cell, _guess(text, made.start, cell))
     if guess != token:
         return "token", False
@@ -340,8 +342,8 @@ def _cause(text: Written, number: int, length: int) -> tuple[str, bool]:
 def _guess(text: Written, state: int, cell: int) -> int | None:
     """The token that the latest verified pass before a state gave a cell; None if none read it."""
     for before in range(state - 1, -1, -1):
-        said = _at(text, before)
-        at = np.flatnonzero(said.cell == cell)
+        reading = _at(text, before)
+        at = np.flatnonzero(reading.cell == cell)
         if len(at):
-            return int(said.token[at[0]])
+            return int(reading.token[at[0]])
     return None

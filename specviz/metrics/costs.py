@@ -100,19 +100,19 @@ class Ceilings:
         """
         where = "the report" if isinstance(report, Mapping) else str(report)
         try:
-            said: Any = report
+            content: Any = report
             if not isinstance(report, Mapping):
                 if Path(report).stat().st_size > LIMIT:
                     raise ValueError("it is too long")
-                said = json.loads(Path(report).read_text(encoding="utf8"))
-            own = dict(said["setting"]["ceilings"])
+                content = json.loads(Path(report).read_text(encoding="utf8"))
+            own = dict(content["setting"]["ceilings"])
             own["cache"] = {int(size): float(rate) for size, rate in own["cache"].items()}
-            found = cls(**own)
-            if not all(rate > 0 for rate in (found.compute, found.memory, *found.cache.values())):
+            ceilings = cls(**own)
+            if not all(rate > 0 for rate in (ceilings.compute, ceilings.memory, *ceilings.cache.values())):
                 raise ValueError("a rate is not above zero")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise TraceError(f"{where} is no report of 'specviz bench roofline --json': {error}") from None
-        return found
+        return ceilings
 
     def bandwidth(self, size: float) -> float:
         """Bytes a second from a block of `size` bytes: those of the measured block nearest in size."""
@@ -131,40 +131,40 @@ class Shape:
 
     Parameters
     ----------
-    known : dict
+    widths : dict
         As `specviz.models.geometry` writes it.
     """
 
-    known: Mapping[str, Any]
+    widths: Mapping[str, Any]
 
     @property
     def encoder(self) -> Shape | None:
         """The encoder's layers, where there are any."""
-        own = self.known.get("encoder")
+        own = self.widths.get("encoder")
         return None if own is None else Shape(own)
 
     @property
     def inner(self) -> int:
         """Width of the heads together."""
-        return int(self.known["heads"] * self.known["head_dim"])
+        return int(self.widths["heads"] * self.widths["head_dim"])
 
     @property
     def outer(self) -> int:
         """Width of the key-value heads together."""
-        return int(self.known["kv_heads"] * self.known["head_dim"])
+        return int(self.widths["kv_heads"] * self.widths["head_dim"])
 
     @property
     def eagle(self) -> Mapping[str, Any] | None:
         """What stands before an EAGLE drafter's layer."""
-        return self.known.get("eagle")
+        return self.widths.get("eagle")
 
     @property
     def matrices(self) -> int:
         """Elements of a layer's matrices that each fed token meets; of a decoder without those that only the
         source meets."""
-        k = self.known
+        k = self.widths
         if self.eagle is not None:
-            return int(self.eagle["fused"] + self.entered + self.behind)
+            return int(self.eagle["fused"] + self.entered + self.after_attention)
         cross = 2 * k["hidden"] * self.inner if self.encoder else 0
         own = 2 * k["hidden"] * (self.inner + self.outer) + (2 + k["gated"]) * k["hidden"] * k["feed_forward"]
         return int(own + cross)
@@ -179,7 +179,7 @@ class Shape:
         source : int or array
             n times the source's tokens, of a decoder.
         """
-        k = self.known
+        k = self.widths
         layer = 2 * np.multiply(tokens, self.matrices) + 4 * self.inner * np.add(seen, source)
         return k["layers"] * layer + 2 * np.multiply(logits, k["hidden"] * k.get("vocabulary", 0))
 
@@ -190,9 +190,9 @@ class Shape:
         return int(self.eagle["entered"] + self.eagle["read"] * (self.inner + 2 * self.outer))
 
     @property
-    def behind(self) -> int:
-        """Elements of those behind the attention, but for the head."""
-        k = self.known
+    def after_attention(self) -> int:
+        """Elements of those after the attention, without the head."""
+        k = self.widths
         return int(k["hidden"] * self.inner + (2 + k["gated"]) * k["hidden"] * k["feed_forward"])
 
     def drafting(self, tokens: Any, pairs: Any, kept: Any, seen: Any) -> Any:
@@ -206,19 +206,19 @@ class Shape:
             Sum over the kept ones of how many each sees.
         """
         assert self.eagle is not None
-        last = self.behind + self.known["hidden"] * self.known["vocabulary"]
+        last = self.after_attention + self.widths["hidden"] * self.widths["vocabulary"]
         matrices = np.multiply(tokens, self.entered) + np.multiply(pairs, self.eagle["fused"])
         return 2 * (matrices + np.multiply(kept, last)) + 4 * self.inner * np.asarray(seen)
 
     def reading(self, source: Any, seen: Any) -> Any:
         """FLOPs of the encoder over a source, and of its keys and values in every layer of the decoder."""
         assert self.encoder is not None
-        cross = 4 * np.multiply(source, self.known["layers"] * self.known["hidden"] * self.inner)
+        cross = 4 * np.multiply(source, self.widths["layers"] * self.widths["hidden"] * self.inner)
         return self.encoder.flops(source, seen, 0) + cross
 
     def weights(self, logits: Any) -> Any:
         """Bytes of the weights that a pass reads, but for the embedding's rows."""
-        k = self.known
+        k = self.widths
         own = k["layers"] * (self.matrices + k["vectors"]) + k["last"]
         return (own + np.greater(logits, 0) * k["hidden"] * k["vocabulary"]) * k["weight_bytes"]
 
@@ -232,24 +232,24 @@ class Shape:
     def reader(self) -> float:
         """Bytes of the weights that read the source: the encoder's, and those of its keys and values."""
         assert self.encoder is not None
-        own = self.encoder.known
+        own = self.encoder.widths
         layers = own["layers"] * (self.encoder.matrices + own["vectors"]) + own["last"]
-        cross = 2 * self.known["layers"] * self.known["hidden"] * self.inner
-        return float((layers + cross) * self.known["weight_bytes"])
+        cross = 2 * self.widths["layers"] * self.widths["hidden"] * self.inner
+        return float((layers + cross) * self.widths["weight_bytes"])
 
     @property
     def slot(self) -> int:
         """Bytes of a token's keys and values in all layers."""
-        return int(2 * self.known["layers"] * self.outer * self.known["cache_bytes"])
+        return int(2 * self.widths["layers"] * self.outer * self.widths["cache_bytes"])
 
     @property
     def embedded(self) -> float:
         """Bytes of a token's embedding."""
-        return float(self.known["hidden"] * self.known["weight_bytes"])
+        return float(self.widths["hidden"] * self.widths["weight_bytes"])
 
     def activations(self, tokens: Any, logits: Any) -> Any:
         """Bytes that go into and come out of the matrices."""
-        k = self.known
+        k = self.widths
         attention = 2 * k["hidden"] + 2 * self.inner + 2 * self.outer
         if self.eagle is not None:
             before = (self.eagle["entered"] or self.eagle["fused"]) // k["hidden"]
@@ -282,11 +282,11 @@ def pass_costs(trace: Trace) -> pd.DataFrame:
     table = _shared(trace)
     first = ["run", "method", "prompt", "update", "cycle", "model", "prefill", "rows", "start", "duration"]
     grouped = table.groupby("pass", sort=False)
-    found = grouped[first].first().join(grouped[list(COUNTED)].sum()).reset_index(drop=True)
-    found = found.astype(dict.fromkeys(WORK, "int64"))
-    found["bytes"] = found[list(MEMORY)].sum(axis=1)
-    found["intensity"] = found["flops"] / found["bytes"]
-    return found[[*first[:8], *COUNTED, "bytes", "intensity", "start", "duration"]]
+    costs = grouped[first].first().join(grouped[list(COUNTED)].sum()).reset_index(drop=True)
+    costs = costs.astype(dict.fromkeys(WORK, "int64"))
+    costs["bytes"] = costs[list(MEMORY)].sum(axis=1)
+    costs["intensity"] = costs["flops"] / costs["bytes"]
+    return costs[[*first[:8], *COUNTED, "bytes", "intensity", "start", "duration"]]
 
 
 def roofline_times(trace: Trace, ceilings: Ceilings) -> pd.DataFrame:
@@ -309,21 +309,21 @@ def roofline_times(trace: Trace, ceilings: Ceilings) -> pd.DataFrame:
     TraceError
         As `pass_costs`, or if the passes have no times.
     """
-    found = pass_costs(trace)
-    if found["duration"].isna().any():
+    costs = pass_costs(trace)
+    if costs["duration"].isna().any():
         raise TraceError("the trace holds no times of its passes")
     sizes = {
         (part.run["run"], model): float(shape_of(part.run, model).weights(1))
         for part in trace.split()
         for model in ("target", "draft")
-        if (found.loc[found["run"] == part.run["run"], "model"] == model).any()
+        if (costs.loc[costs["run"] == part.run["run"], "model"] == model).any()
     }
-    rates = [ceilings.bandwidth(sizes[key]) for key in zip(found["run"], found["model"])]
-    computing, moving = found["flops"] / ceilings.compute, found["bytes"] / rates
-    found["roofline"] = np.maximum(computing, moving)
-    found["bound"] = np.where(computing >= moving, "computing", "moving")
-    found["ratio"] = found["duration"] / found["roofline"]
-    return found
+    rates = [ceilings.bandwidth(sizes[key]) for key in zip(costs["run"], costs["model"])]
+    computing, moving = costs["flops"] / ceilings.compute, costs["bytes"] / rates
+    costs["roofline"] = np.maximum(computing, moving)
+    costs["bound"] = np.where(computing >= moving, "computing", "moving")
+    costs["ratio"] = costs["duration"] / costs["roofline"]
+    return costs
 
 
 def cycle_costs(trace: Trace) -> pd.DataFrame:
@@ -433,7 +433,7 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
         raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
     rows = []
     for name, trace in traces.items():
-        if _asked(trace) != _asked(traces[baseline]):
+        if _prompt_keys(trace) != _prompt_keys(traces[baseline]):
             raise TraceError(
                 f"{name} and {baseline} decoded different prompts, so their costs do not compare: run both "
                 "over the same"
@@ -443,22 +443,22 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
         flops, moved = float(table["flops"].sum()), float(table["bytes"].sum())
         row = {"name": name, "flops": flops / tokens, "bytes": moved / tokens, "intensity": flops / moved}
         rows.append(row | {"seconds": seconds(trace, prefill) / tokens})
-    found = pd.DataFrame(rows)
-    base = found[found["name"] == baseline].iloc[0]
+    costs = pd.DataFrame(rows)
+    base = costs[costs["name"] == baseline].iloc[0]
     for figure in ("flops", "bytes", "intensity"):
-        found[f"relative_{figure}"] = found[figure] / base[figure]
-    found["speedup"] = base["seconds"] / found["seconds"]
-    return found
+        costs[f"relative_{figure}"] = costs[figure] / base[figure]
+    costs["speedup"] = base["seconds"] / costs["seconds"]
+    return costs
 
 
-def _asked(trace: Trace) -> set[tuple[Any, ...]]:
+def _prompt_keys(trace: Trace) -> set[tuple[Any, ...]]:
     """The prompts of all runs, by name, for a later turn holds the answer before; else by what they say."""
     prompts = trace.prompts
     named = prompts["id"].notna()
-    known = (
+    names = (
         prompts["id"].where(named, prompts["text"]).where(named | (prompts["text"] != ""), prompts["tokens"])
     )
-    return set(zip(prompts["prompt"], known, prompts["turn"].fillna(0)))
+    return set(zip(prompts["prompt"], names, prompts["turn"].fillna(0)))
 
 
 def shape_of(run: Mapping[str, Any], model: str = "target") -> Shape:
@@ -500,7 +500,7 @@ def _of_run(part: Trace) -> pd.DataFrame:
             f"passes of {part.run['method']} leave behind different layers, and what such a pass costs is "
             "not counted: see metrics.by_layer for how far they went"
         )
-    table = _read(part)
+    table = _recorded_passes(part)
     if not len(table):
         raise TraceError(f"the record of {part.run['method']} holds no passes, so they cannot be counted")
     # A batch's rows that a pass served say the same start.
@@ -509,10 +509,10 @@ def _of_run(part: Trace) -> pd.DataFrame:
     table["pass"] = table.groupby(["model", same], observed=True, sort=False).ngroup()
     table["share"] = table.groupby("pass")["tokens"].transform("size")
     models = [table[table["model"] == model] for model in table["model"].unique()]
-    return pd.concat([_counted(own, shape_of(part.run, own["model"].iloc[0])) for own in models]).sort_index()
+    return pd.concat([_priced(own, shape_of(part.run, own["model"].iloc[0])) for own in models]).sort_index()
 
 
-def _read(part: Trace) -> pd.DataFrame:
+def _recorded_passes(part: Trace) -> pd.DataFrame:
     """Each pass as it is recorded, with what it read: ``cached`` tokens before it, ``seen``, ``logits``."""
     from specviz.trace import KEYS
 
@@ -537,8 +537,8 @@ def _read(part: Trace) -> pd.DataFrame:
     start = length - pending
     seen = pending * start + pending * (pending + 1) / 2 + m * length + depth
     # The drafter's i-th pass ends i drafted tokens behind the text.
-    behind = length + number - n
-    start = np.where(target, start, behind)
+    drafter_start = length + number - n
+    start = np.where(target, start, drafter_start)
     start = np.where(prefill, table["reused"].fillna(0), start)
     chain = n * start + n * (n + 1) / 2
     seen, logits = np.where(target & ~prefill, seen, chain), np.where(prefill, 0, np.where(target, 1 + m, 1))
@@ -562,25 +562,25 @@ def _read(part: Trace) -> pd.DataFrame:
     return table
 
 
-def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
+def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     """`table` of one model's passes with their costs."""
     table = table.copy()
     shared = table.groupby("pass")
     n, start, seen, logits = (table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits"))
     if shape.eagle is not None:
-        return _drafted(table, shape)
+        return _priced_eagle(table, shape)
     share = table["share"].to_numpy()
     prefill = table["prefill"].to_numpy()
     source, encoded = np.zeros(len(table)), np.zeros(len(table))
     if shape.encoder is not None:  # the decoder has a prefix in place of the prompt
-        source, prefix = table["source"].to_numpy(), shape.known["prefix"]
+        source, prefix = table["source"].to_numpy(), shape.widths["prefix"]
         # Its prefill reads the source, unless another model of the same encoder has, and the prefix but one.
         encoded = np.where(prefill & (n == source + prefix - 1), source, 0)
         n = n - encoded
         start = np.where(prefill, 0, start - source + prefix)
         seen = np.where(prefill, n * (n + 1) / 2, seen - n * (source - prefix))
     # Kernels compute every score of the fed tokens and the slots, in rows of one length.
-    wide, long, kept, far, read = (
+    most_fed, longest, most_logits, longest_source, most_encoded = (
         table.assign(fed=n, end=start + n, source=source, encoded=encoded)
         .groupby("pass")[name]
         .transform("max")
@@ -589,7 +589,9 @@ def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     )
     rows = table["rows"].to_numpy() / share
     table["flops"] = shape.flops(n, seen, logits, n * source)
-    table["computed"] = rows * shape.flops(wide, wide * long, kept, wide * far)
+    table["computed"] = rows * shape.flops(
+        most_fed, most_fed * longest, most_logits, most_fed * longest_source
+    )
     table["weights"] = shape.weights(shared["logits"].transform("max")) / share + n * shape.embedded
     table["cache_read"] = (start + n + source) * shape.slot
     table["cache_written"] = n * shape.slot
@@ -602,23 +604,23 @@ def _counted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
         table["cache_read"] = table["cache_read"].where(~idle, 0)
         table["cache_written"] += encoded * shape.slot
         table["flops"] += shape.reading(encoded, encoded**2)
-        table["computed"] += rows * shape.reading(read, read**2)
+        table["computed"] += rows * shape.reading(most_encoded, most_encoded**2)
         table["activations"] += shape.encoder.activations(encoded, 0)
         seen = seen + encoded**2
     return table.assign(seen=seen)
 
 
-def _drafted(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
-    """`_counted` of an EAGLE drafter, each of whose passes is of one text."""
+def _priced_eagle(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
+    """`_priced` of an EAGLE drafter, each of whose passes is of one text."""
     assert shape.eagle is not None
-    n, start, seen, kept, pairs = (
+    n, start, seen, logits, pairs = (
         table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits", "pairs")
     )
-    table["flops"] = shape.drafting(n, pairs, kept, seen)
-    table["computed"] = shape.drafting(n, pairs, kept, kept * (start + n))
-    idle = (pairs == 0) * shape.eagle["fused"] * shape.known["weight_bytes"]
+    table["flops"] = shape.drafting(n, pairs, logits, seen)
+    table["computed"] = shape.drafting(n, pairs, logits, logits * (start + n))
+    idle = (pairs == 0) * shape.eagle["fused"] * shape.widths["weight_bytes"]
     table["weights"] = shape.weights(1) - idle + n * shape.embedded
     table["cache_read"] = (start + n) * shape.slot
     table["cache_written"] = n * shape.slot
-    table["activations"] = shape.activations(n, kept)
+    table["activations"] = shape.activations(n, logits)
     return table

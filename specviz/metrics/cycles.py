@@ -27,7 +27,7 @@ A canvas (diffusion) is written to the end of a block, and its text ends before:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -239,13 +239,13 @@ def seconds(trace: Trace, prefill: bool = True) -> float:
     cycles = trace.cycles if prefill else _steps(trace)
     total = 0.0
     for _, run in cycles.groupby("run", observed=True, sort=False):
-        known = run["start"].notna() & run["duration"].notna()
-        total += float(run["duration"][~known].sum())
-        if not known.any():
+        timed = run["start"].notna() & run["duration"].notna()
+        total += float(run["duration"][~timed].sum())
+        if not timed.any():
             continue
-        order = np.argsort(run["start"][known].to_numpy(), kind="stable")
-        start = run["start"][known].to_numpy()[order]
-        end = start + run["duration"][known].to_numpy()[order]
+        order = np.argsort(run["start"][timed].to_numpy(), kind="stable")
+        start = run["start"][timed].to_numpy()[order]
+        end = start + run["duration"][timed].to_numpy()[order]
         reached = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
         total += float(np.maximum(0, end - np.maximum(start, reached)).sum())
     return total
@@ -291,11 +291,11 @@ def latency(trace: Trace) -> pd.DataFrame:
         row=("row", "first"), tokens=("emitted", "sum"), begin=("start", "min"), stop=("stop", "max")
     )
     spoken = cycles[cycles["emitted"] > 0].groupby(keys, observed=True, sort=False)
-    first = spoken.agg(at=("stop", "first"), said=("emitted", "first"))
+    first = spoken.agg(at=("stop", "first"), first_tokens=("emitted", "first"))
     table = table.join(first)
     table["first"] = table["at"] - table["begin"]
     table["seconds"] = table["stop"] - table["begin"]
-    more = table["tokens"] - table["said"]
+    more = table["tokens"] - table["first_tokens"]
     table["per_token"] = (table["stop"] - table["at"]) / more.where(more > 0)
     names = ["row", "tokens", "begin", "first", "seconds", "per_token"]
     return pd.DataFrame(table[names]).reset_index()
@@ -463,8 +463,8 @@ def on_text(trace: Trace) -> np.ndarray:
     depth = nodes["depth"].to_numpy()
     cells = _canvases(trace, nodes)
     place = nodes[text].assign(position=np.where(cells, nodes["position"], begin.to_numpy() + depth - 1))
-    found = place.merge(kept, how="left", on=[*text, "position"])["token"].to_numpy(np.float64)
-    right = np.where(np.isnan(found), np.nan, found == nodes["token"].to_numpy())
+    text_token = place.merge(kept, how="left", on=[*text, "position"])["token"].to_numpy(np.float64)
+    right = np.where(np.isnan(text_token), np.nan, text_token == nodes["token"].to_numpy())
     first = np.arange(len(nodes)) - nodes["node"].to_numpy()
     above = first + nodes["parent"].to_numpy()
     for level in range(2, int(depth.max(initial=0)) + 1):
@@ -651,23 +651,25 @@ def learnt(trace: Trace) -> pd.DataFrame:
         era = cycles["prompt"].to_numpy() if about.get("keep") == "prompt" else np.zeros(len(cycles), int)
         seen = pd.DataFrame({"era": era[when], "word": words, "when": when})
         seen = seen[~seen["word"].isin(run["eos"] or ())]  # nothing may follow an end token
-        told = seen[cycles["end"].isna().to_numpy()[seen["when"]]].sort_values("when", kind="stable")
-        fresh = told.drop_duplicates(["era", "word"])
+        read_before_end = seen[cycles["end"].isna().to_numpy()[seen["when"]]].sort_values(
+            "when", kind="stable"
+        )
+        fresh = read_before_end.drop_duplicates(["era", "word"])
         new = np.bincount(fresh["when"], minlength=len(cycles))
         table = cycles[["run", "prompt", "cycle"]].assign(new=new)
         table["tokens"] = table.groupby(era)["new"].cumsum()
         since = fresh.set_index(["era", "word"])["when"]
-        known = since.reindex(pd.MultiIndex.from_arrays([era, roots.astype(np.int64)])).to_numpy()
-        table["root_known"] = known < np.arange(len(cycles))
+        first_seen = since.reindex(pd.MultiIndex.from_arrays([era, roots.astype(np.int64)])).to_numpy()
+        table["root_known"] = first_seen < np.arange(len(cycles))
         tables.append(table[["run", "prompt", "cycle", "tokens", "new", "root_known"]])
     return pd.concat(tables, ignore_index=True)
 
 
 def peak_memory(trace: Trace) -> float:
     """Largest peak of resident bytes of the process over the runs; NaN if it was not measured."""
-    found = [(part.run["peak_memory"] or {}).get("process") for part in trace.split()]
-    known = [float(value) for value in found if isinstance(value, int | float)]
-    return max(known, default=float("nan"))
+    recorded = [(part.run["peak_memory"] or {}).get("process") for part in trace.split()]
+    values = [float(value) for value in recorded if isinstance(value, int | float)]
+    return max(values, default=float("nan"))
 
 
 def exactness(trace: Trace) -> str:
@@ -707,80 +709,93 @@ def recheck(trace: Trace) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)[names]
 
 
-def _recheck(part: Trace) -> pd.DataFrame:
-    from specviz.trace import KEYS
+class _Decisions(NamedTuple):
+    """Judged nodes decided again: the rule, whether it keeps them, by which margin, and what is rounding."""
 
-    run, keys = part.run, list(KEYS)
-    sampling, parameters = run["sampling"] or {}, run["parameters"] or {}
+    rule: str
+    nodes: pd.DataFrame
+    expected: np.ndarray
+    margin: np.ndarray
+    close: np.ndarray
+
+
+def _recheck(part: Trace) -> pd.DataFrame:
+    run = part.run
     nodes = part.nodes
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].copy()
     if run.get("canvas") is not None:
-        rule = "surest"
-        nodes, expected, margin, close = _surest(part, nodes)
+        again = _Decisions("surest", *_surest(part, nodes))
     elif run["method"] in ROLLBACK:
-        threshold = parameters.get("rollback")
-        if not isinstance(threshold, int | float):
-            raise TraceError(f"run {run['run']} does not say its rollback threshold")
-        rule = "rollback"
-        nodes = nodes[nodes["p"].notna()]
-        with np.errstate(divide="ignore"):
-            distance = -np.log(nodes["p"].to_numpy(np.float64))
-        margin = threshold - distance
-        expected = margin >= 0
-        close = np.isfinite(margin) & (np.abs(margin) <= ROUNDING * (1 + distance))
+        again = _by_rollback(part, nodes)
     elif run["method"] == "oracle":
-        rule = "oracle"
         nodes = nodes[nodes["p"].notna()]
-        margin = nodes["p"].to_numpy(np.float64) - parameters.get("least", np.nan)
-        expected = margin >= 0
-        close = np.abs(margin) <= ROUNDING
+        margin = nodes["p"].to_numpy(np.float64) - (run["parameters"] or {}).get("least", np.nan)
+        again = _Decisions("oracle", nodes, margin >= 0, margin, np.abs(margin) <= ROUNDING)
     elif nodes["threshold"].notna().any():
-        rule = "gap"
-        nodes = nodes[nodes["threshold"].notna() & nodes["gap"].notna() & nodes["rank"].notna()]
-        gap = nodes["gap"].to_numpy(np.float64)
-        margin = nodes["threshold"].to_numpy(np.float64) - gap
-        near = (nodes["rank"] < parameters.get("top_beta", np.inf)).to_numpy()
-        expected = (margin >= 0) & near
-        close = (
-            near & (np.abs(margin) <= ROUNDING * (1 + gap)) & (gap > 0)
-        )  # no gap is no gap, whatever rounds
-    elif not sampling.get("temperature"):
-        rule = "greedy"
-        tops = part.tops("pred")
-        first = tops.loc[tops["place"] == 0, [*keys, "node", "token", "p"]]
-        first = first.rename(columns={"node": "parent", "token": "first", "p": "most"})
-        # A left merge keeps the nodes' order.
-        asked = nodes.drop(columns="p").merge(first, how="left", on=[*keys, "parent"])
-        best = asked["first"].to_numpy(np.float64)
-        known = ~np.isnan(best) | nodes["rank"].notna().to_numpy()
-        expected = np.where(np.isnan(best), nodes["rank"] == 0, nodes["token"].to_numpy() == best)[known]
-        own, most = nodes["p"].to_numpy(np.float64)[known], asked["most"].to_numpy(np.float64)[known]
-        nodes = nodes[known]
-        margin = np.full(len(nodes), np.nan)
-        close = np.zeros(len(nodes), bool)
-        if run["method"] == "retranslate" and (beta := parameters.get("beta")):
-            rule = "biased"
-            margin = (1 - beta) * own + beta - (1 - beta) * most
-            close = np.abs(margin) <= ROUNDING
-            expected = expected | (margin >= 0)
+        again = _by_gap(part, nodes)
+    elif not (run["sampling"] or {}).get("temperature"):
+        again = _by_first_choice(part, nodes)
     else:
-        rule = "sampling"
         nodes = nodes[nodes["p"].notna() & nodes["u"].notna()]
         p, u = (nodes[name].to_numpy(np.float64) for name in ("p", "u"))
-        q = nodes["q"].fillna(1.0).to_numpy(np.float64)
-        ratio = np.minimum(1.0, p / q)
-        margin = ratio - u
-        expected = margin > 0
-        close = np.abs(margin) <= ROUNDING
+        margin = np.minimum(1.0, p / nodes["q"].fillna(1.0).to_numpy(np.float64)) - u
+        again = _Decisions("sampling", nodes, margin > 0, margin, np.abs(margin) <= ROUNDING)
+    rule, nodes, expected, margin, close = again
     agrees = (expected == (nodes["status"] == "accepted").to_numpy()) | close
     return nodes.assign(rule=rule, expected=expected, margin=margin, agrees=agrees)
+
+
+def _by_rollback(part: Trace, nodes: pd.DataFrame) -> _Decisions:
+    """BiLD, equation 3."""
+    threshold = (part.run["parameters"] or {}).get("rollback")
+    if not isinstance(threshold, int | float):
+        raise TraceError(f"run {part.run['run']} does not say its rollback threshold")
+    nodes = nodes[nodes["p"].notna()]
+    with np.errstate(divide="ignore"):
+        distance = -np.log(nodes["p"].to_numpy(np.float64))
+    margin = threshold - distance
+    close = np.isfinite(margin) & (np.abs(margin) <= ROUNDING * (1 + distance))
+    return _Decisions("rollback", nodes, margin >= 0, margin, close)
+
+
+def _by_gap(part: Trace, nodes: pd.DataFrame) -> _Decisions:
+    """The gap that each node was allowed, and the rank."""
+    nodes = nodes[nodes["threshold"].notna() & nodes["gap"].notna() & nodes["rank"].notna()]
+    gap = nodes["gap"].to_numpy(np.float64)
+    margin = nodes["threshold"].to_numpy(np.float64) - gap
+    near = (nodes["rank"] < (part.run["parameters"] or {}).get("top_beta", np.inf)).to_numpy()
+    # no gap is no gap, whatever rounds
+    close = near & (np.abs(margin) <= ROUNDING * (1 + gap)) & (gap > 0)
+    return _Decisions("gap", nodes, (margin >= 0) & near, margin, close)
+
+
+def _by_first_choice(part: Trace, nodes: pd.DataFrame) -> _Decisions:
+    """The target's first candidate; of a biased re-translation also what the bias lets through."""
+    from specviz.trace import KEYS
+
+    run, keys = part.run, list(KEYS)
+    tops = part.tops("pred")
+    first = tops.loc[tops["place"] == 0, [*keys, "node", "token", "p"]]
+    first = first.rename(columns={"node": "parent", "token": "first", "p": "most"})
+    # A left merge keeps the nodes' order.
+    merged = nodes.drop(columns="p").merge(first, how="left", on=[*keys, "parent"])
+    best = merged["first"].to_numpy(np.float64)
+    decidable = ~np.isnan(best) | nodes["rank"].notna().to_numpy()
+    expected = np.where(np.isnan(best), nodes["rank"] == 0, nodes["token"].to_numpy() == best)[decidable]
+    own, most = nodes["p"].to_numpy(np.float64)[decidable], merged["most"].to_numpy(np.float64)[decidable]
+    nodes = nodes[decidable]
+    beta = (run["parameters"] or {}).get("beta")
+    if run["method"] != "retranslate" or not beta:
+        return _Decisions("greedy", nodes, expected, np.full(len(nodes), np.nan), np.zeros(len(nodes), bool))
+    margin = (1 - beta) * own + beta - (1 - beta) * most
+    return _Decisions("biased", nodes, expected | (margin >= 0), margin, np.abs(margin) <= ROUNDING)
 
 
 def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
     """Judged nodes of canvases, decided again: those that can be, whether kept, the margin, whether close."""
     from specviz.trace.states import written
 
-    found: dict[tuple[int, int, int], tuple[bool, float, bool] | None] = {}
+    decisions: dict[tuple[int, int, int], tuple[bool, float, bool] | None] = {}
     wide = part.run["dtype"] == "float64"  # then equal numbers of the record were perhaps not equal
     for text in written(part):
         for each in text.passes:
@@ -789,27 +804,27 @@ def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray,
                 state = states.get(int(each.parent[node]))
                 if status in ("accepted", "rejected") and state in text.said:
                     place = int(each.cell[node]), int(each.token[node])
-                    found[text.prompt, each.cycle, node] = _decided(text, state, *place, wide)
+                    decisions[text.prompt, each.cycle, node] = _decided(text, state, *place, wide)
     keys = zip(*(nodes[name].tolist() for name in ("prompt", "cycle", "node")))
-    again = [found.get(key) for key in keys]
-    known = np.array([each is not None for each in again], bool)
+    again = [decisions.get(key) for key in keys]
+    decided = np.array([each is not None for each in again], bool)
     rows = [each for each in again if each is not None]
     kept, margin, close = (
         np.array([row[i] for row in rows], kind) for i, kind in enumerate((bool, float, bool))
     )
-    return nodes[known], kept, margin, close
+    return nodes[decided], kept, margin, close
 
 
 def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tuple[bool, float, bool] | None:
     """Whether a token in a cell is what is placed at a state; by which margin; whether that is rounding."""
-    said = text.said[state]
-    work = np.flatnonzero(said.cell // text.block == text.work(state))
-    at = np.flatnonzero(said.cell[work] == cell)
+    reading = text.said[state]
+    work = np.flatnonzero(reading.cell // text.block == text.work(state))
+    at = np.flatnonzero(reading.cell[work] == cell)
     if not len(at):
         return False, np.nan, False
-    odds, mine = said.odds[work], int(at[0])
+    odds, mine = reading.odds[work], int(at[0])
     margin = float(odds[mine] - np.delete(odds, mine).max(initial=-np.inf))
-    p, top = said.p[work[mine]], said.top[work[mine]]
+    p, top = reading.p[work[mine]], reading.top[work[mine]]
     if top[0] < 0:  # no candidates were recorded
         return None
     surest, first = int(odds.argmax()) == mine, token == int(top[0])

@@ -112,9 +112,9 @@ def _mean(above: np.ndarray, below: np.ndarray) -> float:
     return float((above[some] / below[some]).mean()) if some.any() else float("nan")
 
 
-def _share(t: Tally, hit: np.ndarray, of: np.ndarray, known: np.ndarray) -> float:
+def _share(t: Tally, hit: np.ndarray, of: np.ndarray, needed: np.ndarray) -> float:
     """Share of some steps, NaN where what it depends on (the depth of drafts) is not known."""
-    if not len(known) or np.isnan(known).any():
+    if not len(needed) or np.isnan(needed).any():
         return float("nan")
     return _ratio(t.w * (hit & of), t.w * of)
 

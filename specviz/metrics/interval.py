@@ -23,19 +23,19 @@ class Estimate:
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
         """The estimate from one value a pair; the interval is NaN for fewer than six."""
-        found = np.asarray(values, np.float64)
-        found = found[np.isfinite(found)]
-        if not len(found):
+        finite = np.asarray(values, np.float64)
+        finite = finite[np.isfinite(finite)]
+        if not len(finite):
             return cls(float("nan"), float("nan"), float("nan"), 0)
         low = high = float("nan")
-        if len(found) >= LEAST:
-            draws = np.random.default_rng(0).choice(found, (RESAMPLES, len(found)))
+        if len(finite) >= LEAST:
+            draws = np.random.default_rng(0).choice(finite, (RESAMPLES, len(finite)))
             low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975)).tolist()
-        return cls(float(np.median(found)), low, high, len(found))
+        return cls(float(np.median(finite)), low, high, len(finite))
 
     def __str__(self) -> str:
-        known = self.low == self.low
-        return f"{self.median:.3f}" + (f" [{self.low:.3f}, {self.high:.3f}]" if known else "")
+        has_interval = self.low == self.low
+        return f"{self.median:.3f}" + (f" [{self.low:.3f}, {self.high:.3f}]" if has_interval else "")
 
 
 def pooled(above: np.ndarray, below: np.ndarray) -> Estimate:

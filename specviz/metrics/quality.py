@@ -49,8 +49,8 @@ def quality(
     TraceError
         If no text has a reference.
     """
-    said, references, _ = pairs(trace)
-    return _scored(said, references, tokenizer(trace.run, tokenize).name, resamples, scores)
+    texts, references, _ = pairs(trace)
+    return _scored(texts, references, tokenizer(trace.run, tokenize).name, resamples, scores)
 
 
 def relative_bleu(
@@ -84,12 +84,12 @@ def relative_bleu(
         raise TraceError("relative BLEU compares texts of the same prompts in the same order; these differ")
     name = tokenizer(trace.run, tokenize).name
     kept = [[text] for text in greedy.texts]
-    found: Estimate = _scored(trace.texts, kept, name, resamples, ["bleu"])["bleu"]
-    return found
+    bleu: Estimate = _scored(trace.texts, kept, name, resamples, ["bleu"])["bleu"]
+    return bleu
 
 
 def _scored(
-    said: list[str],
+    texts: list[str],
     references: list[list[str]],
     name: str,
     resamples: int,
@@ -102,17 +102,17 @@ def _scored(
     # sacrebleu takes as many lists as a text has references at most; what is missing is empty.
     most = max(map(len, references))
     columns = [[each[i] if i < len(each) else "" for each in references] for i in range(most)]
-    found: dict[str, Any] = {"texts": len(said), "signature": {}}
+    results: dict[str, Any] = {"texts": len(texts), "signature": {}}
     metrics = {"bleu": BLEU(tokenize=name), "chrf": CHRF()}
     for key in scores:
         metric = metrics[key]
-        score = metric.corpus_score(said, columns, n_bootstrap=resamples if len(said) > 2 else 1)
+        score = metric.corpus_score(texts, columns, n_bootstrap=resamples if len(texts) > 2 else 1)
         signature = metric.get_signature().format()
-        told = json.loads(score.format(width=6, signature=signature, is_json=True))
-        middle, half = (told.get(f"confidence_{part}", float("nan")) for part in ("mean", "var"))
-        found[key] = Estimate(float(score.score), middle - half, middle + half, len(said))
-        found["signature"][key] = signature
-    return found
+        report = json.loads(score.format(width=6, signature=signature, is_json=True))
+        middle, half = (report.get(f"confidence_{part}", float("nan")) for part in ("mean", "var"))
+        results[key] = Estimate(float(score.score), middle - half, middle + half, len(texts))
+        results["signature"][key] = signature
+    return results
 
 
 def comet(trace: Trace, model: str = COMET) -> list[float]:
@@ -138,7 +138,7 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
         from comet import download_model, load_from_checkpoint
     except ImportError:
         raise ParameterError("COMET needs the package unbabel-comet: pip install unbabel-comet") from None
-    said, references, sources = pairs(trace)
+    texts, references, sources = pairs(trace)
     if None in sources:
         raise TraceError("COMET reads the source, and only streams keep theirs apart from the prompt")
     try:
@@ -149,7 +149,7 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
             f"the COMET model {model} is not in Hugging Face's cache, and nothing is downloaded here: fetch "
             "it first, or name a checkpoint (.ckpt)"
         ) from None
-    data = [{"src": s, "mt": t, "ref": r[0]} for s, t, r in zip(sources, said, references)]
+    data = [{"src": s, "mt": t, "ref": r[0]} for s, t, r in zip(sources, texts, references)]
     return [float(score) for score in scorer.predict(data, gpus=0, progress_bar=False).scores]
 
 
@@ -158,13 +158,15 @@ def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
     _ = trace.run  # of one run
     updates = trace.updates
     last = updates[~updates.duplicated("prompt", keep="last")].set_index("prompt")["source"]
-    said, references, sources = [], [], []
+    texts, references, sources = [], [], []
     for (number, given), text in zip(trace.prompts[["prompt", "reference"]].values.tolist(), trace.texts):
-        known = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
-        if known:
-            said.append(text)
-            references.append(known)
+        alternatives = (
+            [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
+        )
+        if alternatives:
+            texts.append(text)
+            references.append(alternatives)
             sources.append(last.get(number))
-    if not said:
+    if not texts:
         raise TraceError("no text of the trace has a reference to be compared with")
-    return said, references, sources
+    return texts, references, sources

@@ -41,60 +41,69 @@ def counts(trace: Trace) -> Counts:
             raise TraceError(
                 f"run {part.run['run']} is a stream: its updates have metrics of their own (by_stream)"
             )
-    cycles, keys = trace.cycles, ["run", "prompt", "cycle"]
-    steps = _steps(trace)[[*keys, "sent", "emitted"]].reset_index(drop=True)
-    outputs, silent = trace.outputs, _silent(trace)
-    accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("accepted")
-    steps = steps.merge(accepted.reset_index(), how="left", on=keys).fillna({"accepted": 0})
-    nodes = trace.nodes
-    read = nodes[~nodes["status"].isin(["pruned", "unsent", "unreviewed"])]
-    deepest = read.groupby(keys, observed=True)["depth"].max().rename("depth")
-    behind = nodes[nodes["status"] == "cut"].groupby(keys, observed=True)["depth"].max().rename("behind")
-    for found in (deepest, behind):
-        steps = steps.merge(found.reset_index(), how="left", on=keys)
-    steps["depth"] = steps["depth"].fillna(0)
-    steps["beyond"] = (steps["behind"] - steps["accepted"]).fillna(0)
-
-    texts = cycles.groupby(["run", "prompt"], observed=True, sort=False)
-    table = texts.agg(seconds=("duration", lambda x: x.sum(min_count=1)), end=("end", "last"))
-    begin = texts["start"].min()
-    created = {part.run["run"]: _since_1970(part.run["created"]) for part in runs}
-    table["begin"] = begin + [created[run] for run, _ in table.index]
-    spoken = cycles[cycles["emitted"] > 0].groupby(["run", "prompt"], observed=True, sort=False)
-    table["first"] = (spoken["start"].first() + spoken["duration"].first()).reindex(table.index) - begin
-    table["prefill"] = (
-        cycles[cycles["cycle"] == 0].set_index(["run", "prompt"])["duration"].reindex(table.index)
-    )
-    by = steps.groupby(["run", "prompt"], observed=True)
-    for name, column in (("drafted", "sent"), ("accepted", "accepted"), ("emitted", "emitted")):
-        table[name] = by[column].sum().reindex(table.index, fill_value=0)
-    table["steps"] = by.size().reindex(table.index, fill_value=0)
-    table["drafts"] = (steps["sent"] > 0).groupby([steps["run"], steps["prompt"]], observed=True).sum()
-    table["drafts"] = table["drafts"].reindex(table.index, fill_value=0)
-    kept = outputs[outputs["kept"]].groupby(["run", "prompt"], observed=True).size()
-    table["output"] = kept.reindex(table.index, fill_value=0)
-    prompts = trace.prompts.set_index(["run", "prompt"])[["kind", "tokens"]].reindex(table.index)
+    steps, silent = _steps_of(trace), _silent(trace)
+    table = _requests_of(trace, steps)
     rows = table.reset_index()
-    rows["id"] = [f"{run}/{prompt}" for run, prompt in zip(rows["run"], rows["prompt"])]
-    rows["kind"], rows["prompt_tokens"] = prompts["kind"].to_numpy(), prompts["tokens"].to_numpy()
-    rows["eos"] = rows["end"].astype(object) == "eos"
     if silent:
         rows[["drafts", "drafted"]] = None
     at = table.index.get_indexer(pd.MultiIndex.from_frame(steps[["run", "prompt"]]))
-    drafted = None if silent else steps["sent"]
-    more = {"depth": None, "beyond": None} if silent else {name: steps[name] for name in ("depth", "beyond")}
-    table_of_steps = step_table({"request": at, "drafted": drafted, "accepted": steps["accepted"],
-                                 "emitted": steps["emitted"], **more})  # fmt: skip
+    columns = {"request": at, "accepted": steps["accepted"], "emitted": steps["emitted"]}
+    names = {"drafted": "sent", "depth": "depth", "beyond": "beyond"}
+    columns |= {name: None if silent else steps[column] for name, column in names.items()}
     where = ", ".join(f"run {part.run['run']}" for part in runs[:2]) + " ..." * (len(runs) > 2)
     return Counts(
         origin="specviz",
         where=where,
         requests=request_table([{str(k): v for k, v in row.items()} for row in rows.to_dict("records")]),
-        steps=table_of_steps,
+        steps=step_table(columns),
         most=None if silent else int(steps["sent"].max() if len(steps) else 0),
         wall=seconds(trace),
         plain={part.run["method"] for part in runs} == {"autoregressive"},
     )
+
+
+def _steps_of(trace: Trace) -> pd.DataFrame:
+    """One row a step: ``sent``, ``emitted`` and ``accepted`` tokens, the draft's ``depth``, and how far it
+    reached ``beyond`` the text's end."""
+    keys = ["run", "prompt", "cycle"]
+    steps = _steps(trace)[[*keys, "sent", "emitted"]].reset_index(drop=True)
+    outputs, nodes = trace.outputs, trace.nodes
+    accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("accepted")
+    steps = steps.merge(accepted.reset_index(), how="left", on=keys).fillna({"accepted": 0})
+    sent = nodes[~nodes["status"].isin(["pruned", "unsent", "unreviewed"])]
+    for name, some in (("depth", sent), ("cut", nodes[nodes["status"] == "cut"])):
+        deepest = some.groupby(keys, observed=True)["depth"].max().rename(name)
+        steps = steps.merge(deepest.reset_index(), how="left", on=keys)
+    steps["depth"] = steps["depth"].fillna(0)
+    steps["beyond"] = (steps["cut"] - steps["accepted"]).fillna(0)
+    return steps
+
+
+def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
+    """One row a text, by run and prompt: its times, its tokens and what its steps counted."""
+    cycles, keys = trace.cycles, ["run", "prompt"]
+    texts = cycles.groupby(keys, observed=True, sort=False)
+    table = texts.agg(seconds=("duration", lambda x: x.sum(min_count=1)), end=("end", "last"))
+    begin = texts["start"].min()
+    created = {part.run["run"]: _since_1970(part.run["created"]) for part in trace.split()}
+    table["begin"] = begin + [created[run] for run, _ in table.index]
+    emitting = cycles[cycles["emitted"] > 0].groupby(keys, observed=True, sort=False)
+    table["first"] = (emitting["start"].first() + emitting["duration"].first()).reindex(table.index) - begin
+    table["prefill"] = cycles[cycles["cycle"] == 0].set_index(keys)["duration"].reindex(table.index)
+    by = steps.groupby(keys, observed=True)
+    for name, column in (("drafted", "sent"), ("accepted", "accepted"), ("emitted", "emitted")):
+        table[name] = by[column].sum().reindex(table.index, fill_value=0)
+    table["steps"] = by.size().reindex(table.index, fill_value=0)
+    drafts = (steps["sent"] > 0).groupby([steps["run"], steps["prompt"]], observed=True).sum()
+    table["drafts"] = drafts.reindex(table.index, fill_value=0)
+    outputs = trace.outputs
+    kept = outputs[outputs["kept"]].groupby(keys, observed=True).size()
+    table["output"] = kept.reindex(table.index, fill_value=0)
+    prompts = trace.prompts.set_index(keys)[["kind", "tokens"]].reindex(table.index)
+    table["id"] = [f"{run}/{prompt}" for run, prompt in table.index]
+    table["kind"], table["prompt_tokens"] = prompts["kind"].to_numpy(), prompts["tokens"].to_numpy()
+    table["eos"] = table["end"].astype(object) == "eos"
+    return table
 
 
 def _since_1970(created: str | None) -> float:
@@ -149,26 +158,26 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     """
     import pandas as pd
 
-    found = trace if isinstance(trace, Counts) else counts(trace)
+    own = trace if isinstance(trace, Counts) else counts(trace)
     base = None
     if baseline is not None:
         base = baseline if isinstance(baseline, Counts) else counts(baseline)
-        _comparable(trace, found, baseline, base)
+        _comparable(trace, own, baseline, base)
     rows = []
     for definition in DEFINITIONS:
         if definition.compares and base is None:
             continue
-        value, high = _values(definition, found, base)
+        value, high = _values(definition, own, base)
         bounded = high == high and abs(high - value) > 1e-12
         row = {name: getattr(definition, name) for name in COLUMNS if hasattr(definition, name)}
         row |= {"who": ", ".join(definition.who), "value": value, "high": high if bounded else float("nan")}
         loose = (
-            found.origin != "specviz"
+            own.origin != "specviz"
             and definition.end == EMITTED
             and {"accepted", "emitted"} & {*definition.needs}
-        ) or (found.pooled and "steps" in definition.needs)
+        ) or (own.pooled and "steps" in definition.needs)
         row["badge"] = "" if value != value else "bounded" if bounded else "as counted" if loose else "exact"
-        row["why"] = "" if value == value else _why(definition, found, base)
+        row["why"] = "" if value == value else _why(definition, own, base)
         rows.append(row)
     index = pd.Index([d.name for d in DEFINITIONS if base is not None or not d.compares], name="definition")
     return pd.DataFrame(rows, index=index, columns=list(COLUMNS))
@@ -192,10 +201,10 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     """
     import pandas as pd
 
-    found = trace if isinstance(trace, Counts) else counts(trace)
-    t = tally(found, True)
+    own = trace if isinstance(trace, Counts) else counts(trace)
+    t = tally(own, True)
     if not len(t.n) or np.isnan(t.n).any():
-        raise TraceError(f"{found.where}: {found.origin} does not tell {NAMES['drafts']}")
+        raise TraceError(f"{own.where}: {own.origin} does not tell {NAMES['drafts']}")
     vague = bool(np.isnan(t.d).any())  # how far drafts went is not known
     longest = np.nanmax([t.a.max(), t.k]) if vague else t.d.max()
     places = np.arange(1, int(longest) + 1)
@@ -207,24 +216,24 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     return table.assign(given=np.nan if vague else accepted / np.maximum(reached, 1))
 
 
-def _values(definition: Definition, found: Counts, base: Counts | None) -> tuple[float, float]:
+def _values(definition: Definition, own: Counts, base: Counts | None) -> tuple[float, float]:
     whole = definition.end == WHOLE
-    if found.pooled and definition.average == MEAN:
+    if own.pooled and definition.average == MEAN:
         return float("nan"), float("nan")
     with np.errstate(divide="ignore", invalid="ignore"):
         if base is not None and definition.compares:
-            value = float(definition.of(tally(found, False), tally(base, False)))
+            value = float(definition.of(tally(own, False), tally(base, False)))
             return (value if np.isfinite(value) else float("nan")), float("nan")
-        values = [definition.of(tally(found, whole, most)) for most in (False, True)]
+        values = [definition.of(tally(own, whole, most)) for most in (False, True)]
     low, high = (float(value) if np.isfinite(value) else float("nan") for value in values)
     return min(low, high), max(low, high)
 
 
-def _why(definition: Definition, found: Counts, base: Counts | None) -> str:
+def _why(definition: Definition, own: Counts, base: Counts | None) -> str:
     """What a definition lacks."""
-    if found.pooled and definition.average == MEAN:
+    if own.pooled and definition.average == MEAN:
         return f"the page holds {SUMS}"
-    sides = [("", found)] + ([("the baseline's ", base)] if base is not None and definition.compares else [])
+    sides = [("", own)] + ([("the baseline's ", base)] if base is not None and definition.compares else [])
     for whose, side in sides:
         for name in definition.needs:
             if name == "wall":
@@ -257,19 +266,19 @@ NAMES = {
 }
 
 
-def _comparable(trace: Any, found: Counts, baseline: Any, base: Counts) -> None:
+def _comparable(trace: Any, own: Counts, baseline: Any, base: Counts) -> None:
     """Whether a baseline is one: autoregressive, of the same prompts, by the same model."""
     if not base.plain:
         raise TraceError(
             f"the baseline ({base.where}) is not autoregressive: a speedup is over decoding without drafts"
         )
-    if found.origin != base.origin:
+    if own.origin != base.origin:
         raise TraceError(
-            f"{found.where} is from {found.origin}, the baseline from {base.origin}: compare like with like"
+            f"{own.where} is from {own.origin}, the baseline from {base.origin}: compare like with like"
         )
     if isinstance(trace, Counts) or isinstance(baseline, Counts):
         mine, theirs = (
-            sorted(zip(c.requests["id"], c.requests["prompt_tokens"].fillna(-1))) for c in (found, base)
+            sorted(zip(c.requests["id"], c.requests["prompt_tokens"].fillna(-1))) for c in (own, base)
         )
     else:
         one, other = ({_model(part) for part in t.split()} for t in (trace, baseline))
@@ -295,7 +304,7 @@ def _words(models: set[tuple[str, str]]) -> str:
 
 
 def _prompts(trace: Trace) -> list[Any]:
-    found: list[Any] = []
+    prompts: list[Any] = []
     for part in trace.split():
         chosen = set(part.cycles["prompt"].unique().tolist())
         for i, prompt in enumerate(part.run["prompts"] or []):
@@ -304,5 +313,5 @@ def _prompts(trace: Trace) -> list[Any]:
                     raise TraceError(
                         f"run {part.run['run']} holds no prompts (it was redacted), so no one can compare"
                     )
-                found.append(tuple(prompt["tokens"]))
-    return sorted(found)
+                prompts.append(tuple(prompt["tokens"]))
+    return sorted(prompts)

@@ -47,9 +47,9 @@ class Rouge:
 
     def __call__(self, references: str | Sequence[str], text: str) -> dict[str, float]:
         """The scores of a text."""
-        known = [references] if isinstance(references, str) else list(references)
-        found = self.scorer.score_multi(known, text)
-        return {name: 100 * found[name].fmeasure for name in NAMES}
+        alternatives = [references] if isinstance(references, str) else list(references)
+        scores = self.scorer.score_multi(alternatives, text)
+        return {name: 100 * scores[name].fmeasure for name in NAMES}
 
 
 def rouge(trace: Trace) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def rouge(trace: Trace) -> dict[str, Any]:
         If no text has a reference.
     """
     score = Rouge()
-    said, references, _ = pairs(trace)
-    each = [score(known, text) for known, text in zip(references, said)]
+    texts, references, _ = pairs(trace)
+    each = [score(alternatives, text) for alternatives, text in zip(references, texts)]
     one = np.ones(len(each))
-    found = {name: pooled(np.array([s[name] for s in each]), one) for name in NAMES}
-    return {**found, "texts": len(said)}
+    scores = {name: pooled(np.array([s[name] for s in each]), one) for name in NAMES}
+    return {**scores, "texts": len(texts)}

@@ -6,7 +6,8 @@ far: a controller that sends only what it is sure of is rated on what it sent, a
 method's rule lets through. A strict rule (greedy, or a gap of 0) makes it "the target would have written this
 token, too".
 
-Signals are numbered as in CM-ASD, section III.B (1), and all rise with certainty. C_t is their weighted sum.
+The signals of `SIGNALS` are numbered as in CM-ASD, section III.B (1), and all rise with certainty. C_t is
+their weighted sum. Signals of the method's own (`specviz.schema.Signal`) are rated beside them as they are.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ SIGNALS = {
 }
 ENSEMBLE = ("entropy", "logit_margin", "softmax_margin", "variance")  # λ1, λ2, λ3, and a fourth
 EQUAL = (1 / 3, 1 / 3, 1 / 3, 0.0)
+OUTCOMES = ("accepted", "first")
+NOT_SIGNALS = ("run", "prompt", "cycle", "node", *OUTCOMES, "gap", "threshold")  # other columns of the table
 
 
 def signals(
@@ -68,9 +71,9 @@ def signals(
     -------
     DataFrame
         One row a judged node: ``run``, ``prompt``, ``cycle``, ``node``; a column for each of `SIGNALS` (NaN
-        where it is unknown); ``accepted``; ``first``, whether the token is the target's own first choice (its
-        rank is 0; false where the rank is unknown); ``gap`` to that choice and ``threshold`` that was
-        allowed, in nats.
+        where it is unknown) and for each node signal of the methods' own, as it was recorded; ``accepted``;
+        ``first``, whether the token is the target's own first choice (its rank is 0; false where the rank is
+        unknown); ``gap`` to that choice and ``threshold`` that was allowed, in nats.
 
     Raises
     ------
@@ -109,17 +112,20 @@ def _signals(
     size = vocabulary or _vocabulary(part)
     most = np.log(size) if size else np.nan  # of an entropy
     doubt, spread = column("entropy") / most, column("variance")
-    found = {"score": column("score"), "confidence": column("confidence")}
+    values = {"score": column("score"), "confidence": column("confidence")}
     if part.run["canvas"] is not None:  # its score is the log-odds of that confidence
-        found["score"] = np.full(len(nodes), np.nan)
-    found["entropy"] = 1 - doubt if complement else doubt
-    found["logit_margin"] = 1 / (1 + np.exp(-scale * _logit_margin(part, nodes)))
-    found["softmax_margin"] = np.minimum(1, column("margin") / (1 - 1 / size if size else 1))
-    found["variance"] = spread / (spread + 2 * most)
-    used = [(w, found[name]) for w, name in zip(weights, ENSEMBLE) if w]
-    found["ensemble"] = np.sum([w * values for w, values in used], axis=0)
+        values["score"] = np.full(len(nodes), np.nan)
+    values["entropy"] = 1 - doubt if complement else doubt
+    values["logit_margin"] = 1 / (1 + np.exp(-scale * _logit_margin(part, nodes)))
+    values["softmax_margin"] = np.minimum(1, column("margin") / (1 - 1 / size if size else 1))
+    values["variance"] = spread / (spread + 2 * most)
+    terms = [weight * values[name] for weight, name in zip(weights, ENSEMBLE) if weight]
+    values["ensemble"] = np.sum(terms, axis=0)
     for name in SIGNALS:
-        table[name] = found[name]
+        table[name] = values[name]
+    for name in part.signals.query("level == 'node'")["signal"]:
+        if name not in table and name in nodes:
+            table[name] = column(name)
     table["accepted"] = (nodes["status"] == "accepted").to_numpy()
     table["first"] = (nodes["rank"] == 0).to_numpy()
     for name in ("gap", "threshold"):
@@ -138,37 +144,83 @@ def _logit_margin(part: Trace, nodes: pd.DataFrame) -> np.ndarray:
     """z1 - z2 of each node: recorded, or from the two likeliest tokens' probabilities."""
     from specviz.trace import KEYS
 
-    known = nodes["logit_margin"].to_numpy(np.float64)
-    if np.isfinite(known).all():
-        return known
+    recorded = nodes["logit_margin"].to_numpy(np.float64)
+    if np.isfinite(recorded).all():
+        return recorded
     tops = part.tops("node")
     keys = [*KEYS, "node"]
     both = (tops.loc[tops["place"] == place, [*keys, "p"]] for place in (0, 1))
-    found = nodes[keys]
-    for name, each in zip(("first", "second"), both):
-        found = found.merge(each.rename(columns={"p": name}), how="left", on=keys)
+    p = nodes[keys]
+    for name, candidate in zip(("first", "second"), both):
+        p = p.merge(candidate.rename(columns={"p": name}), how="left", on=keys)
     with np.errstate(divide="ignore", invalid="ignore"):
-        derived = np.log(found["first"].to_numpy(np.float64)) - np.log(found["second"].to_numpy(np.float64))
-    return np.where(np.isfinite(known), known, derived)
+        derived = np.log(p["first"].to_numpy(np.float64)) - np.log(p["second"].to_numpy(np.float64))
+    return np.where(np.isfinite(recorded), recorded, derived)
 
 
-OUTCOMES = ("accepted", "first")
+def signal_names(table: pd.DataFrame) -> list[str]:
+    """The signals of a table of `signals`: those of `SIGNALS`, then the methods' own."""
+    return [*SIGNALS, *(name for name in table if name not in SIGNALS and name not in NOT_SIGNALS)]
 
 
-def calibration_curve(table: pd.DataFrame, bins: int = 10, outcome: str = "accepted") -> pd.DataFrame:
+def _unit_range(name: str, values: np.ndarray) -> bool:
+    """Whether a signal lies in [0, 1], up to rounding; a signal of a method's own may have any range."""
+    return name in SIGNALS or (values.min() >= 0 and values.max() <= 1)
+
+
+def signal_summary(trace: Trace) -> pd.DataFrame:
+    """The signals of the methods' own, of nodes and of cycles: what they mean and what they tell.
+
+    Returns
+    -------
+    DataFrame
+        One row a run and signal: ``run``, ``signal``, ``level`` (node or cycle), ``unit``, ``meaning``;
+        ``counted`` values, their ``low``, ``median`` and ``high``; ``auroc``, of a node signal the area under
+        the ROC curve for acceptance; ``correlation``, of a cycle signal Spearman's with the share of the
+        judged nodes that is accepted.
+    """
+    import pandas as pd
+
+    rows = []
+    for part in trace.split():
+        judged = signals(part)
+        cycles = part.cycles[part.cycles["cycle"] > 0]
+        share = cycles["accepted"] / cycles["judged"].replace(0, np.nan)
+        for signal in part.signals.to_dict("records"):
+            name, of_node = signal["signal"], signal["level"] == "node"
+            frame, column = (part.nodes, name) if of_node else (cycles, f"control_{name}")
+            values = frame[column].astype(float) if column in frame else pd.Series(dtype=float)
+            rows.append(signal | {"counted": values.count(), "low": values.min(), "median": values.median()}
+                        | {"high": values.max(), "auroc": np.nan, "correlation": np.nan})  # fmt: skip
+            if of_node and name in judged:
+                rated = judged[judged[name].notna()]
+                rows[-1]["auroc"] = area_under_roc(rated[name], rated["accepted"], resamples=1).median
+            elif not of_node:
+                both = pd.DataFrame({"value": values, "share": share}).dropna().rank()
+                rows[-1]["correlation"] = both["value"].corr(both["share"])
+    columns = ["run", "signal", "level", "unit", "meaning", "counted", "low", "median", "high"]
+    return pd.DataFrame(rows, columns=[*columns, "auroc", "correlation"])
+
+
+def calibration_curve(
+    table: pd.DataFrame, bins: int = 10, outcome: str = "accepted", among: Sequence[str] | None = None
+) -> pd.DataFrame:
     """How often nodes of a certainty are accepted, for each signal.
 
     A signal is calibrated if `rate` is its `mean` in every bin. Only the largest probability claims to be:
-    the others are normalised into [0, 1] without being a probability of anything.
+    the others are normalised into [0, 1] without being a probability of anything. A signal of a method's own
+    that leaves [0, 1] is cut into equal intervals of its range.
 
     Parameters
     ----------
     table : DataFrame
         As `signals` makes it.
     bins : int
-        Equal intervals from 0 to 1.
+        Equal intervals.
     outcome : {"accepted", "first"}
         What is predicted: that the method's rule accepts the token, or that it is the target's first choice.
+    among : sequence of str, optional
+        Only these signals.
 
     Returns
     -------
@@ -187,24 +239,31 @@ def calibration_curve(table: pd.DataFrame, bins: int = 10, outcome: str = "accep
     if bins < 1 or outcome not in OUTCOMES:
         raise ParameterError(f"bins is at least 1, and outcome one of {', '.join(OUTCOMES)}")
     parts = []
-    for name in SIGNALS:
-        values = table[name].to_numpy(np.float64)
-        known = np.isfinite(values)
-        if not known.any():
+    for name in among or signal_names(table):
+        values, right = _finite(table, name, outcome)
+        if not len(values):
             continue
+        least, width = 0.0, 1.0
+        if not _unit_range(name, values):
+            least, width = values.min(), np.ptp(values) or 1.0
         # rounding may leave the scale's ends
-        which = np.clip((values[known] * bins).astype(int), 0, bins - 1)
-        part = pd.DataFrame(
-            {"bin": which, "value": values[known], "right": table[outcome].to_numpy(float)[known]}
-        )
+        index = np.clip(((values - least) / width * bins).astype(int), 0, bins - 1)
+        part = pd.DataFrame({"bin": index, "value": values, "right": right})
         rates = _rates(part, ["bin"]).drop(columns="sent")
         rates.insert(0, "signal", name)
-        rates.insert(1, "low", rates["bin"] / bins)
-        rates.insert(2, "high", (rates["bin"] + 1) / bins)
+        rates.insert(1, "low", least + width * rates["bin"] / bins)
+        rates.insert(2, "high", least + width * (rates["bin"] + 1) / bins)
         rates.insert(3, "mean", part.groupby("bin")["value"].mean().to_numpy())
         parts.append(rates.drop(columns="bin"))
-    names = ["signal", "low", "high", "mean", "counted", "right", "rate", "rate_lo", "rate_hi"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+    columns = ["signal", "low", "high", "mean", "counted", "right", "rate", "rate_lo", "rate_hi"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def _finite(table: pd.DataFrame, name: str, outcome: str) -> tuple[np.ndarray, np.ndarray]:
+    """A signal's values where it has one, and the outcomes there."""
+    values = table[name].to_numpy(np.float64)
+    finite = np.isfinite(values)
+    return values[finite], table[outcome].to_numpy(float)[finite]
 
 
 def auroc(
@@ -231,9 +290,9 @@ def auroc(
     -------
     DataFrame
         For each signal that is known: ``signal``, ``auroc``, ``low``, ``high``; ``ece``, the mean distance of
-        the calibration curve (10 bins) from the diagonal by count; ``nodes`` that were
-        judged, ``right`` ones, ``prompts``; ``gain`` = own AUROC - that of `than`, ``gain_lo``, ``gain_hi``.
-        Best first.
+        the calibration curve (10 bins) from the diagonal by count, NaN of a signal that leaves [0, 1];
+        ``nodes`` that were judged, ``right`` ones, ``prompts``; ``gain`` = own AUROC - that of `than`,
+        ``gain_lo``, ``gain_hi``. Best first.
 
     Raises
     ------
@@ -242,57 +301,51 @@ def auroc(
     """
     import pandas as pd
 
-    if outcome not in OUTCOMES or than not in SIGNALS:
-        raise ParameterError(f"outcome is one of {', '.join(OUTCOMES)}, and than one of {', '.join(SIGNALS)}")
-    curve = calibration_curve(table, outcome=outcome)
-    group = pd.factorize(table["prompt"])[0]
-    right = table[outcome].to_numpy(bool)
-    drawn: dict[str, np.ndarray] = {}
+    among = signal_names(table)
+    if outcome not in OUTCOMES or than not in among:
+        raise ParameterError(f"outcome is one of {', '.join(OUTCOMES)}, and than one of {', '.join(among)}")
+    areas: dict[str, np.ndarray] = {}  # of every resample
     rows: list[dict[str, Any]] = []
-    for name in SIGNALS:
-        values = table[name].to_numpy(np.float64)
-        known = np.isfinite(values)
-        if not known.any():
-            continue
-        # groups keep their numbers, so that every signal is drawn with the same prompts
-        found, drawn[name] = _area(values[known], right[known], group[known], int(group.max()) + 1, resamples)
-        own = curve[curve["signal"] == name]
-        far = ((own["rate"] - own["mean"]).abs() * own["counted"]).sum() / own["counted"].sum()
-        rows.append(
-            {
-                "signal": name,
-                "auroc": found.median,
-                "low": found.low,
-                "high": found.high,
-                "ece": float(far),
-                "nodes": int(known.sum()),
-                "right": int(right[known].sum()),
-                "prompts": found.pairs,
-            }
-        )
+    for name in among:
+        if table[name].notna().any():
+            row, areas[name] = _rated(table, name, outcome, resamples)
+            rows.append(row)
+    base = next((row["auroc"] for row in rows if row["signal"] == than), np.nan)
     for row in rows:
-        name = str(row["signal"])
-        base = next((other["auroc"] for other in rows if other["signal"] == than), np.nan)
         row["gain"] = row["auroc"] - base
-        apart = drawn[name] - drawn.get(than, np.full(len(drawn[name]), np.nan))
-        apart = apart[np.isfinite(apart)]
+        gains = areas[row["signal"]] - areas.get(than, np.full(resamples, np.nan))
+        gains = gains[np.isfinite(gains)]
         row["gain_lo"], row["gain_hi"] = (
-            np.quantile(apart, (0.025, 0.975)) if len(apart) else (np.nan, np.nan)
+            np.quantile(gains, (0.025, 0.975)) if len(gains) else (np.nan, np.nan)
         )
-    names = [
-        "signal",
-        "auroc",
-        "low",
-        "high",
-        "ece",
-        "nodes",
-        "right",
-        "prompts",
-        "gain",
-        "gain_lo",
-        "gain_hi",
-    ]
-    return pd.DataFrame(rows, columns=names).sort_values("auroc", ascending=False, ignore_index=True)
+    columns = ["signal", "auroc", "low", "high", "ece", "nodes", "right", "prompts"]
+    return pd.DataFrame(rows, columns=[*columns, "gain", "gain_lo", "gain_hi"]).sort_values(
+        "auroc", ascending=False, ignore_index=True
+    )
+
+
+def _rated(table: pd.DataFrame, name: str, outcome: str, resamples: int) -> tuple[dict[str, Any], np.ndarray]:
+    """A row of `auroc` but for the gain, and the areas of the resamples."""
+    import pandas as pd
+
+    values, right = _finite(table, name, outcome)
+    group = pd.factorize(table["prompt"])[0]
+    # groups keep their numbers, so that every signal is drawn with the same prompts
+    own = group[np.isfinite(table[name].to_numpy(np.float64))]
+    area, areas = _area(values, right.astype(bool), own, int(group.max()) + 1, resamples)
+    bins = calibration_curve(table, outcome=outcome, among=[name])
+    error = ((bins["rate"] - bins["mean"]).abs() * bins["counted"]).sum() / bins["counted"].sum()
+    row = {
+        "signal": name,
+        "auroc": area.median,
+        "low": area.low,
+        "high": area.high,
+        "ece": float(error) if _unit_range(name, values) else np.nan,
+        "nodes": len(values),
+        "right": int(right.sum()),
+        "prompts": area.pairs,
+    }
+    return row, areas
 
 
 def area_under_roc(
@@ -345,6 +398,6 @@ def _area(
     times = np.random.default_rng(0).multinomial(groups, np.full(groups, 1 / groups), resamples).astype(float)
     pairs = (times @ up) * (times @ down)
     with np.errstate(invalid="ignore", divide="ignore"):
-        drawn = np.where(pairs > 0, ((times @ wins) * times).sum(1) / pairs, np.nan)
-    low, high = np.nanquantile(drawn, (0.025, 0.975))
-    return Estimate(float(value), float(low), float(high), present), drawn
+        areas = np.where(pairs > 0, ((times @ wins) * times).sum(1) / pairs, np.nan)
+    low, high = np.nanquantile(areas, (0.025, 0.975))
+    return Estimate(float(value), float(low), float(high), present), areas

@@ -56,8 +56,8 @@ def front(quality: Any, speed: Any) -> np.ndarray:
     x, y = np.asarray(quality, np.float64), np.asarray(speed, np.float64)
     at_least = (x[:, None] >= x) & (y[:, None] >= y)  # [i, j]: i is at least as good as j in both
     beaten = (at_least & ~at_least.T).any(0)
-    found: np.ndarray = ~beaten & np.isfinite(x) & np.isfinite(y)
-    return found
+    unbeaten: np.ndarray = ~beaten & np.isfinite(x) & np.isfinite(y)
+    return unbeaten
 
 
 def sweep(
@@ -100,39 +100,40 @@ def sweep(
     if score not in SCORES:
         raise ParameterError(f"score is one of {', '.join(SCORES)}, not {score!r}")
     _, start, at = _opened("", base)[0]
-    runs = [found for name, given in _named(traces) for found in _opened(name, given)]
-    rows: list[dict[str, Any]] = []
-    for group, run, path in [("", start, at), *runs]:
-        if _prompts(run) != _prompts(start):
-            raise TraceError(
-                f"the run {run.run['run']} is of other prompts than the base, or in another order"
-            )
-        found = SCORES[score](run, resamples)
-        rows.append(
-            {
-                "group": group or str(run.run["method"]),
-                "method": str(run.run["method"]),
-                "exactness": exactness(run),
-                "quality": found.median,
-                "quality_lo": found.low,
-                "quality_hi": found.high,
-                "speed": seconds(start) / seconds(run),
-                "speed_a_token": tokens_per_second(run) / tokens_per_second(start),
-                "tau": tau(run),
-                "fallback_share": fallback_share(run),
-                "rollback_share": rollback_share(run),
-                "target_share": target_share(run),
-                **{f"parameter {k}": v for k, v in (run.run["parameters"] or {}).items()},
-                "base": not rows,
-                "trace": str(path) if path else "",
-            }
-        )
+    options = score, resamples, start
+    rows = [_point("", start, at, *options) | {"base": True}]
+    for name, given in _named(traces):
+        rows += [_point(group, run, path, *options) for group, run, path in _opened(name, given)]
     table = pd.DataFrame(rows)
     for name in [str(c) for c in table if str(c).startswith("parameter ")]:
         own = table[name][~table["base"] & table[name].notna()].map(repr)
         table = table.drop(columns=name) if own.nunique() < 2 else table.rename(columns={name: name[10:]})
     table["front"] = front(table["quality"], table["speed"])
     return table
+
+
+def _point(group: str, run: Trace, path: Any, score: str, resamples: int, start: Trace) -> dict[str, Any]:
+    """A row of `sweep`, its speed relative to that of `start`."""
+    if _prompts(run) != _prompts(start):
+        raise TraceError(f"the run {run.run['run']} is of other prompts than the base, or in another order")
+    estimate = SCORES[score](run, resamples)
+    return {
+        "group": group or str(run.run["method"]),
+        "method": str(run.run["method"]),
+        "exactness": exactness(run),
+        "quality": estimate.median,
+        "quality_lo": estimate.low,
+        "quality_hi": estimate.high,
+        "speed": seconds(start) / seconds(run),
+        "speed_a_token": tokens_per_second(run) / tokens_per_second(start),
+        "tau": tau(run),
+        "fallback_share": fallback_share(run),
+        "rollback_share": rollback_share(run),
+        "target_share": target_share(run),
+        **{f"parameter {k}": v for k, v in (run.run["parameters"] or {}).items()},
+        "base": False,
+        "trace": str(path) if path else "",
+    }
 
 
 def _named(traces: Any) -> list[tuple[str, Any]]:

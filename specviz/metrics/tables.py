@@ -59,11 +59,11 @@ NOT_OF_STREAMS = (
 
 def _measure(trace: Trace) -> dict[str, Any]:
     """A trace's metrics: those of cycles, or of streams with what of the others says something there."""
-    found = _of_cycles(trace)
+    measures = _of_cycles(trace)
     if not len(trace.updates):
-        return found
+        return measures
     for name in NOT_OF_STREAMS:
-        del found[name]
+        del measures[name]
     try:
         table = by_stream(trace)
     except ParameterError:  # without sacrebleu by the model's own tokens
@@ -81,7 +81,7 @@ def _measure(trace: Trace) -> dict[str, Any]:
     with suppress(ParameterError, TraceError):  # without sacrebleu or references
         scores = quality(trace, resamples=1)
         more |= {"BLEU": scores["bleu"].median, "chrF": scores["chrf"].median}
-    return found | more | {"peak_memory": peak_memory(trace)}
+    return measures | more | {"peak_memory": peak_memory(trace)}
 
 
 def _of_cycles(trace: Trace) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def tokenizer(run: Mapping[str, Any], name: str | None = None) -> Tokenizer:
         raise ParameterError(ABSENT) from None
     if name is None:
         language = str((run.get("parameters") or {}).get("target_language", "")).lower()
-        own = next((found for word, found in OF_LANGUAGE.items() if word in language), ("13a",))
+        own = next((names for word, names in OF_LANGUAGE.items() if word in language), ("13a",))
         name = next(each for each in ("flores101", *own) if not _missing(each))
     elif name not in BLEU.TOKENIZERS:
         raise ParameterError(

@@ -152,21 +152,20 @@ def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
     table = table.merge(judged.reset_index().rename(columns={"sent": "drafted"}), how="left", on=STREAM)
     for of, prefix in ((DISPLAY, ""), (DRAFT, "draft_")):
         counted = erasure(trace, of, tokenize)
-        found = counted.groupby(STREAM, observed=True, sort=False).agg(
+        erased = counted.groupby(STREAM, observed=True, sort=False).agg(
             erased=("erased", "sum"), tokens=("tokens", "last"), tokenizer=("tokenizer", "last")
         )
-        table = table.merge(found.drop(columns="tokenizer").add_prefix(prefix).reset_index(), on=STREAM)
+        table = table.merge(erased.drop(columns="tokenizer").add_prefix(prefix).reset_index(), on=STREAM)
         table[f"{prefix}NE"] = table[f"{prefix}erased"] / table[f"{prefix}tokens"].where(
             table[f"{prefix}tokens"] > 0
         )
-    table["tokenizer"] = found["tokenizer"].to_numpy()
+    table["tokenizer"] = erased["tokenizer"].to_numpy()
     table["A/D"] = table["accepted"] / table["drafted"].where(table["drafted"] > 0)
     table["A/O"] = (table["accepted"] + table["unreviewed"]) / table["emitted"].where(table["emitted"] > 0)
     with_prefill = table["seconds"] + table["prefill"]
     for name, seconds in (("", table["seconds"]), ("_with_prefill", with_prefill)):
         table[f"tokens_per_second{name}"] = table["emitted"] / seconds.where(seconds > 0)
-    late = lagging(trace, tokenize)
-    table = table.merge(late, on=STREAM)
+    table = table.merge(lagging(trace, tokenize), on=STREAM)
     return pd.DataFrame(trace.prompts[[*STREAM, "id", "language"]].merge(table, on=STREAM))
 
 
@@ -243,12 +242,12 @@ def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
         reference, length = references.get(key), len(displays[-1])
         if isinstance(reference, str) and reference and tokenize != MODEL:
             length = len(tokenizer(runs[key[0]], tokenize)(reference))
-        known = np.array([len(words(text)) for text in updates["source"].iloc[index]])
-        read = np.minimum(np.maximum.accumulate(known), known[-1]).astype(float)
+        source_words = np.array([len(words(text)) for text in updates["source"].iloc[index]])
+        source_seen = np.minimum(np.maximum.accumulate(source_words), source_words[-1]).astype(float)
         arrival = updates["arrival"].iloc[index].to_numpy(np.float64)
         at = stable(displays)
         row: dict[str, Any] = dict(zip(STREAM, key))
-        for name, delays in (("", read), ("_seconds", arrival)):
+        for name, delays in (("", source_seen), ("_seconds", arrival)):
             for metric, target in (("AL", length), ("LAAL", max(length, len(displays[-1])))):
                 row[metric + name] = average_lagging(delays[at], float(delays[-1]), target)
         rows.append(row)

@@ -20,7 +20,7 @@ from specviz.view.lattices import lattice, lattice_words
 from specviz.view.layers import exit_layers
 from specviz.view.plots import confidence, phases, timeline, token_strip
 from specviz.view.roofline import costs_figure, costs_words, pass_times, roofline, roofline_words
-from specviz.view.signals import auroc, reliability, threshold_readings
+from specviz.view.signals import auroc, reliability, signal_lanes, threshold_readings
 from specviz.view.states import aligned, aligned_words
 from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
 from specviz.view.tradeoff import bias, by_language, masks, sweep, trade_offs, update_costs
@@ -35,8 +35,8 @@ __all__ = [
     "costs_figure", "costs_words", "curve", "deviation", "draft_tree", "draft_tree_words", "examples",
     "exit_layers", "heat_map", "html", "interactive", "latency_throughput", "lattice", "lattice_words",
     "masks", "page", "pass_times", "phases", "png", "reliability", "ribbon", "right_by", "roofline",
-    "roofline_words", "store", "store_growth", "sweep", "text", "threshold_readings", "timeline",
-    "token_strip", "trade_offs", "update_costs", "warm_up",
+    "roofline_words", "signal_lanes", "store", "store_growth", "sweep", "text", "threshold_readings",
+    "timeline", "token_strip", "trade_offs", "update_costs", "warm_up",
 ]  # fmt: skip
 
 

@@ -7,13 +7,14 @@ cycles with their times, and what the drafter believed of each token. The three 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specviz import schema
-from specviz.escape import written_out
+from specviz.escape import visible, written_out
 from specviz.trace import whole_characters
 
 if TYPE_CHECKING:
@@ -322,8 +323,13 @@ ALSO = {
 }
 
 
-def _details(nodes: pd.DataFrame, belief: str, rollback: float | None) -> list[str]:
-    """What else is known of each node: how near the verdict was, and the recorded signals."""
+def _details(
+    nodes: pd.DataFrame, belief: str, rollback: float | None, own: Iterable[tuple[str, str]] = ()
+) -> list[str]:
+    """What else is known of each node: how near the verdict was, and the recorded signals.
+
+    `own` are name and unit of those that only this method has.
+    """
     parts: list[list[str]] = [[] for _ in range(len(nodes))]
 
     def say(values: np.ndarray, words: str) -> None:
@@ -344,6 +350,8 @@ def _details(nodes: pd.DataFrame, belief: str, rollback: float | None) -> list[s
     for name, form in ALSO.items():
         if name != belief:
             say(nodes[name].to_numpy(float), form)
+    for name, unit in own:
+        say(nodes[name].to_numpy(float), f"{name} {{:.3g}} {unit}".rstrip())
     return [", ".join(each) for each in parts]
 
 
@@ -444,7 +452,10 @@ def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tup
     where = nodes["position"]
     if not filled:
         where = nodes["cycle"].map(context) - start + where - 1
-    details = _details(nodes, column, rollback)
+    about = one.signals
+    about = about[about["signal"].isin(list(nodes)) & ~about["signal"].isin(list(ALSO))]
+    units = [visible(unit).replace("{", "{{").replace("}", "}}") for unit in about["unit"]]
+    details = _details(nodes, column, rollback, zip(about["signal"], units))
     return belief, tuple(
         Belief(int(w), float(c), str(s), more)
         for w, c, s, more in zip(where, nodes[column], nodes["status"], details)

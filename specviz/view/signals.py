@@ -12,8 +12,13 @@ import numpy as np
 
 from specviz import metrics
 from specviz.errors import ParameterError
-from specviz.metrics.signals import SIGNALS
-from specviz.view.plots import _axes
+from specviz.escape import visible
+from specviz.metrics.signals import SIGNALS, signal_names
+from specviz.schema import Signal
+from specviz.view.control import LOOKS as FATE_LOOKS
+from specviz.view.control import MOST
+from specviz.view.picture import prompts
+from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, LOOKS, _open
 
 if TYPE_CHECKING:
@@ -32,6 +37,7 @@ NAMES = {
     "variance": "logit variance",
 }
 OUTCOMES = {"accepted": "share accepted", "first": "share that is the target's first choice"}
+SMALL = {"fontsize": 7.5, "title_fontsize": 7.5}
 FEW = 10  # nodes; a bin with fewer is drawn hollow
 
 
@@ -39,6 +45,8 @@ def _looks(name: str) -> dict[str, Any]:
     """A signal's colour and marker, the same in every picture; the recorded C_t is black."""
     if name == "score":
         return {"color": "black", "marker": "*", "ms": 7}
+    if name not in SIGNALS:  # a method's own; its line is dashed
+        return {"color": "#555555", "marker": "X", "ms": 5, "ls": ":"}
     colour, marker = LOOKS[[n for n in SIGNALS if n != "score"].index(name)]
     return {"color": colour, "marker": marker, "ms": 4.5}
 
@@ -49,7 +57,7 @@ def reliability(
     ax: Axes | None = None,
     bins: int = 10,
     outcome: str = "accepted",
-    **how: Any,
+    **options: Any,
 ) -> Axes:
     """Certainty against acceptance: is a drafter that says 0.8 accepted eight times in ten?
 
@@ -62,12 +70,13 @@ def reliability(
     trace : Trace
         All prompts and runs are pooled.
     signals : str or sequence of str, optional
-        Which of `specviz.metrics.SIGNALS`; default all that the trace has.
+        Which of `specviz.metrics.SIGNALS` or of the method's own; default all that the trace has. One that
+        leaves [0, 1] is drawn over its range, which the legend gives.
     ax : Axes, optional
     bins : int
     outcome : {"accepted", "first"}
         As in `specviz.metrics.calibration_curve`.
-    **how
+    **options
         ``weights``, ``margin_scale``, ``entropy``, ``vocabulary`` of `specviz.metrics.signals`.
 
     Returns
@@ -80,7 +89,7 @@ def reliability(
     ParameterError
         If there is no such signal, outcome or number of bins.
     """
-    table, chosen = _chosen(trace, signals, how)
+    table, chosen = _chosen(trace, signals, options)
     curve = metrics.calibration_curve(table, bins, outcome)
     rated = metrics.auroc(table, outcome).set_index("signal")
     ax = _axes(ax, (5.6, 4.6))
@@ -90,35 +99,51 @@ def reliability(
     if not len(curve):
         ax.text(0.5, 0.5, "no judged node has a signal", ha="center", transform=ax.transAxes)
         return ax
-    drawn = [name for name in chosen if (curve["signal"] == name).any()]
-    for number, name in enumerate(drawn):
-        rows, look = curve[curve["signal"] == name], _looks(name)
-        x = rows["mean"] + 0.004 * (number - (len(drawn) - 1) / 2)  # intervals side by side
-        ax.plot(x, rows["rate"], lw=1.4, label=_rated(name, rated.loc[name]), **look)
-        ax.vlines(x, rows["rate_lo"], rows["rate_hi"], color=look["color"], lw=0.9, alpha=0.6)
-        few = rows["counted"] < FEW
-        ax.plot(x[few], rows["rate"][few], ls="none", mfc="white", **look)
+    present = [name for name in chosen if (curve["signal"] == name).any()]
+    for number, name in enumerate(present):
+        shift = 0.004 * (number - (len(present) - 1) / 2)  # intervals side by side
+        _curve(table, name, curve[curve["signal"] == name], _rated(name, rated.loc[name]), shift, ax)
     ax.set_title(_counted(table), size=9, loc="left")
-    ax.legend(framealpha=0.85, edgecolor="none", fontsize=7.5, loc="lower right", title="AUROC, 95 %",
-              title_fontsize=7.5)  # fmt: skip
+    ax.legend(framealpha=0.85, edgecolor="none", loc="lower right", title="AUROC, 95 %", **SMALL)
     return ax
 
 
-def _chosen(trace: Trace, signals: str | Sequence[str] | None, how: Any) -> tuple[pd.DataFrame, list[str]]:
+def _curve(table: pd.DataFrame, name: str, rows: pd.DataFrame, label: str, shift: float, ax: Axes) -> None:
+    """One signal's line; of a signal that leaves [0, 1] over its range."""
+    look, x = _looks(name), rows["mean"]
+    if name not in SIGNALS and not table[name].dropna().between(0, 1).all():
+        least, most = table[name].min(), table[name].max()
+        x = (x - least) / ((most - least) or 1.0)
+        label += f" (from {least:.3g} to {most:.3g})"
+    x = x + shift
+    ax.plot(x, rows["rate"], lw=1.4, label=label, **look)
+    ax.vlines(x, rows["rate_lo"], rows["rate_hi"], color=look["color"], lw=0.9, alpha=0.6)
+    few = rows["counted"] < FEW
+    ax.plot(x[few], rows["rate"][few], **look | {"ls": "none", "mfc": "white"})
+
+
+def _chosen(
+    trace: Trace, signals: str | Sequence[str] | None, options: dict[str, Any]
+) -> tuple[pd.DataFrame, list[str]]:
     """The table of signals, and which of them are asked for."""
-    names = [signals] if isinstance(signals, str) else list(signals or SIGNALS)
-    for name in names:
-        if name not in SIGNALS:
-            raise ParameterError(f"no signal {name!r}; there is {', '.join(SIGNALS)}")
-    table = metrics.signals(trace, **how)
+    table = metrics.signals(trace, **options)
+    names = signal_names(table)
+    chosen = [signals] if isinstance(signals, str) else list(signals or names)
+    for name in chosen:
+        if name not in names:
+            raise ParameterError(f"no signal {name!r}; there is {', '.join(names)}")
     if signals is None and np.allclose(table["score"], table["ensemble"], atol=1e-5):
-        names.remove("ensemble")  # the recorded C_t is that very ensemble
-    return table, names
+        chosen.remove("ensemble")  # the recorded C_t is that very ensemble
+    return table, chosen
 
 
 def _rated(name: str, row: Any) -> str:
     between = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
-    return f"{NAMES[name]}: {row['auroc']:.3f}{between}"
+    return f"{_title(name)}: {row['auroc']:.3f}{between}"
+
+
+def _title(name: str) -> str:
+    return NAMES.get(name) or name.replace("_", " ")
 
 
 def _counted(table: pd.DataFrame) -> str:
@@ -131,13 +156,13 @@ def auroc(
     signals: str | Sequence[str] | None = None,
     ax: Axes | None = None,
     outcome: str = "accepted",
-    **how: Any,
+    **options: Any,
 ) -> Axes:
     """Which signal tells accepted tokens from rejected ones best: a row a signal, best on top.
 
     Parameters
     ----------
-    trace, signals, ax, outcome, **how
+    trace, signals, ax, outcome, **options
         As in `reliability`.
 
     Returns
@@ -146,7 +171,7 @@ def auroc(
         Area under the ROC curve (0.5: guessing) with its 95 % interval over prompts; at the right how far
         each is from the ensemble, with the interval of that difference (`specviz.metrics.auroc`).
     """
-    table, chosen = _chosen(trace, signals, how)
+    table, chosen = _chosen(trace, signals, options)
     than = "ensemble" if "ensemble" in chosen else "score" if "score" in chosen else chosen[0]
     rated = metrics.auroc(table, outcome, than=than)
     rated = rated[rated["signal"].isin(chosen)].reset_index(drop=True)
@@ -154,22 +179,107 @@ def auroc(
     ax.axvline(0.5, color=GREY, lw=1, ls="--")
     for place, row in enumerate(rated.to_dict("records")):
         look = _looks(row["signal"])
-        ax.plot(row["auroc"], place, ls="none", **look)
+        ax.plot(row["auroc"], place, **look | {"ls": "none"})
         ax.hlines(place, row["low"], row["high"], color=look["color"], lw=1.6)
         apart = "" if row["signal"] == than else f"  {row['gain']:+.3f}"
         if apart and row["gain_lo"] == row["gain_lo"]:
             apart += f" [{row['gain_lo']:+.3f}, {row['gain_hi']:+.3f}]"
-        interval = f"{row['auroc']:.3f}{apart}".replace("-", "−")
-        ax.text(1.01, place, interval, transform=ax.get_yaxis_transform(), size=8, va="center")
-    ax.set_yticks(range(len(rated)), [NAMES[name] for name in rated["signal"]], size=8)
+        figures = f"{row['auroc']:.3f}{apart}".replace("-", "−")
+        ax.text(1.01, place, figures, transform=ax.get_yaxis_transform(), size=8, va="center")
+    ax.set_yticks(range(len(rated)), [_title(name) for name in rated["signal"]], size=8)
     ax.set(xlabel="AUROC for acceptance" if outcome == "accepted" else "AUROC for the target's first choice")
     ax.set_ylim(max(0, len(rated) - 1) + 0.6, -0.6)
     low = min(0.45, *rated["low"].dropna(), *rated["auroc"].dropna()) if len(rated) else 0
     ax.set_xlim(low - 0.02, 1)
     _open(ax)
     ax.set_title(_counted(table), size=9, loc="left")
-    ax.text(1.01, 1.02, f"and against {NAMES[than]}", transform=ax.transAxes, size=8, va="bottom")
+    ax.text(1.01, 1.02, f"and against {_title(than)}", transform=ax.transAxes, size=8, va="bottom")
     return ax
+
+
+def signal_lanes(
+    trace: Trace, signals: str | Sequence[str] | None = None, prompt: int | None = None,
+    ax: Axes | None = None, most: int = MOST,
+) -> Axes:  # fmt: skip
+    """The signals of a method's own over the cycles of one prompt: a panel each.
+
+    A signal of the nodes is a mark for each node, by what became of it; one of the cycle is a line.
+
+    Parameters
+    ----------
+    trace : Trace
+        Its first run.
+    signals : str or sequence of str, optional
+        Which of ``trace.signals``; default all that were recorded.
+    prompt : int, optional
+        Default the first.
+    ax : Axes, optional
+        Its room is divided among the panels, which are its ``child_axes``.
+    most : int
+        Cycles that are drawn.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ParameterError
+        If there is no such signal.
+    """
+    run = trace.split()[0]
+    one = run.select(prompt=prompts(run)[0] if prompt is None else prompt)
+    cycles = one.cycles[one.cycles["cycle"] > 0].head(most)
+    nodes, about = _placed(one.nodes, cycles), one.signals.set_index("signal")
+    names = [name for name, level in about["level"].items() if _column(name, level) in (*nodes, *cycles)]
+    chosen = [signals] if isinstance(signals, str) else list(signals or names)
+    for name in chosen:
+        if name not in names:
+            raise ParameterError(
+                f"no signal {name!r}; there is {', '.join(names) or 'none: none was recorded'}"
+            )
+    ax = _axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * len(cycles))), 0.9 + 1.3 * max(1, len(chosen))))
+    ax.axis("off")
+    if not chosen:
+        ax.text(0.5, 0.5, "the method recorded no signal of its own", ha="center", transform=ax.transAxes)
+        return ax
+    room = 1 / len(chosen)
+    for number, name in enumerate(chosen):
+        panel = ax.inset_axes((0, 1 - (number + 0.86) * room, 1, 0.72 * room))
+        _lane(Signal(name, **about.loc[name, ["unit", "meaning", "level"]]), nodes, cycles, panel)
+    ax.child_axes[-1].set_xlabel("cycle")
+    if legend := [panel for panel in ax.child_axes if panel.get_legend_handles_labels()[0]]:
+        _legend(legend[0], loc="lower right", bbox_to_anchor=(1, 1.02), fontsize=7.5)
+    return ax
+
+
+def _column(name: str, level: str) -> str:
+    """Where a signal stands in the table of nodes or of cycles."""
+    return name if level == "node" else f"control_{name}"
+
+
+def _placed(nodes: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
+    """The nodes of these cycles with ``x``: the cycle's number from 1 and, within it, the node's place."""
+    numbers = {key: i for i, key in enumerate(zip(cycles["update"], cycles["cycle"]), 1)}
+    cycle = np.array([numbers.get(key, 0) for key in zip(nodes["update"], nodes["cycle"])], float)
+    longest = int(nodes["node"].max()) + 1 if len(nodes) else 1
+    return nodes.assign(x=cycle - 0.4 + 0.8 * (nodes["node"] + 0.5) / longest)[cycle > 0]
+
+
+def _lane(signal: Signal, nodes: pd.DataFrame, cycles: pd.DataFrame, ax: Axes) -> None:
+    """One signal over the cycles."""
+    column = _column(signal.name, signal.level)
+    if signal.level == "node":
+        for fate, look in FATE_LOOKS.items():
+            rows = nodes[(nodes["status"] == fate) & nodes[column].notna()]
+            if len(rows):
+                ax.scatter(rows["x"], rows[column], label=fate, **look)
+    else:
+        ax.step(range(1, len(cycles) + 1), cycles[column], where="mid", color="black", lw=1.2)
+    ax.set_title(visible(signal.meaning), size=8, loc="left", pad=2, parse_math=False)
+    ax.set_ylabel(visible(signal.heading), parse_math=False)
+    ax.set_xlim(0.5, len(cycles) + 0.5)
+    _open(ax)
 
 
 READINGS = {

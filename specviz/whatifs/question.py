@@ -186,7 +186,7 @@ class WhatIf:
         -------
         badge, why : str
         """
-        method = method or self._run["method"]
+        method = getattr(method, "name", method) or self._run["method"]
         if method in NO_TREE:
             return RERUN, no_replay(method)
         if parameter not in METHODS.get(method, {}):

@@ -215,7 +215,7 @@ def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bo
 def _own_signals(trace: Trace) -> dict[str, dict[str, tuple[Any, ...]]]:
     """By level and name, the signals that the method declares or recorded beyond the schema's columns.
 
-    Each is (array, heading, meaning, least, most); the first of a node signal is ``node_``.
+    Each is (array, heading, meaning, least, most). Of a node signal the array's name lacks its ``node_``.
     """
     rows: dict[str, dict[str, tuple[Any, ...]]] = {"node": {}, "cycle": {}}
     fixed = {name for name, *_ in SIGNALS}

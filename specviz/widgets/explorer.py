@@ -20,12 +20,14 @@ OPTIONS = (
 
 
 @loading()
-def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: Any) -> Explorer:
+def explore(
+    method: str | type[Method], model: Any, prompt: Any, draft: Any = None, **options: Any
+) -> Explorer:
     """Move a method's parameters, decode, and compare: a widget.
 
     Parameters
     ----------
-    method : str
+    method : str or class
         See `specviz.list_methods`.
     model : str, path, transformers model or specviz model
         As in `specviz.generate`; loaded once.
@@ -51,9 +53,10 @@ def explore(method: str, model: Any, prompt: Any, draft: Any = None, **options: 
     from ..loop.checks import check_prompts
     from ..loop.drafters import bundled_draft, load_drafter, load_if_needed
     from ..loop.run import Run
-    from ..methods import find
+    from ..methods import find, name_of
     from .explore import Explorer
 
+    method = name_of(method)
     kind = find(method)
     if kind.streams:
         raise ParameterError(

@@ -52,6 +52,7 @@ def bench(
     warm, rest = mixed[need:], mixed[:need]
     if len(rest) < need or not warm:
         raise PromptError(f"this bench takes {need} prompts and some to warm up; there are {len(mixed)}")
+    method = methods.name_of(method)
     drafter = drafts[0] if drafts and methods.find(method).needs_draft else None
     sets = [(str(n), rest[:n]) for n in NUMBERS] + [("5 others", rest[n : n + 5]) for n in (5, 10)]
     common: dict[str, Any] = {"warm_up": warm, "draft": drafter, "max_new_tokens": max_new_tokens}

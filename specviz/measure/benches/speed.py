@@ -257,10 +257,10 @@ def lineup(
     ParameterError
         If a name is none, or names what cannot run here.
     """
-    names = dict.fromkeys([BASELINE, *(USUAL if only is None else only)])
+    names = dict.fromkeys([BASELINE, *(USUAL if only is None else map(methods.name_of, only))])
     lacking, chosen = _lacking(model), chosen or {}
     for name in names:
-        if name not in USUAL + EXTRA:
+        if name not in USUAL + EXTRA and not methods.of_session(name):
             raise ParameterError(f"no contender {name!r}" + methods.near(name, USUAL + EXTRA, ""))
         if only is not None and name in lacking:
             raise ParameterError(f"{name} cannot run here: {lacking[name]}")

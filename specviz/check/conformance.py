@@ -1,0 +1,345 @@
+"""Does a method keep what it claims? Everything the package asks of a method, run on a stranger's one."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from specviz import schema
+from specviz.check.result import STYLE
+from specviz.errors import ParameterError, SpecvizError, one_line
+from specviz.trace import Trace
+
+if TYPE_CHECKING:
+    from specviz.audit import AuditResult
+    from specviz.methods import Method
+
+PASS, FAIL, NOT_CLAIMED = "pass", "fail", "not claimed"
+SIGNS = {PASS: "✓", FAIL: "✗", NOT_CLAIMED: "–"}
+CLASSES = {PASS: "right", FAIL: "wrong", NOT_CLAIMED: "todo"}  # of `STYLE`
+PROMPTS, TOKENS = 4, 24
+LIMITS = (1, 2, 5)  # tokens: shorter than most drafts
+# How an audit's sentence begins that is about the record, not the text.
+OF_RECORD = re.compile(r"(the |\d+ )recorded|\d+ tokens were sent")
+ROWS = """
+.specviz-check.specviz-check td{font-family:inherit;font-weight:400}
+.specviz-check tr.wrong .sign{color:#d55e00}.specviz-check tr.right .sign{color:#009e73}
+"""
+
+
+class Row(NamedTuple):
+    """One claim: its name, ``pass``, ``fail`` or ``not claimed``, and a line of detail."""
+
+    check: str
+    state: str
+    detail: str
+
+
+@dataclass(frozen=True, repr=False)
+class Conformance:
+    """What `specviz.check.method` reports: true if nothing fails.
+
+    Parameters
+    ----------
+    method : str
+    model : str
+    rows : list of Row
+    """
+
+    method: str
+    model: str
+    rows: list[Row]
+
+    def __bool__(self) -> bool:
+        return not any(row.state == FAIL for row in self.rows)
+
+    def __getitem__(self, check: str) -> Row:
+        """The row of a check, by its name."""
+        for row in self.rows:
+            if row.check == check:
+                return row
+        raise KeyError(f"no check {check!r}; there is {', '.join(row.check for row in self.rows)}")
+
+    @property
+    def headline(self) -> str:
+        """How many checks hold, in words."""
+        failed = [row.check for row in self.rows if row.state == FAIL]
+        held = sum(row.state == PASS for row in self.rows)
+        words = f"fails {', '.join(failed)}" if failed else f"all {held} claims hold"
+        return f"{self.method} on {self.model}: {words}"
+
+    def __repr__(self) -> str:
+        wide = max(len(row.check) for row in self.rows)
+        lines = [f"{SIGNS[row.state]} {row.check:{wide}}  {row.state:11}  {row.detail}" for row in self.rows]
+        return "\n".join(
+            [f"{SIGNS[PASS if self else FAIL]} {self.headline}", *(f"  {line}" for line in lines)]
+        )
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr class='{CLASSES[row.state]}'><th scope='row'>{escape(row.check)}</th>"
+            f"<td><span class='sign' aria-hidden='true'>{SIGNS[row.state]}</span>{row.state}</td>"
+            f"<td>{escape(row.detail)}</td></tr>"
+            for row in self.rows
+        )
+        state = PASS if self else FAIL
+        return (
+            f"<div class='specviz-check {CLASSES[state]}' role='status'><style>{STYLE}{ROWS}</style>"
+            f"<p><span class='sign' aria-hidden='true'>{SIGNS[state]}</span>"
+            f"<strong>{escape(self.headline)}</strong></p>"
+            f"<div class='table'><table><tbody>{rows}</tbody></table></div></div>"
+        )
+
+
+class Unclaimed(Exception):
+    """A check does not apply to the method; its words say why."""
+
+
+class Broken(Exception):
+    """A check failed; its words say how."""
+
+
+class Case:
+    """A method on its way through the checks, with what several of them need."""
+
+    def __init__(self, make: Callable[[], Method], model: Any, draft: Any, prompts: list[Any]) -> None:
+        self.make, self.model, self.prompts = make, model, prompts
+        self.draft = [] if draft is None else [draft]
+        self.method = make()
+
+    def generate(self, **options: Any) -> Trace:
+        """The prompts decoded by a fresh method."""
+        from specviz.loop import generate
+
+        draft = {"draft": self.draft[0]} if self.draft else {}
+        options = {"max_new_tokens": TOKENS} | draft | options
+        return generate(self.model, self.prompts, self.make(), **options)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The prompts decoded greedily."""
+        return self.generate()
+
+    def claims(self, make: Callable[[], Method], temperature: float) -> bool:
+        """Whether the method says that it is exact."""
+        from specviz.methods.sampling import Sampling
+
+        number_format = str(self.model.dtype).removeprefix("torch.")
+        return make().exactness(Sampling(temperature), number_format) != "lossy"
+
+    @cached_property
+    def audit(self) -> AuditResult | None:
+        """The audit of the method, or of the setting that it declares exact; None if it claims none."""
+        from specviz import audit
+
+        make = self.make
+        if not self.claims(make, 0.0):
+            make = partial(type(self.method), **(self.method.values | self.method.exact))
+            if not self.method.exact or not self.claims(make, 0.0):
+                return None
+        return audit.run(
+            self.model, self.draft or None, self.prompts, [make], TOKENS, sampled=2, laws=False, draws=0
+        )
+
+    def bugs(self, of_record: bool) -> list[str]:
+        """The audit's findings about the record, or about the text."""
+        if self.audit is None:
+            return []
+        bugs = [difference for _, difference in self.audit.differences if difference.verdict == "bug"]
+        return [str(each) for each in bugs if bool(OF_RECORD.match(each.reason)) == of_record]
+
+
+def check(given: Any, model: Any, draft: Any, prompts: Any) -> Conformance:
+    """As `specviz.check.method`."""
+    from specviz import methods, suites
+    from specviz.loop.drafters import load_if_needed
+
+    make = given.again if isinstance(given, methods.Method) else methods.find(given)
+    if make().streams or make().canvas:
+        how = "streams" if make().streams else "canvases"
+        raise ParameterError(f"check.method is for methods that continue prompts: use audit.{how}")
+    if prompts is None:
+        prompts = [entry["turns"][0] if "turns" in entry else entry["prompt"]
+                   for entry in suites.spread(list(suites.suite("town")), PROMPTS)]  # fmt: skip
+    target = load_if_needed(model, None, None)
+    case = Case(make, target, draft, [prompts] if isinstance(prompts, str) else list(prompts))
+    rows = []
+    for name, run in CHECKS.items():
+        try:
+            rows.append(Row(name, PASS, run(case)))
+        except Unclaimed as reason:
+            rows.append(Row(name, NOT_CLAIMED, str(reason)))
+        except Broken as reason:
+            rows.append(Row(name, FAIL, str(reason)))
+        except Exception as error:  # whatever a stranger's method raises
+            kind = "" if isinstance(error, SpecvizError) else f"{type(error).__name__}: "
+            rows.append(Row(name, FAIL, one_line(f"it raised {kind}{error}", 240)))
+    return Conformance(case.method.name, target.name, rows)
+
+
+# ---------------------------------------------------------------- the checks
+
+
+def _decodes(case: Case) -> str:
+    """The method runs, and a small limit of new tokens holds."""
+    cycles = case.trace.cycles
+    for limit in LIMITS:
+        outputs = case.generate(max_new_tokens=limit).outputs
+        longest = int(outputs[outputs["kept"]].groupby("prompt").size().max())
+        if longest > limit:
+            raise Broken(f"it wrote {longest} tokens where max_new_tokens was {limit}")
+    drafted, accepted = int(cycles["drafted"].sum()), int(cycles["accepted"].sum())
+    emitted, passes = int(cycles["emitted"].sum()), int((cycles["cycle"] > 0).sum())
+    return (
+        f"{len(case.prompts)} prompts, {emitted} tokens in {passes} cycles; {accepted} of {drafted} accepted"
+    )
+
+
+def _text(case: Case) -> str:
+    """The text audit: every token is the target's own."""
+    if case.audit is None:
+        raise Unclaimed("the method calls itself lossy")
+    if bugs := case.bugs(False):
+        raise Broken(one_line(bugs[0], 240))
+    tokens = sum(row.tokens for row in case.audit.rows)
+    return f"{tokens} tokens, greedy and sampled, are the target's own" + (
+        "" if case.claims(case.make, 0.0) else f" with {case.method.exact}"
+    )
+
+
+def _record(case: Case) -> str:
+    """The record says what was emitted, and decides again as the method did."""
+    if bugs := case.bugs(True):
+        raise Broken(one_line(bugs[0], 240))
+    if case.audit is None and not case.trace.nodes["threshold"].notna().any():
+        raise Unclaimed("a lossy rule of the method's own cannot be decided again from the record")
+    again = case.trace.recheck()
+    if wrong := int((~again["agrees"]).sum()):
+        raise Broken(f"{wrong} of {len(again)} recorded decisions are not what the recorded numbers make")
+    return f"{len(again)} decisions are repeated from the recorded numbers"
+
+
+def _law(case: Case) -> str:
+    """The law of sampling, enumerated over a toy vocabulary."""
+    from specviz.audit import law
+
+    if case.method.only_greedy:
+        raise Unclaimed("the method decodes greedily only")
+    if not case.claims(case.make, 1.0):
+        raise Unclaimed("the method calls its sampling lossy")
+    method = case.method
+    make = (
+        partial(type(method), **(method.values | method.law_check_params))
+        if method.law_check_params
+        else case.make
+    )
+    results = law.check(make)
+    worst = max(results, key=lambda result: result.error)
+    if not worst.holds:
+        raise Broken(
+            f"at {worst.sampling} a text's probability is off by {worst.error:.2g} {worst.reason}".strip()
+        )
+    return f"{len(results)} settings enumerated, off by at most {worst.error:.1g}"
+
+
+def _batch(case: Case) -> str:
+    """Rows of a batch write what the prompts write alone."""
+    from specviz.loop.checks import check_batchable
+
+    try:
+        check_batchable(case.method, [{}] * len(case.prompts))
+    except SpecvizError as reason:
+        raise Unclaimed(str(reason)) from None
+    batched = case.generate(batch=2)
+    different = [i for i, pair in enumerate(zip(batched.texts, case.trace.texts)) if pair[0] != pair[1]]
+    if different:
+        raise Broken(f"prompt {different[0]} has another text in a batch of 2 than alone")
+    return f"{len(case.prompts)} prompts write the same text two at a time"
+
+
+def _trace(case: Case) -> str:
+    """The trace survives Parquet beside another method's, with its signals."""
+    from specviz.loop import generate
+
+    with tempfile.TemporaryDirectory() as folder:
+        case.trace.save(Path(folder) / "own.parquet")
+        generate(case.model, case.prompts[:1], "autoregressive", max_new_tokens=4, out=Path(folder))
+        opened = Trace.open(folder).select(run=case.trace.run["run"])
+        for name in ("nodes", "outputs", "cycles", "signals"):
+            if not _same(getattr(opened, name), getattr(case.trace, name)):
+                raise Broken(f"the table of {name} is another one after it was written and opened")
+        rows = len(opened.cycles)
+        opened.redact()
+    signals = case.trace.signals
+    missing = [s.name for s in case.method.signals if not _given(case.trace, s)]
+    if missing:
+        raise Broken(f"the method declares the signal {missing[0]!r} and never gives it")
+    words = f"; {len(signals)} signal{'s' * (len(signals) != 1)}" if len(signals) else ""
+    if plain := signals.loc[signals["meaning"] == "", "signal"].tolist():
+        words += f", not declared: {', '.join(plain)}"
+    return f"{rows} cycles survive Parquet{words}"
+
+
+def _given(trace: Trace, signal: schema.Signal) -> bool:
+    """Whether a declared signal was recorded anywhere; none can be where nothing was drafted."""
+    frame, column = (trace.nodes, signal.name)
+    if signal.level == "cycle":
+        frame, column = (trace.cycles, f"control_{signal.name}")
+    return not len(trace.nodes) or (column in frame and bool(frame[column].notna().any()))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two tables hold the same, whatever codes their words have."""
+    if list(one) != list(other) or len(one) != len(other):
+        return False
+    return all(
+        np.array_equal(a, b, equal_nan=True) if a.dtype.kind == "f" else [*map(str, a)] == [*map(str, b)]
+        for a, b in ((one[name].to_numpy(), other[name].to_numpy()) for name in one)
+    )
+
+
+def _whatif(case: Case) -> str:
+    """A what-if that asks for the run's own setting answers with the run's own cycles."""
+    from specviz.whatifs import whatif
+    from specviz.whatifs.answer import RERUN
+    from specviz.whatifs.question import METHODS
+
+    method = case.method
+    if method.name not in METHODS:
+        raise Unclaimed("a what-if cannot replay the method: run it again with another setting")
+    questions = whatif(case.trace)
+    name = next(iter(METHODS[method.name]))
+    answer = getattr(questions, method.name)(**{name: method.values[name]})
+    if answer.badge == RERUN:
+        raise Unclaimed(answer.why)
+    return f"{name}={method.values[name]} is answered as {answer.badge}"
+
+
+def _player(case: Case) -> str:
+    """The player's page of the trace can be written, and lights the method's own loop."""
+    try:
+        from specviz.widgets import page
+    except ImportError:
+        raise Unclaimed("the player needs the extra lab") from None
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = page.write(case.trace, Path(folder) / "page.html", False)
+        size = file.stat().st_size
+    loop = (
+        "its own pseudocode" if case.method.pseudocode else "the general loop, for it declares no pseudocode"
+    )
+    return f"a page of {size / 1000:.0f} kB, with {loop}"
+
+
+CHECKS: dict[str, Callable[[Case], str]] = {
+    "decode": _decodes, "text": _text, "record": _record, "sampling law": _law, "batch": _batch,
+    "trace": _trace, "what-if": _whatif, "player": _player,
+}  # fmt: skip

@@ -1,0 +1,48 @@
+"""Signals of a method's own in the player: a lane for each of the nodes', a value for each of the cycle's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specviz.trace import Recorder
+from traces import cycles, metadata, piece
+
+expect: Any = pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)").expect
+pytest.importorskip("anywidget", reason="needs the lab extra")
+
+SIGNALS = [
+    {"name": "age", "unit": "tokens", "meaning": "How far back it stands.", "level": "node"},
+    {"name": "hits", "unit": "", "meaning": "Places <b>before</b>.", "level": "cycle"},
+]
+
+
+def test_own_signals_are_shown(open_page, tmp_path, shoot):
+    recorder = Recorder(metadata("tree") | {"signals": SIGNALS}, piece=piece)
+    for cycle in cycles("tree", hostile=False):
+        if nodes := len(cycle.get("node_token", ())):
+            cycle |= {"signal:age": [i - 2.0 for i in range(nodes)], "control_name": ["hits"]}
+            cycle["control_value"] = [cycle["cycle"] + 0.25]
+        recorder.add(cycle)
+    page = open_page(offline=True)
+    page.goto(recorder.close().to_html(tmp_path / "page.html").as_uri())
+    page.locator(".sv.player").focus()
+    expect(page.locator(".sv.player .signals")).to_have_text("hits –")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".sv.player .signals b")).to_have_text("2.25")
+    expect(page.locator(".sv.player .signals span")).to_have_attribute("title", "Places <b>before</b>.")
+    lane = page.locator("g.signal", has_text="age, tokens")
+    expect(lane).to_be_visible()
+    zero = float(lane.locator("line.axis").get_attribute("y1"))
+    stems = lane.locator("path.stem:not(.lit)").evaluate_all(
+        "(all) => all.map((p) => p.getAttribute('d')).join('')"
+    )
+    heights = [
+        float(part.split("V")[1].split("a")[0].split("m")[0].split("M")[0])
+        for part in stems.split("M")[1:]
+        if "V" in part
+    ]
+    assert min(heights) < zero < max(heights), "what is below zero hangs below the axis"
+    shoot(page, "own-signals")

@@ -1,0 +1,146 @@
+"""`check.method` on strangers' methods: sound ones pass, and each broken one fails in the right row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs the run extra")
+
+import torch
+
+import specviz as sv
+from specviz.check.conformance import CHECKS
+from specviz.errors import ParameterError
+from specviz.methods.sampling import ACCEPT, FINAL
+from specviz.methods.tree import judge, judge_sampled
+
+
+class LastWords(sv.Method):
+    """What followed the last token before may follow it again."""
+
+    signals = (sv.Signal("age", "tokens", "How far back the copied token stands."),)
+
+    def draft(self, left: int) -> sv.Draft:
+        *before, last = self.session.text
+        if last not in before or left < 2:
+            return sv.Draft.empty()
+        at = len(before) - before[::-1].index(last)
+        tokens = self.session.text[at:][: min(4, left - 1)]
+        age = np.full(len(tokens), len(before) - at + 1)
+        return sv.Draft.chain(tokens, source="prompt", signals={"age": age})
+
+
+class Believes(LastWords):
+    """Accepts its first token, whatever the target says."""
+
+    def guarantee(self, sampling: Any, dtype: str) -> str:
+        return "exact up to ties" if sampling.greedy else "lossy"
+
+    def verify(self, draft: sv.Draft, scores: Any) -> sv.Verdict:
+        verdict = judge(draft, scores, self.session)[0]
+        if not len(draft) or verdict.path:
+            return verdict
+        token = int(scores[1].argmax())
+        status = ["accepted", *["unjudged"] * (len(draft) - 1)]
+        return replace(verdict, path=[0], token=token, origin="bonus", status=status)
+
+
+class Misreports(LastWords):
+    """Decides rightly, and records other probabilities."""
+
+    guarantee = Believes.guarantee
+
+    def verify(self, draft: sv.Draft, scores: Any) -> sv.Verdict:
+        verdict = judge(draft, scores, self.session)[0]
+        if len(draft):
+            verdict.p = torch.full((len(draft),), 0.125)
+        return verdict
+
+
+class Biased(LastWords):
+    """Draws its last token with uniforms that are not uniform: its law is not the target's."""
+
+    def guarantee(self, sampling: Any, dtype: str) -> str:
+        return "exact up to ties" if sampling.greedy else "exact"
+
+    def verify(self, draft: sv.Draft, scores: Any) -> sv.Verdict:
+        session = self.session
+        if session.sampling.greedy:
+            return judge(draft, scores, session)[0]
+        u, last = session.uniforms(ACCEPT, len(draft)), float(session.uniforms(FINAL, 1)[0])
+        return judge_sampled(draft, scores, session.sampling, u, last * last)[0]
+
+
+class Runs(LastWords):
+    """Raises."""
+
+    def draft(self, left: int) -> sv.Draft:
+        raise ValueError("no\nidea")
+
+
+class Silent(LastWords):
+    """Declares a signal that it never gives."""
+
+    signals = (*LastWords.signals, sv.Signal("weight", "", "Never given.", "cycle"))
+
+
+PROMPTS = ["Can you tell me about the cook?", "The cook visited a doctor. The cook visited a"]
+
+
+def report(method: type[sv.Method]) -> Any:
+    return sv.check.method(method, prompts=PROMPTS)
+
+
+def test_a_sound_method_passes():
+    result = report(LastWords)
+    states = {row.check: row.state for row in result.rows}
+    assert list(states) == list(CHECKS)
+    assert states.pop("what-if") == "not claimed", "nobody can replay a stranger's method"
+    assert set(states.values()) == {"pass"} and result, result
+    assert result["trace"].detail.endswith("cycles survive Parquet; 1 signal")
+    text, html = repr(result), result._repr_html_()
+    assert text.startswith("✓ last_words on town: all 7 claims hold") and len(text.splitlines()) == 9
+    assert all(escape(row.detail) in html for row in result.rows) and "<script" not in html
+    with pytest.raises(KeyError, match="there is decode, text"):
+        result["texts"]
+
+
+@pytest.mark.parametrize(
+    ("method", "row", "words"),
+    [
+        (Believes, "text", "where the autoregressive text has"),  # nor does its record decide so again
+        (Misreports, "record", "recorded probability"),
+        (Biased, "sampling law", "probability is off by"),
+        (Silent, "trace", "declares the signal 'weight' and never gives it"),
+    ],
+)
+def test_a_broken_method_fails_in_its_row(method, row, words):
+    result = report(method)
+    failed = [each.check for each in result.rows if each.state == "fail"]
+    assert failed == ["text", "record"] if method is Believes else failed == [row], result
+    assert words in result[row].detail and not result
+    assert "\n" not in result[row].detail and f"fails {', '.join(failed)}" in repr(result)
+
+
+def test_a_method_that_raises_fails_in_every_row_it_reaches():
+    result = report(Runs)
+    assert result["decode"].detail == "it raised ValueError: no idea"
+    assert {row.check for row in result.rows if row.state == "fail"} >= {"decode", "text", "sampling law"}
+
+
+def test_installed_methods_are_checked_by_name_and_as_instances():
+    result = report(sv.method("prompt_lookup", draft_length=3))
+    assert result["what-if"].state == "pass", result
+    assert result, result
+
+
+def test_what_is_no_method_for_prompts_is_refused():
+    with pytest.raises(ParameterError, match=r"use audit\.streams"):
+        sv.check.method("retranslate")
+    with pytest.raises(ParameterError, match="int is no method"):
+        sv.check.method(int)

@@ -1,0 +1,105 @@
+"""A method's class is taken wherever its name is: no registration."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the run extra")
+
+import specviz as sv
+from specviz import audit, methods
+from specviz.errors import ParameterError
+from specviz.measure.timing import lineup
+
+CELL = """
+import specviz as sv
+
+
+class Echo(sv.Method):
+    parameters = (sv.Parameter("most", 3, 1, 16, "tokens", "Most tokens that are copied."),)
+
+    def draft(self, left):
+        text = self.session.text
+        return sv.Draft.chain(text[: min(self.most, left - 1)], source="prompt")
+
+
+trace = sv.generate("town", "The cook saw the cook.", Echo, most=2, max_new_tokens=12)
+assert trace.run["method"] == "echo" and trace.run["parameters"] == {"most": 2}
+"""
+
+
+class Copies(sv.Method):
+    """Copies the text's beginning."""
+
+    parameters = (sv.Parameter("most", 3, 1, 16, "tokens", "Most tokens that are copied."),)
+
+    def draft(self, left: int) -> sv.Draft:
+        return sv.Draft.chain(self.session.text[: min(self.most, left - 1)], source="prompt")
+
+
+def test_a_class_decodes_and_streams_like_its_instance():
+    options = {"max_new_tokens": 12}
+    own = sv.generate("town", "The cook saw", Copies, most=2, **options)
+    assert own.run["parameters"] == {"most": 2} and own.run["method"] == "copies"
+    plain = sv.generate("town", "The cook saw", "autoregressive", **options)
+    assert own.text == plain.text == sv.generate("town", "The cook saw", Copies(most=2), **options).text
+    assert sum(len(cycle.tokens) for cycle in sv.stream("town", "The cook saw", Copies, **options)) == 12
+    assert sv.generate("town", ["The cook", "A dog"], Copies, batch=2, **options).texts[0]
+    sampled = sv.generate("town", "The cook saw", Copies, temperature=1.0, **options)
+    assert sampled.recheck()["agrees"].all()
+
+
+def test_audits_take_a_class():
+    prompts = ["The cook saw the cook."]
+    for result in (
+        audit.run("town", None, prompts, Copies, max_new_tokens=8, sampled=0, laws=False),
+        audit.batches("town", None, prompts * 2, [Copies], max_new_tokens=8, sampled=0),
+    ):
+        assert result.holds and {row.method for row in result.rows} == {"copies"}
+
+
+def test_plans_explorers_and_lineups_take_a_class(tmp_path):
+    results = sv.run(
+        models="town", methods=[Copies], suites={"own": ["The cook saw"]}, prompts=1, warm_up=0, timed=False,
+        max_new_tokens=6, out=tmp_path / "run",
+    )  # fmt: skip
+    assert "copies" in set(results.table()["method"])
+    with pytest.raises(ParameterError, match="copies is a class of this process: run it without workers"):
+        sv.run(models="town", methods=[Copies], suites={"own": ["The cook saw"]}, prompts=1, workers=1)
+    assert [entrant.method for entrant in lineup([], [Copies])] == ["copies"]
+    pytest.importorskip("anywidget", reason="needs the lab extra")
+    assert "Explore copies" in repr(sv.explore(Copies, "town", "The cook saw").panel.title)
+
+
+def test_a_class_is_found_by_its_name_once_it_was_given():
+    assert methods.name_of(Copies) == "copies" and methods.find("copies") is Copies
+    assert methods.of_session("copies") is Copies and "copies" not in sv.list_methods()
+    assert sv.method(Copies, most=4).most == 4
+
+    class Speculative(sv.Method):
+        pass
+
+    with pytest.raises(ParameterError, match="name of the installed method 'speculative'"):
+        methods.name_of(Speculative)
+    with pytest.raises(ParameterError, match="dict is no method"):
+        sv.generate("town", "The cook", dict)
+
+
+def test_a_class_of_a_notebook_s_cell_runs(tmp_path):
+    (tmp_path / "cell.py").write_text(CELL, encoding="utf8")
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, "cell.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
