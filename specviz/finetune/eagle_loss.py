@@ -137,7 +137,9 @@ class EagleLoss:
         net, kind = self.target.get_decoder(), model.fc.weight.dtype
         layers = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
         # Not layers[0]: some families add positions to it, and a draft knows the table alone.
-        embedded = F.embedding(ids, self.target.get_input_embeddings().weight).to(kind)
+        table = self.target.get_input_embeddings().weight
+        assert isinstance(table, Tensor)
+        embedded = F.embedding(ids, table).to(kind)
         last = layers[-1].to(kind)
         states = last
         if model.generation == 3:

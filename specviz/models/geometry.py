@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from specviz.models.ranks import here
 
@@ -203,6 +203,7 @@ def _stack(net: nn.Module) -> nn.ModuleList | None:
 def _ends(net: PreTrainedModel) -> dict[str, int]:
     """What stands before and behind the layers."""
     head, embedding = net.get_output_embeddings().weight, net.get_input_embeddings().weight
+    assert isinstance(embedding, Tensor)
     size = head.element_size()
     return {
         "vocabulary": head.shape[0],
@@ -235,5 +236,6 @@ def _checked(
     return sizes | {"gated": rest == 3 * inner, "vectors": each, "last": last}
 
 
-def _first_of(config: PreTrainedConfig, *names: str) -> int | None:
-    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
+def _first_of(config: PreTrainedConfig, *names: str) -> int:
+    """The first field that the config has; 0 where it has none."""
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), 0)

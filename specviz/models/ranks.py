@@ -235,7 +235,7 @@ def heads_here(config: PreTrainedConfig, heads: int) -> int:
 
 def cuts_heads(config: PreTrainedConfig) -> bool:
     """Whether an architecture's plan leaves each rank some of the heads; a few gather them again."""
-    plan = config.base_model_tp_plan
+    plan = config.base_model_tp_plan or {}
     return any(key.rsplit(".", 1)[-1] in KEYS and how == "colwise" for key, how in plan.items())
 
 
