@@ -152,11 +152,12 @@ class Session:
 
 
 class Method(Hooks):
-    """A drafter and a verifier. Subclass it in one file and name it in the entry points.
+    """A drafter and a verifier: subclass it, in a notebook's cell or in a file.
 
-    A method declares `name`, `title` and `parameters`, and writes `guarantee`, `draft` and `verify`. The loop
-    calls `start` once for each prompt, and `draft`, `verify` and `learn` in each cycle. Parameters arrive
-    checked, as attributes of their names. `Hooks` and `specviz.methods.kinds` have what few methods need.
+    A method writes `draft`; it may declare `name`, `title`, `parameters` and `signals`, and write a `verify`
+    of its own together with its `guarantee`. The loop calls `start` once for each prompt, and `draft`,
+    `verify` and `learn` in each cycle. Parameters arrive checked, as attributes of their names. `Hooks` and
+    `specviz.methods.kinds` have what few methods need.
     """
 
     title: ClassVar[str] = ""
@@ -226,7 +227,10 @@ class Method(Hooks):
         A method that keeps the `verify` it inherits from here is exact; another one says what it is.
         """
         if type(self).verify is not Method.verify:
-            raise NotImplementedError
+            raise ParameterError(
+                f"{self.name} verifies by a rule of its own: write guarantee(sampling, dtype), which returns "
+                "'exact', 'exact up to ties' or 'lossy'"
+            )
         return "exact up to ties" if sampling.greedy else "exact"
 
     def start(self, session: Session) -> None:
