@@ -185,7 +185,7 @@ def functions(model: Any) -> dict[str, dict[str, Any]]:
                                "folder": None, "force": False, "device": None, "dtype": None, "warm_up": 1},
         "method": {"name": "bild", "fallback": 0.5, "rollback": 1.0},
         "list_methods": {"writes": None},
-        "list_models": {}, "list_published": {"paper": None}, "list_suites": {},
+        "list_models": {}, "catalog": {}, "list_published": {"paper": None}, "list_suites": {},
         "example": {"name": "prompt_lookup"},
         "open": {"path": "no such file"},
         "read_counts": {"path": "no such file", "origin": "vllm", "plain": False, "since": None},
@@ -199,6 +199,7 @@ def functions(model: Any) -> dict[str, dict[str, Any]]:
         "results": {"path": "no such file"},
         "run": {"models": ["no such model"], "out": None, "workers": None, "retry": False, "seeds": [0],
                 "threads": 1, "max_new_tokens": 4, "temperature": 0.0},
+        "sweep": {"points": [], "entries": [], "max_new_tokens": 4, "rounds": 1, "seed": 0},
         "replay": absent | {"table": "unispec/table3", "quick": True, "threads": 1, "max_new_tokens": 4,
                             "device": "cpu", "dtype": "float32", "out": None},
         "replay_all": absent | {"out": "replays", "quick": True, "threads": 1, "device": "cpu"},
@@ -209,7 +210,9 @@ def functions(model: Any) -> dict[str, dict[str, Any]]:
 
 def test_every_public_function_is_called(model):
     callable_names = {n for n in specviz.__all__ if not isinstance(getattr(specviz, n), type)}
-    assert set(functions(model)) == callable_names - {"check", "streams", "metrics", "view"}
+    submodules = {"audit", "check", "errors", "metrics", "streams", "view"}
+    inner = {"judge"}  # called once a cycle by a method's own code, with tensors: it checks nothing
+    assert set(functions(model)) == callable_names - submodules - inner
 
 
 def test_nonsense_in_python_is_one_line_or_a_result(model, tmp_path, monkeypatch, capsys):

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from specviz.arguments import checked
+from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
@@ -145,6 +147,7 @@ class Measured:
         return resampled(ratio, self.sums[above], self.sums[below])
 
 
+@checked
 def sweep(
     points: Sequence[Point],
     entries: list[dict[str, Any]],
@@ -169,8 +172,10 @@ def sweep(
     Raises
     ------
     ParameterError
-        For a setting that cannot be, before anything runs.
+        For a setting that cannot be, no settings or no texts, before anything runs.
     """
+    if not points or not entries:
+        raise ParameterError("a sweep needs points (settings) and entries (texts), at least one of each")
     for point in points:
         if point.method != BEAM:
             find(point.method)(**point.values)

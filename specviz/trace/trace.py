@@ -153,7 +153,12 @@ class Trace:
         """The part of the trace with these prompts, methods and runs (one, or several of each)."""
 
         def some(value: Any) -> set[Any]:
-            return {value} if isinstance(value, str | int | np.integer) else set(value)
+            try:
+                return {value} if isinstance(value, str | int | np.integer) else set(value)
+            except TypeError:
+                raise TraceError(
+                    f"select takes one or several, as prompt=3 or prompt=[3, 4], got {value!r:.80}"
+                ) from None
 
         stores = self._stores
         if method is not None:
@@ -164,6 +169,8 @@ class Trace:
             raise TraceError(f"no such run; there are {', '.join(self._ids[:8])}")
         prompts = self._prompts
         if prompt is not None:
+            if wrong := [p for p in some(prompt) if not isinstance(p, int | np.integer)]:
+                raise TraceError(f"prompts are numbered from 0, got {wrong[0]!r:.80}")
             chosen = frozenset(int(p) for p in some(prompt))
             count = max(len(s.run["prompts"] or []) for s in stores)
             if count and not any(0 <= p < count for p in chosen):
