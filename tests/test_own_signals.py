@@ -127,10 +127,11 @@ def test_a_file_with_too_few_values_or_wrong_declarations_is_refused(tmp_path):
     recorder.add({"cycle": 1, "node_token": [1, 2], "signal_name": ["age"], "signal_value": [1.0]})
     with pytest.raises(TraceError, match="1 of signal_value; its nodes and names ask for 2"):
         recorder.close()
-    for wrong in ([3], [{"name": "age"}], [{"name": "token", "unit": "", "meaning": "", "level": "node"}],
-                  [{"name": "age", "unit": "x" * 300, "meaning": "", "level": "node"}]):  # fmt: skip
-        with pytest.raises(TraceError, match="'signals'"):
-            recorded(signals=wrong)
+    plain = {"name": "age", "unit": "", "meaning": "", "level": "node"}
+    wrongs = (3, {"name": "age"}, plain | {"name": "token"}, plain | {"unit": "x" * 300})
+    for i, wrong in enumerate(wrongs):
+        with pytest.raises(TraceError, match="signals"):
+            recorded(tmp_path / f"{i}.parquet", signals=[wrong])
 
 
 def test_metrics_rate_the_signals():

@@ -30,7 +30,7 @@ function apart(a, b) {
 	return [a.toPrecision(digits), b.toPrecision(digits)];
 }
 
-// ---------------------------------------------------------------- the record
+// ---- the record
 
 // One cycle of the record, as the lanes read it.
 class Cycle {
@@ -156,7 +156,7 @@ class Record {
 	}
 }
 
-// ---------------------------------------------------------------- sentences
+// ---- sentences
 
 // Where a node comes from: "From the store, score 0.21, level 3. "; nothing where there is only one drafter.
 function origin(cycle, i, details) {
@@ -292,7 +292,7 @@ function targetTokens(cycle) {
 	return total;
 }
 
-// ---------------------------------------------------------------- the text so far
+// ---- the text so far
 
 class TextLane {
 	constructor(record, go) {
@@ -359,7 +359,7 @@ function spaced(text) {
 		part === "\n" ? [h("i.sign", "⏎"), "\n"] : /^ +$/.test(part) ? h("i.sign", "␣".repeat(part.length)) : part).flat();
 }
 
-// ---------------------------------------------------------------- why, and what else there was
+// ---- why, and what else there was
 
 class WhyLane {
 	constructor(record) {
@@ -425,7 +425,7 @@ class WhyLane {
 	}
 }
 
-// ---------------------------------------------------------------- where the time went; which rows stayed
+// ---- where the time went; which rows stayed
 
 class TimeLane {
 	constructor(record) {
@@ -550,7 +550,7 @@ class CodeLane {
 	}
 }
 
-// ---------------------------------------------------------------- all cycles at a glance, and the scrubber on it
+// ---- all cycles at a glance, and the scrubber on it
 
 class Overview {
 	constructor(record, seek) {
@@ -591,7 +591,7 @@ class Overview {
 	}
 }
 
-// ---------------------------------------------------------------- the player
+// ---- the player
 
 function render({ model, el }) {
 	const record = new Record(model.get("data"));

@@ -100,7 +100,7 @@ function leaderSentence(field, lanes, t) {
 	return `${first.name} leads with ${count(first.standing(t), "token")}, ${lead} ahead of ${second.name}${warn}.`;
 }
 
-// ---------------------------------------------------------------- the strip: lanes by output position
+// ---- the strip: lanes by output position
 
 class Strip {
 	constructor(kinds, phases, seek) {
@@ -235,7 +235,7 @@ class Strip {
 	}
 }
 
-// ---------------------------------------------------------------- the chart: tokens over time
+// ---- the chart: tokens over time
 
 class Chart {
 	constructor(seek) {
@@ -309,7 +309,7 @@ function ticks(most, wanted) {
 	return found;
 }
 
-// ---------------------------------------------------------------- the board: who finished when, and why
+// ---- the board: who finished when, and why
 
 function board(field, lanes, kinds, phases, seek) {
 	const head = ["", "method", "text is", "tokens", "finish", "passes", "tokens a pass", "speedup, decoding", "with prefill"];
@@ -360,7 +360,7 @@ function waitButton(lane, k, i, kinds, phases, seek) {
 	return h("span", button, ` (cycle ${lane.cycle[k]}: ${count(lane.tokens[k], "token")}${told}; ${phase} ${share} %)`);
 }
 
-// ---------------------------------------------------------------- the whole
+// ---- the whole
 
 function render({ model, el }) {
 	const { header, arrays } = unpack(model.get("data"));

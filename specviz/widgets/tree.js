@@ -48,7 +48,7 @@ function label(node, text, x, y, letters) {
 	return letters - Math.max(0, room);
 }
 
-// ---------------------------------------------------------------- where the nodes stand
+// ---- where the nodes stand
 
 // The steps in which a draft came about: its levels, then what the threshold and the budget cut.
 function growthOf(cycle) {
@@ -91,7 +91,7 @@ function placed(cycle, ahead, straight, half) {
 	return { row, weight, hidden, extra, branching, columns: free.length + (branching ? 0 : 1), rows: Math.max(1, ...free, n ? behind + 1 : 1, n && !branching ? 2 : 1) };
 }
 
-// ---------------------------------------------------------------- the lane
+// ---- the lane
 
 class TreeLane {
 	constructor(record, act) {

@@ -103,9 +103,10 @@ def test_pseudocode_is_checked_as_data(tmp_path):
     assert sv.open(tmp_path / "a.parquet").run["pseudocode"] == own
     assert trace.redact().run["pseudocode"] == own
     assert columns(trace)[0]["run"]["pseudocode"] == own
-    for wrong in ([["draft"]], [["draft", 3]], ["draft"], [["", "x" * 300]], [["", ""]] * 65):
+    wrongs = ([["draft"]], [["draft", 3]], ["draft"], [["", "x" * 300]], [["", ""]] * 65)
+    for i, wrong in enumerate(wrongs):
         with pytest.raises(TraceError, match="pseudocode"):
-            build("tree", pseudocode=wrong)
+            build("tree", path=tmp_path / f"{i}.parquet", pseudocode=wrong)
 
 
 @pytest.mark.parametrize("door", [sv.player, sv.whatif, sv.flicker])
