@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from specviz.errors import ParameterError, SpecvizError
 
+PLAIN = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -87,7 +88,10 @@ def check_threads(threads: int) -> int:
 
 
 def checked(function: Function) -> Function:
-    """The function with its arguments checked when it is called; what the system refuses is one line, too."""
+    """The function with its arguments checked when it is called; what the system refuses is one line, too.
+
+    Plain values are judged: an object of a class of its own may have the face that an annotation means.
+    """
     signature = inspect.signature(function)
     hints: dict[str, Any] = {}
 
@@ -100,7 +104,8 @@ def checked(function: Function) -> Function:
         if not hints:
             hints.update(_hints(function))
         for name, value in bound.arguments.items():
-            if name in hints and value is not signature.parameters[name].default:
+            given = value is not signature.parameters[name].default
+            if given and name in hints and isinstance(value, PLAIN):
                 check(name, value, hints[name])
         try:
             return function(*args, **kwargs)
@@ -131,8 +136,10 @@ def _stand_in(name: str) -> type:
 
 
 class _Names(dict[str, Any]):
-    def __missing__(self, name: str) -> type:
-        return _stand_in(name)
+    """What a module imports for type checkers alone: only these are judged, by their names."""
+
+    def __missing__(self, name: str) -> Any:
+        return _stand_in(name) if name in ("Trace", "torch") else Any
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -181,7 +188,7 @@ def _fits(value: Any, hint: Any) -> bool:
     kind = origin or hint
     if kind is Callable or getattr(kind, "__name__", "") == "Callable":
         return callable(value)
-    if not isinstance(kind, type):
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True  # what is not told apart here
     if issubclass(kind, _Unresolved):
         return any(each.__name__ == kind.__name__ for each in type(value).__mro__)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from tiny import TableModel, llama
 
@@ -52,7 +53,9 @@ def cut_off(monkeypatch, after, name="decode", error=KeyboardInterrupt):
 
 def equal(one, other):
     a, b = (t.outputs[SAME].sort_values(["prompt", "position"], ignore_index=True) for t in (one, other))
-    assert a.equals(b)
+    assert a.drop(columns="p").equals(b.drop(columns="p"))
+    p = [frame["p"].to_numpy(float) for frame in (a, b)]
+    np.testing.assert_allclose(*p, atol=1e-5)  # passes of a batch have other shapes
     assert one.run["prompts"] == other.run["prompts"]
 
 
