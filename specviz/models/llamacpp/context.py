@@ -205,9 +205,9 @@ class LlamaCppContext:
 
     def close(self) -> None:
         """Give the cells back to the model, for its next context."""
-        if self.native is not None:
-            self.model.give(self.native)
-            del self.native
+        native = vars(self).pop("native", None)
+        if native is not None:
+            self.model.give(native)
 
     # -- passes -----------------------------------------------------------------------------
 
