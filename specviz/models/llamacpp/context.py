@@ -205,9 +205,9 @@ class LlamaCppContext:
 
     def close(self) -> None:
         """Give the cells back to the model, for its next context."""
-        native = vars(self).pop("native", None)
-        if native is not None:
-            self.model.give(native)
+        if self.native is not None:
+            self.model.give(self.native)
+            self.native = None  # type: ignore[assignment]
 
     # -- passes -----------------------------------------------------------------------------
 
