@@ -293,7 +293,7 @@ class Canvas:
 
     def close(self) -> None:
         """Free the storage."""
-        vars(self).pop("store", None)
+        self.store = None  # type: ignore[assignment]
 
     # -- passes ---------------------------------------------------------------------------------
 

@@ -579,8 +579,7 @@ class Context:
 
     def close(self) -> None:
         """Free the storage."""
-        for name in ("store", "ids"):
-            vars(self).pop(name, None)
+        self.store = self.ids = None  # type: ignore[assignment]
 
     # -- passes -----------------------------------------------------------------------------
 

@@ -269,8 +269,7 @@ class EagleContext:
 
     def close(self) -> None:
         """Free the storage."""
-        for name in ("store", "mask"):
-            vars(self).pop(name, None)
+        self.store = self.mask = None  # type: ignore[assignment]
 
     @torch.no_grad()
     def read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:

@@ -207,7 +207,7 @@ class LlamaCppContext:
         """Give the cells back to the model, for its next context."""
         if self.native is not None:
             self.model.give(self.native)
-            del self.native
+            self.native = None  # type: ignore[assignment]
 
     # -- passes -----------------------------------------------------------------------------
 
