@@ -236,6 +236,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     subprocess.Popen(["rm", "-rf", str(tmp_path)], start_new_session=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from Linux's /proc")
 @pytest.mark.skipif(
     f"python-{sys.version_info[0]}.{sys.version_info[1]}" != (BINDER / "runtime.txt").read_text().strip(),

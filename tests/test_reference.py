@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -34,7 +35,10 @@ def build(folder: Path, *only: str) -> None:
 
 
 def test_every_public_name_is_on_the_first_page(tmp_path):
-    build(tmp_path, *(f"!specviz.{name}" for name in ("[a-z]+.+",)))
+    modules = [
+        f"specviz.{name}" for name in specviz.__all__ if isinstance(getattr(specviz, name), ModuleType)
+    ]
+    build(tmp_path, "!specviz.[a-z]+", *modules, "!specviz.[a-z]+[.].+")  # a few seconds, not half a minute
     page = (tmp_path / "specviz.html").read_text("utf8")
     missing = [name for name in specviz.__all__ if f'id="{name}"' not in page and f"/{name}.html" not in page]
     assert not missing

@@ -152,10 +152,11 @@ def read_ledger(path: str | Path) -> list[dict[str, Any]]:
         If it cannot be read, or a line is no entry.
     """
     try:
-        lines = Path(path).read_text(encoding="utf8", errors="surrogatepass").splitlines()
+        text = Path(path).read_text(encoding="utf8", errors="surrogatepass")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise TraceError(f"cannot read the ledger {path}: {reason}") from None
+    lines = text.removesuffix("\n").split("\n") if text else []  # a prompt may hold other line ends
     entries = []
     for i, line in enumerate(lines, 1):
         try:

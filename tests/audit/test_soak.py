@@ -100,6 +100,8 @@ def test_an_interrupted_soak_goes_on(folders, tmp_path):
     assert more[0]["setting"] == setting(folders, 2)
     assert (other["number"], other["seed"]) == (0, 5)
     assert [entry["number"] for entry in read_ledger(path)] == [0, 1, 2, 3, 0]
+    path.write_text("")
+    assert read_ledger(path) == []
 
 
 def test_two_soaks_do_not_write_one_ledger(folders, tmp_path):
@@ -118,6 +120,14 @@ def test_the_time_ends_a_soak(folders, tmp_path):
         assert list(audit.soak(tmp_path / "a.jsonl", minutes=1e-9, **options(folders))) == []
     with pytest.raises(ParameterError, match="minutes must be above 0"):
         next(audit.soak(tmp_path / "a.jsonl", minutes=0))
+
+
+def test_a_ledger_keeps_prompts_with_line_ends_of_their_own(folders, tmp_path):
+    path, odd = tmp_path / "ledger.jsonl", "a\u2028b\x85c\x1cd\r\ne"
+    with patch("specviz.audit.soak._audited", lambda given: quick(given | {"prompts": [odd]})):
+        next(audit.soak(path, **options(folders)))
+    (entry,) = read_ledger(path)
+    assert entry["setting"]["prompts"] == [odd]
 
 
 def test_sums_add_up_by_model_and_method():

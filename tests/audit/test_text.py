@@ -189,6 +189,7 @@ def test_the_audit_draws_from_the_model_too(varied):
     assert drawn(varied, ["speculative"], sampled=0).drawn == []
 
 
+@pytest.mark.slow
 def test_a_method_that_remembers_is_drawn_warm(varied):
     (each,) = drawn(varied, ["token_recycling"], draws=2000).drawn
     assert each.holds, str(each)
