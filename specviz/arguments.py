@@ -90,7 +90,8 @@ def check_threads(threads: int) -> int:
 def checked(function: Function) -> Function:
     """The function with its arguments checked when it is called; what the system refuses is one line, too.
 
-    Plain values are judged: an object of a class of its own may have the face that an annotation means.
+    Plain values, and annotations of plain types, are judged: an object of a class of its own may have the
+    face that an annotation means.
     """
     signature = inspect.signature(function)
     hints: dict[str, Any] = {}
@@ -105,7 +106,7 @@ def checked(function: Function) -> Function:
             hints.update(_hints(function))
         for name, value in bound.arguments.items():
             given = value is not signature.parameters[name].default
-            if given and name in hints and isinstance(value, PLAIN):
+            if given and name in hints and (isinstance(value, PLAIN) or _plain(hints[name])):
                 check(name, value, hints[name])
         try:
             return function(*args, **kwargs)
@@ -160,6 +161,14 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     return hints
 
 
+def _plain(hint: Any) -> bool:
+    """Whether an annotation names plain types and paths alone."""
+    if get_origin(hint) is Literal or hint in (None, Path):
+        return True
+    inner = get_args(hint)
+    return all(_plain(each) for each in inner if not isinstance(each, Range)) if inner else hint in PLAIN
+
+
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a declared type and in its range."""
     if hint is Any:
@@ -179,16 +188,17 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is bool:
         return type(value).__name__ in ("bool", "bool_")  # Python's and NumPy's
     if hint is int:
-        return hasattr(value, "__index__") and not _fits(value, bool) and not hasattr(value, "__len__")
+        whole = hasattr(value, "__index__") and not isinstance(value, type)
+        return whole and not _fits(value, bool) and not hasattr(value, "__len__")
     if hint is float:
         number = hasattr(value, "__float__") and not isinstance(value, str) and not hasattr(value, "__len__")
-        return number and not _fits(value, bool) and value == value
+        return number and not isinstance(value, type) and not _fits(value, bool) and value == value
     if hint is Path:
         return isinstance(value, str | os.PathLike)
     kind = origin or hint
     if kind is Callable or getattr(kind, "__name__", "") == "Callable":
         return callable(value)
-    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False) is True:
         return True  # what is not told apart here
     if issubclass(kind, _Unresolved):
         return any(each.__name__ == kind.__name__ for each in type(value).__mro__)

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from specviz.arguments import check_threads
+from specviz.arguments import check_threads, checked
 from specviz.errors import ParameterError, SpecvizError, loading
 from specviz.replays.published import published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
@@ -42,6 +42,7 @@ def find(table: str) -> Recipe:
     raise ParameterError(f"{table} has no recipe")
 
 
+@checked
 @loading()
 def replay(
     table: str,
@@ -184,6 +185,8 @@ def name_of(model: Any, default: str) -> str:
     """A model's name."""
     if model is None:
         return default
+    if not isinstance(model, str | Path) and not hasattr(model, "name"):
+        raise ParameterError(f"model must be a name, a path or a loaded model, got {model!r:.80}")
     return str(model) if isinstance(model, str | Path) else str(model.name)
 
 

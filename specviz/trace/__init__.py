@@ -17,7 +17,7 @@ from specviz.trace.identities import validate
 from specviz.trace.recorder import Recorder
 from specviz.trace.states import Reading, Written, written
 from specviz.trace.text import whole_characters
-from specviz.trace.trace import Trace, is_trace
+from specviz.trace.trace import Trace, is_trace, listed
 
 __all__ = [
     "KEYS",
@@ -29,6 +29,7 @@ __all__ = [
     "Written",
     "arrow_schema",
     "is_trace",
+    "listed",
     "read_counts",
     "validate",
     "whole_characters",

@@ -616,6 +616,16 @@ def is_trace(given: Any) -> Trace:
     )
 
 
+def listed(traces: Any) -> list[Any]:
+    """One trace, or several, as a list."""
+    if hasattr(traces, "split"):
+        return [traces]
+    try:
+        return list(traces)
+    except TypeError:
+        return [is_trace(traces)]
+
+
 def _prompt_by_prompt(table: pa.Table) -> pa.Table:
     """The cycles of each prompt one after another, as a run of one prompt at a time has them.
 

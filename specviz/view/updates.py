@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.errors import TraceError
 from specviz.escape import visible
-from specviz.trace import is_trace, whole_characters
+from specviz.trace import is_trace, listed, whole_characters
 from specviz.view.picture import Numbers, name_of, prompts
 
 if TYPE_CHECKING:
@@ -500,7 +500,7 @@ def named(traces: Traces) -> list[tuple[str, Trace]]:
     if isinstance(traces, Mapping):
         pairs = [(str(label), trace) for label, trace in traces.items()]
     else:
-        pairs = [("", trace) for trace in ([traces] if hasattr(traces, "split") else traces)]
+        pairs = [("", trace) for trace in listed(traces)]
     runs = [
         (label if len(parts) == 1 else "", run)
         for label, trace in pairs

@@ -15,7 +15,7 @@ from anywidget import AnyWidget
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
 from specviz.files import write_text
-from specviz.trace import is_trace
+from specviz.trace import is_trace, listed
 from specviz.view.picture import PHASES
 from specviz.view.static import table
 from specviz.view.updates import is_stream
@@ -236,7 +236,7 @@ def _named(traces: Traces) -> list[tuple[str, Trace]]:
                     f"{name} holds {len(trace.split())} runs: a lane is one run, select(run=...)"
                 )
     else:
-        given = [traces] if hasattr(traces, "split") else list(traces)
+        given = listed(traces)
         runs = [run for trace in given for run in is_trace(trace).split()]
         named = list(zip(_names([run.run for run in runs]), runs))
     if len(named) < 2:
