@@ -82,7 +82,7 @@ def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
         ),
         ((*RUN, "--prompts", "town"), "not --prompts"),
         (("generate", "unispec", "--text", "t.txt"), "unispec takes a prompt that stands still"),
-        (("generate", "unispec", "--stream", "t.txt"), "t.txt, line 1 is no JSON"),
+        (("generate", "unispec", "--stream", "t.txt"), "t.txt, line 1 is not JSON"),
         ((*RUN, "--text", "t.txt", "--stream", "x"), "for retranslate --text or --stream"),
         (RUN, "for retranslate --text or --stream"),
         ((*RUN, "--text", "t.txt", "--lag", 0), "--lag must be at least 1, got 0"),
