@@ -401,7 +401,7 @@ class TestStores:
 
 
 OPTIONS = {
-    "prompts": 2,
+    "number": 2,
     "max_new_tokens": 6,
     "rounds": 2,
     "only": ["prompt_lookup", "unispec-cold", "unispec-warm"],
