@@ -65,12 +65,12 @@ def test_audits_take_a_class():
 
 def test_plans_explorers_and_lineups_take_a_class(tmp_path):
     results = sv.run(
-        models="town", methods=[Copies], suites={"own": ["The cook saw"]}, prompts=1, warm_up=0, timed=False,
+        models="town", methods=[Copies], suites={"own": ["The cook saw"]}, number=1, warm_up=0, timed=False,
         max_new_tokens=6, out=tmp_path / "run",
     )  # fmt: skip
     assert "copies" in set(results.table()["method"])
     with pytest.raises(ParameterError, match="copies is a class of this process: run it without workers"):
-        sv.run(models="town", methods=[Copies], suites={"own": ["The cook saw"]}, prompts=1, workers=1)
+        sv.run(models="town", methods=[Copies], suites={"own": ["The cook saw"]}, number=1, workers=1)
     assert [entrant.method for entrant in lineup([], [Copies])] == ["copies"]
     pytest.importorskip("anywidget", reason="needs the lab extra")
     assert "Explore copies" in repr(sv.explore(Copies, "town", "The cook saw").panel.title)
