@@ -125,7 +125,8 @@ __all__ = [
 SUBMODULES = (
     "audit", "check", "errors", "measure.benches.passes", "measure.fits", "measure.pairs", "measure.sweep",
     "measure.timing", "methods", "methods.retranslate", "methods.sampling", "methods.signals",
-    "methods.unmasking", "metrics", "models", "models.template", "replays.translations", "rules.store",
+    "methods.unmasking", "metrics", "models", "models.kernels", "models.llamacpp",
+    "models.template", "replays.translations", "rules.store",
     "streams", "suites", "trace", "view", "whatifs",
 )  # fmt: skip
 

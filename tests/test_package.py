@@ -92,6 +92,8 @@ def private_imports(source: str) -> list[str]:
             if below in specviz.SUBMODULES:
                 module = import_module(node.module)
                 public = getattr(module, "__all__", [n for n in dir(module) if not n.startswith("_")])
+            inner = (name.rpartition(".") for name in specviz.SUBMODULES)
+            public = {*public, *(name for parent, _, name in inner if parent == below)}
             wrong += [f"{node.module}.{a.name}" for a in node.names if a.name not in public]
     return wrong
 
