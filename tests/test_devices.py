@@ -8,6 +8,7 @@ import pytest
 import typer
 
 import specviz
+import specviz.measure
 from specviz import audit, cli
 from specviz.arguments import check_threads
 from specviz.errors import ParameterError

@@ -14,6 +14,7 @@ import pytest
 from checkpoints import tokenizer, write
 
 import specviz
+import specviz.measure
 from specviz import cli
 from specviz.errors import ModelError, ParameterError, SpecvizError
 from specviz.models import ranks
@@ -127,7 +128,7 @@ def plan(folders, path, **more):
     model = {"model": folders.target, "draft": folders.draft}
     return {
         "models": [model | more], "methods": ["speculative", {"method": "unispec", "draft_size": 12}],
-        "suites": [words(path / "words.jsonl")], "prompts": 2, "warm_up": 1, "max_new_tokens": 8,
+        "suites": [words(path / "words.jsonl")], "number": 2, "warm_up": 1, "max_new_tokens": 8,
         "timed": False, "traces": True,
     }  # fmt: skip
 

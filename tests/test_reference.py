@@ -22,11 +22,8 @@ def build(folder: Path, *only: str) -> None:
     (line,) = re.findall(
         r"^python -m pdoc .*$", (ROOT / "docs" / "design.md").read_text("utf8"), re.MULTILINE
     )
-    command = [
-        sys.executable,
-        *shlex.split(line.replace("-o site", f"-o {shlex.quote(str(folder))}"))[1:],
-        *only,
-    ]
+    given = shlex.split(line.replace("-o site", f"-o {shlex.quote(str(folder))}"))[1:]
+    command = [sys.executable, *given[:3], *only, *given[3:]]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 import specviz
+import specviz.measure
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.measure import rows as files
 from specviz.measure import running, timing, work

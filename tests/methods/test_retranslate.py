@@ -344,15 +344,15 @@ def test_a_record_whose_updates_have_no_source_is_refused(town, tmp_path):
     trace = specviz.generate(town, stream(["Tom", "Tom slept"]), "retranslate", max_new_tokens=2)
     trace.save(tmp_path / "t.parquet")
     table = pq.read_table(tmp_path / "t.parquet")
-    for name, change in (
-        ("source", lambda column: [None, *column[1:]]),
-        ("cycle", lambda column: [0] * len(column)),
+    for name, change, says in (
+        ("source", lambda column: [None, *column[1:]], "one cycle 0, with its source"),
+        ("cycle", lambda column: [0] * len(column), "the same cycle of a prompt twice"),
     ):
         at = table.schema.get_field_index(name)
         field = table.schema.field(at)
         values = pa.array(change(table.column(at).to_pylist()), field.type)
         pq.write_table(table.set_column(at, field, values), tmp_path / f"{name}.parquet")
-        with pytest.raises(TraceError, match="each update of a stream has one cycle 0, with its source"):
+        with pytest.raises(TraceError, match=says):
             _ = specviz.open(tmp_path / f"{name}.parquet").updates
 
 

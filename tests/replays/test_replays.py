@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import specviz
+import specviz.measure
 from specviz import cli, escape
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
 from specviz.measure.claims import ratio, resampled
