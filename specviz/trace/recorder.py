@@ -275,6 +275,7 @@ class Recorder:
                 self._failed = TraceError(
                     f"cannot write {self.path}: {reason(error)}; {self.cycles} cycles are in {self.partial}"
                 )
+                unlock(self._lock)
                 raise self._failed from error
         self._pieces.update(new)
         self._prompts += len(prompts)
