@@ -105,8 +105,9 @@ def checked(function: Function) -> Function:
         if not hints:
             hints.update(_hints(function))
         for name, value in bound.arguments.items():
-            given = value is not signature.parameters[name].default
-            if given and name in hints and (isinstance(value, PLAIN) or _plain(hints[name])):
+            given = name in hints and value is not signature.parameters[name].default
+            own = given and hints[name] is _stand_in("Trace")  # the function's own error says how to make one
+            if given and not own and (isinstance(value, PLAIN) or _plain(hints[name])):
                 check(name, value, hints[name])
         try:
             return function(*args, **kwargs)
@@ -132,6 +133,7 @@ class _Unresolved(metaclass=_ByName):
     """Stands for a class that only type checkers import: an object fits if its class has the name."""
 
 
+@functools.cache
 def _stand_in(name: str) -> type:
     return _ByName(name, (_Unresolved,), {})
 

@@ -411,7 +411,7 @@ LLADA_REFUSED = [
     ({"mask_token_id": ROWS}, f"mask_token_id {ROWS} is outside its vocabulary of {ROWS}"),
     ({"mask_token_id": "<mask>"}, "mask_token_id '<mask>' is outside"),
     ({"mask_token_id": ROWS - 1}, f"has no token {ROWS - 1}, the mask_token_id of its config.json"),
-    ({"eos_token_id": "end"}, "eos_token_id 'end' is no token id"),
+    ({"eos_token_id": "end"}, "eos_token_id should be a whole number, not 'end'"),
 ]
 DREAM_REFUSED = [
     ({"hidden_act": "gelu"}, 'hidden_act is "gelu" .* computes "silu" or "swish" only'),
@@ -494,12 +494,12 @@ BROKEN: dict[str, Callable[[Path], Any]] = {
     "village has neither model.safetensors nor": lambda folder: (folder / "model.safetensors").rename(
         folder / "part.safetensors"
     ),
-    f"{INDEX} of village cannot be read": lambda folder: (folder / INDEX).write_text("{"),
-    f"{INDEX} of village names no safetensors files beside it": lambda folder: (folder / INDEX).write_text(
+    f"village/{INDEX} is not JSON": lambda folder: (folder / INDEX).write_text("{"),
+    f"village/{INDEX}, weight_map.a is no file of the folder": lambda folder: (folder / INDEX).write_text(
         json.dumps({"weight_map": {"a": "../model.safetensors"}})
     ),
     "the tokenizer of village does not load": lambda folder: (folder / "tokenizer.json").write_text("{}"),
-    "generation_config.json of village cannot be read": lambda folder: (
+    "village/generation_config.json is not JSON": lambda folder: (
         folder / "generation_config.json"
     ).write_text("{"),
 }

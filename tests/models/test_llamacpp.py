@@ -535,7 +535,8 @@ def test_methods_that_need_layers_say_so_at_once() -> None:
     from specviz.methods.autoregressive import Autoregressive
 
     class Peeking(Autoregressive):
-        hidden = (1,)
+        def hidden_layers(self, drafter):
+            return (1,)
 
     with pytest.raises(ParameterError, match=r"needs hidden states.*llama\.cpp gives none"):
         sv.stream(town(), PROMPTS[0], Peeking())

@@ -219,7 +219,7 @@ def test_a_batch_with_ragged_rows():
 def test_an_early_exit_costs_its_layers():
     model = ready("llama", True)
     first, whole = Shape(model.first(1).geometry), Shape(model.geometry)
-    assert first.known["layers"] == 1
+    assert first.widths["layers"] == 1
     assert 2 * first.slot == whole.slot
     assert first.flops(5, 40, 0) * 2 == whole.flops(5, 40, 0)
     assert first.flops(5, 40, 1) - first.flops(5, 40, 0) == 2 * 16 * VOCABULARY

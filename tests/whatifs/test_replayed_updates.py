@@ -217,7 +217,7 @@ def test_it_says_what_it_can_and_cannot():
     assert row == 1
     for values, line in (
         ({"beta": 1.5}, r"beta must lie in \[0, 1\], got 1.5"),
-        ({"k": -1}, "k must lie in"),
+        ({"k": -1}, "k must be at least 0, got -1"),
         ({"mask": "screen"}, "mask must be one of display, draft, got 'screen'"),
         ({"template": "town"}, "retranslate has no parameter 'template'"),
     ):
