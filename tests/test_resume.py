@@ -292,6 +292,8 @@ def test_a_full_disk_at_every_write(name, folders, full_disk, tmp_path, monkeypa
 # -- Ctrl-C while modules are imported ------------------------------------------------------------
 
 INTERRUPTED_AT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 import os, signal, sys
 class At:
     def find_spec(self, name, *_):
@@ -343,6 +345,7 @@ def test_an_error_that_an_interruption_became_is_an_interruption(monkeypatch, ca
         except KeyboardInterrupt:
             raise ImportError("numpy.core.multiarray failed to import") from None
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     monkeypatch.setattr(cli, "_run", importing)
     assert cli.run(["suites"]) == 130
     assert capsys.readouterr().err == "specviz: interrupted\n"
