@@ -238,7 +238,7 @@ GIVEN = {
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_local_file_is_read(name, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(catalogue, "_told", set())
+    monkeypatch.setattr(catalogue, "_announced", set())
     write, wanted = GIVEN[name]
     found = sv.suite(name, write(tmp_path))
     assert {key: found[0][key] for key in wanted} == wanted
@@ -270,7 +270,7 @@ def test_order_and_number(tmp_path):
 
 
 def test_talks_become_simulated_partials(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(catalogue, "_told", set())
+    monkeypatch.setattr(catalogue, "_announced", set())
     (stream,) = sv.suite("acl6060", acl_zip(tmp_path)).partials()
     assert stream.reference == "Eins." and stream.language == "en"
     assert "simulates" in capsys.readouterr().err
