@@ -123,7 +123,7 @@ def test_bad_folders(home: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not load"):
         load(broken)
     (broken / "config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"config\\.json is not JSON"):
+    with pytest.raises(ModelError, match=r"config\.json is not JSON"):
         load(broken)
 
 
