@@ -57,8 +57,8 @@ def test_torch_and_llama_cpp_read_the_same_weights(smollm2) -> None:
     a, b = (context.forward(draft).logits[0].float().numpy() for context in (ours, theirs))
     for context in (ours, theirs):
         context.close()
-    assert np.abs(a - b).mean() < 0.35  # 0.25 where the processor has AVX-512, 0.27 where it has not
-    assert a.std() / 4 > 0.25
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"  # 0.27 was met on a processor without it
+    assert np.abs(a - b).mean() < (0.25 if wide else 0.3) < a.std() / 4
     assert (a.argmax(1) == b.argmax(1)).mean() > 0.85
 
 

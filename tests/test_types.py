@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ESCAPE = re.compile(r"\bAny\b|\bobject\b|\bcast\(|type: ignore")
 MOST = {"models": 152, "view": 64, "widgets": 94, "finetune": 18}
-ALL = 2031
+ALL = 2030
 
 
 def escapes(folder: Path) -> int:

@@ -616,10 +616,10 @@ def is_trace(given: Any) -> Trace:
     )
 
 
-def listed(traces: Any) -> list[Any]:
+def listed(traces: Trace | Iterable[Trace]) -> list[Trace]:
     """One trace, or several, as a list."""
-    if hasattr(traces, "split"):
-        return [traces]
+    if isinstance(traces, Trace | str | Path):
+        return [is_trace(traces)]
     try:
         return list(traces)
     except TypeError:

@@ -30,7 +30,10 @@ from specviz.models.zoo import bundled, ggufs
 YARN = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
 TEXT = [0, 2, 300, 41, 17, 999, 2048, 3071, 5, 77, 1234, 600]
 # Of the largest difference, where the scores' standard deviation is 1.9; the mean one is far below.
-TOLERANCE = {"f32": 1e-4, "f16": 2e-2, "q8_0": 0.3, "q4_k_m": 3.0}
+WIDE = (
+    torch.backends.cpu.get_cpu_capability() == "AVX512"
+)  # without it llama.cpp adds halves in another order
+TOLERANCE = {"f32": 1e-4, "f16": 1e-2 if WIDE else 2e-2, "q8_0": 0.3, "q4_k_m": 3.0}
 
 
 def all_scores(model, ids: list[int]) -> np.ndarray:
