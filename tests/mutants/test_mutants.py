@@ -90,3 +90,12 @@ def test_survivors_are_printed_and_a_record_goes_on(root, tmp_path_factory, caps
     monkeypatch.setattr(command, "judged", lambda *_: pytest.fail("it is in the record"))
     assert command.run(root, record, **options) == 1
     assert command.run(root, record, **options | {"minutes": 0}) == 1
+
+
+def test_tests_that_fail_without_a_mutant_end_the_run(root, tmp_path, monkeypatch):
+    (root / "tests" / "test_toy.py").write_text("def test_never():\n    assert False\n")
+    monkeypatch.setattr(command, "chosen", lambda *_: mutants(TOY.encode(), "specviz/rules/toy.py", "accept"))
+    record = tmp_path / "mutants.jsonl"
+    with pytest.raises(SystemExit, match="fail without a mutant"):
+        command.run(root, record, number=1, seed=0, jobs=1, limit=60, minutes=5)
+    assert not record.exists()
