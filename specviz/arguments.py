@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from specviz.errors import ParameterError, SpecvizError
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set)
+FOREIGN_MODULES = {"builtins", "numpy", "pathlib"}  # their classes never stand in for one of ours
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -90,8 +91,8 @@ def check_threads(threads: int) -> int:
 def checked(function: Function) -> Function:
     """The function with its arguments checked when it is called; what the system refuses is one line, too.
 
-    Plain values, and annotations of plain types, are judged: an object of a class of its own may have the
-    face that an annotation means.
+    Plain values, NumPy's, and annotations of plain types are judged: an object of a class of its own may have
+    the face that an annotation means.
     """
     signature = inspect.signature(function)
     hints: dict[str, Any] = {}
@@ -107,7 +108,8 @@ def checked(function: Function) -> Function:
         for name, value in bound.arguments.items():
             given = name in hints and value is not signature.parameters[name].default
             own = given and hints[name] is _stand_in("Trace")  # the function's own error says how to make one
-            if given and not own and (isinstance(value, PLAIN) or _plain(hints[name])):
+            judged = isinstance(value, PLAIN) or type(value).__module__ in FOREIGN_MODULES
+            if given and not own and (judged or _plain(hints[name])):
                 check(name, value, hints[name])
         try:
             return function(*args, **kwargs)
