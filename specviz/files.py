@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,6 +41,22 @@ def exists(path: Path) -> bool:
         return False
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path of an unguessable name beside `path`, for a block to write; it then takes the place of `path`.
+
+    Where the block fails, `path` stays as it was, and nothing is left beside it.
+    """
+    part = path.with_name(f".{token_hex(8)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        os.replace(part, path)
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
 def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
     """Write a file under a name of its own, wait until it is on the disk, then rename it.
 
@@ -51,19 +67,13 @@ def write_bytes(path: Path, content: bytes, force: bool = False) -> Path:
     """
     if path.exists() and not force:
         raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
-    part = path.with_name(f".{token_hex(8)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "xb") as file:
+        with replacing(path) as part, open(part, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
     except OSError as error:
         raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
     return path
 
 

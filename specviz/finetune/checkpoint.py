@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from specviz.errors import ModelError
+from specviz.files import replacing
 from specviz.finetune.optimizer import Optimizer
 
 WARM = 0.03  # the share of a run in which the rates rise
@@ -29,10 +29,8 @@ def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, Any]) ->
     """Weights, optimiser and position in one file, replaced whole: a kill leaves the old or the new one."""
     tensors = {f"model.{n}": p.detach() for n, p in optimizer.parameters.items()}
     tensors |= {f"optimizer.{n}": t for n, t in optimizer.state.items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    save_file(tensors, part, metadata={"state": json.dumps(state)})
-    os.replace(part, file)
+    with replacing(file) as part:
+        save_file(tensors, part, metadata={"state": json.dumps(state)})
 
 
 def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.files import replacing
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint
 from specviz.finetune.optimizer import Optimizer
 from specviz.models.loading import find
@@ -165,10 +166,11 @@ def answers(
             for i, answer in zip(rows, greedy(target, [prompts[i] for i in rows], most)):
                 texts[i] = answer
             say(f"{target.name}: {min(first + ROWS, len(order)):,} of {len(order):,} prompts answered")
-        part = file.with_suffix(".part")
         starts = np.cumsum([0, *map(len, texts)])
-        save_file({"tokens": np.array(list(chain.from_iterable(texts)), np.int64), "starts": starts}, part)
-        os.replace(part, file)
+        with replacing(file) as part:
+            save_file(
+                {"tokens": np.array(list(chain.from_iterable(texts)), np.int64), "starts": starts}, part
+            )
     read = load_file(file)
     ends = read["starts"].tolist()
     return [read["tokens"][a:b].tolist() for a, b in pairwise(ends)]

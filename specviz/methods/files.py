@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ..errors import ParameterError
+from ..files import replacing
 
 
 def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict[str, str]) -> Path:
@@ -22,18 +21,15 @@ def write(path: str | Path, arrays: dict[str, np.ndarray], about: dict[str, str]
         If the disk or the folder refuses.
     """
     path = Path(path)
-    part = path.with_name(path.name + ".part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.unlink(missing_ok=True)
-        part.touch()
-        mode = part.stat().st_mode  # what the user's mask gives; safetensors leaves others no right to read
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, about)
-        part.chmod(mode)
-        os.replace(part, path)
+        with replacing(path) as part:
+            part.touch()
+            mode = (
+                part.stat().st_mode
+            )  # what the user's mask gives; safetensors leaves others no right to read
+            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, part, about)
+            part.chmod(mode)
     except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            part.unlink()
         why = getattr(error, "strerror", None) or error
         raise ParameterError(f"{path} cannot be written ({why}); name another file") from None
     return path

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from specviz.errors import PromptError, one_line
+from specviz.files import replacing
 from specviz.paths import home
 
 FOLDER = "SPECVIZ_SUITES"  # the environment variable that names another folder
@@ -217,14 +217,8 @@ def _from_web(file: File, suite: str) -> Path:
 
 def _written(path: Path, write: Any) -> None:
     """`write` a file beside `path`, then put it there: two processes may fetch at once, one may die."""
-    part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as part:
         write(part)
-        os.replace(part, path)
-    finally:
-        with suppress(OSError):
-            part.unlink()
 
 
 def _unreachable(file: File, suite: str, error: Exception) -> PromptError:

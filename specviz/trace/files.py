@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz import schema
+from specviz.files import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,21 +75,16 @@ def write_parquet(path: Path, run: dict[str, Any], batches: Iterable[pa.RecordBa
     import pyarrow.parquet as pq
 
     names = arrow_schema(run)
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(hidden, "wb") as file:
-            with pq.ParquetWriter(file, names, compression="zstd") as writer:
-                held: list[pa.RecordBatch] = []
-                size = 0
-                for batch in batches:
-                    held.append(batch)
-                    size += batch.nbytes
-                    if size > GROUP_BYTES:
-                        writer.write_table(pa.Table.from_batches(held, names))
-                        held, size = [], 0
-                writer.write_table(pa.Table.from_batches(held, names))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(hidden, path)
-    finally:
-        hidden.unlink(missing_ok=True)
+    with replacing(path) as part, open(part, "xb") as file:
+        with pq.ParquetWriter(file, names, compression="zstd") as writer:
+            held: list[pa.RecordBatch] = []
+            size = 0
+            for batch in batches:
+                held.append(batch)
+                size += batch.nbytes
+                if size > GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(held, names))
+                    held, size = [], 0
+            writer.write_table(pa.Table.from_batches(held, names))
+        file.flush()
+        os.fsync(file.fileno())

@@ -8,16 +8,17 @@ the query and key projections change places.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from specviz.errors import ModelError
+from specviz.files import replacing
 from specviz.models.llamacpp.library import MISSING
 
 NAMES = {"f32": "float32", "f16": "float16", "q8_0": "Q8_0", "q4_k_m": "Q4_K_M"}
@@ -91,21 +92,18 @@ def write_gguf(model: Any, path: str | Path, type: str = "f16", force: bool = Fa
     if path.exists() and not force:
         raise ModelError(f"{path} exists: choose another path, or overwrite it with force")
     source = _Source(model)
-    parts = path.with_name(path.name + ".part"), path.with_name(path.name + ".whole.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if type == "q4_k_m":
-            _write(source, parts[1], "f32")
-            _quantize(parts[1], parts[0])
-        else:
-            _write(source, parts[0], type)
-        formats = tensors(parts[0])
-        os.replace(parts[0], path)
+        with replacing(path) as part:
+            if type == "q4_k_m":
+                with TemporaryDirectory(dir=path.parent) as folder:
+                    whole = Path(folder) / "whole.gguf"
+                    _write(source, whole, "f32")
+                    _quantize(whole, part)
+            else:
+                _write(source, part, type)
+            formats = tensors(part)
     except OSError as error:
         raise ModelError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
     return Written(path, type, formats)
 
 
