@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from specviz import schema
+from specviz.errors import ParameterError
 
 ROOT = -1  # the parent of a first-level node: the last committed token
 
@@ -67,7 +68,10 @@ class Draft:
 
     def __post_init__(self) -> None:
         if isinstance(self.tokens, list):
-            object.__setattr__(self, "tokens", np.asarray(self.tokens, np.int64))
+            tokens = np.asarray(self.tokens)
+            if len(tokens) and tokens.dtype.kind not in "iu":
+                raise ParameterError(f"a draft's tokens are ids, whole numbers, got {self.tokens[:3]!r}")
+            object.__setattr__(self, "tokens", tokens.astype(np.int64))
         parents = np.asarray(self.parents, np.int64).reshape(-1)
         object.__setattr__(self, "parents", parents)
         if len(self.tokens) != len(parents):
@@ -83,7 +87,7 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: Any, **rest: Any) -> Draft:
-        """A draft in which every token follows the one before it."""
+        """A draft in which every token follows the one before it; `tokens` is a list, an array or a tensor."""
         return cls(tokens, np.arange(-1, len(tokens) - 1), **rest)
 
     @classmethod

@@ -187,7 +187,9 @@ class Text:
     def draft(self) -> Draft | Generator[Any, Any, Draft]:
         """Begin a cycle: what the method proposes."""
         self.session.cycle += 1
-        return self.method.draft(self.left)
+        proposal = self.method.draft(self.left)
+        check_proposal(proposal, self.method, self.left)
+        return proposal
 
     def goes_on(self, verdict: Verdict) -> bool:
         """Take the tokens of a verdict; whether decoding goes on after them."""
@@ -289,6 +291,27 @@ class SingleText(Text):
                 context.extend([[verdict.token]])
             method.learn(draft, result, verdict)
         return self.cycle(draft, result, verdict, [begin, drafted, passed, verified, self.mark()])
+
+
+def check_proposal(proposal: object, method: Method, left: int) -> None:
+    """Refuse what `Method.draft` may not return.
+
+    Raises
+    ------
+    ParameterError
+        If it is no draft, or a chain longer than what may still be emitted.
+    """
+    if isinstance(proposal, Draft):
+        if len(proposal) >= max(left, 1) and proposal.is_chain and proposal.read:
+            raise ParameterError(
+                f"{method.name} drafted {len(proposal)} tokens where {left} may still be emitted: draft at "
+                "most left - 1, since the target adds one"
+            )
+    elif not isinstance(proposal, Generator):
+        raise ParameterError(
+            f"{method.name}.draft must return a Draft, got {type(proposal).__name__}: return "
+            "sv.Draft.chain(tokens), or sv.Draft.empty() to draft nothing"
+        )
 
 
 def drafted_by(proposal: Draft | Generator[Any, Any, Draft]) -> Draft:

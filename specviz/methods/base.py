@@ -124,7 +124,8 @@ class Session:
     open : callable
         ``open(model, tokens, room, name)`` gives a context whose passes are timed and recorded under a name.
     uniforms : callable
-        ``uniforms(use, n)`` gives the current cycle's uniforms for a use, float64 [n].
+        ``uniforms(use, n)`` gives the current cycle's uniforms for a use, float64 [n]. A drafter that draws
+        takes its chance from here, with use ``DRAFT`` of `specviz.methods.sampling`: then a run repeats.
     previous : list of int
         In a stream the output of the update before, its end token included; else empty.
     states : dict of int to tensor [n, width]
@@ -244,7 +245,7 @@ class Method(Hooks):
         a context and a draft to read, receives the context's `Pass` over its pending tokens, and returns the
         draft. The loop runs the passes, of one prompt or of all rows of a batch together.
         """
-        raise NotImplementedError
+        raise ParameterError(f"{self.name} drafts nothing: write draft(self, left), which gives a sv.Draft")
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.
@@ -254,6 +255,11 @@ class Method(Hooks):
         """
         from .tree import judge
 
+        if draft.q is not None and not self.session.sampling.greedy:
+            raise ParameterError(
+                f"{self.name} drafts with probabilities q, which the inherited verifier does not use: leave q "
+                "out, or write verify as specviz/methods/speculative.py does"
+            )
         assert scores is not None
         return judge(draft, scores, self.session)[0]
 
