@@ -87,7 +87,7 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: Any, **rest: Any) -> Draft:
-        """A draft in which every token follows the one before it; `tokens` is a list, an array or a tensor."""
+        """A draft in which every token follows the one before it; `tokens` as in the class."""
         return cls(tokens, np.arange(-1, len(tokens) - 1), **rest)
 
     @classmethod

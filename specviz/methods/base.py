@@ -245,7 +245,7 @@ class Method(Hooks):
         a context and a draft to read, receives the context's `Pass` over its pending tokens, and returns the
         draft. The loop runs the passes, of one prompt or of all rows of a batch together.
         """
-        raise ParameterError(f"{self.name} drafts nothing: write draft(self, left), which gives a sv.Draft")
+        raise ParameterError(f"{self.name} drafts nothing: write draft(self, left), which gives a Draft")
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.

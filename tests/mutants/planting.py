@@ -32,7 +32,16 @@ ARITHMETIC = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.Div: ("/", "*"),
     ast.FloorDiv: ("//", "*"), ast.Mod: ("%", "*"), ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"),
 }  # fmt: skip
-SLOW = {"browser", "benchmarks", "town", "test_binder.py", "test_notebooks.py", "test_package.py"}  # tests
+SLOW = {
+    "browser",
+    "benchmarks",
+    "town",
+    "test_binder.py",
+    "test_notebooks.py",
+    "test_package.py",
+    "test_cli.py",
+    "test_cli_streams.py",
+}  # tests
 LOGIC = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 
 
