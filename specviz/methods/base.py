@@ -257,8 +257,8 @@ class Method(Hooks):
 
         if draft.q is not None and not self.session.sampling.greedy:
             raise ParameterError(
-                f"{self.name} drafts with probabilities q, which the inherited verifier does not use: leave q "
-                "out, or write verify as specviz/methods/speculative.py does"
+                f"{self.name} drafts with probabilities q, which the inherited verifier does not use: leave "
+                "q out, or write verify as specviz/methods/speculative.py does"
             )
         assert scores is not None
         return judge(draft, scores, self.session)[0]
