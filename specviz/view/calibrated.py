@@ -22,11 +22,7 @@ LOOKS = {
     "grid": ("measured points joined", ":", "#555555"),
     "monotone": ("monotone fit", "-", "#0072b2"),
 }
-WHAT = {
-    "s": "s(g), ms a cycle",
-    "tau": "τ(g), tokens a cycle",
-    "speed": "τ/s, tokens/s",
-}
+WHAT = {"s": "s(g), ms a cycle", "tau": "τ(g), tokens a cycle", "speed": "τ/s, tokens/s"}
 
 
 def curve(

@@ -22,17 +22,7 @@ from specviz.files import write_text
 from specviz.view.picture import prompts
 from specviz.view.plots import _axes, fonts
 from specviz.view.static import chips, document, style
-from specviz.view.updates import (
-    FATES,
-    REUSES,
-    Ribbon,
-    Row,
-    Run,
-    alike,
-    distinct,
-    ribbon,
-    side_by_side,
-)
+from specviz.view.updates import FATES, REUSES, Ribbon, Row, Run, alike, distinct, ribbon, side_by_side
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

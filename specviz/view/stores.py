@@ -30,10 +30,7 @@ LOOKS = (
     ("#56b4e9", "P"),
 )
 GREY = "#888888"  # on white and on black
-READINGS = {
-    "judged": "accepted of those judged",
-    "text": "in the final text, of those sent",
-}
+READINGS = {"judged": "accepted of those judged", "text": "in the final text, of those sent"}
 
 
 def acceptance_by_score(

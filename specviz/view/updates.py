@@ -442,11 +442,7 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
             )
         )
         figures.append(
-            (
-                "in all",
-                spell(seconds + prefill),
-                "the time of all updates, their prompts included",
-            )
+            ("in all", spell(seconds + prefill), "the time of all updates, their prompts included")
         )
     return tuple(figures)
 
