@@ -11,18 +11,15 @@ and cost passes, but is no text: `emitted` and `tau` count it, `output` and toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.cycles import _ratio, _texts, seconds
 from specviz.metrics.interval import Estimate, pooled
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Reading, Trace, Written
+from specviz.trace import Reading, Trace, Written, written
 
 CAUSES = ("none", "short", "order", "token", "border")
 
@@ -49,10 +46,6 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     TraceError
         If a run wrote no canvas, or `stepwise` is none or lacks a prompt.
     """
-    import pandas as pd
-
-    from specviz.trace import written
-
     ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
     rows = []
     for each in written(trace):
@@ -155,10 +148,6 @@ def acceptance_limit(
     ParameterError
         If a length or a number of candidates is none.
     """
-    import pandas as pd
-
-    from specviz.trace import written
-
     lengths, top = list(lengths), list(top)
     if not lengths or not top or min(*lengths, *top, 1) < 1:
         raise ParameterError("lengths and top are whole numbers of at least 1")
@@ -272,10 +261,6 @@ def failures(trace: Trace) -> pd.DataFrame:
     TraceError
         If a run is of another method.
     """
-    import pandas as pd
-
-    from specviz.trace import written
-
     for part in trace.split():
         if part.run["method"] != "ssd":
             raise TraceError(

@@ -46,17 +46,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.metrics.cycles import _texts, seconds
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
+from specviz.trace import KEYS, Trace
 
 LIMIT = 16 << 20  # bytes of a report
 UNSENT = ("pruned", "unsent", "unreviewed")
@@ -343,8 +340,6 @@ def cycle_costs(trace: Trace) -> pd.DataFrame:
     TraceError
         As `pass_costs`.
     """
-    from specviz.trace import KEYS
-
     keys = list(KEYS)
     table = _shared(trace)
     table["bytes"] = table[list(MEMORY)].sum(axis=1)
@@ -375,8 +370,6 @@ def cost_summary(trace: Trace) -> pd.DataFrame:
     TraceError
         As `pass_costs`.
     """
-    import pandas as pd
-
     rows = []
     for part in trace.split():
         table, tokens = pass_costs(part), len(_texts(part))
@@ -427,8 +420,6 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
     TraceError
         If there is no such baseline, the prompts differ, or as `pass_costs`.
     """
-    import pandas as pd
-
     if baseline not in traces:
         raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
     rows = []
@@ -481,15 +472,11 @@ def shape_of(run: Mapping[str, Any], model: str = "target") -> Shape:
 
 def _shared(trace: Trace) -> pd.DataFrame:
     """One row a pass and row of the batch, with its part of the costs; ``pass`` numbers what is shared."""
-    import pandas as pd
-
     table = pd.concat([_of_run(part) for part in trace.split()], ignore_index=True)
     return table.assign(**{"pass": table.groupby(["run", "model", "pass"], sort=False).ngroup()})
 
 
 def _of_run(part: Trace) -> pd.DataFrame:
-    import pandas as pd
-
     if part.run["canvas"] is not None:
         raise TraceError(
             f"passes of {part.run['method']} are over windows of canvases, and what such a pass costs is not "
@@ -514,8 +501,6 @@ def _of_run(part: Trace) -> pd.DataFrame:
 
 def _recorded_passes(part: Trace) -> pd.DataFrame:
     """Each pass as it is recorded, with what it read: ``cached`` tokens before it, ``seen``, ``logits``."""
-    from specviz.trace import KEYS
-
     keys = list(KEYS)
     passes = part.passes
     passes = passes[passes["tokens"] > 0].reset_index(drop=True)

@@ -27,19 +27,16 @@ A canvas (diffusion) is written to the end of a block, and its text ends before:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.schema import EXACTNESS, ROLLBACK
+from specviz.trace import KEYS, Trace
 from specviz.trace.counts import Counts
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
-    from specviz.trace.states import Written
+from specviz.trace.states import Written, written
 
 ROUNDING = 1e-6  # relative: probabilities are recorded in float32
 GRID = 2.0**-12 * 1.01  # logits of canvases are compared on a grid of such steps
@@ -281,8 +278,6 @@ def latency(trace: Trace) -> pd.DataFrame:
         ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
         ``per_token`` = (seconds - first) / (tokens behind that cycle's), NaN without any.
     """
-    import pandas as pd
-
     cycles = trace.cycles
     cycles = cycles.assign(stop=cycles["start"] + cycles["duration"])
     keys = ["run", "prompt"]
@@ -356,8 +351,6 @@ def _below(trace: Trace, per: str) -> float:
 
 def _rejections(trace: Trace) -> pd.DataFrame:
     """Cycles in which judging ended at a node all of whose judged children were rejected."""
-    from specviz.trace import KEYS
-
     keys = list(KEYS)
     nodes = trace.nodes
     taken = nodes.loc[nodes["status"].isin(["accepted", "cut"]), [*keys, "parent"]].drop_duplicates()
@@ -389,8 +382,6 @@ def by_layer(trace: Trace) -> pd.DataFrame:
     TraceError
         If no pass of the trace could leave early.
     """
-    import pandas as pd
-
     layers = _layers(trace)
     if not len(layers):
         raise TraceError("no pass of this trace could leave early: calm records behind which layer each did")
@@ -422,10 +413,6 @@ def by_depth(trace: Trace) -> pd.DataFrame:
         got there, those in which some node there was judged (the chance of going one deeper; in a chain the
         same as ``rate``); ``overall`` = accepted / steps with a draft, as vLLM's acceptance per position.
     """
-    import pandas as pd
-
-    from specviz.trace import KEYS
-
     nodes = trace.nodes
     status = nodes["status"]
     nodes = nodes.assign(
@@ -455,8 +442,6 @@ def on_text(trace: Trace) -> np.ndarray:
     array of float, one entry for each row of ``trace.nodes``
         1, 0, or NaN where the text ended before the node's place.
     """
-    from specviz.trace import KEYS
-
     nodes, keys, text = trace.nodes, [*KEYS], ["run", "prompt", "update"]
     kept = _texts(trace)[[*text, "position", "token"]]
     begin = nodes[keys].merge(trace.cycles[[*keys, "keep"]], how="left", on=keys)["keep"]
@@ -504,8 +489,6 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     TraceError
         If `reading` or `bins` is none, or a run wrote canvases.
     """
-    import pandas as pd
-
     if reading not in READINGS or bins < 1:
         raise TraceError(f"reading is one of {', '.join(READINGS)} and bins at least 1")
     if any(part.run.get("canvas") is not None for part in trace.split()):
@@ -550,8 +533,6 @@ def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "tex
 
 
 def _cycle_keys() -> list[str]:
-    from specviz.trace import KEYS
-
     return list(KEYS)
 
 
@@ -624,8 +605,6 @@ def learnt(trace: Trace) -> pd.DataFrame:
     TraceError
         If a run's method remembers nothing or no successors, or its prompts are not in the trace.
     """
-    import pandas as pd
-
     tables = []
     for part in trace.split():
         run, keys = part.run, _cycle_keys()
@@ -700,10 +679,6 @@ def recheck(trace: Trace) -> pd.DataFrame:
         greedy) and ``agrees``. A decision nearer than float32 rounding agrees either way. Nodes whose record
         lacks a number the rule needs are left out.
     """
-    import pandas as pd
-
-    from specviz.trace import KEYS
-
     tables = [_recheck(part) for part in trace.split()]
     names = [*KEYS, "node", "status", "rule", "expected", "margin", "agrees"]
     return pd.concat(tables, ignore_index=True)[names]
@@ -771,8 +746,6 @@ def _by_gap(part: Trace, nodes: pd.DataFrame) -> _Decisions:
 
 def _by_first_choice(part: Trace, nodes: pd.DataFrame) -> _Decisions:
     """The target's first candidate; of a biased re-translation also what the bias lets through."""
-    from specviz.trace import KEYS
-
     run, keys = part.run, list(KEYS)
     tops = part.tops("pred")
     first = tops.loc[tops["place"] == 0, [*keys, "node", "token", "p"]]
@@ -793,8 +766,6 @@ def _by_first_choice(part: Trace, nodes: pd.DataFrame) -> _Decisions:
 
 def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
     """Judged nodes of canvases, decided again: those that can be, whether kept, the margin, whether close."""
-    from specviz.trace.states import written
-
     decisions: dict[tuple[int, int, int], tuple[bool, float, bool] | None] = {}
     wide = part.run["dtype"] == "float64"  # then equal numbers of the record were perhaps not equal
     for text in written(part):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.interval import RESAMPLES, Estimate
 from specviz.metrics.tokens import ABSENT, tokenizer
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
+from specviz.trace import Trace
 
 COMET = "Unbabel/wmt22-comet-da"  # the paper's; sacrebleu's figures are in percent, COMET's is not
 

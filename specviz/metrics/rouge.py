@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from specviz.errors import ParameterError, install
 from specviz.metrics.interval import pooled
 from specviz.metrics.quality import pairs
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
+from specviz.trace import Trace
 
 NAMES = ("rouge1", "rouge2", "rougeL")
 # A character of a script without spaces is a word; otherwise a run of letters and digits is.

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.cycles import (
@@ -28,11 +29,7 @@ from specviz.metrics.cycles import (
 from specviz.metrics.interval import RESAMPLES
 from specviz.metrics.quality import quality
 from specviz.metrics.rouge import rouge
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
+from specviz.trace import Trace
 
 SCORES: dict[str, Callable[[Trace, int], Any]] = {
     "bleu": lambda trace, resamples: quality(trace, None, resamples, ["bleu"])["bleu"],
@@ -95,8 +92,6 @@ def sweep(
     TraceError
         If a run is of other prompts than the base, or no prompt has a reference.
     """
-    import pandas as pd
-
     if score not in SCORES:
         raise ParameterError(f"score is one of {', '.join(SCORES)}, not {score!r}")
     _, start, at = _opened("", base)[0]
@@ -148,8 +143,6 @@ def _several(given: Any) -> list[Any]:
 
 def _opened(name: str, given: Any) -> list[tuple[str, Trace, Path | None]]:
     """Runs with their names and files."""
-    from specviz.trace import Trace
-
     if isinstance(given, Trace):
         return [(name, run, None) for run in given.split()]
     path = Path(given)
@@ -207,10 +200,6 @@ def over_seeds(
     TraceError
         If two runs of a setting have the same seed: they are one run counted twice, or timings apart.
     """
-    import pandas as pd
-
-    from specviz.trace import Trace
-
     given = [traces] if isinstance(traces, Trace) else list(traces)
     groups: dict[str, list[Trace]] = {}
     for run in (part for each in given for part in each.split()):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.cycles import (
@@ -34,12 +36,7 @@ from specviz.metrics.cycles import (
 from specviz.metrics.quality import quality
 from specviz.metrics.tokens import MODEL
 from specviz.metrics.updates import by_stream
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
-
+from specviz.trace import Trace
 
 # What a stream's update, one draft and then token by token, gives no sense, or another name.
 NOT_OF_STREAMS = (
@@ -124,8 +121,6 @@ def summary(trace: Trace) -> pd.DataFrame:
     counted by; ``AL`` and the others of `lagging`, means over streams; ``reused_share`` of the prompts'
     tokens; ``BLEU`` and ``chrF`` of the last outputs (`quality`), NaN without references or sacrebleu.
     """
-    import pandas as pd
-
     rows = []
     for part in trace.split():
         rows.append({"run": part.run["run"], "method": part.run["method"], **_measure(part)})
@@ -154,8 +149,6 @@ def compare(traces: Mapping[str, Trace], baseline: str) -> pd.DataFrame:
     TraceError
         If there is no such baseline.
     """
-    import pandas as pd
-
     if baseline not in traces:
         raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
     table = pd.DataFrame([{"name": name, **_measure(trace)} for name, trace in traces.items()])

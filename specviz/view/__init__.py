@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.trace import Trace
 from specviz.view import interactive
 from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
@@ -25,9 +26,6 @@ from specviz.view.states import aligned, aligned_words
 from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
 from specviz.view.tradeoff import bias, by_language, masks, sweep, trade_offs, update_costs
 from specviz.view.trees import canvases, canvases_words
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
 
 __all__ = [
     "acceptance_by_score", "aligned", "aligned_words", "auroc", "bias", "by_device", "by_language",

@@ -10,18 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.trace import Trace
 from specviz.trace.checks import list_sizes
 from specviz.view.picture import name_of, prompts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 END = "■"  # a token that ends a text
 

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz import schema
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.trace import Trace
 from specviz.view.picture import FATES, name_of, prompts
 from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, _open
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 # How a node is drawn, by what became of it: its mark, and its part of the window's bar.
 LOOKS: dict[str, dict[str, Any]] = {
@@ -83,8 +82,6 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     TraceError
         If nothing was drafted.
     """
-    import pandas as pd
-
     run = trace.split()[0]
     index = prompts(run)[0] if prompt is None else prompt
     one = run.select(prompt=index)

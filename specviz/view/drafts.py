@@ -9,14 +9,13 @@ import numpy as np
 
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
+from specviz.trace import Trace
 from specviz.view.lattices import FRAME, INK, short
 from specviz.view.picture import FATES
 from specviz.view.plots import _axes, drawable, fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 # Of each status: its sign, its colour, and of the line that leads to it. FATES has the words.
 SIGNS = {

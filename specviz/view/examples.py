@@ -11,17 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specviz.errors import TraceError
 from specviz.escape import spaced, visible
 from specviz.files import write_text
+from specviz.trace import Trace
 from specviz.view.picture import KINDS, name_of, picture, prompts
 from specviz.view.static import document, style
 from specviz.view.terminal import COLOURS
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
 
 DRAFTED = ("draft", "unreviewed")
 STYLE = """

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.escape import spaced, visible
 from specviz.files import write_text
+from specviz.trace import Trace
 from specviz.view.picture import prompts
 from specviz.view.plots import _axes, fonts
 from specviz.view.static import chips, document, style
@@ -27,7 +28,6 @@ from specviz.view.updates import FATES, REUSES, Ribbon, Row, Run, alike, distinc
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from specviz.trace import Trace
     from specviz.view.updates import Traces
 
 FIRST, LAST = 12, 3  # rows of a long stream that are not folded

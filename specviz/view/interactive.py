@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError, install
 from specviz.escape import script_sources, spaced, visible
 from specviz.files import write_text
+from specviz.trace import Trace
 from specviz.view.control import MOST, Loop, loop
 from specviz.view.picture import FATES
 from specviz.view.tradeoff import based, columns_of, curves, on_front
@@ -25,10 +27,7 @@ from specviz.view.tradeoff import based, columns_of, curves, on_front
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    import pandas as pd
     from plotly.graph_objects import Figure
-
-    from specviz.trace import Trace
 
 SIGNS = {
     "accepted": ("circle", "#0072b2"),
@@ -328,8 +327,6 @@ def _prefix(part: Any, folder: str) -> None:
 
 def _pages(points: pd.DataFrame, folder: Path, force: bool) -> list[str | None]:
     """Write each point's page; their names, of which none comes from outside."""
-    from specviz.trace import Trace
-
     names: list[str | None] = []
     if (folder / "index.html").exists() and not force:
         raise TraceError(

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.escape import spaced
+from specviz.trace import Trace
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, canvas
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 MOST = 80  # passes that are drawn
 LETTERS = 10  # of a token over its cell

@@ -9,13 +9,12 @@ import numpy as np
 
 from specviz.errors import TraceError
 from specviz.escape import spaced
+from specviz.trace import Trace
 from specviz.view.picture import picture, prompts
 from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 SKIPPED = "#e6e6e6"
 

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz import schema
 from specviz.escape import visible, written_out
-from specviz.trace import whole_characters
+from specviz.trace import Trace, whole_characters
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
     from specviz.view.canvas import Canvas
 
 NAMED = ("draft", "forward", "verify", "commit")  # phases that the record times

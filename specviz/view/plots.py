@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.escape import spaced, visible
+from specviz.trace import Trace
 from specviz.view.picture import (
     FATES,
     KINDS,
@@ -29,8 +30,6 @@ from specviz.view.picture import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.backend_bases import RendererBase
-
-    from specviz.trace import Trace
 
 SIZE = 11.0  # points, of the text
 LINE = 21.0  # points from one line of it to the next

@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz import metrics
 from specviz.escape import visible
+from specviz.trace import Trace
 from specviz.view.picture import name_of
 from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, LOOKS, _open
 from specviz.view.updates import named
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
     from specviz.metrics import Ceilings
-    from specviz.trace import Trace
     from specviz.view.updates import Traces
 
 FIGURES = {
@@ -258,8 +258,6 @@ def roofline_words(traces: Traces, ceilings: Ceilings) -> str:
 
 def _points(traces: Traces, ceilings: Ceilings) -> pd.DataFrame:
     """One row a run, model and size of pass: sums, intensity, and share of the run's time in passes."""
-    import pandas as pd
-
     tables = []
     for given, run in named(traces):
         table = metrics.roofline_times(run, ceilings)

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.escape import visible
 from specviz.metrics.signals import SIGNALS, signal_names
 from specviz.schema import Signal
+from specviz.trace import Trace
 from specviz.view.control import LOOKS as FATE_LOOKS
 from specviz.view.control import MOST
 from specviz.view.picture import prompts
@@ -22,10 +24,7 @@ from specviz.view.plots import _axes, _legend
 from specviz.view.stores import GREY, LOOKS, _open
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 NAMES = {
     "score": "C_t, as recorded",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.errors import TraceError
 from specviz.escape import spaced
+from specviz.trace import Trace
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, Placed, canvas
 from specviz.view.lattices import FRAME, GRID, INK, short
 from specviz.view.picture import name_of, prompts
@@ -20,8 +21,6 @@ from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 MOST = 80  # states that are drawn
 CHAIN = (

@@ -12,16 +12,13 @@ from html import escape
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from specviz.escape import spaced, visible
 from specviz.files import write_text
+from specviz.trace import Trace
 from specviz.view.picture import FATES, KINDS, PHASES, Numbers, Picture, Span, headline, pictures, prompts
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 MOST_SPANS = 1200  # beyond this the static text stops and says so; the trace itself holds everything
 MOST_CYCLES = 240

@@ -13,12 +13,11 @@ import numpy as np
 
 from specviz import metrics
 from specviz.errors import TraceError
+from specviz.trace import Trace
 from specviz.view.plots import _axes, _legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 # Okabe and Ito's, with a marker each: what stands apart must do so without colour, too.
 LOOKS = (

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.escape import visible
@@ -20,7 +21,6 @@ from specviz.view.stores import GREY, LOOKS, _open
 from specviz.view.updates import name, named
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
     from specviz.view.updates import Traces
@@ -57,8 +57,6 @@ def trade_offs(traces: Traces) -> pd.DataFrame:
         ``ne``, ``ad``, ``ao`` (`Estimate` over streams), ``tps``, ``speedup`` over RT on the same streams;
         ``bleu`` and ``chrf`` where the streams have references. `specviz.metrics` defines them.
     """
-    import pandas as pd
-
     from specviz import metrics
 
     runs = [run for _, run in named(traces)]

@@ -12,6 +12,7 @@ import numpy as np
 
 from specviz.errors import ParameterError
 from specviz.escape import spaced
+from specviz.trace import Trace
 from specviz.view.canvas import STATES, WHY, Canvas, Node, Pass, canvas
 from specviz.view.lattices import FRAME, GRID, INK, OUTLINED, short
 from specviz.view.plots import _axes, fonts
@@ -19,8 +20,6 @@ from specviz.view.plots import _axes, fonts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import Patch
-
-    from specviz.trace import Trace
 
 STEP, GAP = 0.55, 1.1  # of a level of the tree, in cells; between the tree and the cells
 WORDS = {"unjudged": "not judged", "accepted": "accepted", "rejected": "rejected", "cut": "cut"}

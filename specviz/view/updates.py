@@ -13,17 +13,14 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.escape import visible
-from specviz.trace import is_trace, listed, whole_characters
+from specviz.trace import Trace, is_trace, listed, whole_characters
 from specviz.view.picture import Numbers, name_of, prompts
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 Traces: TypeAlias = "Trace | Sequence[Trace] | Mapping[str, Trace]"
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError
+from specviz.trace import Trace
 from specviz.whatifs.walk import Place, Step, Walk
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 EXACT, BOUNDED, MODELLED, RERUN = BADGES = ("exact", "bounded", "modelled", "needs a rerun")
 COUNTS = ("cycles", "drafted", "sent", "accepted", "emitted", "tau", "A/D", "A/O", "target_passes",
@@ -136,8 +133,6 @@ class Answer:
 
 def tabulate(rows: list[tuple[dict[str, Any], list[Walk]]], drafter: bool) -> pd.DataFrame:
     """One row a setting; `drafter` says whether drafting takes passes."""
-    import pandas as pd
-
     table = pd.DataFrame([setting | _row(walks, drafter) for setting, walks in rows])
     bounded = [name for name in BOUNDS if (table[f"{name}_lo"] != table[f"{name}_hi"]).any()]
     bounded = [name for name in bounded if table[[f"{name}_lo", f"{name}_hi"]].notna().any(axis=None)]
@@ -186,8 +181,6 @@ def weakest(badges: Iterable[str]) -> str:
 
 def list_places(rows: list[tuple[dict[str, Any], list[Walk]]], piece: Callable[[int], str]) -> pd.DataFrame:
     """Where replays stopped, or went on as a model."""
-    import pandas as pd
-
     places = []
     for setting, walks in rows:
         for place in filter(None, (place for walk in walks for place in (walk.modelled, walk.place))):

@@ -16,19 +16,16 @@ coarser than the grid; choices that it cannot distinguish count as close.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from specviz.draft import Draft, depths
 from specviz.rules.cells import COARSE, judge_cells, pick_cells
 from specviz.rules.speculative import next_origin
-from specviz.trace import Recorder
+from specviz.trace import Reading, Recorder, Trace, Written
 from specviz.whatifs.cell import replayed_run
 from specviz.whatifs.walk import STOPPED, Place, Step, Walk
-
-if TYPE_CHECKING:
-    from specviz.trace import Reading, Trace, Written
 
 NO_PASS = "no pass at this state is in the record"
 SINGLE = 2.0**-23  # relative spacing of float32

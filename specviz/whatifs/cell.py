@@ -5,17 +5,13 @@ What the dense record says of a place stands where a run would have written it: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from specviz.rules.speculative import chain_status, next_origin
 from specviz.schema import UNKNOWN
-from specviz.trace import Recorder
+from specviz.trace import Recorder, Trace
 from specviz.whatifs.texts import Candidates, Rounding, TextRecord
 from specviz.whatifs.walk import PromptLookupReplay, Step, Walk
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
-
 
 UNSENT = ("pruned", "unsent")
 PIECE = "⟨?⟩"  # how a token is shown that was drafted but not recorded

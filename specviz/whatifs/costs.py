@@ -6,17 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
+from specviz.trace import Trace
 from specviz.whatifs.walk import Step, Walk
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 LIMIT = 16 << 20  # bytes of a report
 

@@ -11,17 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from specviz.rules import gap as rules
 from specviz.rules.speculative import common_prefix
+from specviz.trace import Trace
 from specviz.whatifs.texts import Rounding, TextRecord, is_chain, number
 from specviz.whatifs.walk import STOPPED, TIE, UNRATED, DraftSize, Halt, Replay, Step
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
 
 SIGNALS = ("entropy", "logit_margin", "margin", "variance")
 SURE = 2e-5  # a confidence that is computed again from float32 signals is this near to the one that was used

@@ -6,15 +6,16 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
 from specviz.rules import bild, gap, ngrams, retranslation, speculative, store
 from specviz.rules import cells as cell_rules
 from specviz.rules.parameters import Parameter
-from specviz.trace import Written, is_trace, written
+from specviz.trace import Trace, Written, is_trace, written
 from specviz.whatifs import canvases, walk
 from specviz.whatifs.answer import (
     BOUNDED,
@@ -43,12 +44,6 @@ from specviz.whatifs.updates import (
     tolerance,
 )  # fmt: skip
 from specviz.whatifs.walk import TURN, Place, Step, Walk
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
-
 
 # The methods that can be replayed, with the parameters that a question can change.
 METHODS: dict[str, dict[str, Parameter]] = {

@@ -8,15 +8,13 @@ before it, and the tails: what the drafter writes after a first token of its own
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from specviz.errors import TraceError
 from specviz.rules.speculative import common_prefix
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
+from specviz.trace import Trace
 
 WIDEN = 3.0  # a decision nearer than so many times the largest rounding that was seen is a tie ...
 EPSILON = {"bfloat16": 7.9e-3, "float16": 9.8e-4}

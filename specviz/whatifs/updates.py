@@ -17,24 +17,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.metrics.tokens import MODEL, tokenizer
 from specviz.metrics.updates import shared
 from specviz.rules import retranslation as rules
 from specviz.rules.speculative import chain_status, next_origin
-from specviz.trace import Recorder
+from specviz.trace import Recorder, Trace
 from specviz.trace.text import begun_text
 from specviz.whatifs.answer import EXACT, RERUN
 from specviz.whatifs.cell import replayed_run
 from specviz.whatifs.texts import EPSILON, FLOOR, SINGLE, Candidates, number, positive
 from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 PARTS = "the text parts here"
 UNSEEN = "the record does not hold what the target thinks of this token here"
@@ -318,8 +315,6 @@ def tabulate_updates(
     trace: Trace, rows: list[tuple[Choice, list[StreamWalk]]], tokenize: str | None
 ) -> pd.DataFrame:
     """One row a choice, over the updates that could be replayed; see `specviz.WhatIf.retranslate`."""
-    import pandas as pd
-
     run, pieces = trace.run, trace.pieces
     ends = frozenset(run["eos"] or ())
     cut = None if tokenize == MODEL else tokenizer(run, tokenize)

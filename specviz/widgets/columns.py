@@ -13,21 +13,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz import schema
 from specviz.errors import TraceError
 from specviz.escape import visible
-from specviz.trace import whole_characters
+from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
 from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
     from numpy.typing import ArrayLike
-
-    from specviz.trace import Trace
 
 CHUNK = 64  # cycles
 ALIGN = 8  # bytes

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
+import pandas as pd
 import traitlets as t
 from anywidget import AnyWidget
 
 from specviz import metrics
 from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.trace import Trace
 from specviz.whatifs import BADGES, WhatIf, whatif
 from specviz.widgets.assets import script, style
 
 if TYPE_CHECKING:
-    import pandas as pd
     from traitlets import Bunch
 
     from specviz.loop.run import Run
     from specviz.methods import Parameter
-    from specviz.trace import Trace
     from specviz.widgets.player import Player
     from specviz.widgets.race import Race
 
@@ -431,8 +431,6 @@ class Explorer(ipywidgets.VBox):
     @property
     def table(self) -> pd.DataFrame:
         """One row a result: settings, metrics, and whether the text is the baseline's."""
-        import pandas as pd
-
         base = self._baseline
         return pd.DataFrame([result.row(base) for result in self.results])
 

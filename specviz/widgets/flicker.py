@@ -18,6 +18,7 @@ from anywidget import AnyWidget
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import spaced, visible
 from specviz.files import write_text
+from specviz.trace import Trace
 from specviz.view.flicker import block, figure, marks
 from specviz.view.updates import FATES, Ribbon, Row, alike, distinct, name, named, ribbon
 from specviz.whatifs import whatif
@@ -26,7 +27,6 @@ from specviz.widgets.columns import pack
 from specviz.widgets.page import View, document
 
 if TYPE_CHECKING:
-    from specviz.trace import Trace
     from specviz.view.updates import Traces
 
 MOST_K = 10

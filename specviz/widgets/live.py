@@ -16,12 +16,11 @@ from anywidget import AnyWidget
 
 from specviz.errors import SpecvizError
 from specviz.streams import Live, Shown, Stream, Update, follow
+from specviz.trace import Trace
 from specviz.widgets.assets import script, style
 
 if TYPE_CHECKING:
     from traitlets import Bunch
-
-    from specviz.trace import Trace
 
 SETTINGS = ("mode", "beta", "k", "target_language")
 

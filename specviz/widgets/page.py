@@ -13,17 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specviz.escape import script_sources, visible
 from specviz.files import write_text
+from specviz.trace import Trace
 from specviz.view import html
 from specviz.view.picture import name_of
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
 
 STILLS = 5  # texts of each run in the still picture
 POLICY = (

@@ -9,14 +9,12 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError
-from specviz.trace import is_trace
+from specviz.trace import Trace, is_trace
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
 
 if TYPE_CHECKING:
     from traitlets import Bunch
-
-    from specviz.trace import Trace
 
 WHOLE = 4_000_000  # bytes up to which the first chunk travels with the columns
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
 from specviz.files import write_text
-from specviz.trace import is_trace, listed
+from specviz.trace import Trace, is_trace, listed
 from specviz.view.picture import PHASES
 from specviz.view.static import table
 from specviz.view.updates import is_stream
@@ -24,9 +25,6 @@ from specviz.widgets.assets import script, style
 from specviz.widgets.page import View, document
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
     from specviz.view.updates import Traces
 
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
@@ -490,8 +488,6 @@ class Race(AnyWidget):
     @property
     def table(self) -> pd.DataFrame:
         """One row a prompt and lane: finish in seconds, tokens, passes, speedup (NaN if clocks differ)."""
-        import pandas as pd
-
         rows = []
         for number, field in enumerate(self.fields):
             for i, lane in enumerate(field.lanes):
